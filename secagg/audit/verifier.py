@@ -12,6 +12,7 @@ Source:
 
 import json
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
@@ -194,8 +195,8 @@ class _Reading:
         self._clients = 0
         self._graph: SharingGraph | None = None
         self._ctx1 = b""
-        self._sharers: frozenset[int] = frozenset()
-        self._survivors: frozenset[int] = frozenset()
+        self._sharers: AbstractSet[int] = frozenset()
+        self._survivors: AbstractSet[int] = frozenset()
         self._signers: frozenset[int] = frozenset()
 
     def read_view(self) -> None:
@@ -391,8 +392,8 @@ class _Reading:
             self._descriptor,
             self._clients,
             tuple(advert.identity for advert in self._adverts),
-            self._sharers,
-            self._survivors,
+            frozenset(self._sharers),
+            frozenset(self._survivors),
             self._signers,
         )
 

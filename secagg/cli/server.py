@@ -119,10 +119,13 @@ def _run_for_good(
 ) -> None:
     """Run all tasks until somebody ends it."""
     import asyncio
+    import os
 
     from secagg.cli.session_view import SessionView
     from secagg.server.service import run_service
+    from secagg.server.service_manager import ServiceManager
 
+    manager = ServiceManager.from_environment(os.environ)
     proposed = [*([] if own is None else [own]), *_proposed(settings)]
 
     async def run() -> "list[View]":
@@ -136,6 +139,7 @@ def _run_for_good(
             listening=lambda address: output.line(f"listening on {address}"),
             progress=view.show,
             tell=output.line,
+            manager=manager,
             accept_restored=restored,
         )
 

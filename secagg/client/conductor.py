@@ -50,14 +50,14 @@ from secagg.messages import (
 )
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import BadVectorError
-from secagg.primitives.transcript import decode_set
+from secagg.primitives.roster_set import RosterSet
 from secagg.profiles import RoundDeadlines
 from secagg.protocol import client
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.masking import mask_input
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput, Finish, MaskAndUpload, Send
-from secagg.protocol.ring_safety import graph_risk
+from secagg.protocol.ring_safety import is_worst_case_safe
 from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
@@ -297,12 +297,14 @@ class Conductor:
         if not isinstance(state, client.Answered):
             return
         delivered = masked.delivered
-        survivors = frozenset(decode_set(state.survivors, delivered.roster_size))
-        risk = await self._parts.workers.run(
-            graph_risk, state.facts.parameters, delivered.graph, survivors
+        judged = await self._parts.workers.run(
+            is_worst_case_safe,
+            state.facts.parameters,
+            delivered.graph,
+            RosterSet(state.survivors, delivered.roster_size),
         )
-        if risk is not None:
-            self._is_certain = risk.worst_case_safe
+        if judged is not None:
+            self._is_certain = judged
 
     async def _send_all(self, outputs: tuple[ClientOutput, ...]) -> None:
         for output in outputs:

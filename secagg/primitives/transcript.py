@@ -27,6 +27,7 @@ from secagg.primitives.cipher_suite import CipherSuite
 __all__ = [
     "MAX_SET_SIZE",
     "PROTOCOL_VERSION",
+    "check_bitmap",
     "decode_set",
     "domain_tag",
     "encode_set",
@@ -123,18 +124,32 @@ def decode_set(data: bytes, n: int) -> tuple[int, ...]:
         CanonicalEncodingError: Wrong length or padding bits set; refuse the message.
         ValueError: n lies outside its range: a fault of the calling code.
     """
+    check_bitmap(data, n)
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    return tuple(np.flatnonzero(bits).tolist())
+
+
+def check_bitmap(data: bytes, n: int) -> None:
+    """Check that bytes are a bitmap over a roster of n clients.
+
+    Args:
+        data: As `encode_set` writes it.
+        n: Size of the roster, in [0, 65536].
+
+    Raises:
+        CanonicalEncodingError: Wrong length or padding bits set; refuse the message.
+        ValueError: n lies outside its range: a fault of the calling code.
+    """
     _check_roster_size(n)
     size = -(-n // 8)
     if len(data) != size:
         raise CanonicalEncodingError(
             f"a set over {n} clients takes {size} bytes, not {len(data)}"
         )
-    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-    if bits[n:].any():  # R3.3-1
+    if n % 8 and data[-1] >> n % 8:  # R3.3-1
         raise CanonicalEncodingError(
             f"a set over {n} clients has padding bits that are not zero"
         )
-    return tuple(np.flatnonzero(bits).tolist())
 
 
 def _check_roster_size(n: int) -> None:

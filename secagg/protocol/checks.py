@@ -5,6 +5,7 @@ the check is removed.
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -19,13 +20,13 @@ from secagg.messages import (
 )
 from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
-from secagg.primitives.transcript import decode_set
+from secagg.primitives.roster_set import RosterSet
 from secagg.profiles import Profile
 from secagg.protocol.context import roster_context
 from secagg.protocol.membership import Member, check_adverts, check_form
 from secagg.protocol.neighbors import HararyRing, SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import NoiseTerms
-from secagg.protocol.ring_safety import graph_risk, holder_bits
+from secagg.protocol.ring_safety import graph_shortcoming, holder_bits
 from secagg.ring_odds import client_demand
 
 __all__ = [
@@ -316,7 +317,7 @@ def check_delivery(
     graph: SharingGraph,
     index: int,
     delivery: Delivery,
-) -> frozenset[int]:
+) -> RosterSet:
     """Check U2 and the size of the delivery (PROTOCOL §5.3).
 
     Returns:
@@ -329,18 +330,18 @@ def check_delivery(
     sharers = check_sharers(
         parameters, roster_size=roster_size, index=index, bitmap=delivery.sharers
     )
-    senders = sharers.intersection(graph.senders(index))
+    senders = sum(sender in sharers for sender in graph.senders(index))
     # PROTOCOL §11: with fewer holders left, nobody could ever finish this client.
-    holders = sharers.intersection(graph.holders(index))
-    if len(holders) < parameters.threshold:
+    holders = sum(holder in sharers for holder in graph.holders(index))
+    if holders < parameters.threshold:
         raise RemoteProtocolError(
-            f"{len(holders)} holders of this client's shares are left, "
+            f"{holders} holders of this client's shares are left, "
             f"{parameters.threshold} are needed",
             code=ErrorCode.U2_TOO_SMALL,
         )
-    if len(delivery.bundles) != len(senders) * BUNDLE_BYTES:  # R5.3-6
+    if len(delivery.bundles) != senders * BUNDLE_BYTES:  # R5.3-6
         raise RemoteProtocolError(
-            f"expected {len(senders)} bundles of {BUNDLE_BYTES} bytes, "
+            f"expected {senders} bundles of {BUNDLE_BYTES} bytes, "
             f"got {len(delivery.bundles)} bytes",
             code=ErrorCode.BAD_SHARE_CIPHERTEXT,
         )
@@ -353,7 +354,7 @@ def check_sharers(
     roster_size: int,
     index: int | None,
     bitmap: bytes,
-) -> frozenset[int]:
+) -> RosterSet:
     """Check U2 itself: R5.3-3, R5.3-4 and the size in R5.3-5.
 
     Args:
@@ -388,9 +389,9 @@ def check_survivors(
     *,
     roster_size: int,
     index: int | None,
-    sharers: frozenset[int],
+    sharers: AbstractSet[int],
     bitmap: bytes,
-) -> frozenset[int]:
+) -> RosterSet:
     """Check U3 before anything is revealed (PROTOCOL §5.5).
 
     Returns:
@@ -454,24 +455,23 @@ def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> 
 
 
 def check_ring_survivors(
-    parameters: ProtocolParameters, graph: SharingGraph, survivors: frozenset[int]
+    parameters: ProtocolParameters, graph: SharingGraph, survivors: AbstractSet[int]
 ) -> None:
     """Check that unmasking U3 shows one sum and not those of parts (R5.5-7).
 
     Raises:
         RemoteProtocolError: TOO_MANY_DROPOUTS.
     """
-    risk = graph_risk(parameters, graph, survivors)
-    if risk is None:
-        return
-    shortcoming = risk.shortcoming(client_demand(parameters.graph_bits))
+    shortcoming = graph_shortcoming(
+        parameters, graph, survivors, client_demand(parameters.graph_bits)
+    )
     if shortcoming is not None:
         raise RemoteProtocolError(shortcoming, code=ErrorCode.TOO_MANY_DROPOUTS)
 
 
-def _decode_bitmap(data: bytes, roster_size: int, name: str) -> frozenset[int]:
+def _decode_bitmap(data: bytes, roster_size: int, name: str) -> RosterSet:
     try:
-        return frozenset(decode_set(data, roster_size))
+        return RosterSet(data, roster_size)
     except ValueError as error:
         raise RemoteProtocolError(
             f"the bitmap of {name} is malformed: {error}", code=ErrorCode.BAD_ENCODING

@@ -35,6 +35,7 @@ from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.modular import word_dtype
+from secagg.primitives.roster_set import RosterSet
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import HonestTail
 from secagg.protocol import context, share_bundles
@@ -527,7 +528,7 @@ def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
 # --- Unmasking ----------------------------------------------------------------------
 
 
-def _checked_survivors(state: Masked, event: Received) -> frozenset[int]:
+def _checked_survivors(state: Masked, event: Received) -> RosterSet:
     """Check U3 before anything is said about it (PROTOCOL §5.4)."""
     delivered = state.delivered
     survivors = check_survivors(
@@ -607,9 +608,7 @@ def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep
     )
 
 
-def _revealed(
-    holding: Delivered | Signed, sharers: int, survivors: frozenset[int]
-) -> bytes:
+def _revealed(holding: Delivered | Signed, sharers: int, survivors: RosterSet) -> bytes:
     """Return one share per dealer, and layers of noise (R5.5-9)."""
     # The number of losses decides, and this client has counted them itself.
     layers = holding.noise.revealed(sharers - len(survivors))

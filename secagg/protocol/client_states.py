@@ -11,6 +11,7 @@ from typing import ClassVar
 from secagg.errors import ErrorCode
 from secagg.messages import Advert, Bundles, Edges, Released, Round
 from secagg.parameters import ProtocolParameters
+from secagg.primitives.roster_set import RosterSet
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
 from secagg.protocol.agreement import Signers
@@ -137,7 +138,7 @@ class Delivered:
     roster_size: int
     graph: SharingGraph
     index: int
-    sharers: frozenset[int]
+    sharers: RosterSet
     noise: NoiseTerms
     ctx2: bytes
     held: HeldShares
@@ -197,7 +198,7 @@ class Signed:
     facts: SessionFacts
     accepted: Accepted
     survivors: bytes
-    members: frozenset[int]
+    members: RosterSet
     sharers: int
     ctx3: bytes
     signature: bytes

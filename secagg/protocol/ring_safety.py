@@ -29,6 +29,7 @@ drawn, and honest clients are lost independently of the order.
 
 import math
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -36,6 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.parameters import ProtocolParameters
+from secagg.primitives.roster_set import RosterSet
 from secagg.protocol.neighbors import HararyRing, SharingGraph
 from secagg.ring_odds import bits_of, log_corrupt_holders
 
@@ -43,7 +45,9 @@ __all__ = [
     "RingRisk",
     "cannot_be_cut",
     "graph_risk",
+    "graph_shortcoming",
     "holder_bits",
+    "is_worst_case_safe",
     "log_cut",
     "ring_risk",
 ]
@@ -135,7 +139,7 @@ def holder_bits(graph: HararyRing, *, colluders: int, threshold: int) -> float:
 
 def ring_risk(
     graph: HararyRing,
-    survivors: frozenset[int],
+    survivors: AbstractSet[int],
     *,
     colluders: int,
     threshold: int,
@@ -150,8 +154,7 @@ def ring_risk(
         colluders: c, of the whole roster; not reduced by anybody lost.
         threshold: t.
     """
-    living = np.zeros(graph.size, np.bool_)
-    living[list(survivors)] = True
+    living = _places(graph, survivors)
     uncuttable = cannot_be_cut(living, degree=graph.degree, colluders=colluders)
     return RingRisk(
         holder_bits=holder_bits(graph, colluders=colluders, threshold=threshold),
@@ -164,7 +167,7 @@ def ring_risk(
 
 
 def graph_risk(
-    parameters: ProtocolParameters, graph: SharingGraph, survivors: frozenset[int]
+    parameters: ProtocolParameters, graph: SharingGraph, survivors: AbstractSet[int]
 ) -> RingRisk | None:
     """Judge a session on any graph as `ring_risk` does; None on the complete graph.
 
@@ -178,6 +181,67 @@ def graph_risk(
         colluders=parameters.colluders,
         threshold=parameters.threshold,
     )
+
+
+def graph_shortcoming(
+    parameters: ProtocolParameters,
+    graph: SharingGraph,
+    survivors: AbstractSet[int],
+    demanded_bits: float,
+) -> str | None:
+    """Say as `RingRisk.shortcoming` why a session must not be unmasked.
+
+    For whoever needs no figures: a bound on the sum over pairs that takes k/2 times
+    less to compute lets most sessions pass, and none that the sum itself would refuse.
+
+    Args:
+        parameters: Of the session.
+        graph: Of the session.
+        survivors: U3, roster indices.
+        demanded_bits: See `RingRisk.shortcoming`.
+
+    Returns:
+        None if it may be unmasked.
+    """
+    if not isinstance(graph, HararyRing):
+        return None
+    colluders, threshold = parameters.colluders, parameters.threshold
+    reach = graph.degree // 2
+    cut = _log_pairs_cut(
+        _pairs_of_all(_living_per_window(_places(graph, survivors), reach), reach),
+        alive=len(survivors),
+        colluders=colluders,
+    )
+    bound = RingRisk(
+        holder_bits(graph, colluders=colluders, threshold=threshold),
+        bits_of(cut),
+        worst_case_safe=False,
+    )
+    if bound.shortcoming(demanded_bits) is None:
+        return None
+    risk = ring_risk(graph, survivors, colluders=colluders, threshold=threshold)
+    return risk.shortcoming(demanded_bits)
+
+
+def is_worst_case_safe(
+    parameters: ProtocolParameters, graph: SharingGraph, survivors: AbstractSet[int]
+) -> bool | None:
+    """Return `RingRisk.worst_case_safe` alone; None on other graphs than the ring."""
+    if not isinstance(graph, HararyRing):
+        return None
+    colluders, living = parameters.colluders, _places(graph, survivors)
+    return colluders < parameters.threshold and cannot_be_cut(
+        living, degree=graph.degree, colluders=colluders
+    )
+
+
+def _places(graph: HararyRing, survivors: AbstractSet[int]) -> _Living:
+    """Return who is in U3 by the places of the ring, shape (n,)."""
+    if isinstance(survivors, RosterSet):
+        return survivors.places()
+    living = np.zeros(graph.size, np.bool_)
+    living[list(survivors)] = True
+    return living
 
 
 def log_cut(living: _Living, *, degree: int, colluders: int) -> float:
@@ -197,9 +261,14 @@ def log_cut(living: _Living, *, degree: int, colluders: int) -> float:
     reach = degree // 2
     if living.size < 2 * reach + 2:
         return -math.inf  # everybody is everybody's neighbour
-    alive = int(living.sum())
+    pairs = _pairs_by_living(living, reach)
+    return _log_pairs_cut(pairs, alive=int(living.sum()), colluders=colluders)
+
+
+def _log_pairs_cut(pairs: _Counts, *, alive: int, colluders: int) -> float:
+    """Return ln of the sum over pairs of windows; entry L counts those that hold L."""
     corrupt = min(colluders, alive)
-    pairs = _pairs_by_living(living, reach)[: corrupt + 1]
+    pairs = pairs[: corrupt + 1]
     # C(m - L, c - L) / C(m, c) is the product of (c - l) / (m - l) over l < L.
     inside = np.arange(pairs.size - 1)
     log_emptied = np.concatenate(
@@ -256,17 +325,30 @@ def _pairs_by_living(living: _Living, reach: int) -> _Counts:
         Entry L for pairs that hold L together, shape (2 reach + 1,).
     """
     held = _living_per_window(living, reach)
-    windows = np.bincount(held, minlength=reach + 1)
-    # All pairs of two different windows, from the histogram of single ones ...
-    pairs = np.convolve(windows, windows)
-    pairs[::2] -= windows
-    pairs //= 2
-    # ... without those that overlap or touch.  Being n k / 2, they are fewer to visit
-    # than the others, which makes the exact sum cheap on rings of any size.
+    pairs = _pairs_of_all(held, reach)
+    # Less those that overlap or touch.  Being n k / 2, they are fewer to visit than the
+    # others, which makes the exact sum cheap on rings of any size.
     around = np.concatenate((held, held[:reach]))
     for step in range(1, reach + 1):
         close = held + around[step : step + held.size]
         pairs -= np.bincount(close, minlength=pairs.size)
+    return pairs
+
+
+def _pairs_of_all(held: _Counts, reach: int) -> _Counts:
+    """Count all pairs of two different windows by how many of the living both hold.
+
+    Args:
+        held: By each window, shape (n,).
+        reach: Places of a window.
+
+    Returns:
+        Entry L for pairs that hold L together, shape (2 reach + 1,).
+    """
+    windows = np.bincount(held, minlength=reach + 1)
+    pairs = np.convolve(windows, windows)
+    pairs[::2] -= windows
+    pairs //= 2
     return pairs
 
 

@@ -6,6 +6,7 @@ bound to ctx1, names both ends inside and outside (PROTOCOL §6.1), and has one 
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Self
@@ -72,7 +73,7 @@ class HeldShares:
     pairs: tuple[bytes, ...] = field(repr=False)
     complaints: tuple[Complaint, ...] = ()
 
-    def answer(self, survivors: frozenset[int]) -> bytes:
+    def answer(self, survivors: AbstractSet[int]) -> bytes:
         """Return one share per dealer: of b for survivors, of s^SK for the lost.
 
         Membership in one set decides, so that no call reveals both (PROTOCOL §5.5).
@@ -224,7 +225,7 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
     *,
     session_id: bytes,
     roster: RosterView,
-    sharers: frozenset[int],
+    sharers: AbstractSet[int],
     channels: Mapping[int, SecretBytes],
     own_shares: bytes,
     bundles: bytes,

@@ -30,6 +30,9 @@ class Readiness:
         state_dir: Where its uploads go.
         runs_tasks: Whether sessions may open.
         clock: Time.
+
+    Attributes:
+        book_answers: Whether the book answered the last time, if only to refuse.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Readiness:
         self._one_at_a_time = asyncio.Lock()
         self._looked_at = -LOOK_EVERY_SECONDS
         self._disk = ""
+        self.book_answers = True
 
     async def complaint(self) -> str:
         """Return what is missing, in words; empty when clients can be served."""
@@ -55,11 +59,13 @@ class Readiness:
         return "" if self._runs_tasks() else "no task runs"
 
     async def _complaint_of_disk(self) -> str:
+        self.book_answers = True
         try:
             deadline = self._clock.now() + _WRITE_SECONDS
             await finish_before(self._clock, deadline, self._book.touch())
             free = shutil.disk_usage(self._state_dir).free
         except TimeoutError:
+            self.book_answers = False
             return f"the book took longer than {_WRITE_SECONDS:g} s to write"
         except (SecAggError, OSError) as error:
             return f"the disk refuses: {error}"

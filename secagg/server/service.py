@@ -23,6 +23,7 @@ from secagg.server.grpc_server import run_until_signalled
 from secagg.server.operated_server import OperatedServer
 from secagg.server.program import server_of
 from secagg.server.progress import SessionProgress
+from secagg.server.service_manager import ServiceManager
 from secagg.server.task_keeper import TaskKeeper
 from secagg.server.views import View, tasks_view
 from secagg.server.watching import Watched, meter_of, page_address, watching
@@ -48,6 +49,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
     listening: Callable[[Address], None],
     progress: Callable[[SessionProgress], None],
     tell: Callable[[str], None],
+    manager: ServiceManager | None = None,
     accept_restored: bool = False,
 ) -> list[View]:
     """Run tasks until somebody ends it.
@@ -59,6 +61,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
         listening: Called once with the address, when clients can connect.
         progress: Called with every change of a session.
         tell: Told in a sentence what becomes of tasks.
+        manager: What started the process, and wants to be told how it is.
         accept_restored: As for `Server`.
 
     Returns:
@@ -83,8 +86,14 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
     )
     if meter is not None:
         server.measure_with(meter)
-    ending = _Ending()
+    manager = manager or ServiceManager()
+    ending = _Ending(manager)
     page_address(section)  # rule 1
+
+    def open_to_clients(address: Address) -> None:
+        listening(address)
+        manager.ready(f"listening on {address}")
+
     async with server:
         try:
             async with (
@@ -95,7 +104,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
                     state_dir=section.state_dir,
                     finish=ending.ask,
                 ),
-                watching(server, section, meter) as watched,
+                watching(server, section, meter, manager=manager) as watched,
             ):
                 _say_where(watched, tell)
                 await keeper.start(server, proposed)
@@ -103,7 +112,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
                     raise InternalError("a server with an address listens")
                 await run_until_signalled(
                     server.transport,
-                    _work(server, keeper, ending, listening),
+                    _work(server, keeper, ending, open_to_clients),
                     drain=lambda: _drain(server),
                     grace_seconds=section.drain_seconds,
                 )
@@ -123,11 +132,14 @@ def _say_where(watched: Watched, tell: Callable[[str], None]) -> None:
 class _Ending:
     """Whether the process was asked to end, and whether at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, manager: ServiceManager) -> None:
+        self._manager = manager
         self.asked = asyncio.Event()
         self.hurried = asyncio.Event()
 
     def ask(self, is_patient: bool) -> None:  # noqa: FBT001 - a callback's one word
+        # Not STOPPING: that would begin the manager's countdown.
+        self._manager.status("finishing sessions" if is_patient else "stopping")
         self.asked.set()
         if not is_patient:
             self.hurried.set()

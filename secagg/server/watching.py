@@ -2,7 +2,8 @@
 
 Rule 1: probes and metrics name tasks at most; the page names clients, and is served to
         this machine alone.
-Rule 2: gRPC's health and /readyz say the same, because they ask the same.
+Rule 2: gRPC's health and /readyz say the same, because they ask the same; so does what
+        the service manager hears.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from secagg.server.operator_page import operator_page
 from secagg.server.overview import Overview
 from secagg.server.prometheus_meter import CONTENT_TYPE, PrometheusMeter
 from secagg.server.readiness import LOOK_EVERY_SECONDS, Readiness
+from secagg.server.service_manager import ServiceManager
 from secagg.transport.address import Address
 
 __all__ = ["Watched", "meter_of", "page_address", "watching"]
@@ -87,6 +89,10 @@ class _Pages:
     async def is_ready(self) -> bool:
         return not await self._readiness.complaint()
 
+    @property
+    def book_answers(self) -> bool:
+        return self._readiness.book_answers
+
     async def metrics(self) -> Answer:
         if self._meter is None:
             return text("nothing is measured", HTTPStatus.NOT_FOUND)
@@ -114,6 +120,7 @@ async def watching(
     section: ServerSection,
     meter: PrometheusMeter | None,
     *,
+    manager: ServiceManager | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Watched]:
     """Answer whoever watches, until the block is left.
@@ -122,6 +129,7 @@ async def watching(
         server: Open.
         section: Where to listen.
         meter: What the server tells its measurements, from `meter_of`.
+        manager: Told every few seconds that the process is alive, if it is.
         clock: Time; the machine's by default.
 
     Yields:
@@ -130,13 +138,15 @@ async def watching(
     Raises:
         ServiceError: PORT_IN_USE or BAD_SETTINGS.
     """
-    clock = clock or SystemClock()
+    clock, manager = clock or SystemClock(), manager or ServiceManager()
     pages = _Pages(server, section.state_dir, meter, clock)
 
     async def announce() -> None:
         while True:
             if server.transport is not None:  # while tasks are planned, there is none
                 await server.transport.announce(is_ready=await pages.is_ready())
+                if pages.book_answers:
+                    manager.alive()
             await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
 
     async with AsyncExitStack() as stack:

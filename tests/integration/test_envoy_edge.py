@@ -1,6 +1,8 @@
-"""The sample of an edge, in front of an aggregator, with the real Envoy."""
+"""The sample of an edge, in front of two aggregators, with the real Envoy."""
 
+import asyncio
 import contextlib
+import re
 import socket
 import subprocess
 import sysconfig
@@ -19,6 +21,12 @@ ENVOY = Path(sysconfig.get_path("scripts")) / "envoy"
 SAMPLE = Path(__file__).parents[2] / "deploy" / "envoy" / "envoy.yaml"
 CALL = AdvertiseKeys(bytes(32), b"advert")
 READY = "starting workers"
+CONNECTIONS = 6
+ENDPOINT = re.compile(
+    r"( +- endpoint:\n.*?address: )aggregator(, port_value: )7401"
+    r"(.*?health_check_config: {port_value: )7402(.*?\n)",
+    re.DOTALL,
+)
 
 
 def free_port():
@@ -35,13 +43,22 @@ def await_listener(port):
 
 
 @contextlib.contextmanager
-def edge(directory, inside):
-    """Run the sample with other ports and less patience; yield its port and log."""
+def edge(directory, *inside):
+    """Run the sample before some servers with less patience; yield its port and log."""
     port, log = free_port(), directory / "envoy.log"
-    text = SAMPLE.read_text()
+    text, count = ENDPOINT.subn(
+        lambda found: "".join(
+            f"{found[1]}127.0.0.1{found[2]}{each.address.port}"
+            f"{found[3]}{each.health_address.port}{found[4]}"
+            for each in inside
+        ),
+        SAMPLE.read_text(),
+    )
+    assert count == 1
     for usual, here in (
         ("0.0.0.0, port_value: 7400", f"127.0.0.1, port_value: {port}"),
-        ("port_value: 7401", f"port_value: {inside}"),
+        # Of names it waits for the first one only, before it listens.
+        ("type: STRICT_DNS", "type: STATIC"),
         ("port_value: 9901", "port_value: 0"),
         ("listener_filters_timeout: 10s", "listener_filters_timeout: 0.2s"),
     ):
@@ -83,30 +100,44 @@ def is_closed(stranger):
 
 async def test_clients_pass_with_their_own_tls_and_strangers_do_not(tmp_path):
     deployment, service = TLSDeployment(tmp_path), ScriptedService()
-    async with await GrpcServer.start(
-        service, Address("127.0.0.1", 0), identity=deployment.server()
-    ) as server:
-        with (
-            edge(tmp_path, server.address.port) as (port, log),
-            contextlib.ExitStack() as strangers,
-        ):
+    anywhere = Address("127.0.0.1", 0)
 
-            def stranger(first):
-                one = strangers.enter_context(
-                    socket.create_connection(("127.0.0.1", port), timeout=10)
-                )
-                one.sendall(first)
-                return one
+    async def aggregator(answers):
+        return await stack.enter_async_context(
+            await GrpcServer.start(
+                answers,
+                anywhere,
+                identity=deployment.server(),
+                health_address=anywhere,
+            )
+        )
 
-            silent = [stranger(b"") for _ in range(100)]
-            foreign = stranger(b"GET / HTTP/1.1\r\n\r\n")
+    async with contextlib.AsyncExitStack() as stack:
+        serving = await aggregator(service)
+        unready = await aggregator(ScriptedService())
+        await unready.announce(is_ready=False)
+        # On a thread: it begins to listen when the aggregators have said how they are.
+        port, log = await asyncio.to_thread(
+            stack.enter_context, edge(tmp_path, serving, unready)
+        )
+
+        def stranger(first):
+            one = stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=10)
+            )
+            one.sendall(first)
+            return one
+
+        silent = [stranger(b"") for _ in range(100)]
+        foreign = stranger(b"GET / HTTP/1.1\r\n\r\n")
+        for _ in range(CONNECTIONS):  # each to an aggregator that serves
             async with GrpcConnection(
                 Address("127.0.0.1", port), identity=deployment.client()
             ) as connection:
                 await connection.call(CALL)
-            assert is_closed(foreign)
-            assert all(is_closed(each) for each in silent)
-    assert service.calls == [("client-7", CALL)]
+        assert is_closed(foreign)
+        assert all(is_closed(each) for each in silent)
+    assert service.calls == [("client-7", CALL)] * CONNECTIONS
     assert "connection address=127.0.0.1 milliseconds=" in log.read_text()
 
 

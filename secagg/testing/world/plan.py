@@ -114,9 +114,13 @@ class Plan:
 
     @property
     def is_fair(self) -> bool:
-        """Whether nothing goes wrong at all, only in another order and at its pace."""
-        chances = (self.weather.loss, self.disk_refusal, self.disk_silence)
-        return not self.incidents and not any(chances)
+        """Whether nothing goes wrong at all, nor takes longer than anybody waits."""
+        weather = self.weather
+        chances = (
+            *(weather.loss, weather.straggle),
+            *(self.disk_refusal, self.disk_silence),
+        )
+        return not self.incidents and not any(chances) and self.job_seconds < 1.0
 
     @classmethod
     def of(cls, seed: int) -> "Plan":

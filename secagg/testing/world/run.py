@@ -423,7 +423,8 @@ class _World:
     def _escaped(self, _: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
         """Hear of an error that nobody has caught."""
         error = about.get("exception")
-        self.witness.fault(f"escaped: {about.get('message')}: {error!r}")
+        whose = about.get("task") or about.get("future")
+        self.witness.fault(f"escaped: {about.get('message')}: {error!r} {whose!r}")
 
 
 class _OneHotClient(Client):

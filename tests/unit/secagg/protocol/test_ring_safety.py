@@ -7,17 +7,21 @@ apart.  A set of places is an integer with one bit for each.
 import functools
 import math
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 from math import comb
 
 import numpy as np
 import pytest
 
-from secagg.protocol.neighbors import sharing_graph
+from secagg.primitives.roster_set import RosterSet
+from secagg.primitives.transcript import encode_set
+from secagg.protocol.neighbors import CompleteGraph, sharing_graph
 from secagg.protocol.ring_safety import (
     RingRisk,
     cannot_be_cut,
+    graph_shortcoming,
     holder_bits,
+    is_worst_case_safe,
     log_cut,
     ring_risk,
 )
@@ -324,6 +328,38 @@ def test_chances_are_those_of_the_ring_and_its_survivors():
     assert risk.holder_bits == holder_bits(graph, colluders=5, threshold=4)
     assert risk.holder_bits == bits_of(holders)
     assert not risk.worst_case_safe
+
+
+def test_what_is_passed_for_less_is_what_the_figures_pass():
+    """Rings of 24 with up to ten losses, at demands around what they hold."""
+    generator = np.random.default_rng(1)  # noqa: TID251 - losses, not secrets
+    graph, seen = ring_of(24, 8), set()
+    for colluders, lost in product((0, 1, 3, 5), range(11)):
+        parameters = parameters_for(
+            24, dimension=1, degree=8, threshold=6, colluders=colluders, graph_bits=1
+        )
+        gone = generator.choice(24, lost, replace=False).tolist()
+        survivors = roster_set(set(range(24)) - set(gone), 24)
+        risk = ring_risk(graph, survivors, colluders=colluders, threshold=6)
+        for demanded in (0.0, 1.0, 5.0, risk.cut_bits - 1e-6, risk.cut_bits + 1e-6):
+            expected = risk.shortcoming(demanded)
+            found = graph_shortcoming(parameters, graph, survivors, demanded)
+            assert found == expected
+            seen.add(found is None)
+        judged = is_worst_case_safe(parameters, graph, survivors)
+        assert judged == risk.worst_case_safe
+    assert seen == {True, False}
+
+
+def test_no_other_graph_is_judged():
+    parameters = parameters_for(4, dimension=1, threshold=3)
+    everybody = roster_set(range(4), 4)
+    assert graph_shortcoming(parameters, CompleteGraph(4), everybody, 1.0) is None
+    assert is_worst_case_safe(parameters, CompleteGraph(4), everybody) is None
+
+
+def roster_set(members, size):
+    return RosterSet(encode_set(members, size), size)
 
 
 def test_a_ring_that_no_one_can_cut_is_not_safe_from_a_rebuilt_secret():

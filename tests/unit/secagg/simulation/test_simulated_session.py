@@ -108,6 +108,20 @@ def test_costs_count_every_client_and_every_round():
     assert costs.peak_rss_bytes > 1 << 20
 
 
+def test_what_a_client_keeps_does_not_grow_with_the_cohort():
+    """But for one bit of each client in U2 and in U3."""
+    kept = [
+        simulate_session(
+            parameters(clients, degree=6, survivors=clients),
+            clients=clients,
+            losses=LossPlan({}),
+            entropy=seeded(),
+        ).costs.client_state_bytes
+        for clients in (30, 300)
+    ]
+    assert kept[1] - kept[0] <= 4 * (300 - 30) // 8
+
+
 def test_losses_are_spread_over_the_rounds_and_follow_from_the_seed():
     plan = plan_losses(100, 0.22, seeded())
     assert [
