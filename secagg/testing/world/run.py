@@ -135,10 +135,12 @@ class _World:
         self.loop.set_exception_handler(self._escaped)
         self.is_calm = False
         self.full_until: dict[str, float] = {}
-        self.disks = {name: self._disk(name) for name in (SERVER, *self.names)}
+        self.servers = tuple(f"{SERVER}-{n}" for n in range(plan.servers))
+        self.disks = {name: self._disk(name) for name in self.names}
+        self.disks |= dict.fromkeys(self.servers, self._disk(SERVER))
         self.machines: dict[str, Machine] = {}
         self.processes: dict[str, asyncio.Task[None]] = {}
-        self.starts = dict.fromkeys(self.disks, 0)
+        self.starts = dict.fromkeys((*self.servers, *self.names), 0)
         self.endings: dict[str, str] = {}
         self.is_leaving = False
         self.pending = list(plan.incidents)
@@ -189,7 +191,8 @@ class _World:
             self._looked_after(name, partial(self._take_part, number))
             for number, name in enumerate(self.names)
         ]
-        serving = asyncio.ensure_future(self._looked_after(SERVER, self._serve))
+        servers = [self._looked_after(name, self._serve) for name in self.servers]
+        serving = asyncio.ensure_future(_all(servers))
         taking_part = asyncio.ensure_future(_all(everybody))
         try:
             async with asyncio.timeout(TOO_LONG_SECONDS):
@@ -216,21 +219,26 @@ class _World:
         if len(left) >= parameters_of(self.plan.kind).min_clients:
             self.witness.fault(f"nothing comes of the task; so far: {self.endings}")
 
+    @property
+    def is_served(self) -> bool:
+        """Whether any server has not come to its end."""
+        return not all(name in self.endings for name in self.servers)
+
     async def _end_task(self) -> None:
         """Have the operator end a task that has no clients left."""
-        while not self.endings.get(SERVER):
-            if self.network.listeners:
-                service = self.network.listeners[0].service
-                ending = self.machines[SERVER].start(
-                    service.end_task(TASK, "nobody is left")
+        while self.is_served:
+            for each in self.network.listeners:
+                ending = each.process.start(
+                    each.service.end_task(TASK, "nobody is left")
                 )
-                death = self.machines[SERVER].death
-                await asyncio.wait({ending, death}, return_when=asyncio.FIRST_COMPLETED)
+                ends: set[asyncio.Future[Any]] = {ending, each.process.death}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _judge(self) -> None:
         self.witness.check_contributions(everybody=self.plan.is_fair)
-        if self.endings[SERVER] == "done" and len(self.witness.sums) < SUMS:
+        is_done = any(self.endings[name] == "done" for name in self.servers)
+        if is_done and len(self.witness.sums) < SUMS:
             self.witness.fault(f"the task is done with {len(self.witness.sums)} sums")
         charged = {
             name: len(known) for name, known in self.witness.observer.masked.items()
@@ -285,12 +293,11 @@ class _World:
             self.witness.fault(f"{machine.name} ended by {error!r}")
             return repr(error)
         self.witness.note(machine.name, f"error: {error.code.name}, {error}")
-        is_over = self.is_leaving and (
-            machine.disk.owner == SERVER or SERVER in self.endings
-        )
+        is_server = machine.disk.owner == SERVER
+        is_over = self.is_leaving and (is_server or not self.is_served)
         if error.code in _FINAL or is_over:
             return error.code.name
-        if machine.disk.owner == SERVER and error.code is not ErrorCode.STORAGE_FAILED:
+        if is_server and error.code is not ErrorCode.STORAGE_FAILED:
             return error.code.name
         return None
 
@@ -315,7 +322,7 @@ class _World:
         if is_put_back:
             try:
                 async with Server(None):
-                    self.witness.fault("a state that was put back is not noticed")
+                    pass  # somebody else has accepted it meanwhile
             except SecAggError as error:
                 if error.code is not ErrorCode.RESTORED_STATE:
                     raise
@@ -323,7 +330,7 @@ class _World:
         async with Server(None, accept_restored=is_put_back) as server:
             task = await server.add_task(TASK, prepared, sessions=SUMS, attempts=5)
             listener = Listener(machine, server)
-            self.network.listeners = [listener]
+            self.network.listeners.append(listener)
             try:
                 async for total in task.sums():
                     self.witness.given(total)
@@ -343,10 +350,7 @@ class _World:
         )
         client.number = number
         client.has_identity = parameters_of(kind).profile.has_identities
-        is_put_back = machine.disk.is_put_back
         async with client:
-            if is_put_back:
-                self.witness.fault("a state that was put back is not noticed")
             async for given in client.contributions(_nothing):
                 self.witness.contributed(self.names[number], given)
 
@@ -367,33 +371,47 @@ class _World:
     def _strike(self, incident: Incident) -> None:
         if self.is_calm:
             return
-        victim = self.names[incident.client] if incident.blow.meets_client else SERVER
+        among = self.names if incident.blow.meets_client else self.servers
+        victim = among[incident.client % len(among)]
         self.witness.note("WORLD", f"{incident.blow}: {victim}")
-        until = self.loop.time() + incident.seconds
         match incident.blow:
             case Blow.KILL_SERVER | Blow.KILL_CLIENT:
                 self._kill(victim)
             case Blow.STOP_SERVER | Blow.STOP_CLIENT:
                 self._stop(victim, incident.seconds)
             case Blow.RESTART_SERVER:
-                self.processes[SERVER].cancel()
-            case Blow.FILL_SERVER_DISK | Blow.FILL_CLIENT_DISK:
-                self.full_until[victim] = until
+                self.processes[victim].cancel()
             case Blow.CUT_OFF_CLIENT:
-                self.network.cut_off[victim] = until
+                self._cut_off((victim,), incident.seconds)
             case Blow.CUT_OFF_ALL:
-                self.network.cut_off.update(dict.fromkeys(self.names, until))
+                self._cut_off(self.names, incident.seconds)
+            case _:
+                self._strike_disk(self.disks[victim], incident)
+
+    def _strike_disk(self, disk: Disk, incident: Incident) -> None:
+        match incident.blow:
+            case Blow.FILL_SERVER_DISK | Blow.FILL_CLIENT_DISK:
+                self.full_until[disk.owner] = self.loop.time() + incident.seconds
             case Blow.BACK_UP_SERVER | Blow.BACK_UP_CLIENT:
-                self.disks[victim].back_up()
+                disk.back_up()
             case Blow.PUT_BACK_SERVER | Blow.PUT_BACK_CLIENT:
-                self._kill(victim)
-                self.disks[victim].put_back()
+                for name, other in self.disks.items():
+                    if other is disk:
+                        self._kill(name)
+                if disk.put_back() and disk.owner == SERVER:
+                    self.witness.put_back()
+
+    def _cut_off(self, names: tuple[str, ...], seconds: float) -> None:
+        until = self.loop.time() + seconds
+        self.network.cut_off.update(dict.fromkeys(names, until))
 
     def _kill(self, name: str) -> None:
-        if name in self.machines:
-            self.machines[name].kill()
-            if name == SERVER:
-                self.network.listeners = []
+        machine = self.machines.get(name)
+        if machine is not None:
+            machine.kill()
+            for listener in tuple(self.network.listeners):
+                if listener.process is machine:
+                    self.network.close(listener)
 
     def _stop(self, name: str, seconds: float) -> None:
         machine = self.machines[name]
@@ -407,6 +425,10 @@ class _World:
             now=lambda: STARTED_AT + self.loop.time(),
             fault=self._disk_fault,
             on_commit=self.witness.committed,
+            on_unnoticed=lambda: self.witness.fault(
+                "a state that was put back is not noticed"
+            ),
+            is_shared=name == SERVER and self.plan.servers > 1,
         )
 
     def _disk_fault(self, disk: Disk) -> DiskFault:

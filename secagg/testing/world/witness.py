@@ -193,6 +193,11 @@ class Witness:
         else:
             self._committed_at_client(disk.owner, session_id, change)
 
+    def put_back(self) -> None:
+        """Hear that the servers' disk was put back: what it has forgotten is over."""
+        for journal in self._journals.values():
+            journal.is_over = True
+
     def _committed_at_server(self, session_id: bytes, change: Change) -> None:
         if change.create is not None:
             number = change.create.number
@@ -365,6 +370,32 @@ class Witness:
         self._must(
             error.code in _BEARABLE,
             f"{name}, who is honest, is refused as {error.code.name}: {error}",
+        )
+        journal = self._journals.get(getattr(request, "session_id", b""))
+        if journal is None or journal.is_over:
+            return
+        self._must(
+            error.code is not ErrorCode.UNKNOWN_SESSION,
+            f"{name} is told that a session that runs is unknown",
+        )
+        if isinstance(request, SendMessage):
+            self._must(
+                error.code is not ErrorCode.UNEXPECTED_MESSAGE
+                or not self._is_due(journal, name, request.KIND),
+                f"{request.KIND.__name__} of {name} is refused as unexpected, and its "
+                "round is open",
+            )
+
+    def _is_due(self, journal: _Journal, name: str, kind: type[Message]) -> bool:
+        """Whether a client's message is awaited, by what is on the disk."""
+        before = [each for each in self._rounds if each < kind.ROUND]
+        answered = {of.ROUND for of, sender in journal.taken if sender == name}
+        return (
+            bool(before)
+            and before[-1] in journal.closed
+            and before[-1] in answered
+            and kind.ROUND not in journal.closed
+            and kind.ROUND not in answered
         )
 
     def given(self, total: ReleasedSum) -> None:
