@@ -1,6 +1,7 @@
 """What must hold in every run, checked as it happens by somebody who trusts nobody.
 
-1. A round of a session closes once, and holds one message of each sender.
+1. A round of a session closes once, not before its deadline unless everybody has
+   answered, and holds one message of each sender.
 2. What a server answers follows from what is on its disk at that moment.
 3. A client says nothing that its disk does not know, and never two different things
    for one round.
@@ -61,6 +62,8 @@ from secagg.wire.calls import (
 
 __all__ = ["Witness", "one_hot_of"]
 
+# Clocks of books count milliseconds.
+_TOLERANCE: Final = 0.002
 _BEGUN, _BOUND, _ANSWERED, _ENDED = "begun", "bound", "answered", "ended"
 # What must be on a client's disk before it says something.
 _BEFORE: Final[Mapping[type[Request[Any]], object]] = {
@@ -102,6 +105,7 @@ class _Journal:
         self.number = number
         self.taken: dict[tuple[type[Message], str], bytes] = {}
         self.closed: set[Round] = set()
+        self.deadline = 0.0
         self.has_sum = False
         self.is_over = False
 
@@ -221,6 +225,11 @@ class Witness:
                     self._must(
                         closed not in journal.closed, f"{closed.name} is closed twice"
                     )
+                    self._must(
+                        self._is_full(journal, closed)
+                        or self._now() >= journal.deadline - _TOLERANCE,
+                        f"{closed.name} is closed while somebody has time to answer",
+                    )
                     journal.closed.add(closed)
                 case SumComputed():
                     self._must(not journal.has_sum, "a session has two sums")
@@ -228,6 +237,16 @@ class Witness:
                 case _:
                     journal.is_over = True
         journal.is_over |= change.end is not None
+        if change.deadline_seconds is not None:
+            journal.deadline = self._now() + change.deadline_seconds
+
+    def _is_full(self, journal: _Journal, closed: Round) -> bool:
+        """Whether everybody who can answer in a round has."""
+        answered = _senders(journal, closed)
+        before = [each for each in self._rounds if each < closed]
+        if not before:
+            return True  # its deadline moves, and the session's end may come first
+        return answered >= _senders(journal, before[-1])
 
     def _committed_at_client(
         self, name: str, session_id: bytes, change: Change
@@ -389,13 +408,12 @@ class Witness:
     def _is_due(self, journal: _Journal, name: str, kind: type[Message]) -> bool:
         """Whether a client's message is awaited, by what is on the disk."""
         before = [each for each in self._rounds if each < kind.ROUND]
-        answered = {of.ROUND for of, sender in journal.taken if sender == name}
         return (
             bool(before)
             and before[-1] in journal.closed
-            and before[-1] in answered
+            and name in _senders(journal, before[-1])
             and kind.ROUND not in journal.closed
-            and kind.ROUND not in answered
+            and name not in _senders(journal, kind.ROUND)
         )
 
     def given(self, total: ReleasedSum) -> None:
@@ -456,6 +474,11 @@ class Witness:
                 and np.array_equal(total.values, given.values),
                 f"{name} was told another sum of session {given.session_number}",
             )
+
+
+def _senders(journal: _Journal, which: Round) -> set[str]:
+    """Return who has answered in a round."""
+    return {sender for of, sender in journal.taken if of.ROUND is which}
 
 
 def _short(session_id: bytes) -> str:
