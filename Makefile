@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check fuzz simulation chaos wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check fuzz simulation chaos wheel docs clean page-check
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -102,6 +102,9 @@ deploy-check: build/deploy-venv/bin/helm  ## deploy/, each file judged by the pr
 
 unit-check: wheel     ## the server's unit under a real systemd, hung and stopped; as root
 	deploy/systemd/try.sh dist/secagg-*.whl
+
+page-check: $(STAMP_DEV)  ## the operator's page in Chromium; its pictures in docs/pictures
+	$(BIN)/python docs/operator_page.py docs/pictures
 
 fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=...
 	$(BIN)/python -m pytest -n 2 -q tests/fuzz/test_mutated_bytes.py \

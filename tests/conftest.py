@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -12,7 +13,12 @@ _HOME = pytest.StashKey[str]()
 
 
 def pytest_configure(config):
-    """Keep marks out of the state of whoever runs the tests, in children too."""
+    """Keep marks out of the state of whoever runs the tests, in children too.
+
+    Children are many: what one of them has compiled, the others find.
+    """
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.stash[_HOME] = tempfile.mkdtemp(prefix="secagg-marks-")
     os.environ["XDG_STATE_HOME"] = config.stash[_HOME]
 

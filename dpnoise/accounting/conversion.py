@@ -18,6 +18,8 @@ from dpnoise.floats import FloatArray
 __all__ = [
     "renyi_delta",
     "renyi_epsilon",
+    "renyi_epsilons",
+    "renyi_log_deltas",
 ]
 
 
@@ -40,13 +42,21 @@ def renyi_epsilon(orders: FloatArray, divergences: FloatArray, delta: float) -> 
     Source:
         [Aga21] Lemma 2.3; [Bao22] Lemma 3; [CKS20] Proposition 12.
     """
+    return float(np.min(renyi_epsilons(orders, divergences, delta), initial=math.inf))
+
+
+def renyi_epsilons(
+    orders: FloatArray, divergences: FloatArray, delta: float
+) -> FloatArray:
+    """Return the epsilon of every order, nats, at least 0; see `renyi_epsilon`."""
     delta = check_delta(delta)
     above = orders - 1.0
     # log1p(-1/α) is log((α−1)/α), accurate for every order.
-    candidates = divergences + (
-        (-math.log(delta) - np.log(orders)) / above + np.log1p(-1.0 / orders)
+    return np.maximum(
+        0.0,
+        divergences
+        + ((-math.log(delta) - np.log(orders)) / above + np.log1p(-1.0 / orders)),
     )
-    return max(0.0, float(np.min(candidates, initial=math.inf)))
 
 
 def renyi_delta(orders: FloatArray, divergences: FloatArray, epsilon: float) -> float:
@@ -67,7 +77,17 @@ def renyi_delta(orders: FloatArray, divergences: FloatArray, epsilon: float) -> 
     Source:
         [CKS20] Proposition 12, solved for delta.
     """
+    logs = renyi_log_deltas(orders, divergences, epsilon)
+    return math.exp(float(np.min(logs, initial=0.0)))
+
+
+def renyi_log_deltas(
+    orders: FloatArray, divergences: FloatArray, epsilon: float
+) -> FloatArray:
+    """Return the logarithm of every order's delta, at most 0; see `renyi_delta`."""
     epsilon = check_epsilon(epsilon, allow_zero=True)
     above = orders - 1.0
-    logs = above * (divergences - epsilon + np.log1p(-1.0 / orders)) - np.log(orders)
-    return math.exp(min(0.0, float(np.min(logs, initial=0.0))))
+    return np.minimum(
+        0.0,
+        above * (divergences - epsilon + np.log1p(-1.0 / orders)) - np.log(orders),
+    )

@@ -22,10 +22,13 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Self
 
+import numpy as np
+
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.encoding.rotation import encoded_dim, flatness
 from dpnoise.encoding.rounding import conditional_squared_bound
 from dpnoise.encoding.scaling import natural_coordinate_cap
+from dpnoise.floats import FloatArray
 from dpnoise.mechanisms.forecast import ErrorForecast, Rounding, forecast_error
 from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
 from dpnoise.planning.request import PlanRequest
@@ -217,19 +220,14 @@ class NoiseModel:
         # Steps and sampling act as they do on the Gaussian; a model needs no more.
         one = _single_release_variance(float(request.epsilon), float(request.delta))
         weight = squared * self.gaussian_variance / one
-        best = (2, _published_floor(2))
-        least = math.inf
-        for order in _ORDERS:
-            conversion = math.log(1.0 / request.delta) - math.log(order)
-            conversion += (order - 1) * math.log1p(-1.0 / order)
-            allowed = request.epsilon - conversion / (order - 1)
-            if allowed > 0.0:
-                needed = 0.5 * (1.2 * order + 1.0) * weight / allowed
-                if is_covered:
-                    needed = max(needed, _published_floor(order))
-                if needed < least:
-                    best, least = (order, needed), needed
-        return best
+        orders = _published_orders(float(request.epsilon), float(request.delta))
+        needed = orders.slopes * weight / orders.allowed
+        if is_covered:
+            needed = np.maximum(needed, orders.floors)
+        if not needed.size:
+            return 2, float(smallest_noise_variance(2, 1))
+        best = int(np.argmin(needed))
+        return int(orders.orders[best]), float(needed[best])
 
     def fits_sampler(self, scale_factor: float) -> bool:
         """Whether one share's variance is within reach of the sampler tables."""
@@ -247,10 +245,38 @@ class Scale:
     forecast: ErrorForecast
 
 
-@lru_cache(maxsize=len(_ORDERS))
-def _published_floor(order: int) -> float:
-    """Return the least variance that Eq. (3) of [Bao22] admits at an order."""
-    return float(smallest_noise_variance(order, 1))
+@dataclass(frozen=True, slots=True)
+class _PublishedOrders:
+    """The orders at which [Bao22] Corollary 1 can reach a budget, each of shape (n,).
+
+    Attributes:
+        orders: The orders, rising.
+        allowed: What of epsilon is left for the divergence, nats.
+        slopes: Divergence per squared clip over variance.
+        floors: Least variance that Eq. (3) admits.
+    """
+
+    orders: FloatArray
+    allowed: FloatArray
+    slopes: FloatArray
+    floors: FloatArray
+
+
+@lru_cache(maxsize=64)
+def _published_orders(epsilon: float, delta: float) -> _PublishedOrders:
+    orders = np.array(_ORDERS, dtype=np.float64)
+    conversion = math.log(1.0 / delta) - np.log(orders)
+    conversion += (orders - 1) * np.log1p(-1.0 / orders)
+    allowed = epsilon - conversion / (orders - 1)
+    kept = allowed > 0.0
+    return _PublishedOrders(
+        orders=orders[kept],
+        allowed=allowed[kept],
+        slopes=0.5 * (1.2 * orders[kept] + 1.0),
+        floors=np.array(
+            [float(smallest_noise_variance(int(order), 1)) for order in orders[kept]]
+        ),
+    )
 
 
 @lru_cache(maxsize=64)

@@ -158,6 +158,7 @@ def with_noise(
         epsilon=8.0,
         delta=1e-5,
         mechanism="skellam",
+        scale_factor=64.0,  # a fine grid: nothing has to be searched for
         steps=steps + spare,
         min_survivors=parameters.min_survivors,
         colluders=parameters.colluders,

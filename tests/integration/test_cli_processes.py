@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 from secagg.audit.receipt import Outcome
 from secagg.audit.verifier import verify_receipt
+from secagg.cli import main
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
 ENVIRONMENT = {
@@ -23,7 +25,7 @@ ENVIRONMENT = {
 # Far beyond what is needed: only a hang reaches it.
 PATIENCE_SECONDS = 120
 
-# A client that stops for ever before one kind of message, to be killed there.
+# A client that stops for ever before one message of one session, to be killed there.
 PAUSING_CLIENT = """
 import asyncio, sys
 from pathlib import Path
@@ -33,7 +35,7 @@ from secagg.client.file_input import FileInput
 from secagg.client.program import client_policy, privacy_floors
 from secagg.testing.pausing_connection import PausingConnection
 
-async def main(config, vector, before, *overrides):
+async def main(config, vector, session, before, *overrides):
     settings = load_client_settings(
         Path(config), environment={}, overrides=overrides
     ).settings
@@ -47,7 +49,7 @@ async def main(config, vector, before, *overrides):
     address = Address.parse(settings.client.server)
     async with GrpcConnection(address, identity=identity) as connection, Client(
         PausingConnection(
-            connection, session_number=1, before=before,
+            connection, session_number=int(session), before=before,
             on_pause=lambda: print('{"event": "paused"}', flush=True),
         ),
         task=settings.client.task,
@@ -55,7 +57,8 @@ async def main(config, vector, before, *overrides):
         cohort=client_policy(settings),
         state_dir=settings.client.state_dir,
     ) as one:
-        await one.contribute(source.vector, accept=source.check)
+        while True:
+            await one.contribute(source.vector, accept=source.check)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -112,25 +115,24 @@ class Programs:
             *more,
         ]
 
-    def client(self, number: int, *more: str, kind: str = "n") -> subprocess.Popen:
-        words = [
-            f"--set={item}"
-            for item in self.overrides(
-                number, *more, *(["policy.require_noise=false"] if kind == "n" else [])
-            )
-        ]
+    def client(
+        self, number: int, *words: str, kind: str = "n", sets: Sequence[str] = ()
+    ) -> subprocess.Popen:
+        more = ["policy.require_noise=false"] if kind == "n" else []
         return self.start(
             *("-m", "secagg", "client", "--config", "client.toml"),
             *("--input", f"{kind}-{number}.npy", "--output", f"received-{number}.npy"),
+            *(f"--set={item}" for item in self.overrides(number, *sets, *more)),
             *words,
         )
 
     def pausing_client(
-        self, number: int, before: str, *, kind: str = "n"
+        self, number: int, before: str, *, kind: str = "n", session: int = 1
     ) -> subprocess.Popen:
         more = ["policy.require_noise=false"] if kind == "n" else []
+        vector = f"{kind}-{number}.npy"
         return self.start(
-            *("-c", PAUSING_CLIENT, "client.toml", f"{kind}-{number}.npy", before),
+            *("-c", PAUSING_CLIENT, "client.toml", vector, str(session), before),
             *self.overrides(number, *more),
         )
 
@@ -157,14 +159,22 @@ def finish(process: subprocess.Popen) -> str:
     return output
 
 
-@pytest.fixture
-def programs(tmp_path):
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """The folder of the walkthrough, after its first two commands."""
+    directory = tmp_path_factory.mktemp("prepared")
     for path in [*EXAMPLE.glob("*.toml"), *EXAMPLE.glob("*.py")]:
-        shutil.copy(path, tmp_path)
-    programs = Programs(tmp_path)
-    programs.start("make_inputs.py").communicate(timeout=PATIENCE_SECONDS)
+        shutil.copy(path, directory)
+    programs = Programs(directory)
+    finish(programs.start("make_inputs.py"))
     made = programs.run("pki", "init", "pki", "--clients", "3", "--host", "127.0.0.1")
     assert made.returncode == 0, made.stderr
+    return directory
+
+
+@pytest.fixture
+def programs(prepared, tmp_path):
+    programs = Programs(shutil.copytree(prepared, tmp_path / "programs"))
     yield programs
     programs.end()
 
@@ -199,29 +209,38 @@ def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before", ["share", "upload", "reveal"])
-def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs, before):
-    server = programs.server()
-    others = [programs.client(number) for number in (1, 2)]
-    paused = programs.pausing_client(3, before)
-    wait_for(paused, '"paused"')
-    server.send_signal(signal.SIGKILL)
-    paused.send_signal(signal.SIGKILL)
-    server.wait(PATIENCE_SECONDS)
-
-    server = programs.server()
-    clients = [*others, programs.client(3)]
-    for client in clients:
+def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs):
+    server = programs.server("task.sessions=3")
+    others = [
+        programs.client(
+            *(number, "--same-input-again"),
+            *("--output", f"received-{number}-{{session}}.npy"),
+            sets=["client.sessions=3"],
+        )
+        for number in (1, 2)
+    ]
+    for session, before in enumerate(("share", "upload", "reveal"), start=1):
+        paused = programs.pausing_client(3, before, session=session)
+        wait_for(paused, '"paused"')
+        server.send_signal(signal.SIGKILL)
+        paused.send_signal(signal.SIGKILL)
+        server.wait(PATIENCE_SECONDS)
+        server = programs.server("task.sessions=3")
+    for client in [*others, programs.client(3)]:
         finish(client)
     finish(server)
-    for name in ("sums/sum-1.npy", "received-1.npy", "received-3.npy"):
-        np.testing.assert_array_equal(
-            np.load(programs.directory / name), exact_sum(programs.directory)
-        )
+    for session in (1, 2, 3):
+        for name in (f"sums/sum-{session}.npy", f"received-1-{session}.npy"):
+            np.testing.assert_array_equal(
+                np.load(programs.directory / name), exact_sum(programs.directory)
+            )
+    np.testing.assert_array_equal(
+        np.load(programs.directory / "received-3.npy"), exact_sum(programs.directory)
+    )
 
 
 @pytest.mark.slow
-def test_a_full_disk_and_kill_9_while_clients_join_lose_nothing(programs):
+def test_whatever_ends_a_server_its_task_goes_on(programs):
     server = programs.server("server.log_level=info")
     first = programs.client(1)
     wait_for(first, "joining")
@@ -233,27 +252,24 @@ def test_a_full_disk_and_kill_9_while_clients_join_lose_nothing(programs):
     )
     server.send_signal(signal.SIGKILL)
     server.wait(PATIENCE_SECONDS)
+
     server = programs.server()
+    server.send_signal(signal.SIGTERM)
+    assert "start again" in finish(server)
+
+    server = programs.server("server.output_dir=blocked")
+    (programs.directory / "blocked").write_text("a file where a directory is needed")
     for client in [first, second, programs.client(3)]:
         finish(client)
-    finish(server)
+    output, _ = server.communicate(timeout=PATIENCE_SECONDS)
+    assert server.returncode == 55, output
+    assert "nothing that clients sent is lost" in output
+
+    finish(programs.server())
     np.testing.assert_array_equal(
         np.load(programs.directory / "sums" / "sum-1.npy"),
         exact_sum(programs.directory),
     )
-
-
-@pytest.mark.slow
-def test_sigterm_stops_gently_and_the_task_goes_on_after_a_restart(programs):
-    server = programs.server()
-    first = programs.client(1)
-    wait_for(first, "joining")
-    server.send_signal(signal.SIGTERM)
-    assert "start again" in finish(server)
-    server = programs.server()
-    for client in [first, programs.client(2), programs.client(3)]:
-        finish(client)
-    finish(server)
     # The budget of the task is spent: the same task is refused from now on.
     again = programs.run(
         *("server", "--until-done", "--config", "server.exact.toml", "--json")
@@ -263,8 +279,8 @@ def test_sigterm_stops_gently_and_the_task_goes_on_after_a_restart(programs):
 
 
 @pytest.mark.slow
-def test_a_second_server_on_the_same_port_or_state_is_refused(programs):
-    programs.server()
+def test_whoever_is_refused_harms_nobody(programs):
+    server = programs.server()
     same_state = programs.run(
         "server", "--config", "server.exact.toml", "--set=server.listen=127.0.0.1:0"
     )
@@ -279,24 +295,9 @@ def test_a_second_server_on_the_same_port_or_state_is_refused(programs):
         assert "next step" in refused.stderr
         assert "Traceback" not in refused.stderr
 
-
-@pytest.mark.slow
-def test_a_client_that_demands_noise_refuses_a_task_without_it(programs):
-    programs.server()
-    words = [f"--set={item}" for item in programs.overrides(1)]
-    refused = programs.run(
-        *("client", "--config", "client.toml", "--input", "n-1.npy", "--json"), *words
+    assert (
+        main(["pki", "init", str(programs.directory / "strangers"), "--clients=1"]) == 0
     )
-    assert refused.returncode == 13, refused.stderr
-    error = json.loads(refused.stdout.splitlines()[-1])["error"]
-    assert "without noise" in error["message"]
-
-
-@pytest.mark.slow
-def test_a_stranger_is_refused_and_harms_nobody(programs):
-    server = programs.server()
-    made = programs.run("pki", "init", "strangers", "--clients", "1")
-    assert made.returncode == 0
     stranger = programs.run(
         *("client", "--config", "client.toml", "--input", "n-1.npy", "--json"),
         f"--set=client.server={programs.address}",
@@ -306,6 +307,15 @@ def test_a_stranger_is_refused_and_harms_nobody(programs):
     )
     assert stranger.returncode in (51, 58, 74), stranger.stderr
     assert "Traceback" not in stranger.stderr
+
+    words = [f"--set={item}" for item in programs.overrides(1)]
+    wants_noise = programs.run(
+        *("client", "--config", "client.toml", "--input", "n-1.npy", "--json"), *words
+    )
+    assert wants_noise.returncode == 13, wants_noise.stderr
+    error = json.loads(wants_noise.stdout.splitlines()[-1])["error"]
+    assert "without noise" in error["message"]
+
     clients = [programs.client(number) for number in (1, 2, 3)]
     for client in clients:
         finish(client)
@@ -339,53 +349,40 @@ def test_an_aborted_session_is_followed_by_one_that_succeeds(programs):
 
 
 @pytest.mark.slow
-def test_a_sum_that_cannot_be_written_is_not_lost(programs):
-    server = programs.server("server.output_dir=blocked")
-    (programs.directory / "blocked").write_text("a file where a directory is needed")
-    clients = [programs.client(number) for number in (1, 2, 3)]
-    for client in clients:
-        finish(client)
-    output, _ = server.communicate(timeout=PATIENCE_SECONDS)
-    assert server.returncode == 55, output
-    assert "nothing that clients sent is lost" in output
-    finish(programs.server())
-    np.testing.assert_array_equal(
-        np.load(programs.directory / "sums" / "sum-1.npy"),
-        exact_sum(programs.directory),
-    )
-
-
-@pytest.mark.slow
-def test_every_session_takes_a_file_of_its_own_and_hands_out_its_payload(programs):
+def test_every_session_takes_a_file_of_its_own_until_the_task_is_over(programs):
     for client in (1, 2, 3):
-        for session in (1, 2):
+        for session in (1, 2, 3):
             vector = np.full(16, 10 * session + client)
             np.save(programs.directory / f"v-{client}-{session}.npy", vector)
     (programs.directory / "model.bin").write_bytes(b"weights")
     server = programs.server("task.sessions=2", "task.payload=model.bin")
-    clients = [
-        programs.start(
-            *("-m", "secagg", "client", "--config", "client.toml", "--json"),
-            *("--input", f"v-{number}-{{session}}.npy"),
+
+    def client(number, *sets):
+        return programs.client(
+            number,
+            *("--json", "--input", f"v-{number}-{{session}}.npy"),
             *("--output", f"sum-{number}-{{session}}.npy"),
             *("--payload-out", f"payload-{number}-{{session}}.bin"),
-            *(
-                f"--set={item}"
-                for item in programs.overrides(
-                    number, "client.sessions=2", "policy.require_noise=false"
-                )
-            ),
+            sets=["client.sessions=3", *sets],
         )
-        for number in (1, 2, 3)
-    ]
-    for number, client in enumerate(clients, start=1):
-        said = json.loads(finish(client).splitlines()[-1])
-        assert [each["output"] for each in said["sessions"]] == [
-            f"sum-{number}-1.npy",
-            f"sum-{number}-2.npy",
-        ]
+
+    clients = [client(number) for number in (1, 2, 3)]
+    for number, one in enumerate(clients, start=1):
+        lines = finish(one).splitlines()
+        said = json.loads(lines[-1])
+        sums = [f"sum-{number}-1.npy", f"sum-{number}-2.npy"]
+        assert [each["session_number"] for each in said["sessions"]] == [1, 2]
+        assert [each["output"] for each in said["sessions"]] == sums
         assert [each["shortened_by"] for each in said["sessions"]] == [1.0, 1.0]
         assert said["sessions"][1]["payload"] == f"payload-{number}-2.bin"
+        assert said["task_over"]
+        assert said["last_part"] == {
+            "session_number": 2,
+            "inputs": 3,
+            "output": sums[1],
+        }
+        assert any("the task is over" in line for line in lines)
+        assert any("last sum" in line and sums[1] in line for line in lines)
     finish(server)
     for number in (1, 2, 3):
         for session in (1, 2):
@@ -395,43 +392,9 @@ def test_every_session_takes_a_file_of_its_own_and_hands_out_its_payload(program
             )
             payload = programs.directory / f"payload-{number}-{session}.bin"
             assert payload.read_bytes() == b"weights"
-
-
-@pytest.mark.slow
-def test_a_client_whose_task_is_over_says_where_its_last_sum_lies(programs):
-    server = programs.server()
-
-    def client(number, *more):
-        return programs.start(
-            *("-m", "secagg", "client", "--config", "client.toml", "--json"),
-            *("--input", f"n-{number}.npy", "--same-input-again"),
-            *("--output", f"sum-{number}-{{session}}.npy"),
-            *(
-                f"--set={item}"
-                for item in programs.overrides(
-                    number, "policy.require_noise=false", *more
-                )
-            ),
-        )
-
-    clients = [client(number, "client.sessions=2") for number in (1, 2, 3)]
-    for number, one in enumerate(clients, start=1):
-        lines = finish(one).splitlines()
-        said = json.loads(lines[-1])
-        assert said["task_over"]
-        assert [each["session_number"] for each in said["sessions"]] == [1]
-        path = f"sum-{number}-1.npy"
-        assert said["last_part"] == {
-            "session_number": 1,
-            "inputs": 3,
-            "output": path,
-        }
-        assert any("the task is over" in line for line in lines)
-        assert any("last sum" in line and path in line for line in lines)
-    finish(server)
     late = client(1, "client.wait_seconds=1")
     said, _ = late.communicate(timeout=PATIENCE_SECONDS)
     assert late.returncode == 58
     assert any(
-        "last sum" in line and "sum-1-1.npy" in line for line in said.split("\n")
+        "last sum" in line and "sum-1-2.npy" in line for line in said.split("\n")
     )

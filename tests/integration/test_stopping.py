@@ -127,8 +127,15 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["pictures each", "listens on", "step 1"])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        # While its aggregator starts, while its clients start, in the midst of it.
+        ("pictures each", signal.SIGTERM),
+        ("listens on", signal.SIGINT),
+        ("step 1", signal.SIGTERM),
+    ],
+)
 def test_a_demo_that_is_stopped_takes_all_its_processes_with_it(
     start, tmp_path, moment, number
 ):

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from dpnoise.accounting.accountant import Accountant
-from dpnoise.accounting.conversion import renyi_delta, renyi_epsilon
+from dpnoise.accounting.conversion import renyi_epsilons, renyi_log_deltas
 from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.renyi.subsampling import MAX_SAMPLED_ORDER, sampled_divergences
 from dpnoise.events import Adjacency, Adversary, NoiseEvent
@@ -85,26 +85,32 @@ class RenyiAccountant(Accountant):
         self._terms[key] = self._terms.get(key, 0) + count
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
-        return self._best(
-            lambda orders, total: renyi_delta(orders, total, epsilon),
+        log_delta = self._best(
+            lambda orders, total: renyi_log_deltas(orders, total, epsilon),
             # Minimises (α−1)(αρ−ε), the Gaussian form of the exponent.
             lambda rho: 0.5 * (epsilon / rho + 1.0),
         )
+        return math.exp(log_delta)
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         return self._best(
-            lambda orders, total: renyi_epsilon(orders, total, delta),
+            lambda orders, total: renyi_epsilons(orders, total, delta),
             # Minimises αρ + log(1/δ)/(α−1), the Gaussian form of epsilon.
             lambda rho: 1.0 + math.sqrt(-math.log(delta) / rho),
         )
 
     def _best(
         self,
-        value: Callable[[FloatArray, FloatArray], float],
+        values: Callable[[FloatArray, FloatArray], FloatArray],
         gaussian_order: Callable[[float], float],
     ) -> float:
         """Minimise a conversion over the ladder of orders and remember the order."""
         ladder = self._ladder()
+        if all(curve.closed_form for curve in self._curves.values()):
+            found = values(ladder, self.divergences(ladder))
+            rung = int(np.argmin(found))
+            self._best_order = float(ladder[rung])
+            return float(found[rung])
         seen: dict[int, float] = {}
 
         def at(index: int) -> float:
@@ -112,27 +118,20 @@ class RenyiAccountant(Accountant):
                 return math.inf
             if index not in seen:
                 order = ladder[index : index + 1]
-                seen[index] = value(order, self.divergences(order))
+                seen[index] = float(values(order, self.divergences(order))[0])
             return seen[index]
 
-        if all(curve.closed_form for curve in self._curves.values()):
-            totals = self.divergences(ladder)
-            for index in range(ladder.size):
-                rung = slice(index, index + 1)
-                seen[index] = value(ladder[rung], totals[rung])
-            best = min(seen, key=seen.__getitem__)
-        else:
-            at_two = float(self.divergences(np.array([2.0]))[0])
-            guess = gaussian_order(max(0.5 * at_two, 1e-300))
-            step = _FIRST_STEP
-            if any(rate < 1.0 for _, rate in self._terms):
-                # Sampled curves explode beyond some order, and an order costs a sum
-                # for every order below it: come from below.
-                guess, step = min(guess, _SAMPLED_START), _SAMPLED_STEP
-            best = min(int(np.searchsorted(ladder, guess)), ladder.size - 1)
-            while best > 0 and math.isinf(at(best)):
-                best //= 2
-            best = _descend(at, best, step)
+        at_two = float(self.divergences(np.array([2.0]))[0])
+        guess = gaussian_order(max(0.5 * at_two, 1e-300))
+        step = _FIRST_STEP
+        if any(rate < 1.0 for _, rate in self._terms):
+            # Sampled curves explode beyond some order, and an order costs a sum for
+            # every order below it: come from below.
+            guess, step = min(guess, _SAMPLED_START), _SAMPLED_STEP
+        best = min(int(np.searchsorted(ladder, guess)), ladder.size - 1)
+        while best > 0 and math.isinf(at(best)):
+            best //= 2
+        best = _descend(at, best, step)
         self._best_order = float(ladder[best])
         return at(best)
 

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from http import HTTPStatus
 from itertools import product
 from types import MappingProxyType
+from unittest.mock import AsyncMock
 
 import grpc.aio
 import httpx
@@ -25,6 +26,8 @@ from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccep
 from secagg.protocol.rounds import DropReason
 from secagg.server.http_listener import HTTPListener, text
 from secagg.server.operated_server import OperatedServer
+from secagg.server.operator_page import operator_page
+from secagg.server.overview import Overview
 from secagg.server.prometheus_meter import PrometheusMeter
 from secagg.server.readiness import LOOK_EVERY_SECONDS, Readiness
 from secagg.server.task_keeper import TaskKeeper
@@ -35,7 +38,8 @@ from secagg.transport.relay import Refusal
 from secagg.wire.calls import CALLS
 
 TAGS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p"}
-TAGS |= {"table", "thead", "tbody", "tr", "th", "td"}
+TAGS |= {"table", "thead", "tbody", "tr", "th", "td", "b", "progress", "small"}
+TAGS |= {"footer", "ul", "li"}
 HOSTILE = "<script>alert(1)</script>&"
 FILE = f"""
 [task]
@@ -90,7 +94,7 @@ class World:
 
     @asynccontextmanager
     async def running(self, *more):
-        keeper = TaskKeeper(
+        self.keeper = keeper = TaskKeeper(
             self.directory / "sums",
             self.section.state_dir,
             own_task=HOSTILE,
@@ -142,7 +146,7 @@ class Shown(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.tags, self.rows, self.titles = [], [], []
+        self.tags, self.rows, self.wanting = [], [], []
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
@@ -154,10 +158,10 @@ class Shown(HTMLParser):
 
     def handle_data(self, data):
         tag = self.tags[-1][0]
-        if tag in ("td", "th"):
+        if tag in ("td", "th", "b", "small") and self.rows:
             self.rows[-1][-1] += data
-        elif tag == "h2":
-            self.titles.append(data)
+        elif tag == "li":
+            self.wanting.append(data)
 
 
 async def test_a_session_is_seen_from_all_sides(world):
@@ -193,7 +197,8 @@ async def test_a_session_is_seen_from_all_sides(world):
         assert float(uploaded[1]) > 0
         assert not re.search(r"[\"',]b[\"',]", scraped)  # no client's name
         shown = Shown((await world.page()).text)
-        assert ["released", "2", "2"] in [row[3:6] for row in shown.rows]
+        assert ["released", "2", "2"] in [row[2:5] for row in shown.rows]
+        assert shown.wanting == []
         assert (await get(world.watched.metrics, "/readyz")).text == "ready\n"
         assert await health(world) == health_pb2.HealthCheckResponse.SERVING
 
@@ -222,7 +227,27 @@ async def test_what_a_task_costs_is_on_the_page_and_in_the_scrape(world, tmp_pat
     assert 0 < epsilons["model_reader"] <= epsilons["server"] <= 4.0
     (row,) = [r for r in shown.rows if r[0] == "noised" and r[4] == str(int(left))]
     assert row[1] == f"{epsilons['server']:.4g}"
-    assert row[6] == ""
+    assert shown.wanting == []
+
+
+async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
+    async with world.running() as running:
+        await running.keeper.pause(HOSTILE, reason="wrong <b>model</b>")
+        overview = Overview(world.server, world.section.state_dir)
+        status = await overview.status()
+        soon = status["server"] | {"certificate_days": 29, "is_draining": True}
+        monkeypatch.setattr(
+            Overview, "status", AsyncMock(return_value=status | {"server": soon})
+        )
+        page = await operator_page(world.server, overview, "the disk & all")
+    shown = Shown(page.decode())
+    assert shown.wanting == [
+        f"Task {HOSTILE} is paused: wrong <b>model</b>",
+        "The certificate ends in 29 days",
+    ]
+    assert "<p>the disk &amp; all</p>" in page.decode()
+    assert '<b class="warn">draining</b>' in page.decode()
+    assert {tag for tag, _ in shown.tags} <= TAGS
 
 
 async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
