@@ -114,8 +114,8 @@ simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=.
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m secagg.testing.world \
 	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000) --processes 2)
 
-chaos: $(STAMP_DEV)   ## real processes, killed and cut off: make chaos SUMS=... BLOWS=...
-	$(BIN)/python tests/chaos/run.py --sums $(or $(SUMS),10) --blows $(or $(BLOWS),40) \
+chaos: $(STAMP_DEV)   ## real processes, killed and cut off: make chaos SERVERS=... SUMS=... BLOWS=...
+	$(BIN)/python tests/chaos/run.py --servers $(or $(SERVERS),1) --sums $(or $(SUMS),10) --blows $(or $(BLOWS),40) \
 	  --seed $(or $(SEED),$(shell date +%s)) $(ARGUMENTS)
 
 clean:

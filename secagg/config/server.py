@@ -47,8 +47,9 @@ class ServerSection(ProgramSection):
         default=None,
     )
     blobs: str | None = setting(
-        "Where uploads, payloads and sums are kept, such as file:/mnt/shared; empty "
-        "for a folder in state_dir. Aggregators with the same store and the same blobs "
+        "Where uploads, payloads and sums are kept, such as file:/mnt/shared or "
+        "s3://bucket/prefix (keys in AWS_* of the environment); empty for a folder in "
+        "state_dir. Aggregators with the same store and the same blobs "
         "share the work.",
         default=None,
     )

@@ -86,10 +86,6 @@ class OperatedServer(Server):
         """
         self._opened().aggregator.hold_task(task_id)
 
-    def follow_with(self, then: Callable[[], Awaitable[None]]) -> None:
-        """Have somebody told when another server may have changed a task."""
-        self._opened().aggregator.when_changed(then)
-
     def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
         """End open calls and connections of clients who were welcome before.
 
@@ -98,6 +94,10 @@ class OperatedServer(Server):
         """
         if self.transport is not None:
             self.transport.end_clients(is_unwelcome)
+
+    def follow_with(self, then: Callable[[], Awaitable[None]]) -> None:
+        """Have somebody told when another server may have changed a task."""
+        self._opened().aggregator.when_changed(then)
 
     def measure_with(self, meter: Meter) -> None:
         """Have what happens measured; before the server is opened."""

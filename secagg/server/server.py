@@ -351,8 +351,8 @@ class Server:
             )
         self._state_dir = state_dir
         self._store = store
-        self._blobs = blobs
         self._engine = engine
+        self._blobs = blobs
         self._reports = None if state_dir is None else reports_in(state_dir)
         self._rollback_mark = rollback_mark
         self._accept_restored = accept_restored

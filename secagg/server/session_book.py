@@ -56,6 +56,8 @@ from secagg.wire.packing import unpack
 __all__ = ["SessionBook"]
 
 NONCE_BYTES: Final = 32
+# Between two looks for sessions that nobody here has heard of.
+LOOK_UP_SECONDS: Final = 0.05
 # Payloads are stored before their sessions: younger ones may be somebody's next.
 ORPHAN_SECONDS: Final = 86400.0
 
@@ -91,6 +93,7 @@ class SessionBook:
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
         self._facts: dict[str, TaskFacts] = {}
         self._looking = asyncio.Lock()
+        self._looking_up = asyncio.Lock()
         self._coming_look: asyncio.Task[None] | None = None
 
     async def look_for(self, session_id: bytes) -> SessionRunner | EndedSession:
@@ -102,8 +105,18 @@ class SessionBook:
         if self._book.is_shared and not self._knows(session_id):
             await self.look()
             if not self._knows(session_id):
-                await self._take_in(f"server/{session_id.hex()}")
+                await self._look_up(session_id)
         return self.find(session_id)
+
+    async def _look_up(self, session_id: bytes) -> None:
+        """Take in a session that has ended before this process heard of it.
+
+        One at a time, and seldom: whoever makes up names costs the book little.
+        """
+        clock = self._context.clock
+        async with self._looking_up:
+            await self._take_in(f"server/{session_id.hex()}")
+            await clock.sleep_until(clock.now() + LOOK_UP_SECONDS)
 
     def _knows(self, session_id: bytes) -> bool:
         return session_id in self._running or session_id in self._ended

@@ -453,6 +453,14 @@ class SessionRunner:
             round=self._state.ROUND.name,
         )
         self._publish()
+        try:
+            await self._drive()
+        except BaseException:
+            await self.let_go()  # somebody else may go on at once
+            raise
+        return self.outcome()
+
+    async def _drive(self) -> None:
         is_shared = self._context.book.is_shared
         if is_shared:
             self._open_round()
@@ -468,7 +476,6 @@ class SessionRunner:
                 await self._durable.advance(self._closing(self._state.ROUND))
             elif await self._round_is_ripe():
                 await self._durable.advance(self._closing(self._state.ROUND))
-        return self.outcome()
 
     async def hold(self) -> bool:
         """Have the session's last steps to oneself: its sum, and its end.

@@ -160,11 +160,17 @@ class FileBlobs:
     """
 
     directory: Path
+    # Directories that are there for good: their parents need no further `fsync`.
+    _lasting: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Make the directory."""
         with self._failures():
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def __reduce__(self) -> tuple[type["FileBlobs"], tuple[Path]]:
+        """Travel without what is known of the disk."""
+        return FileBlobs, (self.directory,)
 
     def create(self, name: str, data: bytes) -> bool:
         """Store an object under a name that is free."""
@@ -194,8 +200,12 @@ class FileBlobs:
             for path in (place, *place.rglob("*")):
                 if not path.name.startswith("."):
                     _sync(path)
-            for parent in place.relative_to(self.directory).parents:
-                _sync(self.directory / parent)
+            # An entry lasts when the directory that it stands in has been synced.
+            while place != self.directory and str(place) not in self._lasting:
+                _sync(place.parent)
+                if place.is_dir():
+                    self._lasting.add(str(place))
+                place = place.parent
 
     def read(
         self, name: str, offset: int = 0, max_bytes: int | None = None
@@ -234,6 +244,9 @@ class FileBlobs:
     def remove(self, prefix: str) -> None:
         """Remove the objects whose names begin with these parts."""
         path = self._path(prefix)
+        self._lasting.difference_update(
+            [each for each in tuple(self._lasting) if each.startswith(str(path))]
+        )
         with self._failures(), suppress(FileNotFoundError):
             if path.is_dir():
                 shutil.rmtree(path)

@@ -7,10 +7,12 @@ from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.storage.blobs import STORE_HOME, Blobs, FileBlobs
 from secagg.storage.book import Book
+from secagg.storage.s3_blobs import S3Blobs
 
 __all__ = ["open_blobs", "refuse_other_blobs"]
 
 _FILE: Final = "file:"
+_BUCKET: Final = "s3:"
 _NAME_BYTES: Final = 16
 
 
@@ -18,12 +20,18 @@ def open_blobs(url: str) -> Blobs:
     """Open a store of blobs, and make it if it does not exist.
 
     Args:
-        url: `file:/absolute/directory`, which several machines may share.
+        url: `file:/absolute/directory` or `s3://bucket/prefix`, either of which several
+            machines may share.
 
     Raises:
-        LocalProtocolError: BAD_SETTINGS; the URL cannot be used.
+        LocalProtocolError: BAD_SETTINGS; the URL cannot be used, or the store does not
+            keep what `Blobs` promises.
         ServiceError: STORAGE_FAILED; it cannot be opened.
     """
+    if url.startswith(_BUCKET):
+        bucket = S3Blobs(url)
+        bucket.check()
+        return bucket
     path = Path(url.removeprefix(_FILE))
     if not url.startswith(_FILE) or not path.is_absolute():
         scheme = url.partition(":")[0]
@@ -35,7 +43,8 @@ def open_blobs(url: str) -> Blobs:
         raise LocalProtocolError(
             f"the address of the blobs {complaint}",
             code=ErrorCode.BAD_SETTINGS,
-            next_step=f"Write {_FILE}/absolute/directory in server.blobs.",
+            next_step=f"Write {_FILE}/absolute/directory or s3://bucket/prefix "
+            "in server.blobs.",
         )
     return FileBlobs(path)
 

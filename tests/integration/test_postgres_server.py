@@ -1,4 +1,4 @@
-"""An aggregator whose book is in PostgreSQL, as processes: kill -9, and a successor."""
+"""Aggregators whose book is in PostgreSQL, as processes: kill -9 in between."""
 
 import asyncio
 import json
@@ -20,9 +20,11 @@ PATIENCE_SECONDS = 120
 SERVER = f"""
 [server]
 listen = "%s"
-state_dir = "server-state"
+state_dir = "server-%d"
+output_dir = "sums-%d"
 store = "%s"
-keep_seconds = 30
+blobs = "file:%s"
+keep_seconds = 3
 [tls]
 ca = "pki/ca.pem"
 certificate = "pki/server.pem"
@@ -104,52 +106,63 @@ def until(process, words):
     raise AssertionError(f"it never said {words!r}: {heard}")
 
 
-def test_a_killed_aggregator_is_followed_by_one_that_knows_its_sessions(
+def test_a_killed_replica_is_missed_by_nobody(
     postgres_url, tmp_path, start, monkeypatch, capsys
 ):
+    """Each client knows another replica; the first one dies and comes back."""
     drop(postgres_url)
     authority = Authority.create()
     authority.issued().write(tmp_path / "pki", "ca")
     authority.issue_server("server", ["127.0.0.1"]).write(tmp_path / "pki", "server")
-    (tmp_path / "server.toml").write_text(SERVER % ("127.0.0.1:0", postgres_url))
-    serving = ("server", "--config", "server.toml", "--until-done")
-    first = start(*serving)
-    address = until(first, "listening on ").split("listening on ")[1].split()[0]
-    (tmp_path / "server.toml").write_text(SERVER % (address, postgres_url))
-    clients = []
+
+    def settings(number, address):
+        text = SERVER % (address, number, number, postgres_url, tmp_path / "blobs")
+        (tmp_path / f"server-{number}.toml").write_text(text)
+
+    def serve(number):
+        return start("server", "--config", f"server-{number}.toml", "--until-done")
+
+    addresses, servers, clients = {}, {}, {}
     for number in (1, 2):
+        settings(number, "127.0.0.1:0")
+        servers[number] = serve(number)
+        line = until(servers[number], "listening on ")
+        addresses[number] = line.split("listening on ")[1].split()[0]
         authority.issue_client(f"client-{number}").write(
             tmp_path / "pki", f"client-{number}"
         )
         np.save(tmp_path / f"n-{number}.npy", np.full(16, number))
         (tmp_path / f"client-{number}.toml").write_text(
-            CLIENT % (address, number, number, number)
+            CLIENT % (addresses[number], number, number, number)
         )
-    give = [
-        ("client", "--config", f"client-{number}.toml", "--input", f"n-{number}.npy")
-        for number in (1, 2)
-    ]
-    clients.append(start(*give[0]))
+
+    def give(number):
+        words = ("--config", f"client-{number}.toml", "--input", f"n-{number}.npy")
+        clients[number] = start("client", *words)
+
+    give(1)
     give_up = time.monotonic() + PATIENCE_SECONDS
     # The first advert is in the book, the round waits for the second.
     while asyncio.run(fetch(postgres_url, "SELECT count(*) FROM secagg.record")) != 1:
         assert time.monotonic() < give_up
-    first.kill()
-    first.wait()
-    second = start(*serving)
-    clients.append(start(*give[1]))
-    for process in (*clients, second):
+    servers[1].kill()
+    servers[1].wait()
+    settings(1, addresses[1])
+    give(2)
+    servers[1] = serve(1)
+    for process in (*clients.values(), *servers.values()):
         said, _ = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0, said
-    # The sum of the session that the first one opened, and no other session.
-    assert np.array_equal(np.load(tmp_path / "sums" / "sum-1.npy"), np.full(16, 3))
+    # One session, one sum, written by one of them.
+    (total,) = tmp_path.glob("sums-*/sum-1.npy")
+    assert np.array_equal(np.load(total), np.full(16, 3))
     assert asyncio.run(fetch(postgres_url, "SELECT count(*) FROM secagg.session")) == 1
-    assert not (tmp_path / "server-state" / "book.sqlite3").exists()
+    assert not list(tmp_path.glob("server-*/book.sqlite3"))
     # An operator reads the same book when nothing runs.
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     for verb in (("status",), ("state", "check")):
-        assert main([*verb, "--config", "server.toml", "--json"]) == 0
+        assert main([*verb, "--config", "server-2.toml", "--json"]) == 0
         said = json.loads(capsys.readouterr().out.splitlines()[-1])
         if verb == ("status",):
             (task,) = said["tasks"]

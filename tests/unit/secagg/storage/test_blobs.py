@@ -1,0 +1,172 @@
+"""One suite for all stores of immutable objects; the bucket is a real HTTP server."""
+
+import logging
+import pickle
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import obstore
+import pytest
+from moto.server import ThreadedMotoServer
+
+from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
+from secagg.storage.blobs import Blob, FileBlobs, MemoryBlobs
+from secagg.storage.open_blobs import open_blobs
+from secagg.storage.s3_blobs import S3Blobs
+
+HOME = "0" * 64
+
+
+@pytest.fixture(scope="module")
+def bucket_server():
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT")).read()
+    yield url
+    server.stop()
+
+
+@pytest.fixture
+def keys(bucket_server, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket_server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "name")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+
+
+@pytest.fixture(params=["memory", "directory", "bucket"])
+def blobs(request, tmp_path):
+    if request.param == "memory":
+        return MemoryBlobs()
+    if request.param == "directory":
+        return open_blobs(f"file:{tmp_path}/blobs")
+    request.getfixturevalue("keys")
+    return open_blobs(f"s3://bucket/{tmp_path.name}")
+
+
+def test_an_object_appears_once_and_stays_as_it_is(blobs):
+    assert blobs.read(f"{HOME}/a") is None
+    assert blobs.create(f"{HOME}/a", b"12345")
+    assert not blobs.create(f"{HOME}/a", b"12345")
+    assert not blobs.create(f"{HOME}/a", b"others")
+    blobs.sync(HOME)
+    assert blobs.read(f"{HOME}/a") == (b"12345", 5)
+    assert blobs.create(f"{HOME}/b", b"")
+    assert blobs.read(f"{HOME}/b") == (b"", 0)
+
+
+def test_of_many_who_create_the_same_one_has_created_it(blobs):
+    with ThreadPoolExecutor(8) as threads:
+        made = list(
+            threads.map(lambda n: blobs.create(f"{HOME}/x", bytes([n])), range(8))
+        )
+    assert sum(made) == 1
+    assert blobs.read(f"{HOME}/x") == (bytes([made.index(True)]), 1)
+
+
+@pytest.mark.parametrize(
+    ("offset", "count", "piece"),
+    [
+        (0, None, b"12345"),
+        (0, 0, b""),
+        (0, 2, b"12"),
+        (1, 3, b"234"),
+        (3, None, b"45"),
+        (3, 99, b"45"),
+        (5, 1, b""),
+        (9, None, b""),
+    ],
+)
+def test_any_piece_is_read(blobs, offset, count, piece):
+    blobs.create(f"{HOME}/a", b"12345")
+    assert blobs.read(f"{HOME}/a", offset, count) == (piece, 5)
+
+
+def test_objects_are_listed_by_the_parts_of_their_names(blobs):
+    for name in (f"{HOME}/u/b", f"{HOME}/u/a.x", f"{HOME}/uu/c", f"{'1' * 64}/sum"):
+        blobs.create(name, name.encode())
+    assert [each.name for each in blobs.below(f"{HOME}/u")] == [
+        f"{HOME}/u/a.x",
+        f"{HOME}/u/b",
+    ]
+    assert blobs.below(f"{HOME}/uu") == (Blob(f"{HOME}/uu/c", 69),)
+    assert len(blobs.below(HOME)) == 3
+    assert blobs.below(f"{HOME}/nothing") == ()
+    assert blobs.homes() == (HOME, "1" * 64)
+    assert 0.0 <= blobs.age_seconds(HOME) < 60.0
+
+
+def test_what_is_removed_is_gone_and_nothing_else(blobs):
+    for name in (f"{HOME}/u/a", f"{HOME}/u/b", f"{HOME}/uu"):
+        blobs.create(name, b"1")
+    blobs.remove(f"{HOME}/u/a")
+    assert blobs.read(f"{HOME}/u/a") is None
+    blobs.remove(f"{HOME}/u")
+    blobs.remove(f"{HOME}/u")
+    assert [each.name for each in blobs.below(HOME)] == [f"{HOME}/uu"]
+    assert blobs.create(f"{HOME}/u/a", b"2")
+
+
+def test_a_store_goes_to_other_processes_without_its_keys(blobs):
+    blobs.create(f"{HOME}/a", b"12345")
+    packed = pickle.dumps(blobs)
+    assert b"a secret" not in packed
+    assert pickle.loads(packed).read(f"{HOME}/a") == (b"12345", 5)
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "a//b", "A", "", "a/../b", "a\0"])
+def test_no_name_leads_out_of_the_store(blobs, name):
+    with pytest.raises(InternalError):
+        blobs.create(name, b"1")
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_bucket_that_lets_objects_be_replaced_is_refused(monkeypatch):
+    put = obstore.put
+    monkeypatch.setattr(obstore, "put", lambda *what, **_: put(*what))
+    with pytest.raises(LocalProtocolError, match="replaces objects") as caught:
+        open_blobs("s3://bucket/other")
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_bucket_that_is_not_there_is_a_failure_of_the_storage():
+    with pytest.raises(ServiceError) as caught:
+        open_blobs("s3://nothing/here")
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert "a secret" not in str(caught.value) + caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["s3:bucket", "s3://", "s3://key:secret@bucket/a", "s3://b", "s3://bucket/a?x=y"],
+)
+def test_an_address_of_a_bucket_holds_no_keys(address):
+    with pytest.raises(LocalProtocolError, match="no address") as caught:
+        open_blobs(address)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+
+
+def test_a_bucket_elsewhere_is_reached_over_tls(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store.example:9000")
+    with pytest.raises(LocalProtocolError, match="without TLS"):
+        S3Blobs("s3://bucket/prefix")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store.example:9000")
+    S3Blobs("s3://bucket/prefix")
+
+
+@pytest.mark.parametrize("address", ["file:relative", "/absolute", "ftp://x/y", ""])
+def test_what_is_no_store_is_refused(address):
+    with pytest.raises(LocalProtocolError) as caught:
+        open_blobs(address)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+
+
+def test_files_of_others_are_none_of_ours(tmp_path):
+    blobs = FileBlobs(tmp_path)
+    blobs.create(f"{HOME}/a", b"1")
+    (tmp_path / HOME / ".a.partial").write_bytes(b"half")
+    assert [each.name for each in blobs.below(HOME)] == [f"{HOME}/a"]
