@@ -178,7 +178,10 @@ class PostgresLink:
                 if listener is None or listener.is_closed():
                     listener = await self._listener(stack, hint)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(hint.wait(), _HINT_SECONDS)
+                    # Not `wait_for`, which forgets a cancellation that comes together
+                    # with the hint: whoever closes the book would wait for ever.
+                    async with asyncio.timeout(_HINT_SECONDS):
+                        await hint.wait()
                 hint.clear()
                 yield
 

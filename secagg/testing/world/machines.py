@@ -200,7 +200,8 @@ class SimulatedBook(SQLiteBook):
         try:
             while self.is_shared and not self._is_closed:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(hint.wait(), HINT_SECONDS)
+                    async with asyncio.timeout(HINT_SECONDS):
+                        await hint.wait()
                 hint.clear()
                 yield
         finally:

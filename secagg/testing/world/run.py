@@ -149,8 +149,12 @@ class _World:
     def run(self) -> Run:
         """Run to the end, and judge."""
         loop = self.loop
+        whole = loop.create_task(self._until_the_end())
+        self.witness.on_fault = lambda: loop.call_soon(whole.cancel)
         try:
-            loop.run_until_complete(self._until_the_end())
+            loop.run_until_complete(whole)
+        except asyncio.CancelledError:
+            pass  # by a fault
         except DeadlockError as error:
             self.witness.fault(str(error))
         except ForbiddenKnowledgeError as error:

@@ -126,6 +126,7 @@ class Witness:
         steps: How many steps there were.
         sums: What the operator was given, by session number.
         observer: Tells the knowledge ledger.
+        on_fault: Told when something does not hold.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class Witness:
         self.faults: list[str] = []
         self.trace: list[str] = []
         self.steps = 0
+        self.on_fault: Callable[[], object] = lambda: None
         self.sums: dict[int, ReleasedSum] = {}
         self.observer: Final = TaskObserver()
         self._parameters = parameters
@@ -178,9 +180,10 @@ class Witness:
             self.trace.append(line)
 
     def fault(self, complaint: str) -> None:
-        """Note that something did not hold."""
+        """Note that something did not hold; it is the end of the run."""
         self.note("FAULT", complaint)
         self.faults.append(complaint)
+        self.on_fault()
 
     def _must(self, holds: bool, complaint: str) -> None:  # noqa: FBT001 - reads as a sentence
         if not holds:
