@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check fuzz simulation chaos wheel docs clean page-check
+.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

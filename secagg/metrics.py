@@ -7,24 +7,30 @@ Rule 2: a label is a task or one word of a short list of our own, never a client
         so that a scrape stays small however long the process runs.
 Rule 3: measuring changes nothing: nobody waits for it, nothing fails by it.
 
-It knows no metrics backend: that is `secagg.server.prometheus_meter`.
+It knows no metrics backend: those are `secagg.server.prometheus_meter` and
+`secagg.server.open_telemetry`.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Final, Protocol
 
 __all__ = [
     "METRICS",
+    "OTHER",
     "PROCESS_METRICS",
     "TASKS_AT_MOST",
+    "BoundedTasks",
     "Kind",
     "Meter",
+    "Meters",
     "Metric",
     "SilentMeter",
 ]
 
 TASKS_AT_MOST: Final = 100
+OTHER: Final = "other"
 
 
 @unique
@@ -75,6 +81,44 @@ class SilentMeter:
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
         """Forget it."""
+
+
+class Meters:
+    """Hands measurements to several meters.
+
+    Args:
+        meters: Who takes them.
+    """
+
+    def __init__(self, meters: Sequence[Meter]) -> None:
+        self._meters = tuple(meters)
+
+    def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
+        """Add to a counter of each."""
+        for meter in self._meters:
+            meter.add(metric, amount, **labels)
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        """Put a value into a histogram of each."""
+        for meter in self._meters:
+            meter.observe(metric, value, **labels)
+
+
+class BoundedTasks:
+    """Remembers which tasks have a place of their own (rule 2)."""
+
+    def __init__(self) -> None:
+        self._tasks: set[str] = set()
+
+    def bounded(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """Return labels in which a task has a place of its own, or is one of many."""
+        bounded = dict(labels)
+        if "task" in bounded:
+            if len(self._tasks) < TASKS_AT_MOST:
+                self._tasks.add(bounded["task"])
+            if bounded["task"] not in self._tasks:
+                bounded["task"] = OTHER
+        return bounded
 
 
 # Rounds last between a moment and an hour, calls and commits far less.

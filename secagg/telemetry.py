@@ -19,6 +19,7 @@ from typing import Final
 __all__ = [
     "ADMIN_REFUSED",
     "AGGREGATOR_UNREACHABLE",
+    "BUDGET_SHORT",
     "CALL_FAILED",
     "CALL_REFUSED",
     "CERTIFICATE_EXPIRES",
@@ -36,11 +37,14 @@ __all__ = [
     "MESSAGE_REFUSED",
     "RECEIPTS_PURGED",
     "RECORD_REPEATED",
+    "RENEWAL_FAILED",
+    "RENEWAL_RAN",
     "REPORT_LOST",
     "REVOKED_REFUSED",
     "REVOKED_RELOADED",
     "ROUND_CLOSED",
     "SERVER_LOGGER",
+    "SERVICE_WAITS",
     "SESSION_ABORTED",
     "SESSION_COMPLETED",
     "SESSION_ENDED_ELSEWHERE",
@@ -82,6 +86,10 @@ MESSAGE_REFUSED: Final = "message_refused"
 RECORD_REPEATED: Final = "record_repeated"
 REPORT_LOST: Final = "report_lost"
 AGGREGATOR_UNREACHABLE: Final = "aggregator_unreachable"
+SERVICE_WAITS: Final = "service_waits"
+BUDGET_SHORT: Final = "budget_short"
+RENEWAL_RAN: Final = "renewal_ran"
+RENEWAL_FAILED: Final = "renewal_failed"
 
 # Of the transport: calls, its life, and what it found in certificates.
 CALL_REFUSED: Final = "call_refused"

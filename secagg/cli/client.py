@@ -20,10 +20,15 @@ if TYPE_CHECKING:
     from secagg.client.client import Client, Contribution
     from secagg.client.file_input import FileInput
     from secagg.client.runner import ClientProgress
+    from secagg.client.service import Renewal
     from secagg.client.taken_part import TakenPart
     from secagg.config import ClientSettings
+    from secagg.errors import SecAggError
 
 __all__ = ["client"]
+
+# As many sessions as a client can be set to take part in.
+_WITHOUT_END = 1_000_000
 
 RESTORED_ACKNOWLEDGEMENT = "I accept that this client may answer twice"
 
@@ -66,6 +71,36 @@ def client(  # noqa: PLR0913 - one parameter per flag
             help="Give one vector to every session of client.sessions.",
         ),
     ] = False,
+    service: Annotated[
+        bool,
+        typer.Option(
+            "--service",
+            help="Run for good: give a vector to every session of the task, wait for "
+            "inputs that are not there yet and for an aggregator that cannot be "
+            "reached, and end only when a person has to act or the task is over.",
+        ),
+    ] = False,
+    renew_before: Annotated[
+        int,
+        typer.Option(
+            "--renew-before",
+            metavar="DAYS",
+            min=1,
+            max=398,
+            help="With --service: when to run --renew-exec, before the certificate "
+            "ends.",
+        ),
+    ] = 30,
+    renew_exec: Annotated[
+        str | None,
+        typer.Option(
+            "--renew-exec",
+            metavar="COMMAND",
+            help="With --service: what puts a new certificate in the place of the old "
+            "one; finds the paths in SECAGG_TLS_CERTIFICATE, SECAGG_TLS_KEY and "
+            "SECAGG_TLS_CA. No shell.",
+        ),
+    ] = None,
     restored: Annotated[
         str | None,
         typer.Option(
@@ -109,8 +144,10 @@ def client(  # noqa: PLR0913 - one parameter per flag
         for option, path in (("--output", sum_path), ("--payload-out", payload_path))
         if path is not None
     }
+    if renew_exec is not None and not service:
+        raise typer.BadParameter("--renew-exec goes with --service")
     check_reuse(
-        sessions=settings.client.sessions,
+        sessions=_WITHOUT_END if service else settings.client.sessions,
         source=vector,
         targets=targets,
         same_input_again=same_input_again,
@@ -139,6 +176,19 @@ def client(  # noqa: PLR0913 - one parameter per flag
         sum_path=None if sum_path is None else SessionPath(sum_path),
         payload_path=None if payload_path is None else SessionPath(payload_path),
     )
+    if service:
+        given = asyncio.run(
+            _serve(
+                settings,
+                source,
+                files,
+                output,
+                accept_restored=accept_restored,
+                renewal=_renewal(renew_before, renew_exec),
+            )
+        )
+        output.result({"sessions_given": given})
+        return
     contributions, last = asyncio.run(
         _contribute(settings, source, files, output, accept_restored=accept_restored)
     )
@@ -288,6 +338,77 @@ async def _contribute(
             _describe(given, output)
             _write_given(given, files, output)
     return contributions, None
+
+
+async def _serve(  # noqa: PLR0913 - what is given, and where to
+    settings: "ClientSettings",
+    source: "FileInput",
+    files: _Files,
+    output: Output,
+    *,
+    accept_restored: bool,
+    renewal: "Renewal | None",
+) -> int:
+    """Give to every session of the task; return how many were given."""
+    import asyncio
+
+    from secagg.client.program import client_of
+    from secagg.client.runner import ClientPhase
+    from secagg.client.service import ClientService
+    from secagg.runtime.clock import SystemClock
+
+    aborted: list[int] = []
+    count = 0
+
+    def show(progress: "ClientProgress") -> None:
+        if progress.phase is ClientPhase.ABORTED:
+            aborted.append(progress.session_number)
+        output.line(_line_of(progress))
+
+    def take(given: "Contribution") -> None:
+        nonlocal count
+        count += 1
+        _describe(given, output)
+        _write_given(given, files, output)
+
+    async with client_of(
+        settings,
+        fetch_sum=files.sum_path is not None,
+        accept_restored=accept_restored,
+        is_service=True,
+        on_progress=show,
+    ) as one:
+
+        async def fail(_: "SecAggError") -> None:
+            await _write_aborted(one, aborted, files, output)
+
+        service = ClientService(one, source.vector, source.check, take, fail)
+        renewing = (
+            None
+            if renewal is None
+            else asyncio.create_task(
+                renewal.keep(lambda: one.certificate, SystemClock())
+            )
+        )
+        try:
+            await service.run()
+        finally:
+            if renewing is not None:
+                renewing.cancel()
+                await asyncio.wait({renewing})
+    return count
+
+
+def _renewal(days: int, command: str | None) -> "Renewal | None":
+    """Return what has certificates fetched, if somebody said how."""
+    from datetime import timedelta
+    from functools import partial
+
+    from secagg.client.service import Renewal, run_command
+
+    if command is None:
+        return None
+    return Renewal(timedelta(days=days), partial(run_command, command))
 
 
 def _write_given(given: "Contribution", files: _Files, output: Output) -> None:

@@ -45,14 +45,17 @@ from secagg.config import (
 from secagg.config.program import TLSSection
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.engine import EngineLostError, open_engine
 from secagg.enrolment.keys import is_readable_by_others
 from secagg.errors import ErrorCode, SecAggError, ServiceError, printable
 from secagg.runtime.clock import SystemClock
 from secagg.server.admin_channel import call_admin
 from secagg.server.service import admin_socket_of
 from secagg.server.task_setup import prepare_task
+from secagg.storage.blobs import STORE_HOME
 from secagg.storage.book import StateDamagedError
 from secagg.storage.book_reader import BookInUseError, NoBookError, looking
+from secagg.storage.open_blobs import open_blobs
 from secagg.storage.open_book import BOOK_FILE
 from secagg.transport.address import Address
 from secagg.transport.admission import (
@@ -168,9 +171,15 @@ async def server_findings(path: Path) -> list[Finding]:
                     ),
                 ),
                 ("D155", "disk", lambda: _disk(server.state_dir)),
+                *(
+                    ("D157", "uploads", _bound(_blobs, blobs))
+                    for blobs in [server.blobs]
+                    if blobs is not None
+                ),
                 ("D160", "book", lambda: _book(server.state_dir, owner, server.store)),
             ]
         ),
+        *await _branch([("D165", "engine", lambda: _engine(server.engine))]),
         *await _branch(
             [("D170", "output directory", lambda: check_writable(server.output_dir))]
         ),
@@ -408,6 +417,24 @@ async def _owner(host: HostSettings) -> str | None:
         return None
     server = answer["server"]
     return f"an aggregator runs with it, process {server['pid']}"
+
+
+def _blobs(url: str) -> str:
+    blobs, begun = open_blobs(url), time.monotonic()
+    place = f"{STORE_HOME}/doctor"
+    blobs.remove(place)
+    blobs.create(place, b"1")
+    blobs.sync(place)
+    blobs.remove(place)
+    return f"{url} takes {1000 * (time.monotonic() - begun):.0f} ms for an object"
+
+
+async def _engine(setting: str) -> str | _Warning:
+    try:
+        async with open_engine(setting) as engine:
+            return f"{setting}, {await engine.parts()} workers"
+    except EngineLostError as error:
+        return _Warning(str(error), error.next_step)
 
 
 async def _book(

@@ -123,6 +123,20 @@ def _print(clients: int, result: "LoadResult", output: Output) -> None:
         title="Rounds",
         numeric=(1, 2),
     )
+    output.table(
+        ("call", "times", "bytes up", "bytes down"),
+        [
+            (
+                each.name,
+                f"{each.calls:.2f}",
+                f"{each.bytes_up:,.0f}",
+                f"{each.bytes_down:,.0f}",
+            )
+            for each in result.traffic
+        ],
+        title="What one client says and hears",
+        numeric=(1, 2, 3),
+    )
     waiting = result.waiting_cpu_ms
     output.pairs(
         (
@@ -184,6 +198,15 @@ def _payload(clients: int, result: "LoadResult") -> dict[str, object]:
         "server_peak_rss_bytes": result.server_peak_rss_bytes,
         "bytes_up_per_client": result.bytes_up_per_client,
         "bytes_down_per_client": result.bytes_down_per_client,
+        "calls": [
+            {
+                "call": each.name,
+                "times_per_client": each.calls,
+                "bytes_up_per_client": each.bytes_up,
+                "bytes_down_per_client": each.bytes_down,
+            }
+            for each in result.traffic
+        ],
         "wall_seconds": result.wall_seconds,
         "rounds": [
             {

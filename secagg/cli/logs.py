@@ -46,6 +46,8 @@ def log_to_stderr(level: str, style: str) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONLines() if style == "json" else logging.Formatter(_TEXT))
+    # The handler's level too: others may listen to less severe lines.
+    handler.setLevel(level.upper())
     logger = logging.getLogger("secagg")
     logger.addHandler(handler)
     logger.setLevel(level.upper())

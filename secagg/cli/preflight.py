@@ -25,11 +25,13 @@ from secagg.client.enrolment import load_enrolled
 from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, HostSettings, TaskSettings
 from secagg.config.program import TLSSection
+from secagg.engine import open_engine
 from secagg.enrolment.issuer import ISSUER_SEED
 from secagg.enrolment.keys import is_readable_by_others, parse_key
 from secagg.enrolment.published import PublishedEnrolment
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.storage.open_blobs import open_blobs
 from secagg.storage.postgres_address import judged_address
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.transport.address import Address
@@ -94,6 +96,8 @@ def server_checks(
     checks += [
         _look("server.state_dir", lambda: check_state_dir(server.state_dir, task)),
         *_store(server.store),
+        *_blobs(server.blobs),
+        _look("server.engine", lambda: open_engine(server.engine).name),
         _look("server.output_dir", lambda: check_writable(server.output_dir)),
     ]
     if payload is not None:
@@ -268,6 +272,13 @@ def check_client_enrolment(settings: ClientSettings) -> str:
 
 def _time(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _blobs(blobs: str | None) -> list[Check]:
+    """Write into the store of uploads, as an upload would."""
+    if blobs is None:
+        return []
+    return [_look("server.blobs", lambda: repr(open_blobs(blobs)))]
 
 
 def _store(address: str | None) -> list[Check]:

@@ -55,15 +55,18 @@ def check(
     from secagg.cli.exit_codes import EXIT_OK, exit_code_of
     from secagg.errors import ErrorCode
     from secagg.storage.book_reader import looking
+    from secagg.storage.open_blobs import open_blobs
     from secagg.storage.state_check import StateFault, find_state_faults, set_aside
 
     output = Output(as_json=as_json)
-    directory, store = _state_of(server_file(config))
+    directory, store, where = _state_of(server_file(config))
 
     async def looked() -> tuple[list[StateFault], list[Path]]:
         async with looking(directory, store=store) as book:
-            faults = await find_state_faults(book, directory)
-            return faults, set_aside(directory, faults) if repair_quarantine else []
+            blobs = None if where is None else open_blobs(where)
+            faults = await find_state_faults(book, blobs)
+            moved = set_aside(directory, blobs, faults) if repair_quarantine else []
+            return faults, moved
 
     faults, moved = asyncio.run(looked())
     for fault in faults:
@@ -100,14 +103,16 @@ def check(
     raise typer.Exit(code)
 
 
-def _state_of(file: Path) -> tuple[Path, str | None]:
-    """Return the state directory, and the store if the book is kept elsewhere."""
+def _state_of(file: Path) -> tuple[Path, str | None, str | None]:
+    """Return the state directory, and where book and uploads are, if there are any."""
     import os
 
     from secagg.config import is_client_file, load_client_settings, load_host_settings
 
     if is_client_file(file):
         loaded = load_client_settings(file, environment=os.environ)
-        return loaded.settings.client.state_dir, None
+        return loaded.settings.client.state_dir, None, None
     server = load_host_settings(file, environment=os.environ).settings.server
-    return server.state_dir, server.store
+    spool = (server.state_dir / "spool").absolute()
+    own = f"file:{spool}" if spool.is_dir() else None
+    return server.state_dir, server.store, server.blobs or own

@@ -3,6 +3,9 @@
 Rule 1: many clients that lost the same server must not come back at the same moment.
 Rule 2: a server may ask for more patience, but not for an absurd amount of it, and
         not for none.
+Rule 3: whoever waits for ever is patient: waits grow from a second to five minutes, and
+        each is anything up to that (full jitter), so that a thousand clients come back
+        as a trickle.  Within a session there are deadlines, and waits stay short.
 """
 
 from dataclasses import dataclass
@@ -16,6 +19,8 @@ FIRST_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 10.0
 SHORTEST_HINT_SECONDS: Final = 0.02
 LONGEST_HINT_SECONDS: Final = 60.0
+PATIENT_FIRST_SECONDS: Final = 1.0
+PATIENT_LONGEST_SECONDS: Final = 300.0
 
 
 @dataclass(slots=True)
@@ -25,10 +30,12 @@ class Backoff:
     Attributes:
         entropy: Source of the jitter.
         attempts: Failed attempts so far.
+        is_patient: Whether nobody waits for the outcome.
     """
 
     entropy: Entropy
     attempts: int = 0
+    is_patient: bool = False
 
     def next_wait(self, hint_seconds: float | None = None) -> float:
         """Return how long to wait before the next attempt, in seconds.
@@ -36,9 +43,15 @@ class Backoff:
         Args:
             hint_seconds: What the server asked for, if it did.
         """
-        grown = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(self.attempts, 16))
+        doublings = 2.0 ** min(self.attempts, 16)
         self.attempts += 1
-        return self._jittered(max(grown, _clamped(hint_seconds)))
+        asked = _clamped(hint_seconds)
+        if self.is_patient:
+            most = min(PATIENT_LONGEST_SECONDS, PATIENT_FIRST_SECONDS * doublings)
+            return max(asked, SHORTEST_HINT_SECONDS, most * self._fraction())
+        return self._jittered(
+            max(min(LONGEST_SECONDS, FIRST_SECONDS * doublings), asked)
+        )
 
     def poll_wait(self, hint_seconds: float) -> float:
         """Return how long to wait before asking for news again, in seconds."""
@@ -46,8 +59,10 @@ class Backoff:
         return self._jittered(_clamped(hint_seconds))
 
     def _jittered(self, seconds: float) -> float:
-        fraction = int.from_bytes(self.entropy.token(2), "big") / 65536
-        return seconds * (0.75 + 0.5 * fraction)
+        return seconds * (0.75 + 0.5 * self._fraction())
+
+    def _fraction(self) -> float:
+        return int.from_bytes(self.entropy.token(2), "big") / 65536
 
 
 def _clamped(hint_seconds: float | None) -> float:

@@ -6,8 +6,10 @@ Rule 2: whatever the server says about sizes is checked against what the session
         allows before it is believed.
 """
 
+import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from secagg.client.backoff import Backoff
@@ -15,6 +17,7 @@ from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
+    SecAggError,
     ServiceError,
     SessionAbortedError,
 )
@@ -51,21 +54,25 @@ RETRYABLE: Final = frozenset(
 # A link that corrupts every upload will not get better.
 MAX_UPLOAD_RESTARTS: Final = 5
 # A stream whose other end vanished without a word looks like one that is quiet.  After
-# a part of the time that is left it is asked what there is, and opened again: in a
-# round of s seconds after s/3 and a little, so that there is time for its message.  And
-# as the others may end a long round early, after no more than a part of the round that
+# a part of the time that is left the aggregator is asked what there is: in a round of s
+# seconds after s/3 and a little, so that there is time for its message.  And as the
+# others may end a long round early, after no more than a part of the round that
 # follows: what a dead stream did not say still has to be answered in that one.  Less
 # than the first of these only costs the server, more than the last one gains nothing.
+# Whoever is told at once that there is nothing yet goes on waiting on the same stream,
+# unless the next round is so short that this would leave no time to answer.
 WATCH_SECONDS: Final = (20.0, 240.0)
 WATCH_PARTS: Final = 6
 ANSWER_PARTS: Final = 3
-# Whoever looks at a client that gets nowhere is told this often.
+# Whoever looks at a client that gets nowhere is told this often; of one that waits for
+# ever, a log of a night stays readable.
 TELL_SECONDS: Final = 5.0
+PATIENT_TELL_SECONDS: Final = 600.0
 
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _OpenStream:
     """A stream that goes on with the update behind the last one that it gave.
 
@@ -73,17 +80,41 @@ class _OpenStream:
         session_id: The session that it is about.
         after: The round that its last update has opened.
         updates: What it gives.
+        coming: Its next update, once somebody has asked for it.
     """
 
     session_id: bytes
     after: Round
     updates: AsyncIterator[Envelope | Reference]
+    coming: "asyncio.Task[Envelope | Reference | None] | None" = None
+
+    async def next_update(self) -> Envelope | Reference | None:
+        """Wait for its next update; None at its end.
+
+        Who is cancelled leaves the stream as it is: the next one waits for the same.
+        """
+        if self.coming is None:
+            self.coming = asyncio.create_task(_next_of(self.updates))
+        update = await asyncio.shield(self.coming)
+        self.coming = None
+        return update
 
     async def close(self) -> None:
         """Give it up."""
+        if self.coming is not None:
+            self.coming.cancel()
+            await asyncio.wait({self.coming})
+            if not self.coming.cancelled():
+                self.coming.exception()  # nobody wants to know it any more
         close = getattr(self.updates, "aclose", None)
         if close is not None:
             await close()
+
+
+async def _next_of(
+    updates: AsyncIterator[Envelope | Reference],
+) -> Envelope | Reference | None:
+    return await anext(updates, None)
 
 
 class ClientCalls:
@@ -96,7 +127,8 @@ class ClientCalls:
         workers: Threads that hash what was fetched.
         watch: Wait on a stream; poll where that fails.  False always polls.
         on_unreachable: Told why calls do not get through, at most every
-            `TELL_SECONDS`; must not block.
+            `TELL_SECONDS`, or `PATIENT_TELL_SECONDS` by whoever waits for ever; must
+            not block.
 
     Attributes:
         has_been_answered: Whether any call was.
@@ -120,19 +152,23 @@ class ClientCalls:
         self._watch = watch
         self._on_unreachable = on_unreachable
         self._open_stream: _OpenStream | None = None
-        self._silent_until = float("-inf")
+        self._has_tried_again = False
+        self._told = float("-inf")
         self.has_been_answered = False
         self.failure: ServiceError | None = None
 
     async def send(self, request: Request[_Answer], deadline: float) -> _Answer:
         """Make a call until it is answered.
 
+        Without an end of its patience it waits longer and longer, up to five minutes.
+
         Raises:
             RemoteProtocolError: The server refuses it.
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """
-        backoff = Backoff(self._entropy)
+        is_patient = math.isinf(deadline)
+        backoff = Backoff(self._entropy, is_patient=is_patient)
         reason = "it did not answer"
         while True:
             try:
@@ -146,7 +182,8 @@ class ClientCalls:
                 if error.code not in RETRYABLE:
                     raise
                 reason = str(error)
-                self._tell(error)
+                self._has_tried_again = True
+                self._tell(error, PATIENT_TELL_SECONDS if is_patient else TELL_SECONDS)
                 await self._sleep(
                     backoff.next_wait(error.retry_after_seconds), deadline, reason
                 )
@@ -238,11 +275,12 @@ class ClientCalls:
         """Ask what there is; first wait on the stream, about `quiet` seconds."""
         if quiet is not None:
             least, most = WATCH_SECONDS
-            quiet = min(max(least, quiet), most)
-            patience = min(deadline, self._clock.now() + quiet)
+            patience = min(max(least, quiet), most)
             try:
                 streamed = await finish_before(
-                    self._clock, patience, self._first_streamed(session_id, after)
+                    self._clock,
+                    min(deadline, self._clock.now() + patience),
+                    self._first_streamed(session_id, after),
                 )
             except TimeoutError:
                 streamed = None
@@ -252,26 +290,41 @@ class ClientCalls:
                 streamed = None
             if streamed is not None:
                 return streamed
-        return await self.send(GetUpdate(session_id, after), deadline)
+            if quiet < least:
+                await self.hang_up()
+        self._has_tried_again = False
+        answer = await self.send(GetUpdate(session_id, after), deadline)
+        if self._has_tried_again or not isinstance(answer, Wait):
+            # The stream has said nothing of either.
+            await self.hang_up()
+        return answer
 
     async def _first_streamed(
         self, session_id: bytes, after: Round
     ) -> Envelope | Reference | None:
-        """Return the next update of the stream; one stream serves a whole session."""
-        stream, self._open_stream = self._open_stream, None
-        if stream is None or (stream.session_id, stream.after) != (session_id, after):
-            if stream is not None:
-                await stream.close()
+        """Return the next update of the stream; one stream serves a whole session.
+
+        Whoever has no patience left leaves the stream open.
+        """
+        stream = self._open_stream
+        # What opens a round may bear the name of one that the profile leaves out.
+        if (
+            stream is None
+            or stream.session_id != session_id
+            or not stream.after <= after
+        ):
+            await self.hang_up()
             updates = self._connection.watch(WatchSession(session_id, after))
-            stream = _OpenStream(session_id, after, updates)
-        update = None
+            stream = self._open_stream = _OpenStream(session_id, after, updates)
         try:
-            update = await anext(stream.updates, None)
-        finally:
-            if update is None or update.kind.ROUND is Round.FINISHED:
-                await stream.close()
-            else:
-                self._open_stream = replace(stream, after=update.kind.ROUND)
+            update = await stream.next_update()
+        except SecAggError:
+            await self.hang_up()
+            raise
+        if update is None or update.kind.ROUND is Round.FINISHED:
+            await self.hang_up()
+        else:
+            stream.after = update.kind.ROUND
         return update
 
     async def hang_up(self) -> None:
@@ -377,10 +430,10 @@ class ClientCalls:
                         )
         on_chunk(len(packed))
 
-    def _tell(self, error: ServiceError) -> None:
+    def _tell(self, error: ServiceError, every_seconds: float) -> None:
         now = self._clock.now()
-        if error.code is ErrorCode.UNREACHABLE and now >= self._silent_until:
-            self._silent_until = now + TELL_SECONDS
+        if error.code is ErrorCode.UNREACHABLE and now >= self._told + every_seconds:
+            self._told = now
             self._on_unreachable(error)
 
     async def _sleep(self, seconds: float, deadline: float, reason: str) -> None:

@@ -254,6 +254,8 @@ class Client:
         self._stack = AsyncExitStack()
         self._opened: tuple[ClientRunner, ClientStorage] | None = None
         self._turn: _Turn | None = None
+        self._network: GrpcConnection | None = None
+        self._told_short = False
 
     async def __aenter__(self) -> Self:
         """Open storage and connection.
@@ -394,6 +396,16 @@ class Client:
             if given.sessions_left == 0:
                 return
 
+    @property
+    def certificate(self) -> TLSIdentity | None:
+        """What is presented to the aggregator now; None where nothing is.
+
+        Raises:
+            LocalProtocolError: The client is not open.
+        """
+        self._parts()
+        return None if self._network is None else self._network.certificate
+
     async def last_part(self) -> TakenPart | None:
         """Return the latest session whose sum holds a vector of this client.
 
@@ -441,13 +453,14 @@ class Client:
         )
 
     async def _connect(self, stack: AsyncExitStack) -> AggregatorConnection:
-        if isinstance(self._server, Address):
-            return await stack.enter_async_context(
-                GrpcConnection(
-                    self._server, identity=self._identity, aggregator=self._aggregator
-                )
+        if not isinstance(self._server, Address):
+            return self._server
+        self._network = await stack.enter_async_context(
+            GrpcConnection(
+                self._server, identity=self._identity, aggregator=self._aggregator
             )
-        return self._server
+        )
+        return self._network
 
     async def _attempt(
         self, runner: ClientRunner, storage: ClientStorage, turn: _Turn
@@ -465,7 +478,23 @@ class Client:
             return contribution
         task = NoisedTask.from_parameters(outcome.descriptor.parameters)
         left = await storage.sessions_left(self._task, task)
+        self._warn_if_short(left, task.budget.spare)
         return replace(contribution, sessions_left=left)
+
+    def _warn_if_short(self, left: int, spare: int) -> None:
+        """Say once that what is left was planned for faults."""
+        if left <= spare and not self._told_short:
+            self._told_short = True
+            telemetry.log_event(
+                _LOG,
+                logging.WARNING,
+                telemetry.BUDGET_SHORT,
+                task=self._task,
+                left=left,
+                spare=spare,
+                next_step="ask the operator whether the task has all its sums; a "
+                "further one takes a new task with a budget of its own",
+            )
 
     def _never_reached(self, why: ServiceError | None) -> ServiceError:
         waited = f"gave up after {self._wait_seconds:g} seconds"

@@ -5,9 +5,11 @@ Rule 1: before anything is fetched or said, the offer is held to the pinned key 
 Rule 2: a list is remembered after it was read whole, and before the advert leaves: an
         offer that names a number without a list locks nobody out (R2.1-0, R5.0-5).
 Rule 3: a list is fetched once, not for every session that names it.
+Rule 4: a credential that was renewed for the same key is taken with the next offer.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,7 @@ from secagg.enrolment.rules import (
     check_revocation_age,
     judge_trust,
 )
+from secagg.errors import SecAggError
 from secagg.profiles import Trust
 from secagg.protocol.membership import Membership
 from secagg.storage.book import Book
@@ -64,20 +67,23 @@ def load_enrolled(
             BAD_ENCODING, naming the file and what to do.
     """
     days = files.max_revocation_days
-    return EnrolledClient(
-        ClientIdentity.load(
+
+    def load() -> ClientIdentity:
+        return ClientIdentity.load(
             seed=files.seed,
             credential=files.credential,
             enrolment_key=parse_key(files.enrolment_key),
             trust_domain=trust_domain,
             name=name,
             now=int(time.time()),
-        ),
-        None if days is None else days * _SECONDS_PER_DAY,
+        )
+
+    return EnrolledClient(
+        load(), None if days is None else days * _SECONDS_PER_DAY, reload=load
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class EnrolledClient:
     """Who this client is, and by whose word it knows the others.
 
@@ -86,6 +92,7 @@ class EnrolledClient:
         max_revocation_seconds: Oldest revocation list that it goes by; None for no
             limit.
         verified: Credentials that it has verified, over all of its sessions.
+        reload: Reads the identity again; None for one that lies in no files.
     """
 
     identity: ClientIdentity
@@ -93,6 +100,7 @@ class EnrolledClient:
     verified: VerifiedCredentials = field(
         default_factory=VerifiedCredentials, repr=False
     )
+    reload: Callable[[], ClientIdentity] | None = field(default=None, repr=False)
     _read: dict[bytes, bytes] = field(default_factory=dict, init=False, repr=False)
 
     async def judge(self, trust: Trust, book: Book) -> None:
@@ -106,6 +114,7 @@ class EnrolledClient:
             RemoteProtocolError: UNAUTHENTICATED or POLICY_VIOLATION.
             ServiceError: STORAGE_FAILED.
         """
+        self._follow()
         issued = self.identity.issued
         judge_trust(
             trust,
@@ -116,6 +125,16 @@ class EnrolledClient:
             ),
             demands_list=self.max_revocation_seconds is not None,
         )
+
+    def _follow(self) -> None:
+        if self.reload is None:
+            return
+        try:
+            found = self.reload()
+        except SecAggError:
+            return  # half a file, or none: the session is judged with the one before
+        if found.key.public_bytes == self.identity.key.public_bytes:
+            self.identity = found
 
     def list_of(self, trust: Trust) -> bytes | None:
         """Return the list that an offer names, unless it has to be fetched."""

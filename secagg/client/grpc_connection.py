@@ -1,13 +1,16 @@
 """A client's gRPC connection to an aggregator.
 
 Rule 1: every call has a deadline, so that a silent network ends in an error.
-Rule 2: every failure arrives as an error of `secagg.errors`; nothing of gRPC gets out.
+Rule 2: a certificate that is renewed in its files is presented before the next session
+        is asked for, and never within one.
+Rule 3: every failure arrives as an error of `secagg.errors`; nothing of gRPC gets out.
 
 It keeps no protocol state and repeats nothing on its own beyond gRPC's few attempts
 at UNAVAILABLE: all calls are idempotent, and whoever knows the round's deadline
 (`secagg.runtime`) decides about the rest.
 """
 
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Self, TypeVar, cast
@@ -19,13 +22,23 @@ from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceErr
 from secagg.messages import Envelope, Round
 from secagg.transport.address import Address
 from secagg.transport.aggregator_channel import AggregatorChannel
+from secagg.transport.certificate_expiry import ExpiryWarnings
 from secagg.transport.channel_options import SERVICE, TEST_IDENTITY_KEY
+from secagg.transport.followed_identity import FollowedIdentity
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.status import error_of
 from secagg.transport.tls import TLSIdentity
-from secagg.wire.calls import CALLS, Deadline, Reference, Request, WatchSession
+from secagg.wire.calls import (
+    CALLS,
+    Call,
+    Deadline,
+    GetOffer,
+    Reference,
+    Request,
+    WatchSession,
+)
 
-__all__ = ["CallDeadlines", "GrpcConnection"]
+__all__ = ["CallDeadlines", "GrpcConnection", "Traffic"]
 
 _Answer = TypeVar("_Answer")
 
@@ -55,6 +68,21 @@ class CallDeadlines:
                 return self.stream
 
 
+@dataclass(slots=True)
+class Traffic:
+    """What went over a connection under one name of a call, before TLS and HTTP/2.
+
+    Attributes:
+        calls: How often it was made; a stream counts whenever it is opened.
+        bytes_sent: Size of all requests.
+        bytes_received: Size of all answers and updates.
+    """
+
+    calls: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
 class GrpcConnection:
     """An `AggregatorConnection` over gRPC.  Open it inside a running event loop.
 
@@ -71,8 +99,7 @@ class GrpcConnection:
         deadlines: Per call; sensible values by default.
 
     Attributes:
-        bytes_sent: Size of all requests so far, before TLS and the frames of HTTP/2.
-        bytes_received: Size of all answers and updates so far, likewise.
+        traffic: What was sent and received so far, by name of the call.
 
     Raises:
         LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
@@ -88,9 +115,11 @@ class GrpcConnection:
         aggregator: str | None = None,
         deadlines: CallDeadlines | None = None,
     ) -> None:
+        self._followed = None if identity is None else FollowedIdentity(identity)
+        self._warnings = ExpiryWarnings()
         self._deadlines = deadlines or CallDeadlines()
         self._address = address
-        self.bytes_sent = self.bytes_received = 0
+        self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self._unary: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
         if identity is not None and insecure_for_tests is None:
             self.identity = identity.identity.name
@@ -125,6 +154,8 @@ class GrpcConnection:
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
         row = CALLS[type(request)]
+        if isinstance(request, GetOffer):
+            await self._follow()
         try:
             method = self._unary.get(row.name)
             if method is None:
@@ -132,7 +163,7 @@ class GrpcConnection:
                 method = channel.unary_unary(f"/{SERVICE}/{row.name}")
                 self._unary[row.name] = method
             body = request.encode()
-            self.bytes_sent += len(body)
+            self._count(row, body)
             data = await method(
                 body,
                 timeout=self._deadlines.of(type(request)),
@@ -142,7 +173,7 @@ class GrpcConnection:
             raise await self._error(error) from None
         except grpc.aio.UsageError:
             raise self._closed() from None
-        self.bytes_received += len(data)
+        self.traffic[row.name].bytes_received += len(data)
         return cast("_Answer", row.decode(data))
 
     async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
@@ -158,14 +189,14 @@ class GrpcConnection:
                 channel = await self._channel.open()
                 stream = channel.unary_stream(f"/{SERVICE}/{row.name}")
                 body = WatchSession(request.session_id, after).encode()
-                self.bytes_sent += len(body)
+                self._count(row, body)
                 call = stream(
                     body,
                     timeout=self._deadlines.of(WatchSession),
                     metadata=self._metadata,
                 )
                 async for data in call:
-                    self.bytes_received += len(data)
+                    self.traffic[row.name].bytes_received += len(data)
                     update: Envelope | Reference = row.decode(data)
                     after = update.kind.ROUND
                     yield update
@@ -179,6 +210,27 @@ class GrpcConnection:
             finally:
                 if call is not None:
                     call.cancel()
+
+    def _count(self, row: Call, body: bytes) -> None:
+        traffic = self.traffic[row.name]
+        traffic.calls += 1
+        traffic.bytes_sent += len(body)
+
+    @property
+    def certificate(self) -> TLSIdentity | None:
+        """What is presented now; None in plaintext."""
+        return None if self._followed is None else self._followed.identity
+
+    async def _follow(self) -> None:
+        """Take renewed files, between sessions: whoever asks for one is in none."""
+        if self._followed is None:
+            return
+        before = self._followed.identity
+        newest = self._followed.look()
+        if newest is not before:
+            self._unary.clear()
+            await self._channel.renew(newest)
+        self._warnings.warn(newest)
 
     async def _error(self, error: grpc.aio.AioRpcError) -> SecAggError:
         return await self._channel.explain(

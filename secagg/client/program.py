@@ -30,6 +30,7 @@ def client_of(
     *,
     fetch_sum: bool = True,
     accept_restored: bool = False,
+    is_service: bool = False,
     on_progress: Callable[[ClientProgress], None] | None = None,
 ) -> Client:
     """Return the client that the settings describe, not yet open.
@@ -38,6 +39,7 @@ def client_of(
         settings: Whom to talk to, as whom, under which floors.
         fetch_sum: Whether the released sums are wanted.
         accept_restored: As for `Client`.
+        is_service: Wait for sessions without end, whatever `wait_seconds` says.
         on_progress: Told what the client is doing.
 
     Raises:
@@ -61,7 +63,7 @@ def client_of(
         accept_restored=accept_restored,
         aggregator=client.aggregator,
         attempts=client.attempts,
-        wait_seconds=client.wait_seconds,
+        wait_seconds=None if is_service else client.wait_seconds,
         fetch_sum=fetch_sum,
         retention=Retention(
             keep_receipts_days=client.keep_receipts_days,

@@ -35,7 +35,7 @@ class ProgramSection:
     )
     log_level: str = setting(
         "Least severe log line on standard error.",
-        default="warning",
+        default="info",
         choices=("debug", "info", "warning", "error"),
     )
     log_format: str = setting(

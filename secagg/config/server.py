@@ -31,6 +31,12 @@ class ServerSection(ProgramSection):
         "for none. They name tasks, never clients.",
         default=None,
     )
+    otlp: str | None = setting(
+        "Collector of OpenTelemetry to which measurements and traces of sessions are "
+        "sent, such as http://127.0.0.1:4318 (OTLP over HTTP); empty for none. They "
+        "name tasks, never clients.",
+        default=None,
+    )
     page_listen: str | None = setting(
         "Address of the operator's web page, on this machine only: whoever has a login "
         "here can read it, names of clients included; empty for none.",

@@ -30,6 +30,8 @@ from secagg.storage.vector_files import write_vector
 __all__ = ["main"]
 
 _SAMPLE_SECONDS: Final = 0.5
+# A cohort that gathers is told of in steps of so many clients.
+_TOLD_EVERY: Final = 32
 
 
 class _Meter:
@@ -40,6 +42,7 @@ class _Meter:
         self._samples: list[tuple[float, float]] = []
         self._round: Round | None = None
         self._opened = (0.0, 0.0)
+        self._told: tuple[object, ...] = ()
 
     def start(self) -> None:
         """Count from now on."""
@@ -59,6 +62,11 @@ class _Meter:
             if self._round is not None:
                 self._tell_closed(self._round, now)
             self._round, self._opened = progress.round, now
+        # Telling costs CPU too, which would count as the aggregator's.
+        told = (progress.round, progress.phase, progress.joined // _TOLD_EVERY)
+        if told == self._told:
+            return
+        self._told = told
         say(
             "progress",
             phase=progress.phase,

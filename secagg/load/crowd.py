@@ -163,8 +163,13 @@ class _VanishedError(Exception):
     """A client is gone, for this process to know and for nobody else."""
 
 
-def _traffic(connection: GrpcConnection) -> dict[str, int]:
-    return {"up": connection.bytes_sent, "down": connection.bytes_received}
+def _traffic(connection: GrpcConnection) -> dict[str, dict[str, list[int]]]:
+    return {
+        "traffic": {
+            name: [each.calls, each.bytes_sent, each.bytes_received]
+            for name, each in connection.traffic.items()
+        }
+    }
 
 
 if __name__ == "__main__":

@@ -31,8 +31,9 @@ from secagg.load.vectors import expected_sum
 from secagg.messages import Round
 from secagg.primitives.entropy import SystemEntropy
 from secagg.transport.certificates import Authority
+from secagg.wire.calls import CALLS
 
-__all__ = ["ALLOCATOR", "ClosedRound", "LoadResult", "run_load"]
+__all__ = ["ALLOCATOR", "CallTraffic", "ClosedRound", "LoadResult", "run_load"]
 
 ALLOCATOR: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072"}
 """What the shipped unit tells the allocator of the C library: memory is measured as it
@@ -61,6 +62,23 @@ class ClosedRound:
     late_cpu_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class CallTraffic:
+    """What one call meant for a client, on average over all of them.
+
+    Attributes:
+        name: Of the call.
+        calls: How often it was made.
+        bytes_up: Of its requests, before TLS and HTTP/2.
+        bytes_down: Of its answers and updates, likewise.
+    """
+
+    name: str
+    calls: float
+    bytes_up: float
+    bytes_down: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
     """What a load test found out.
@@ -75,8 +93,7 @@ class LoadResult:
         server_start_cpu_seconds: CPU of the aggregator until its port was open.
         server_cpu_seconds: CPU from then on.
         server_peak_rss_bytes: The most memory that it ever held.
-        bytes_up_per_client: Mean over all clients, before TLS and HTTP/2.
-        bytes_down_per_client: Likewise.
+        traffic: Calls and bytes of a client, by name of the call, in their order.
         wall_seconds: From the open port to the end of the aggregator.
         rounds: What each round cost, in order.
     """
@@ -90,10 +107,19 @@ class LoadResult:
     server_start_cpu_seconds: float
     server_cpu_seconds: float
     server_peak_rss_bytes: int
-    bytes_up_per_client: float
-    bytes_down_per_client: float
+    traffic: tuple[CallTraffic, ...]
     wall_seconds: float
     rounds: tuple[ClosedRound, ...]
+
+    @property
+    def bytes_up_per_client(self) -> float:
+        """Mean over all clients, before TLS and HTTP/2."""
+        return sum(each.bytes_up for each in self.traffic)
+
+    @property
+    def bytes_down_per_client(self) -> float:
+        """Likewise."""
+        return sum(each.bytes_down for each in self.traffic)
 
     @property
     def waiting_cpu_ms(self) -> float | None:
@@ -364,10 +390,7 @@ class _Direction:
             server_start_cpu_seconds=heard.listening.result()["start_cpu_seconds"],
             server_cpu_seconds=heard.done["cpu_seconds"],
             server_peak_rss_bytes=heard.done["peak_rss_bytes"],
-            bytes_up_per_client=sum(each["up"] for each in clients)
-            / self._planned.clients,
-            bytes_down_per_client=sum(each["down"] for each in clients)
-            / self._planned.clients,
+            traffic=_mean_traffic(clients, self._planned.clients),
             wall_seconds=wall_seconds,
             rounds=tuple(heard.rounds),
         )
@@ -384,6 +407,21 @@ class _Direction:
         return np.array_equal(expected, released) and all(
             each["sum_sha256"] == digest for each in completed
         )
+
+
+def _mean_traffic(
+    clients: list[Mapping[str, Any]], count: int
+) -> tuple[CallTraffic, ...]:
+    """Return what clients have sent and received, divided by their number."""
+    totals: dict[str, list[int]] = {row.name: [0, 0, 0] for row in CALLS.values()}
+    for each in clients:
+        for name, counted in each["traffic"].items():
+            totals[name] = [a + b for a, b in zip(totals[name], counted, strict=True)]
+    return tuple(
+        CallTraffic(name, *(total / count for total in counted))
+        for name, counted in totals.items()
+        if counted[0]
+    )
 
 
 def _make_files(layout: LoadLayout, planned: LoadPlan) -> str:

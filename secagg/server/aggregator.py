@@ -50,6 +50,7 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.refusals import RefusalCounts
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
+from secagg.server.shared_look import SharedLook
 from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import Book
@@ -87,6 +88,8 @@ _Answer = TypeVar("_Answer")
 
 # How often an aggregator says that it is there, where others share its book.
 BEAT_SECONDS: Final = 5.0
+# How long a client waits that asks for a task which nobody here has heard of.
+HEARING_SECONDS: Final = 2.0
 # How long to wait for the word of an operator that another aggregator has taken.
 OVERTAKEN_SECONDS: Final = 1.0
 
@@ -134,6 +137,7 @@ class Aggregator:
         self._replica = replica or Replica("alone", "", "")
         self._following: tuple[asyncio.Task[None], ...] = ()
         self._on_change: Callable[[], Awaitable[None]] | None = None
+        self._task_look = SharedLook(self._look_at_tasks, clock or SystemClock())
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
         self._feed = ProgressFeed()
@@ -261,6 +265,8 @@ class Aggregator:
     ) -> SessionDescriptor | Wait:
         self._waiting.pop(identity, None)
         self._sessions.note_back(identity, request.task_id)
+        if request.task_id not in self._tasks:
+            await self._hear_of_tasks()
         task = self._tasks.get(request.task_id)
         if task is None and request.task_id in self._interrupted_tasks:
             raise _shutting_down(self._limits.join_poll_seconds)
@@ -413,12 +419,23 @@ class Aggregator:
         async for _ in self._context.book.changes():
             try:
                 await self._sessions.look()
-                if self._on_change is not None:
-                    await self._on_change()
+                await self._task_look.take()
             except SecAggError as error:  # the next turn looks again
                 _say_refused(error)
             for task in self._tasks.values():
                 task.gate.wake()
+
+    async def _hear_of_tasks(self) -> None:
+        """Have the keeper look: another aggregator may have been told of a new task."""
+        if not self._context.book.is_shared or self._on_change is None:
+            return
+        hearing = asyncio.ensure_future(self._task_look.take())
+        # It may begin to plan one; whoever asks then is told to come back.
+        await asyncio.wait({hearing}, timeout=HEARING_SECONDS)
+
+    async def _look_at_tasks(self) -> None:
+        if self._on_change is not None:
+            await self._on_change()
 
     async def _beat(self) -> None:
         clock = self._context.clock

@@ -3,47 +3,120 @@
 Rule 1: a message is asked for when it is its turn; until then HTTP/2's flow control
         holds it at its sender.  So memory is bounded whoever calls, and how often.
 Rule 2: whoever stalls loses its turn.
+Rule 3: a chunk of an upload keeps its turn until it is answered, so that none is
+        received before there is somebody to write it, and none twice.  One caller has
+        few of these turns, so that a few who stall do not have all of them.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.interceptors import CallLimits
 from secagg.wire.codec import refuse
 
-__all__ = ["BodyReader"]
+__all__ = ["UPLOADS_OF_ONE_CALLER", "BodyReader"]
+
+# Whoever is turned away comes back when many of those before it are done.
+_LONG_SECONDS: Final = 5.0
+# Turns that one caller may hold or wait for: a client sends its chunks one after the
+# other, and may have left a call behind on a broken connection.
+UPLOADS_OF_ONE_CALLER: Final = 2
 
 
 class BodyReader:
     """Receives the messages of calls that were let in.
 
     Args:
-        limits: How many at once, and for how long.
+        at_once: How many at once.
+        seconds: How long receiving one may take.
+        waiting: How many may wait for their turn; the next one is told to come back.
     """
 
-    def __init__(self, limits: CallLimits) -> None:
+    def __init__(
+        self, at_once: int, seconds: float, *, waiting: int | None = None
+    ) -> None:
         # First come, first served.
-        self._slots = asyncio.Semaphore(limits.bodies_at_once)
-        self._seconds = limits.body_seconds
+        self._slots = asyncio.Semaphore(at_once)
+        self._seconds = seconds
+        self._room = waiting
+        self._calls_of: Counter[str] = Counter()
 
     async def read(self, bodies: AsyncIterator[bytes]) -> bytes:
-        """Return the one message of a call.
+        """Return the one message of a call; the turn is over with it.
 
         Raises:
             RemoteProtocolError: BAD_ENCODING; the call has none.
-            ServiceError: OVERLOADED; it did not arrive in time.
+            ServiceError: OVERLOADED; it did not arrive in time, or too many wait.
         """
-        async with self._slots:
+        await self._take_turn()
+        try:
+            return await self._received(bodies)
+        finally:
+            self._slots.release()
+
+    @asynccontextmanager
+    async def held(
+        self, caller: str, bodies: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes]:
+        """Yield the one message of a call, whose turn lasts as long as the block.
+
+        Args:
+            caller: Whose call it is.
+            bodies: Its message.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING; the call has none.
+            ServiceError: OVERLOADED; it did not arrive in time, too many wait, or too
+                many are this caller's.
+        """
+        if self._calls_of[caller] >= UPLOADS_OF_ONE_CALLER:
+            raise _come_back("this caller has other messages under way", 1.0)
+        self._calls_of[caller] += 1
+        try:
+            await self._take_turn()
             try:
-                async with asyncio.timeout(self._seconds):
-                    async for body in bodies:
-                        return body
-            except TimeoutError:
-                raise ServiceError(
-                    f"the message did not arrive within {self._seconds:g} s",
-                    code=ErrorCode.OVERLOADED,
-                    next_step="Call again, over a faster link.",
-                    retry_after_seconds=1.0,
-                ) from None
+                yield await self._received(bodies)
+            finally:
+                self._slots.release()
+        finally:
+            self._calls_of[caller] -= 1
+            if not self._calls_of[caller]:
+                del self._calls_of[caller]
+
+    async def _take_turn(self) -> None:
+        if self._room is None or not self._slots.locked():
+            await self._slots.acquire()
+            return
+        if not self._room:
+            raise _come_back("too many messages wait for their turn", _LONG_SECONDS)
+        self._room -= 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._room += 1
+
+    async def _received(self, bodies: AsyncIterator[bytes]) -> bytes:
+        try:
+            async with asyncio.timeout(self._seconds):
+                async for body in bodies:
+                    return body
+        except TimeoutError:
+            raise ServiceError(
+                f"the message did not arrive within {self._seconds:g} s",
+                code=ErrorCode.OVERLOADED,
+                next_step="Call again, over a faster link.",
+                retry_after_seconds=1.0,
+            ) from None
         raise refuse("the call has no message")
+
+
+def _come_back(complaint: str, seconds: float) -> ServiceError:
+    return ServiceError(
+        complaint,
+        code=ErrorCode.OVERLOADED,
+        next_step="Send this one again a little later.",
+        retry_after_seconds=seconds,
+    )

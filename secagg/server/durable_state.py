@@ -37,6 +37,7 @@ from secagg.protocol.rounds import ROUNDS
 from secagg.protocol.server_states import ServerStep
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
+from secagg.server.shared_look import SharedLook
 from secagg.storage.book import Book, StateDamagedError, TimelineError
 from secagg.storage.change import (
     Behind,
@@ -70,8 +71,6 @@ MakeEvent: TypeAlias = Callable[[server.ServerState], ServerEvent | None]
 # What to write about the state, or None when it is not true any more.
 MakeChange: TypeAlias = Callable[[server.ServerState], Change | None]
 
-# How long a look at the book gathers those who want one.
-LOOK_SECONDS: Final = 0.05
 # A timer that the book does not believe is set again, but not at once.
 NOT_DUE_SECONDS: Final = 0.5
 
@@ -167,7 +166,7 @@ class DurableState:
         self._on_round = on_round
         self._on_end = on_end
         self._is_closed = False
-        self._coming_look: asyncio.Task[None] | None = None
+        self._shared_look = SharedLook(self._look, clock)
         self.receipt: bytes | None = None
         self.deadline: float | None = None
         self._note_seconds_left(position.seconds_left)
@@ -252,16 +251,10 @@ class DurableState:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        if self._coming_look is None:
-            self._coming_look = asyncio.create_task(self._look())
-            self._coming_look.add_done_callback(_seen)
-        await asyncio.shield(self._coming_look)
+        await self._shared_look.take()
 
     async def _look(self) -> None:
-        # A client that is refused again and again costs so many looks and no more.
-        await self._clock.sleep_until(self._clock.now() + LOOK_SECONDS)
         async with self._lock:
-            self._coming_look = None  # whoever asks from now on needs another one
             if self.receipt is None and not self._is_closed:
                 at = self._position
                 missed = await self._book.missed(
@@ -489,11 +482,6 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[None]]) -> None:
             )
             await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
     return await write()
-
-
-def _seen(look: "asyncio.Task[None]") -> None:
-    if not look.cancelled():
-        look.exception()  # whoever asked for it may have gone away
 
 
 def came_too_late(sender: str) -> RemoteProtocolError:

@@ -60,7 +60,7 @@ from secagg.transport.followed_identity import FollowedIdentity
 from secagg.transport.relay import Relay, begins_http2, begins_tls
 from secagg.transport.revoked import RevokedCertificates
 from secagg.transport.tls import TLSIdentity
-from secagg.wire.calls import CALLS, Call, WatchSession
+from secagg.wire.calls import CALLS, Call, UploadChunk, WatchSession
 from secagg.wire.codec import parse
 
 __all__ = ["GrpcServer", "run_until_signalled"]
@@ -81,9 +81,12 @@ class _Servicer:
     when the interceptors have let the call in, and lies with the caller until then.
     """
 
-    def __init__(self, service: AggregatorService, reader: BodyReader) -> None:
+    def __init__(
+        self, service: AggregatorService, reader: BodyReader, uploads: BodyReader
+    ) -> None:
         self._service = service
         self._reader = reader
+        self._uploads = uploads
         self._watchers: set[asyncio.Task[object]] = set()
         self._stopping = asyncio.Event()
 
@@ -112,7 +115,12 @@ class _Servicer:
             request = call.request.decode(await self._reader.read(bodies))
             return call.encode(await self._service.answer(caller(), request))
 
-        return answer
+        async def take(bodies: AsyncIterator[bytes], _: CallContext) -> bytes:
+            async with self._uploads.held(caller(), bodies) as body:
+                request = call.request.decode(body)
+                return call.encode(await self._service.answer(caller(), request))
+
+        return take if call.request is UploadChunk else answer
 
     async def _watch(
         self, bodies: AsyncIterator[bytes], _: CallContext
@@ -249,8 +257,11 @@ class GrpcServer:
             else TLSAuthenticator(identity.identity.trust_domain, taken_back)
         )
         limits, admission = limits or CallLimits(), admission or Admission()
-        reader = BodyReader(limits)
-        servicer, health = _Servicer(service, reader), HealthServicer()
+        reader = BodyReader(limits.bodies_at_once, limits.body_seconds)
+        uploads = BodyReader(
+            limits.uploads_at_once, limits.body_seconds, waiting=limits.uploads_waiting
+        )
+        servicer, health = _Servicer(service, reader, uploads), HealthServicer()
         server = grpc.aio.server(
             options=SERVER_OPTIONS,
             interceptors=[
@@ -269,7 +280,7 @@ class GrpcServer:
                 options=HEALTH_SERVER_OPTIONS, interceptors=[ErrorInterceptor()]
             )
             # Strangers wait for each other here, and nobody for them.
-            strangers = BodyReader(limits)
+            strangers = BodyReader(limits.bodies_at_once, limits.body_seconds)
             probed.add_generic_rpc_handlers((_health_handler(health, strangers),))
             probing = dataclasses.replace(PROBES, relay=admission.relay)
             ports.append(await _Port.open(probed, health_address, None, probing))

@@ -32,6 +32,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
 import grpc
@@ -84,6 +85,11 @@ _ANYBODY: Final = "/"
 _MAX_REMEMBERED: Final = 65_536
 
 CallContext = grpc.aio.ServicerContext[Any, Any]  # gRPC's own classes are generic
+# A certificate says the same in every call: it is read once.  Whether it was taken back
+# is asked with every call.  Some kilobytes for each that is kept.
+_identity_in: Final = lru_cache(maxsize=4096)(identity_in_pem)
+_number_in: Final = lru_cache(maxsize=4096)(number_in_pem)
+
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 _Result = TypeVar("_Result")
@@ -256,8 +262,8 @@ class TLSAuthenticator:
         if len(certificates) != 1:
             raise _unauthenticated("the connection shows no certificate")
         try:
-            peer = identity_in_pem(certificates[0])
-            number = number_in_pem(certificates[0])
+            peer = _identity_in(certificates[0])
+            number = _number_in(certificates[0])
         except ServiceError as error:
             raise _unauthenticated(str(error)) from None
         if peer.role is not Role.CLIENT:
@@ -280,7 +286,7 @@ class TLSAuthenticator:
         name = _ANYBODY + hashlib.sha256(b"".join(certificates)).hexdigest()
         if len(certificates) != 1:
             return Caller(name)
-        number = number_in_pem(certificates[0])
+        number = _number_in(certificates[0])
         self._refuse_revoked(number)
         return Caller(name, number)
 
@@ -403,6 +409,10 @@ class CallLimits:
             at most.  The others wait at their senders.
         body_seconds: How long receiving one may take, so that whoever stalls makes
             room: a full chunk takes 35 KiB/s.
+        uploads_at_once: Chunks of uploads that are being received or in work, each of
+            1 MiB at most: twice what is written at once, so that one is always there.
+        uploads_waiting: Calls with a chunk that wait for this at their senders; beyond
+            them a call is refused before its chunk is received.
     """
 
     calls_at_once: int = 8
@@ -413,6 +423,8 @@ class CallLimits:
     watch_seconds: float = 3600.0
     bodies_at_once: int = 64
     body_seconds: float = 30.0
+    uploads_at_once: int = 32
+    uploads_waiting: int = 2048
 
 
 @dataclass(slots=True)

@@ -5,13 +5,11 @@ from importlib import import_module
 from typing import Any, Final
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.metrics import METRICS, TASKS_AT_MOST, Kind, Metric
+from secagg.metrics import METRICS, OTHER, BoundedTasks, Kind, Metric
 
 __all__ = ["CONTENT_TYPE", "PrometheusMeter", "Reading"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-_OTHER: Final = "other"
 
 # A gauge, its value and its labels.
 Reading = tuple[Metric, float, Mapping[str, str]]
@@ -38,7 +36,7 @@ class PrometheusMeter:
         self._write = library.generate_latest
         self._registry = library.CollectorRegistry()
         library.ProcessCollector(registry=self._registry)
-        self._tasks: set[str] = set()
+        self._tasks = BoundedTasks()
         kinds = {
             Kind.COUNTER: library.Counter,
             Kind.GAUGE: library.Gauge,
@@ -74,21 +72,11 @@ class PrometheusMeter:
             if metric.kind is Kind.GAUGE and metric.labels:
                 self._series[metric.name].clear()
         for metric, value, labels in readings:
-            if self._bounded(labels).get("task") != _OTHER:
+            if self._tasks.bounded(labels).get("task") != OTHER:
                 self._child(metric, labels).set(value)
         written: bytes = self._write(self._registry)
         return written
 
     def _child(self, metric: Metric, labels: Mapping[str, str]) -> Any:  # noqa: ANN401 - of a library without types
         series = self._series[metric.name]
-        return series.labels(**self._bounded(labels)) if metric.labels else series
-
-    def _bounded(self, labels: Mapping[str, str]) -> dict[str, str]:
-        """Return labels in which a task has a place of its own, or is one of many."""
-        bounded = dict(labels)
-        if "task" in bounded:
-            if len(self._tasks) < TASKS_AT_MOST:
-                self._tasks.add(bounded["task"])
-            if bounded["task"] not in self._tasks:
-                bounded["task"] = _OTHER
-        return bounded
+        return series.labels(**self._tasks.bounded(labels)) if metric.labels else series

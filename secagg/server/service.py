@@ -3,30 +3,39 @@
 Rule 1: everything that can be wrong before the first client comes is found before the
         port opens.
 Rule 2: it ends when it is asked to, never by a count: with SIGTERM or SIGINT now, and
-        sessions that are open wait on the disk; with `drain --finish` when the sessions
-        that have their cohort are over.
+        sessions that are open wait on the disk; with SIGUSR1 or `drain --finish` when
+        the sessions that have their cohort are over.
 
 What is printed is decided by whoever calls.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 from secagg.config import HostSettings, TaskSettings
 from secagg.errors import InternalError
 from secagg.messages import Round
+from secagg.metrics import Meters
 from secagg.runtime.clock import SystemClock
 from secagg.server.admin_socket import AdminSocket
 from secagg.server.grpc_server import run_until_signalled
 from secagg.server.operated_server import OperatedServer
-from secagg.server.program import server_of
+from secagg.server.program import keep_what_is_loaded, server_of
 from secagg.server.progress import SessionProgress
 from secagg.server.service_manager import ServiceManager
 from secagg.server.task_keeper import TaskKeeper
 from secagg.server.views import View, tasks_view
-from secagg.server.watching import Watched, meter_of, page_address, watching
+from secagg.server.watching import (
+    Watched,
+    exporter_of,
+    meter_of,
+    page_address,
+    watching,
+)
 from secagg.transport.address import Address
 
 __all__ = ["admin_socket_of", "run_service"]
@@ -76,7 +85,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
     keeper = TaskKeeper(
         section.output_dir, section.state_dir, own_task=own_task, tell=tell
     )
-    meter = meter_of(section)
+    meter, exporter = meter_of(section), exporter_of(section)
     server = server_of(
         OperatedServer,
         settings,
@@ -84,8 +93,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
         on_progress=progress,
         on_aborted=keeper.write_aborted,
     )
-    if meter is not None:
-        server.measure_with(meter)
+    server.measure_with(Meters([m for m in (meter, exporter) if m is not None]))
     manager = manager or ServiceManager()
     ending = _Ending(manager)
     page_address(section)  # rule 1
@@ -94,7 +102,8 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
         listening(address)
         manager.ready(f"listening on {address}")
 
-    async with server:
+    async with exporter or nullcontext(), server:
+        keep_what_is_loaded()
         try:
             async with (
                 AdminSocket(
@@ -107,15 +116,16 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
                 watching(server, section, meter, manager=manager) as watched,
             ):
                 _say_where(watched, tell)
-                await keeper.start(server, proposed)
-                if server.transport is None:
-                    raise InternalError("a server with an address listens")
-                await run_until_signalled(
-                    server.transport,
-                    _work(server, keeper, ending, open_to_clients),
-                    drain=lambda: _drain(server),
-                    grace_seconds=section.drain_seconds,
-                )
+                with ending.on_signal():
+                    await keeper.start(server, proposed)
+                    if server.transport is None:
+                        raise InternalError("a server with an address listens")
+                    await run_until_signalled(
+                        server.transport,
+                        _work(server, keeper, ending, open_to_clients),
+                        drain=lambda: _drain(server),
+                        grace_seconds=section.drain_seconds,
+                    )
         finally:
             server.drain()
             await keeper.close()
@@ -143,6 +153,16 @@ class _Ending:
         self.asked.set()
         if not is_patient:
             self.hurried.set()
+
+    @contextmanager
+    def on_signal(self) -> Iterator[None]:
+        """Take SIGUSR1 for a patient question, until the block is left."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, self.ask, True)  # noqa: FBT003 - patient
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGUSR1)
 
 
 async def _work(

@@ -32,6 +32,7 @@ from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
 from secagg.server.session_runner import WAITING_SECONDS, RunnerContext, SessionRunner
+from secagg.server.shared_look import LOOK_SECONDS, SharedLook
 from secagg.server.task import (
     OnAborted,
     OnEnded,
@@ -56,8 +57,6 @@ from secagg.wire.packing import unpack
 __all__ = ["SessionBook"]
 
 NONCE_BYTES: Final = 32
-# Between two looks for sessions that nobody here has heard of.
-LOOK_UP_SECONDS: Final = 0.05
 # Payloads are stored before their sessions: younger ones may be somebody's next.
 ORPHAN_SECONDS: Final = 86400.0
 
@@ -92,9 +91,8 @@ class SessionBook:
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
         self._facts: dict[str, TaskFacts] = {}
-        self._looking = asyncio.Lock()
         self._looking_up = asyncio.Lock()
-        self._coming_look: asyncio.Task[None] | None = None
+        self._shared_look = SharedLook(self._look, context.clock)
 
     async def look_for(self, session_id: bytes) -> SessionRunner | EndedSession:
         """Return a session, also one that another aggregator has opened.
@@ -116,7 +114,7 @@ class SessionBook:
         clock = self._context.clock
         async with self._looking_up:
             await self._take_in(f"server/{session_id.hex()}")
-            await clock.sleep_until(clock.now() + LOOK_UP_SECONDS)
+            await clock.sleep_until(clock.now() + LOOK_SECONDS)
 
     def _knows(self, session_id: bytes) -> bool:
         return session_id in self._running or session_id in self._ended
@@ -127,26 +125,21 @@ class SessionBook:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        if self._coming_look is None:
-            self._coming_look = asyncio.create_task(self._look())
-            self._coming_look.add_done_callback(_seen)
-        await asyncio.shield(self._coming_look)
+        await self._shared_look.take()
 
     async def _look(self) -> None:
-        async with self._looking:
-            self._coming_look = None  # whoever asks from now on needs another one
-            rows = await self._book.sessions(role=Role.SERVER)
-            for row in rows:
-                runner = self._running.get(_id_of(row.key))
-                if runner is None:
-                    await self._take_in(row.key)
-                elif runner.sequence != row.sequence:
-                    await _update(runner)
-            running = {_id_of(row.key) for row in rows}
-            for session_id, runner in tuple(self._running.items()):
-                if session_id not in running:
-                    await _update(runner)
-                    await self.retire(runner)
+        rows = await self._book.sessions(role=Role.SERVER)
+        for row in rows:
+            runner = self._running.get(_id_of(row.key))
+            if runner is None:
+                await self._take_in(row.key)
+            elif runner.sequence != row.sequence:
+                await _update(runner)
+        running = {_id_of(row.key) for row in rows}
+        for session_id, runner in tuple(self._running.items()):
+            if session_id not in running:
+                await _update(runner)
+                await self.retire(runner)
 
     async def _take_in(self, key: str) -> None:
         """Take in a session that another aggregator has opened."""
@@ -587,8 +580,3 @@ async def _update(runner: SessionRunner) -> None:
         await runner.look()
     except ServiceError as error:  # whoever drives the session meets it too
         runner.log(telemetry.STORAGE_REFUSED, reason=error)
-
-
-def _seen(look: "asyncio.Task[None]") -> None:
-    if not look.cancelled():
-        look.exception()  # whoever asked for it may have gone away

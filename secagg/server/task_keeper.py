@@ -43,7 +43,7 @@ from secagg.server.task_folder import folder_of, privacy_folder_of
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_memory import decode_settings, encode_settings, row_of
 from secagg.server.task_setup import PreparedTask, settle_task
-from secagg.server.views import find_task, state_of
+from secagg.server.views import find_task, short_of_budget, state_of
 from secagg.storage.book import Book
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.stored import SessionState, TaskRow, TaskState
@@ -397,6 +397,7 @@ class TaskKeeper:
             await self._end_work(self._kept.pop(task_id))
         self._tell(f"task {task_id!r}: {row.task.state}, as another server says")
         if is_other or (must_run and row.task.state is TaskState.RUNNING):
+            self._server.hold_task(task_id)  # it may have to be planned
             await self._run_again(row)
             return
         self._note(row)
@@ -487,6 +488,7 @@ class TaskKeeper:
         try:
             async for total in running.sums():
                 await files.write(total)
+                await self._warn_if_short(task_id)
             if not self._server.is_draining:
                 self._tell(f"task {task_id!r} has released its last sum")
         except SessionAbortedError as error:
@@ -499,6 +501,22 @@ class TaskKeeper:
         finally:
             ending.cancel()
             await asyncio.wait({ending})
+
+    async def _warn_if_short(self, task_id: str) -> None:
+        """Say that the sums that are missing take what was planned for faults."""
+        short = short_of_budget(await find_task(self._book, task_id))
+        if short is not None:
+            left, spare = short
+            telemetry.log_event(
+                _LOG,
+                logging.WARNING,
+                telemetry.BUDGET_SHORT,
+                task=task_id,
+                left=left,
+                spare=spare,
+                next_step="look at `secagg sessions list` for what has failed; another "
+                "task takes a budget of its own",
+            )
 
     async def _end_in_time(self, settings: TaskSettings) -> None:
         """Stop a task at its end date, if it has one."""

@@ -36,6 +36,7 @@ __all__ = [
     "budget_view",
     "find_task",
     "sessions_view",
+    "short_of_budget",
     "show_session",
     "state_of",
     "task_view",
@@ -178,6 +179,24 @@ def budget_view(row: TaskRow, state_dir: Path) -> View | None:
         "spare_left": max(0, left - missing),
         "is_short": left < missing,
     }
+
+
+def short_of_budget(row: TaskRow) -> tuple[int, int] | None:
+    """Return sessions left and sessions planned for faults, if sums take the latter.
+
+    Args:
+        row: Of a task.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the row is of another release.
+    """
+    noised = _noised(row)
+    if noised is None:
+        return None
+    budget, sums = noised.budget, TaskFacts.decode(row.tally.facts).sums
+    left = max(0, budget.sessions - row.tally.spent)
+    is_short = sums < budget.steps and left <= budget.spare
+    return (left, budget.spare) if is_short else None
 
 
 def _noised(row: TaskRow) -> NoisedTask | None:

@@ -12,11 +12,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.http_listener import Answer, HTTPListener, Page, text
+from secagg.server.open_telemetry import OpenTelemetry
 from secagg.server.operated_server import OperatedServer
 from secagg.server.operator_page import operator_page
 from secagg.server.overview import Overview
@@ -25,7 +27,7 @@ from secagg.server.readiness import LOOK_EVERY_SECONDS, Readiness
 from secagg.server.service_manager import ServiceManager
 from secagg.transport.address import Address
 
-__all__ = ["Watched", "meter_of", "page_address", "watching"]
+__all__ = ["Watched", "exporter_of", "meter_of", "page_address", "watching"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,24 @@ def meter_of(section: ServerSection) -> PrometheusMeter | None:
         ServiceError: MISSING_EXTRA; prometheus-client is not installed.
     """
     return None if section.metrics_listen is None else PrometheusMeter()
+
+
+def exporter_of(section: ServerSection) -> OpenTelemetry | None:
+    """Return what sends measurements and traces on, if somebody collects them.
+
+    Raises:
+        ServiceError: MISSING_EXTRA, or BAD_SETTINGS for an address that is none.
+    """
+    if section.otlp is None:
+        return None
+    parts = urlsplit(section.otlp)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
+        raise ServiceError(
+            "server.otlp is no address of a collector, or holds a password",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Write http://127.0.0.1:4318, or https:// beyond this machine.",
+        )
+    return OpenTelemetry.to(section.otlp)
 
 
 def page_address(section: ServerSection) -> Address | None:

@@ -16,6 +16,7 @@ gRPC shows a client no certificate; docs/decisions/0014 has what else was possib
 """
 
 import asyncio
+from datetime import UTC, datetime
 
 import grpc
 import grpc.aio
@@ -123,6 +124,20 @@ class AggregatorChannel:
             ],
         )
 
+    async def renew(self, identity: TLSIdentity) -> None:
+        """Present another certificate of the same client from the next call on.
+
+        Whom it leads to stays the same.  Calls that are open end with the old channel.
+
+        Args:
+            identity: What to present and whom to trust.
+        """
+        async with self._opening:
+            self._identity = identity
+            old, self._channel = self._channel, None
+        if old is not None:
+            await old.close()
+
     async def explain(self, error: SecAggError) -> SecAggError:
         """Return the reason why a call did not get through, if one can be found.
 
@@ -133,7 +148,7 @@ class AggregatorChannel:
         if self._identity is None or error.code is not ErrorCode.UNREACHABLE:
             return error
         try:
-            self._identity.check_validity()
+            self._identity.check_validity(_today(self._clock))
         except ServiceError as expired:
             return expired
         has_met = self._has_met
@@ -159,3 +174,7 @@ class AggregatorChannel:
         peer = await meet(self._address, identity, expected, self._clock)
         self._has_met = True
         return peer
+
+
+def _today(clock: Clock) -> datetime:
+    return datetime.fromtimestamp(clock.date(), UTC)

@@ -16,6 +16,7 @@ import socket
 import ssl
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from cryptography import x509
@@ -105,7 +106,7 @@ async def meet(
     Raises:
         ServiceError: BAD_CERTIFICATE or UNREACHABLE; says what is wrong and what to do.
     """
-    identity.check_validity()
+    identity.check_validity(datetime.fromtimestamp(clock.date(), UTC))
     try:
         return await finish_before(
             clock,

@@ -560,7 +560,7 @@ class _RefusalLog:
         self._lines += 1
         log_event(
             _LOG,
-            logging.WARNING,
+            logging.INFO,
             HANDSHAKE_REFUSED,
             address=address,
             seconds=round(seconds, 1),
@@ -571,7 +571,7 @@ class _RefusalLog:
     def flush(self) -> None:
         """Write how many lines were left out."""
         if self._unwritten:
-            log_event(_LOG, logging.WARNING, HANDSHAKES_REFUSED, count=self._unwritten)
+            log_event(_LOG, logging.INFO, HANDSHAKES_REFUSED, count=self._unwritten)
             self._unwritten = 0
 
 

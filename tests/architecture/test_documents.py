@@ -209,14 +209,14 @@ def test_units_run_what_the_instructions_install_with_a_key_they_may_read(role):
     assert f'state_dir = "/var/lib/secagg/{role}"' in sample
 
 
-def test_the_clients_unit_contributes_an_input_once():
+def test_the_clients_unit_gives_every_session_its_own_vector():
     text = unit("client")
-    assert "Type=oneshot" in text  # further commands run after success only
-    client, rename = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
-    (given,) = re.findall(r"--input (\S+)", client)
-    assert rename.split()[:3] == ["/bin/mv", "--force", given]
-    condition = given.replace("${STATE_DIRECTORY}", "/var/lib/secagg")
-    assert f"ConditionPathExists={condition}\n" in text
+    (client,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    assert " --service " in client
+    for option in ("input", "output"):
+        (path,) = re.findall(rf"--{option} (\S+)", client)
+        assert path.startswith("${STATE_DIRECTORY}/")
+        assert "{session}" in path
 
 
 def test_sections_of_the_protocol_that_the_code_cites_exist():

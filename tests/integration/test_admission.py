@@ -29,7 +29,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 
 # The limits of files are a process's own, so that this one has a process.
 SERVER = """
-import asyncio, resource, sys
+import asyncio, logging, resource, sys
 from pathlib import Path
 from secagg.server.grpc_server import GrpcServer
 from secagg.server.program import server_of
@@ -54,6 +54,7 @@ async def main(relay, certificate, key, authority):
         await asyncio.to_thread(sys.stdin.read)
         print(dict(server.relay.refused), flush=True)
 
+logging.basicConfig(level="INFO")
 asyncio.run(main(*sys.argv[1:]))
 """
 FLOOD = 400  # more than the process may have files
@@ -150,6 +151,7 @@ def client_hello():
 
 
 async def test_a_refused_certificate_is_in_the_log_with_its_address(deployment, caplog):
+    caplog.set_level("INFO")
     # Its holder believes our authority, which has not issued it.
     stranger = deployment.cheat(deployment.theirs.issue_client("client-7"))
     async with await GrpcServer.start(

@@ -10,10 +10,10 @@ import pytest
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms import NoiseRule
 from secagg.conformance import read_vectors
+from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask
 from secagg.distributed_dp.noise_block import decode_block
 from secagg.errors import RemoteProtocolError
-from secagg.parameters import SessionDescriptor
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.noise_terms import layer_secret

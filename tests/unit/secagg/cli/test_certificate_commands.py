@@ -190,7 +190,7 @@ def test_revoking_takes_back_every_certificate_of_the_key_and_the_key_for_good(r
     other = asked(run, "b")
     signed(run, other, holder="client/b")
     taken = run("pki", "revoke", "pki", f"{second.serial:X}")
-    assert taken["serials"] == sorted(f"{each.serial:x}" for each in (first, second))
+    assert set(taken["serials"]) == {f"{each.serial:x}" for each in (first, second)}
     assert read_revoked(Path(taken["file"])) == {first, second}
     assert states(run)[-1] == ("client/b", "live")
     signed(run, request, code=EXIT_BAD_CERTIFICATE)  # an old request, once more

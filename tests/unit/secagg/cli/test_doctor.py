@@ -192,6 +192,31 @@ async def test_too_few_files_for_the_cohort(place, monkeypatch):
     assert "ulimit" in failure.next_step
 
 
+async def test_uploads_kept_elsewhere(place):
+    for blobs, state in (
+        (f"file:{place}/shared", "ok"),
+        ("file:shared", "failed"),
+        (f"file:{place}/server.toml", "failed"),  # no directory
+    ):
+        setting = ('"sums"', f'"sums"\nblobs = "{blobs}"')
+        (found,) = [f for f in await of_server(place, setting) if f.number == "D157"]
+        assert found.state == state
+    assert not any((place / "shared").rglob("doctor"))
+
+
+async def test_an_engine_that_does_not_answer_is_a_warning(place, monkeypatch):
+    monkeypatch.setattr("secagg.engine.dask_pool._CONNECT_SECONDS", 0.1)
+    for engine, state, words in (
+        ("threads", "ok", "workers"),
+        ("dask:tcp://127.0.0.1:9", "warning", "OSError"),
+        ("dask:tcp://elsewhere:9", "failed", "TLS"),
+    ):
+        setting = ('"sums"', f'"sums"\nengine = "{engine}"')
+        (found,) = [f for f in await of_server(place, setting) if f.number == "D165"]
+        assert found.state == state
+        assert words in found.found
+
+
 async def test_a_damaged_foreign_or_busy_book(place):
     book = place / "state" / "book.sqlite3"
     book.parent.mkdir()

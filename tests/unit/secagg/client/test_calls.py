@@ -7,8 +7,8 @@ import math
 import pytest
 
 from secagg.client.calls import ClientCalls
-from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Delivery, Envelope, Quorum, Round, Survivors
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.messages import Delivery, Envelope, Quorum, Roster, Round, Survivors
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
@@ -17,7 +17,7 @@ from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.in_memory import InMemoryConnection
-from secagg.wire.calls import Blob, BlobChunk, FetchChunk, GetUpdate
+from secagg.wire.calls import Blob, BlobChunk, FetchChunk, GetUpdate, Wait
 
 WHOLE = bytes(range(250))
 UPDATES = [Envelope(kind, b"") for kind in (Delivery, Survivors, Quorum)]
@@ -107,6 +107,112 @@ def test_one_stream_serves_a_whole_session_and_ends_with_it():
         await calls.hang_up()
 
     manual_clock.run(follow)
+
+
+def streaming(silent, answer, clock, opened):
+    """Return calls whose streams give `silent` and are then as silent."""
+
+    class Stream(InMemoryConnection):
+        async def watch(self, request):
+            opened.append(request.after)
+            for update in silent:
+                yield update
+            await asyncio.Event().wait()
+
+    return ClientCalls(
+        Stream(ScriptedService({GetUpdate: answer}), "client"),
+        clock,
+        SeededEntropy(SecretBytes(bytes(32)), b"jitter"),
+        Workers(general=InlineExecutor()),
+        watch=True,
+    )
+
+
+def test_a_round_that_the_profile_leaves_out_needs_no_stream_of_its_own():
+    """A roster opens ChooseEdges by name; whoever draws nobody is in ShareKeys."""
+    opened, roster = [], Envelope(Roster, b"")
+
+    async def follow(clock):
+        async def nothing_yet(_identity, _request):
+            return Wait(0.5)
+
+        calls = streaming((roster, UPDATES[0]), nothing_yet, clock, opened)
+        for after, expected in (
+            (Round.ADVERTISE_KEYS, roster),
+            (Round.SHARE_KEYS, UPDATES[0]),
+        ):
+            update = await calls.next_update(
+                bytes(32),
+                after=after,
+                answer_seconds=60,
+                deadline=clock.now() + 60,
+                on_wait=lambda _: clock.now() + 60,
+            )
+            assert update == expected
+        await calls.hang_up()
+
+    manual_clock.run(follow)
+    assert opened == [Round.ADVERTISE_KEYS]
+
+
+@pytest.mark.parametrize(
+    ("answer_seconds", "streams"),
+    [
+        pytest.param(300, 1, id="who has time to answer keeps the stream"),
+        pytest.param(30, 3, id="who has none takes another one each time"),
+    ],
+)
+def test_a_quiet_stream_is_kept_while_the_aggregator_says_that_there_is_nothing(
+    answer_seconds, streams
+):
+    opened, answers = [], iter([Wait(0.5), Wait(0.5), UPDATES[0]])
+
+    async def follow(clock):
+        async def answer(_identity, _request):
+            return next(answers)
+
+        calls = streaming((), answer, clock, opened)
+        update = await calls.next_update(
+            bytes(32),
+            after=Round.SHARE_KEYS,
+            answer_seconds=answer_seconds,
+            deadline=clock.now() + 9000,
+            on_wait=lambda _: clock.now() + 9000,
+        )
+        assert update == UPDATES[0]
+        # It has said nothing of this update: it is of no use any more.
+        assert calls._open_stream is None
+
+    manual_clock.run(follow)
+    assert opened == [Round.SHARE_KEYS] * streams
+
+
+def test_a_quiet_stream_is_given_up_when_the_aggregator_was_out_of_reach():
+    """It may have started anew and know nothing of the stream."""
+    opened = []
+    gone = ServiceError(
+        "gone", code=ErrorCode.UNREACHABLE, next_step="-", retry_after_seconds=1.0
+    )
+    answers = iter([Wait(0.5), gone, Wait(0.5), UPDATES[0]])
+
+    async def follow(clock):
+        async def answer(_identity, _request):
+            said = next(answers)
+            if isinstance(said, ServiceError):
+                raise said
+            return said
+
+        calls = streaming((), answer, clock, opened)
+        await calls.next_update(
+            bytes(32),
+            after=Round.SHARE_KEYS,
+            answer_seconds=300,
+            deadline=clock.now() + 9000,
+            on_wait=lambda _: clock.now() + 9000,
+        )
+
+    manual_clock.run(follow)
+    assert opened == [Round.SHARE_KEYS] * 2
 
 
 @pytest.mark.parametrize(

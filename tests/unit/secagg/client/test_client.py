@@ -410,13 +410,15 @@ async def test_a_client_gives_a_new_vector_to_every_session_until_the_task_is_ov
     assert sorted(seen) == [(n, b"model") for n in (1, 2, 3) for _ in NAMES]
 
 
-async def test_contributions_end_with_the_budget(aggregator):
+async def test_contributions_end_with_the_budget(aggregator, caplog):
     """A task that goes on for others would only be refused from then on."""
     async with Serving(aggregator, noised(steps=2), sessions=3):
         vector = np.ones(DIMENSION)
         for given in await gather_all(aggregator, *[lambda _: vector] * 3):
             assert [one.sessions_left for one in given] == [1, 0]
             assert all(one.privacy is not None for one in given)
+    warned = [r for r in caplog.records if getattr(r, "event", "") == "budget_short"]
+    assert [(r.levelname, r.facts["left"]) for r in warned] == [("WARNING", 0)] * 3
 
 
 async def test_one_vector_is_not_given_to_every_session(aggregator):

@@ -541,6 +541,7 @@ def test_what_is_not_durable_is_not_sent():
             policy=LENIENT_POLICY,
             judge=accept_every_offer,
             make_input=deployment._input(VICTIM),
+            settings=ClientSettings(offer_seconds=600.0),
             clock=clock,
             workers=Workers(general=InlineExecutor()),
         )

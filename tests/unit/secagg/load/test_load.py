@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.load.director import ALLOCATOR, ClosedRound, LoadResult, _Direction
+from secagg.load.director import (
+    ALLOCATOR,
+    CallTraffic,
+    ClosedRound,
+    LoadResult,
+    _Direction,
+    _mean_traffic,
+)
 from secagg.load.layout import LoadLayout, client_name
 from secagg.load.machine import Machine, check_machine
 from secagg.load.plan import LoadPlan, write_server_settings
@@ -126,8 +133,7 @@ def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients():
         server_start_cpu_seconds=0.5,
         server_cpu_seconds=1.0,
         server_peak_rss_bytes=1,
-        bytes_up_per_client=1.0,
-        bytes_down_per_client=1.0,
+        traffic=(CallTraffic("A", 1.0, 3.0, 4.0), CallTraffic("B", 0.5, 2.0, 1.0)),
         wall_seconds=1.0,
         rounds=(
             ClosedRound("SHARE_KEYS", 1.0, 9.0, 0.5, 8.0),
@@ -137,6 +143,19 @@ def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients():
     # 30 ms in 30 s for ten clients.
     assert result.waiting_cpu_ms == pytest.approx(0.1)
     assert dataclasses.replace(result, clients_lost=0).waiting_cpu_ms is None
+    assert (result.bytes_up_per_client, result.bytes_down_per_client) == (5.0, 5.0)
+
+
+def test_traffic_is_that_of_the_mean_client_call_by_call():
+    clients = [
+        {"traffic": {"GetUpdate": [3, 30, 60], "GetOffer": [1, 6, 160]}},
+        {"traffic": {"GetOffer": [1, 6, 164]}},
+    ]
+    # In the order of the table of calls, without those that nobody made.
+    assert _mean_traffic(clients, 2) == (
+        CallTraffic("GetOffer", 1.0, 6.0, 162.0),
+        CallTraffic("GetUpdate", 1.5, 15.0, 30.0),
+    )
 
 
 def _digest(values):

@@ -6,7 +6,6 @@ import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.server.body_reader import BodyReader
-from secagg.server.interceptors import CallLimits
 
 
 class Sender:
@@ -27,7 +26,7 @@ async def ask(reader, sender):
 
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["arrives", "hangs up"])
 async def test_nobody_is_asked_before_its_turn(is_cancelled):
-    reader = BodyReader(CallLimits(bodies_at_once=2))
+    reader = BodyReader(2, 30.0)
     first, second, third = senders = [Sender(body) for body in (b"1", b"2", b"3")]
     reading = [asyncio.ensure_future(ask(reader, sender)) for sender in senders]
     await asyncio.gather(first.asked.wait(), second.asked.wait())
@@ -46,7 +45,7 @@ async def test_nobody_is_asked_before_its_turn(is_cancelled):
 
 
 async def test_whoever_stalls_loses_its_turn():
-    reader = BodyReader(CallLimits(bodies_at_once=1, body_seconds=0.01))
+    reader = BodyReader(1, 0.01)
     with pytest.raises(ServiceError, match=r"within 0\.01 s") as caught:
         await ask(reader, Sender())
     assert caught.value.code is ErrorCode.OVERLOADED
@@ -57,7 +56,7 @@ async def test_whoever_stalls_loses_its_turn():
 
 
 async def test_a_call_without_a_message_is_refused_and_makes_room():
-    reader = BodyReader(CallLimits(bodies_at_once=1))
+    reader = BodyReader(1, 30.0)
 
     async def nothing():
         for body in ():
@@ -67,3 +66,44 @@ async def test_a_call_without_a_message_is_refused_and_makes_room():
         with pytest.raises(RemoteProtocolError) as caught:
             await reader.read(nothing())
         assert caught.value.code is ErrorCode.BAD_ENCODING
+
+
+async def test_an_upload_keeps_its_turn_until_it_is_answered():
+    reader = BodyReader(1, 30.0, waiting=1)
+    first, second = Sender(b"1"), Sender(b"2")
+    first.sent.set()
+    second.sent.set()
+    async with reader.held("c", first.messages()) as body:
+        assert body == b"1"
+        waiting = asyncio.ensure_future(ask(reader, second))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not second.asked.is_set()
+        # One waits; whoever comes now is told so before anything is received.
+        third = Sender(b"3")
+        with pytest.raises(ServiceError, match="too many messages wait") as caught:
+            await ask(reader, third)
+        assert caught.value.code is ErrorCode.OVERLOADED
+        assert caught.value.retry_after_seconds == 5.0
+        assert not third.asked.is_set()
+    assert await waiting == b"2"
+    third.sent.set()
+    assert await ask(reader, third) == b"3"
+
+
+async def test_one_caller_has_few_of_the_turns_that_last():
+    reader = BodyReader(8, 30.0)
+    sender = Sender()
+    sender.sent.set()
+    async with (
+        reader.held("c", sender.messages()),
+        reader.held("c", sender.messages()),
+    ):
+        with pytest.raises(ServiceError, match="this caller has other") as caught:
+            async with reader.held("c", sender.messages()):
+                pass
+        assert caught.value.code is ErrorCode.OVERLOADED
+        async with reader.held("d", sender.messages()) as body:
+            assert body == b"body"
+    async with reader.held("c", sender.messages()) as body:
+        assert body == b"body"

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
 
+import asyncpg
 import numpy as np
 import pytest
 
@@ -58,8 +59,9 @@ none = "{NO_NOISE_ACKNOWLEDGEMENT}"
 class World:
     """One aggregator that can be started again."""
 
-    def __init__(self, directory) -> None:
+    def __init__(self, directory, **options) -> None:
         self.directory = directory
+        self.options = options
         self.said: list[str] = []
         self.finished: list[bool] = []
         self.socket = directory / "state" / "admin.sock"
@@ -83,6 +85,7 @@ class World:
             insecure_for_tests=True,
             state_dir=self.directory / "state",
             on_aborted=self.keeper.write_aborted,
+            **self.options,
         ) as self.server:
             async with AdminSocket(
                 self.socket,
@@ -672,3 +675,89 @@ def test_different_tasks_have_different_folders():
     names = ["a", "A", "a/b", "a%2Fb", "x" * 300, "x" * 301]
     names += [folder_of(name) for name in names[4:]]  # nobody can take another's
     assert len({folder_of(name) for name in names}) == len(names)
+
+
+# --- several servers of one book ------------------------------------------------------
+
+
+@pytest.fixture
+async def worlds(tmp_path, monkeypatch, postgres_url):
+    """Two aggregators that share a book and blobs, and run."""
+    monkeypatch.setattr("secagg.server.server.SETTLE_SECONDS", 0.0)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "marks"))
+    database = await asyncpg.connect(postgres_url)
+    await database.execute("DROP SCHEMA IF EXISTS secagg CASCADE")
+    await database.close()
+    shared = {"store": postgres_url, "blobs": f"file:{tmp_path / 'blobs'}"}
+    one, other = (World(tmp_path / name, **shared) for name in ("one", "other"))
+    for world in (one, other):
+        world.directory.mkdir()
+    async with one.running(one.settings()), other.running(other.settings()):
+        yield one, other
+
+
+async def test_what_is_said_at_one_server_is_done_by_all(worlds):
+    one, other = worlds
+    await one.ask("task.add", settings=one.settings("u").document(), origin="f")
+    await until(other, "u", state="running", version=1)
+    # One client of each, and the session that either of them has opened.
+    at_other = other.server.connection("b")
+    await asyncio.gather(one.give("a", "u"), other.give("b", "u", connection=at_other))
+    for world in worlds:
+        await until(world, "u", sums=1)
+    await other.ask("task.pause", task="u", reason="lunch")
+    await until(one, "u", state="paused", reason="lunch")
+    for world in worlds:
+        await until(world, "u", running=[])
+        await stays_closed(world, "u")
+        offered = await world.server.connection("a").call(GetOffer("u", 0))
+        assert isinstance(offered, Wait)
+    await one.ask("task.resume", task="u")
+    await until(other, "u", state="running")
+    longer = one.settings("u", sessions=3)
+    await one.ask("task.apply", settings=longer.document(), origin="f")
+    await until(other, "u", version=4)
+    await asyncio.gather(one.give("a", "u"), other.give("b", "u", connection=at_other))
+    await one.ask("task.stop", task="u", reason="enough")
+    await until(other, "u", state="stopped")
+    for world in worlds:
+        await refused(world.give("c", "u"), ErrorCode.TASK_OVER)
+    found = sorted(
+        (world.directory.name, path.name)
+        for world in worlds
+        for path in world.directory.glob("sums/u/sum-*.npy")
+    )
+    assert len({name for _, name in found}) == len(found) == 2
+    replicas = (await one.ask("status"))["server"]["replicas"]
+    assert len(replicas) == 2
+    assert all(each["silent_seconds"] < 60 for each in replicas)
+
+
+async def test_a_server_that_has_not_heard_of_a_pause_opens_nothing(worlds):
+    one, other = worlds
+    one.server.follow_with(_nothing)  # deaf
+    await other.both_give("t")
+    await until(one, "t", sums=1)
+    await other.ask("task.pause", task="t", reason="lunch")
+    number = (await find_task(one.server.storage.book, "t")).tally.highest_number
+    for _ in range(20):
+        await one.server.connection("a").call(GetOffer("t", number))
+    row = await find_task(one.server.storage.book, "t")
+    assert (row.task.state, row.tally.highest_number) == (TaskState.PAUSED, number)
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def test_blobs_that_the_others_do_not_use_are_refused(worlds, tmp_path):
+    third = World(tmp_path / "third", **worlds[0].options)
+    third.directory.mkdir()
+    third.options["blobs"] = f"file:{tmp_path / 'elsewhere'}"
+    with pytest.raises(ServiceError, match=r"server\.blobs") as caught:
+        async with third.running():
+            pass
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    third.options["blobs"] = worlds[0].options["blobs"]
+    async with third.running():
+        assert len((await third.ask("status"))["server"]["replicas"]) == 3

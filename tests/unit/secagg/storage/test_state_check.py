@@ -90,6 +90,19 @@ def test_an_upload_that_has_changed_is_damage(place, check):
     assert not path.exists()
 
 
+def test_uploads_are_checked_wherever_they_are_kept(place, check):
+    shared = place / "shared"
+    (place / "state" / "spool").rename(shared)
+    settings = place / "server.toml"
+    settings.write_text(SETTINGS.replace("[tls]", f'blobs = "file:{shared}"\n[tls]'))
+    assert check()[1]["faults"] == []
+    (chunk,) = shared.glob(f"*/uploads/*/{sha256(b'vector').hexdigest()}/*")
+    chunk.write_bytes(b"Vector")
+    code, answer = check("--repair-quarantine")
+    assert (code, len(answer["moved"])) == (77, 1)
+    assert not chunk.exists()
+
+
 def test_a_record_that_has_changed_is_damage_and_stays_where_it_is(place, check):
     book = place / "state" / "book.sqlite3"
     with closing(sqlite3.connect(book)) as database:

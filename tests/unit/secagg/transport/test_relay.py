@@ -209,6 +209,7 @@ async def test_nothing_is_dialled_before_the_hello_is_whole():
 
 @pytest.mark.parametrize("opening", [b"GET / HTTP/1.1\r\n\r\n", HELLO + bytes(5000)])
 async def test_what_is_no_hello_is_closed_and_logged(opening, caplog):
+    caplog.set_level(logging.INFO)
     admission = Admission(relay="on", handshakes=0)  # nobody's turn comes
     async with relaying(admission) as (relay, inside):
         visitor = await Visitor.come(relay, opening)
@@ -343,6 +344,7 @@ async def test_what_grpc_says_last_reaches_a_client_that_it_refuses():
 
 
 async def test_ten_lines_a_second_and_then_a_number(caplog):
+    caplog.set_level(logging.INFO)
     async with relaying() as (relay, _):
         visitors = [await Visitor.come(relay, b"garbage") for _ in range(40)]
         for visitor in visitors:

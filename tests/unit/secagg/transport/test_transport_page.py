@@ -12,6 +12,7 @@ from secagg.client.grpc_connection import CallDeadlines
 from secagg.errors import ErrorCode
 from secagg.messages import BUNDLE_BYTES
 from secagg.profiles import RoundDeadlines
+from secagg.server.body_reader import UPLOADS_OF_ONE_CALLER
 from secagg.server.interceptors import CallLimits
 from secagg.server.limits import AggregatorLimits
 from secagg.transport import channel_options
@@ -98,6 +99,11 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
             f"{channel_options.LOOKAHEAD_BYTES >> 10} KiB |"
         ),
         f"| messages that are being received | {LIMITS.bodies_at_once} |",
+        (
+            "| chunks of uploads that are received or in work | "
+            f"{LIMITS.uploads_at_once}, {UPLOADS_OF_ONE_CALLER} of one client |"
+        ),
+        f"up to {LIMITS.uploads_waiting} more wait at their senders",
         (
             "| receiving the message of a call, once it is its turn | "
             f"{LIMITS.body_seconds:g} s |"

@@ -1,0 +1,205 @@
+"""A client that runs for months: session after session, through everything that passes.
+
+Rule 1: it ends when a person has to act, when the task is over, or when its budget
+        covers no further session; never because somebody cannot be reached, a session
+        gave no sum, or an input is not there yet.
+Rule 2: whatever it waits for is said at once and then every ten minutes, with the
+        reason and the next step.
+Rule 3: waits grow from a second to five minutes, with full jitter.  Where its owner
+        makes inputs as sessions come, it looks again within ten seconds: a session
+        waits no longer.
+Rule 4: nothing here gives back a session of the privacy budget, and no vector is made
+        that was not asked for.
+
+Source:
+    docs/exit-codes.md says the same to people: what is final there ends a service.
+"""
+
+import asyncio
+import logging
+import os
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from secagg import telemetry
+from secagg.client.after_error import Next, Reach, after_error
+from secagg.client.backoff import Backoff
+from secagg.client.client import Client, Contribution, VectorMaker
+from secagg.client.judge import SessionInfo
+from secagg.errors import ErrorCode, InputError, SecAggError
+from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.runtime.clock import Clock, SystemClock, finish_before
+from secagg.transport.tls import TLSIdentity
+
+__all__ = ["ClientService", "Renewal", "run_command"]
+
+_LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
+
+SAY_EVERY_SECONDS: Final = 600.0
+RENEW_EVERY_SECONDS: Final = 3600.0
+# A command that fetches a certificate and hangs must not be the last one.
+COMMAND_SECONDS: Final = 600.0
+
+
+@dataclass(slots=True)
+class Renewal:
+    """Has a new certificate fetched before the present one ends.
+
+    Attributes:
+        before: How long before its end.
+        run: Fetches it; returns an exit code.  The files are noticed by themselves.
+    """
+
+    before: timedelta
+    run: Callable[[TLSIdentity], Awaitable[int]]
+
+    async def keep(
+        self, certificate: Callable[[], TLSIdentity | None], clock: Clock
+    ) -> None:
+        """Look once an hour, for ever.
+
+        Args:
+            certificate: Returns what is presented now.
+            clock: Time.
+        """
+        while True:
+            present = certificate()
+            now = datetime.fromtimestamp(clock.date(), UTC)
+            if present is not None and present.not_valid_after - now < self.before:
+                code = await self.run(present)
+                telemetry.log_event(
+                    _LOG,
+                    logging.WARNING if code else logging.INFO,
+                    telemetry.RENEWAL_FAILED if code else telemetry.RENEWAL_RAN,
+                    exit_code=code,
+                    not_valid_after=present.not_valid_after.isoformat(),
+                )
+            await clock.sleep_until(clock.now() + RENEW_EVERY_SECONDS)
+
+
+async def run_command(
+    command: str, present: TLSIdentity, *, clock: Clock | None = None
+) -> int:
+    """Run a command that puts renewed files in the place of the present ones.
+
+    It is no shell line.  It finds the paths in its environment, as
+    ``SECAGG_TLS_CERTIFICATE``, ``SECAGG_TLS_KEY`` and ``SECAGG_TLS_CA``.
+
+    Args:
+        command: Program and arguments.
+        present: What is to be renewed.
+        clock: Limits its time.
+
+    Returns:
+        Its exit code; 127 when it cannot be started, 124 when it took too long.
+    """
+    clock, files = clock or SystemClock(), present.files
+    environment: Mapping[str, str] = {
+        **os.environ,
+        "SECAGG_TLS_CERTIFICATE": str(files.certificate),
+        "SECAGG_TLS_KEY": str(files.private_key),
+        "SECAGG_TLS_CA": str(files.authority),
+    }
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *shlex.split(command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,  # ours is for results
+            env=environment,
+        )
+    except OSError:
+        return 127
+    try:
+        limit = clock.now() + COMMAND_SECONDS
+        return await finish_before(clock, limit, process.wait())
+    except TimeoutError:
+        return 124
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@dataclass(slots=True)
+class ClientService:
+    """Gives a vector to every session of a task.
+
+    Attributes:
+        client: Open, and without an end of its patience.
+        make: Makes the vector of a session.
+        accept: Refuses a session that there is no vector for.
+        on_given: Told of every sum; must not block for long.
+        on_failed: Told of every attempt that gave none, with its reason.
+        clock: Time.
+        entropy: Source of jitter.
+    """
+
+    client: Client
+    make: VectorMaker
+    accept: Callable[[SessionInfo], None]
+    on_given: Callable[[Contribution], None]
+    on_failed: Callable[[SecAggError], Awaitable[None]]
+    clock: Clock = field(default_factory=SystemClock)
+    entropy: Entropy = field(default_factory=SystemEntropy)
+    _said: tuple[str, float] = field(default=("", float("-inf")), init=False)
+
+    async def run(self) -> None:
+        """Go on until the task is over, or its budget covers nothing more.
+
+        Raises:
+            SecAggError: A person has to act.
+        """
+        patience = self._backoff(is_patient=True)
+        glances = self._backoff(is_patient=False)
+        while True:
+            try:
+                given = await self.client.contribute(self.make, accept=self.accept)
+            except SecAggError as error:
+                await self.on_failed(error)
+                if not self._passes(error):
+                    raise
+                self._say(error)
+                waits = glances if isinstance(error, InputError) else patience
+                seconds = waits.next_wait()
+                await self.clock.sleep_until(self.clock.now() + seconds)
+            else:
+                patience, glances = (
+                    self._backoff(is_patient=True),
+                    self._backoff(is_patient=False),
+                )
+                self.on_given(given)
+                if given.sessions_left == 0:
+                    return
+
+    def _backoff(self, *, is_patient: bool) -> Backoff:
+        return Backoff(self.entropy, is_patient=is_patient)
+
+    def _passes(self, error: SecAggError) -> bool:
+        """Return whether time alone may help."""
+        if isinstance(error, InputError):
+            return True
+        if error.code is ErrorCode.BAD_CERTIFICATE:
+            # An own one that has ended: somebody is about to put a new one there.
+            own, today = self.client.certificate, self.clock.date()
+            return own is not None and own.not_valid_after.timestamp() <= today
+        # Attempts are used up; another session, or the same one, is another chance.  A
+        # task that is not known here may be added.
+        return after_error(error, Reach.JOINED) is not Next.FINAL
+
+    def _say(self, error: SecAggError) -> None:
+        reason, now = str(error), self.clock.now()
+        before, when = self._said
+        if reason == before and now < when + SAY_EVERY_SECONDS:
+            return
+        self._said = (reason, now)
+        telemetry.log_event(
+            _LOG,
+            logging.WARNING,
+            telemetry.SERVICE_WAITS,
+            code=error.code.name,
+            reason=reason,
+            next_step=error.next_step,
+        )

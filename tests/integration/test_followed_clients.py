@@ -1,0 +1,66 @@
+"""A client's certificate that is renewed while it runs, over mutual TLS."""
+
+import asyncio
+
+import pytest
+
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.errors import ErrorCode, ServiceError
+from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
+from secagg.server.grpc_server import GrpcServer
+from secagg.testing.manual_clock import ManualClock
+from secagg.testing.scripted_service import ScriptedService
+from secagg.testing.tls_deployment import TLSDeployment
+from secagg.transport.address import Address
+from secagg.transport.revoked import revoked_line
+from secagg.transport.tls import number_in_pem
+from secagg.wire.calls import AdvertiseKeys, GetOffer, Wait
+
+CALL, OFFER = AdvertiseKeys(bytes(32), b"advert"), GetOffer("t", 0)
+
+
+def replace(files, issued):
+    files.certificate.write_bytes(issued.certificate)
+    files.private_key.write_bytes(issued.private_key)
+
+
+async def test_a_new_certificate_is_presented_to_the_next_session_and_not_within_one(
+    tmp_path,
+):
+    deployment, clock = TLSDeployment(tmp_path), ManualClock()
+    identity = deployment.client()
+    revoked = tmp_path / "revoked.txt"
+    revoked.touch()
+    service = ScriptedService({GetOffer: Wait(1.0)})
+    async with (
+        await GrpcServer.start(
+            service,
+            Address("127.0.0.1", 0),
+            identity=deployment.server(),
+            revoked=revoked,
+            clock=clock,
+        ) as server,
+        GrpcConnection(server.address, identity=identity) as connection,
+    ):
+        await connection.call(OFFER)
+        replace(identity.files, deployment.ours.issue_client("client-7"))
+        # Only the old one is refused, so that it shows which is presented.
+        old = number_in_pem(identity.certificate_chain)
+        revoked.write_text(f"{revoked_line(old)}\n")
+        await connection.call(CALL)
+        clock.advance(LOOK_EVERY_SECONDS)
+        for _ in range(3):  # the server's watch takes its turn
+            await asyncio.sleep(0)
+        with pytest.raises(ServiceError) as caught:
+            await connection.call(CALL)
+        assert caught.value.code is ErrorCode.UNAUTHENTICATED
+        aggregator = connection.aggregator
+        await connection.call(OFFER)
+        await connection.call(CALL)
+        assert connection.certificate.certificate_chain != identity.certificate_chain
+        assert connection.aggregator == aggregator
+        # Half of a pair: the one before stays.
+        issued = deployment.ours.issue_client("client-7")
+        identity.files.certificate.write_bytes(issued.certificate)
+        await connection.call(OFFER)
+        await connection.call(CALL)

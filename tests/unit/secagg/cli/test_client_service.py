@@ -1,0 +1,121 @@
+"""`secagg client --service`: sums of many sessions, and inputs that come late."""
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from secagg.cli import client as command
+from secagg.cli import main
+from secagg.cli.output import Output
+from secagg.client import program
+from secagg.client.client import Client
+from secagg.client.file_input import FileInput
+from secagg.client.session_paths import SessionPath
+from secagg.errors import ErrorCode, ServiceError
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
+from secagg.server.server import Server
+from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.telemetry import CLIENT_LOGGER, SERVICE_WAITS
+
+WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
+COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)
+
+
+class Waits(logging.Handler):
+    """Hears when a service waits."""
+
+    def __init__(self):
+        super().__init__()
+        self.began, self.said = asyncio.Event(), []
+
+    def emit(self, record):
+        if getattr(record, "event", "") == SERVICE_WAITS:
+            self.said.append(record.getMessage())
+            self.began.set()
+
+
+async def test_every_session_gets_its_file_and_leaves_its_sum_until_the_task_is_over(
+    tmp_path, monkeypatch
+):
+    made, waits = [], Waits()
+    logger = logging.getLogger(CLIENT_LOGGER)
+    logger.addHandler(waits)
+
+    def client_of(_, *, is_service, **options):
+        assert is_service
+        made.append(
+            Client(
+                server.connection("a"),
+                task="t",
+                floors=WAIVER,
+                cohort=PAIR,
+                state_dir=tmp_path / "state",
+                rollback_mark=tmp_path / "mark",
+                wait_seconds=None,
+                **options,
+            )
+        )
+        return made[0]
+
+    monkeypatch.setattr(program, "client_of", client_of)
+    np.save(tmp_path / "x-1.npy", [1, 2])
+    (tmp_path / "sums").mkdir()
+    async with Server(None) as server:
+        prepared = PreparedTask.exact(WAIVER, COHORT, dimension=2)
+        task = await server.add_task("t", prepared, sessions=2)
+
+        async def give():
+            async with Client(
+                server.connection("b"), task="t", floors=WAIVER, cohort=PAIR
+            ) as other:
+                for _ in range(2):
+                    given = await other.contribute([10, 20])
+                    if given.session_number == 1:
+                        # Of the second session there is nothing at first.
+                        await waits.began.wait()
+                        np.save(tmp_path / "x-2.npy", [3, 4])
+
+        async def receive():
+            return [each.values.tolist() async for each in task.sums()]
+
+        serving = command._serve(
+            SimpleNamespace(client=SimpleNamespace(sessions=1, task="t")),
+            FileInput(tmp_path / "x-{session}.npy", state_dir=tmp_path / "state"),
+            command._Files(SessionPath(tmp_path / "sums" / "{session}.npy"), None),
+            Output(as_json=True),
+            accept_restored=False,
+            renewal=None,
+        )
+        async with asyncio.timeout(60):
+            outcome, _, sums = await asyncio.gather(
+                serving, give(), receive(), return_exceptions=True
+            )
+    logger.removeHandler(waits)
+    assert isinstance(outcome, ServiceError)
+    assert outcome.code is ErrorCode.TASK_OVER
+    assert sums == [[11, 22], [13, 24]]
+    for number, total in enumerate(sums, 1):
+        assert np.load(tmp_path / "sums" / f"{number}.npy").tolist() == total
+    assert "x-2.npy" in waits.said[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--service", "--input", "x.npy"], "every session would spend budget"),
+        (["--input", "x.npy", "--renew-exec", "true"], "goes with --service"),
+    ],
+)
+def test_what_makes_no_service_is_said_at_once(words, complaint, tmp_path, capsys):
+    config = tmp_path / "client.toml"
+    config.write_text(
+        '[client]\nserver = "127.0.0.1:1"\ntask = "t"\n'
+        '[tls]\nca = "a"\ncertificate = "b"\nkey = "c"\n'
+        "[policy]\nrequire_noise = false\n"
+    )
+    assert main(["client", "--config", str(config), *words]) in {2, 72}
+    assert complaint in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,50 @@
+"""What a signal asks of an aggregator, and what it says of a budget that gets short."""
+
+import asyncio
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from secagg.server import views
+from secagg.server.service import _Ending
+from secagg.server.service_manager import ServiceManager
+from secagg.server.task_facts import TaskFacts
+from secagg.server.views import short_of_budget
+
+
+async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_somebody_listens():
+    before = signal.getsignal(signal.SIGUSR1)
+    ending = _Ending(ServiceManager())
+    with ending.on_signal():
+        signal.raise_signal(signal.SIGUSR1)
+        async with asyncio.timeout(10):
+            await ending.asked.wait()
+        assert not ending.hurried.is_set()
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
+@pytest.mark.parametrize(
+    ("spent", "sums", "short"),
+    [
+        (0, 0, None),
+        (3, 3, None),
+        (4, 4, None),  # all there: what is left is nobody's concern
+        (3, 1, None),  # two have failed, three are missing, and three are left
+        (4, 3, (2, 2)),
+        (6, 3, (0, 2)),
+        (9, 3, (0, 2)),
+    ],
+)
+def test_a_budget_is_short_when_missing_sums_take_what_was_planned_for_faults(
+    monkeypatch, spent, sums, short
+):
+    budget = SimpleNamespace(sessions=6, steps=4, spare=2)
+    monkeypatch.setattr(views, "_noised", lambda _: SimpleNamespace(budget=budget))
+    tally = SimpleNamespace(spent=spent, facts=TaskFacts(sums=sums).encode())
+    assert short_of_budget(SimpleNamespace(tally=tally)) == short
+
+
+def test_a_task_without_noise_has_no_budget(monkeypatch):
+    monkeypatch.setattr(views, "_noised", lambda _: None)
+    assert short_of_budget(SimpleNamespace()) is None
