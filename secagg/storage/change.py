@@ -8,6 +8,7 @@ from enum import StrEnum, unique
 from typing import Final
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
+from secagg.primitives.entropy import Entropy
 from secagg.storage.charges import Charge, ChargeState, Settlement
 
 __all__ = [
@@ -26,18 +27,24 @@ __all__ = [
     "SecondRecordError",
     "SessionsSpentError",
     "StaleLeaseError",
+    "numbers_passed_over",
 ]
 
 MAX_KIND: Final = (1 << 16) - 1
 """Kinds are written as u16."""
 
 FORGOTTEN_NUMBERS: Final = 100_000
-"""Session numbers that a server's book passes over when it was put back and accepted.
+"""As many sessions at least may have been forgotten by a book that was put back."""
 
-As many sessions may have been forgotten.  Clients that have seen their numbers refuse
-to see them again, and would wait until the server has run through them; and files of
-their sums have these names.
-"""
+
+def numbers_passed_over(entropy: Entropy) -> int:
+    """Return how many session numbers a server's book that was put back leaves out.
+
+    Clients that have seen a number refuse to see it again, and would wait until the
+    server has run through all of these; and files of sums have them in their names.
+    It is drawn: the same backup may be put back twice.
+    """
+    return FORGOTTEN_NUMBERS + int.from_bytes(entropy.token(4), "big")
 
 
 @unique

@@ -33,7 +33,11 @@ import asyncpg
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.storage.book import StateDamagedError
-from secagg.storage.postgres_changes import count_commit, mark_restored
+from secagg.storage.postgres_changes import (
+    count_commit,
+    mark_restored,
+    pass_over_numbers,
+)
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_migrations import SCHEMA, migrate, refuse_other_schema
 from secagg.storage.postgres_sharing import (
@@ -342,6 +346,7 @@ class PostgresLink:
                     "UPDATE book SET book_id = $1", entropy.token(BOOK_ID_BYTES)
                 )
                 await mark_restored(database, everything=True)
+                await pass_over_numbers(database, entropy)
                 await count_commit(database)
         else:
             if self._mark is not None:

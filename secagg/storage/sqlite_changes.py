@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 from secagg.enrolment.revocation import refuse_older
 from secagg.errors import InternalError
+from secagg.primitives.entropy import Entropy
 from secagg.profiles import Trust
 from secagg.storage.book import unknown_session
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
-    FORGOTTEN_NUMBERS,
     Behind,
     Change,
     Committed,
@@ -27,6 +27,7 @@ from secagg.storage.change import (
     Role,
     SecondRecordError,
     SessionsSpentError,
+    numbers_passed_over,
 )
 from secagg.storage.charges import (
     Charge,
@@ -381,16 +382,17 @@ def purge_receipts(
     return tuple(row.key for row in rows)
 
 
-def mark_restored(database: sqlite3.Connection) -> None:
+def mark_restored(database: sqlite3.Connection, entropy: Entropy) -> None:
     """Note of every open session that it comes from a state that was put back.
 
-    A server goes on with numbers that nobody has seen (`FORGOTTEN_NUMBERS`), in tasks
-    that are forgotten as a whole too: a tally of no task says where new ones begin.
+    A server goes on with session numbers that nobody has seen, in tasks that are
+    forgotten as a whole, too: the tally of no task says where new ones begin.
     """
     for session in tuple(SESSIONS.find(database, "ended IS NULL")):
         SESSIONS.put(database, dataclasses.replace(session, restored=1))
     role = Role.SERVER.value
+    numbers = numbers_passed_over(entropy)
     TALLIES.put(database, tally_at(database, role, "", ""))
     for tally in tuple(TALLIES.find(database, "role = ?", role)):
-        number = tally.highest_number + FORGOTTEN_NUMBERS
+        number = tally.highest_number + numbers
         TALLIES.put(database, dataclasses.replace(tally, highest_number=number))

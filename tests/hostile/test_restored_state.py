@@ -119,7 +119,7 @@ def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
     # The task goes on with a number of its own, and the session has used its part.
     again, _ = run(server_book=restored)
     number = again.sums[0].descriptor.session_number
-    assert number == 2 + FORGOTTEN_NUMBERS
+    assert number > 2 + FORGOTTEN_NUMBERS
     assert ask(restored.tally(Role.SERVER, TASK_ID)).spent == 2
     assert fates() == [Fate.INCLUDED] * len(everybody)  # from the receipt, too
     ask(restored.close())

@@ -62,9 +62,9 @@ SERVER: Final = "server"
 RESTART_SECONDS: Final = 3.0
 # An operator who sees that nothing comes of a task any more, because too few clients
 # have an input left to give, ends it.
-PATIENCE_SECONDS: Final = 4 * 3600.0
+PATIENCE_SECONDS: Final = 3 * 3600.0
 # Nobody waits for anything as long as this.
-TOO_LONG_SECONDS: Final = 86_400.0
+TOO_LONG_SECONDS: Final = 8 * 3600.0
 # Clocks of machines differ by as much; clients grant more.
 SKEW_SECONDS: Final = 60.0
 # What a client whose owner does nothing meets once, and not again.

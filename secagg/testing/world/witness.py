@@ -196,7 +196,7 @@ class Witness:
         session_id = bytes.fromhex(change.key.rpartition("/")[2])
         self.note(disk.owner, f"disk: {_shown_change(change)} {_short(session_id)}")
         if change.key.startswith(f"{Role.SERVER}/"):
-            self._committed_at_server(session_id, change)
+            self._committed_at_server(session_id, change, disk)
         else:
             self._committed_at_client(disk.owner, session_id, change)
 
@@ -205,7 +205,9 @@ class Witness:
         for journal in self._journals.values():
             journal.is_over = True
 
-    def _committed_at_server(self, session_id: bytes, change: Change) -> None:
+    def _committed_at_server(
+        self, session_id: bytes, change: Change, disk: Disk
+    ) -> None:
         if change.create is not None:
             number = change.create.number
             self._must(
@@ -229,7 +231,8 @@ class Witness:
                         closed not in journal.closed, f"{closed.name} is closed twice"
                     )
                     self._must(
-                        self._is_full(journal, closed)
+                        not disk.is_shared  # whoever is alone goes by its own clock
+                        or self._is_full(journal, closed)
                         or self._now() >= journal.deadline - _TOLERANCE,
                         f"{closed.name} is closed while somebody has time to answer",
                     )

@@ -185,9 +185,9 @@ async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
     book = await open_book(empty, mark=mark, accept_restored=True)
     assert (await book.load("a")).restored
     tally = await book.tally(Role.SERVER, "task")
-    assert tally.highest_number == 1 + FORGOTTEN_NUMBERS
+    assert tally.highest_number > 1 + FORGOTTEN_NUMBERS
     forgotten = await book.tally(Role.SERVER, "later")
-    assert forgotten.highest_number == FORGOTTEN_NUMBERS
+    assert forgotten.highest_number > FORGOTTEN_NUMBERS
     new = NewSession(role=Role.SERVER, task="later", number=2, header=b"header")
     with pytest.raises(NumberTakenError):
         await book.commit(Change(key="later", create=new))

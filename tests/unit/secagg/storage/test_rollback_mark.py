@@ -254,9 +254,9 @@ async def test_a_server_that_was_put_back_uses_no_number_that_clients_may_have_s
     await book.close()
     accepted = await opening(state, mark, accept_restored=True)
     at_server = await accepted.tally(Role.SERVER, "task")
-    assert at_server.highest_number == 5 + FORGOTTEN_NUMBERS
+    assert at_server.highest_number > 5 + FORGOTTEN_NUMBERS
     forgotten = await accepted.tally(Role.SERVER, "a task after the backup")
-    assert forgotten.highest_number == FORGOTTEN_NUMBERS
+    assert forgotten.highest_number > FORGOTTEN_NUMBERS
     # A client does not number sessions: it would wait for those numbers for ever.
     assert (await accepted.tally(Role.CLIENT, "task")).highest_number == 5
     await accepted.close()
