@@ -40,6 +40,8 @@ __all__ = [
     "RENEWAL_FAILED",
     "RENEWAL_RAN",
     "REPORT_LOST",
+    "REVOCATIONS_REFUSED",
+    "REVOCATIONS_RENEWED",
     "REVOKED_REFUSED",
     "REVOKED_RELOADED",
     "ROUND_CLOSED",
@@ -58,6 +60,7 @@ __all__ = [
     "TRANSPORT_LOGGER",
     "TRANSPORT_STARTED",
     "TRANSPORT_STOPPED",
+    "WATCH_FAILED",
     "log_defect",
     "log_event",
 ]
@@ -76,6 +79,8 @@ CLIENT_DROPPED: Final = "client_dropped"
 CLIENT_LEFT_OUT: Final = "client_left_out"
 RECEIPTS_PURGED: Final = "receipts_purged"
 TASK_CHANGED: Final = "task_changed"
+REVOCATIONS_RENEWED: Final = "revocations_renewed"
+REVOCATIONS_REFUSED: Final = "revocations_refused"
 TASK_DIFFERS: Final = "task_differs"
 ADMIN_REFUSED: Final = "admin_refused"
 ENGINE_LOST: Final = "engine_lost"
@@ -104,6 +109,7 @@ KEY_FILE_READABLE: Final = "key_file_readable"
 CERTIFICATE_RENEWED: Final = "certificate_renewed"
 CERTIFICATE_EXPIRES: Final = "certificate_expires"
 CERTIFICATE_REFUSED: Final = "certificate_refused"
+WATCH_FAILED: Final = "watch_failed"
 REVOKED_RELOADED: Final = "revoked_reloaded"
 REVOKED_REFUSED: Final = "revoked_refused"
 

@@ -202,13 +202,7 @@ class _Reading:
     def read_view(self) -> None:
         """Take the roster, or what commits to it, and derive graph and ctx1."""
         parameters, view = self._parameters, self._receipt.view
-        is_drawn = parameters.graph is Graph.K_OUT and bool(self._receipt.sharers)
-        if len(self._receipt.edge_root) != (DIGEST_BYTES if is_drawn else 0):
-            raise _flaw(
-                "nothing covers the edges that were chosen"
-                if is_drawn
-                else "it has an edge root, and nobody chose edges"
-            )
+        self._check_edge_root()
         match view:
             case None:
                 return
@@ -233,6 +227,15 @@ class _Reading:
         # What no client would have shared anything on was agreed by nobody.
         check_ring(parameters, self._graph)
         check_edge_odds(parameters, clients)
+
+    def _check_edge_root(self) -> None:
+        """Check that edges are covered once they were published, and only then."""
+        root, is_drawn = self._receipt.edge_root, self._parameters.graph is Graph.K_OUT
+        if root and (not is_drawn or self._receipt.view is None):
+            raise _flaw("it has an edge root, and nobody chose edges")
+        # Whoever left between the edges and U2 knows the one and not the other.
+        if len(root) != DIGEST_BYTES and (root or (is_drawn and self._receipt.sharers)):
+            raise _flaw("nothing covers the edges that were chosen")
 
     def check_credentials(
         self, enrolment_key: bytes | None, revocations: bytes | None

@@ -177,6 +177,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         payload_path=None if payload_path is None else SessionPath(payload_path),
     )
     if service:
+        renewal = _renewal(renew_before, renew_exec)
         given = asyncio.run(
             _serve(
                 settings,
@@ -184,7 +185,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
                 files,
                 output,
                 accept_restored=accept_restored,
-                renewal=_renewal(renew_before, renew_exec),
+                renewal=renewal,
             )
         )
         output.result({"sessions_given": given})
@@ -401,6 +402,7 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
 
 def _renewal(days: int, command: str | None) -> "Renewal | None":
     """Return what has certificates fetched, if somebody said how."""
+    import shlex
     from datetime import timedelta
     from functools import partial
 
@@ -408,7 +410,13 @@ def _renewal(days: int, command: str | None) -> "Renewal | None":
 
     if command is None:
         return None
-    return Renewal(timedelta(days=days), partial(run_command, command))
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise typer.BadParameter(f"--renew-exec: {error}") from None
+    if not words:
+        raise typer.BadParameter("--renew-exec names no program")
+    return Renewal(timedelta(days=days), partial(run_command, words))
 
 
 def _write_given(given: "Contribution", files: _Files, output: Output) -> None:

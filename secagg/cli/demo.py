@@ -95,8 +95,8 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     from secagg.cli.demo_view import DemoLines
     from secagg.demo.cohort import Loss
     from secagg.demo.director import run_demo
-    from secagg.demo.layout import client_name
     from secagg.demo.settings_file import DemoPlan
+    from secagg.run_folder import client_name
     from secagg.storage.directories import new_directory
 
     output = Output(as_json=as_json)

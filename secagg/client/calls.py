@@ -41,7 +41,7 @@ from secagg.wire.calls import (
 )
 from secagg.wire.limits import MAX_CHUNK_BYTES
 
-__all__ = ["ClientCalls", "repeated"]
+__all__ = ["PATIENT_TELL_SECONDS", "TELL_SECONDS", "ClientCalls", "repeated"]
 
 RETRYABLE: Final = frozenset(
     {
@@ -126,9 +126,8 @@ class ClientCalls:
         entropy: Source of jitter.
         workers: Threads that hash what was fetched.
         watch: Wait on a stream; poll where that fails.  False always polls.
-        on_unreachable: Told why calls do not get through, at most every
-            `TELL_SECONDS`, or `PATIENT_TELL_SECONDS` by whoever waits for ever; must
-            not block.
+        on_unreachable: Told why calls do not get through; must not block.
+        tell_seconds: How often at most.
 
     Attributes:
         has_been_answered: Whether any call was.
@@ -144,6 +143,7 @@ class ClientCalls:
         *,
         watch: bool,
         on_unreachable: Callable[[ServiceError], None] = lambda _: None,
+        tell_seconds: float = TELL_SECONDS,
     ) -> None:
         self._connection = connection
         self._clock = clock
@@ -151,6 +151,7 @@ class ClientCalls:
         self._workers = workers
         self._watch = watch
         self._on_unreachable = on_unreachable
+        self._tell_seconds = tell_seconds
         self._open_stream: _OpenStream | None = None
         self._has_tried_again = False
         self._told = float("-inf")
@@ -167,8 +168,7 @@ class ClientCalls:
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """
-        is_patient = math.isinf(deadline)
-        backoff = Backoff(self._entropy, is_patient=is_patient)
+        backoff = Backoff(self._entropy, is_patient=math.isinf(deadline))
         reason = "it did not answer"
         while True:
             try:
@@ -183,7 +183,7 @@ class ClientCalls:
                     raise
                 reason = str(error)
                 self._has_tried_again = True
-                self._tell(error, PATIENT_TELL_SECONDS if is_patient else TELL_SECONDS)
+                self._tell(error)
                 await self._sleep(
                     backoff.next_wait(error.retry_after_seconds), deadline, reason
                 )
@@ -430,9 +430,9 @@ class ClientCalls:
                         )
         on_chunk(len(packed))
 
-    def _tell(self, error: ServiceError, every_seconds: float) -> None:
-        now = self._clock.now()
-        if error.code is ErrorCode.UNREACHABLE and now >= self._told + every_seconds:
+    def _tell(self, error: ServiceError) -> None:
+        now, again = self._clock.now(), self._told + self._tell_seconds
+        if error.code is ErrorCode.UNREACHABLE and now >= again:
             self._told = now
             self._on_unreachable(error)
 

@@ -8,9 +8,9 @@ Rule 3: a list is fetched once, not for every session that names it.
 Rule 4: a credential that was renewed for the same key is taken with the next offer.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ from secagg.errors import SecAggError
 from secagg.profiles import Trust
 from secagg.protocol.membership import Membership
 from secagg.storage.book import Book
+from secagg.transport.certificate_expiry import Expiry, ExpiryWarnings
 
 __all__ = ["ClientEnrolment", "EnrolledClient", "load_enrolled"]
 
@@ -66,17 +67,21 @@ def load_enrolled(
         SecAggError: BAD_SETTINGS for a key that is none; BAD_CREDENTIAL or
             BAD_ENCODING, naming the file and what to do.
     """
-    days = files.max_revocation_days
+    days, warnings = files.max_revocation_days, ExpiryWarnings()
 
     def load() -> ClientIdentity:
-        return ClientIdentity.load(
+        now = datetime.now(UTC)
+        found = ClientIdentity.load(
             seed=files.seed,
             credential=files.credential,
             enrolment_key=parse_key(files.enrolment_key),
             trust_domain=trust_domain,
             name=name,
-            now=int(time.time()),
+            now=int(now.timestamp()),
         )
+        end = datetime.fromtimestamp(found.issued.credential.not_after, UTC)
+        warnings.say(Expiry("own", files.credential, end), now)
+        return found
 
     return EnrolledClient(
         load(), None if days is None else days * _SECONDS_PER_DAY, reload=load

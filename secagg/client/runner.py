@@ -21,7 +21,7 @@ from typing import Final
 from secagg import telemetry
 from secagg.client.after_error import Reach
 from secagg.client.budget import check_budget
-from secagg.client.calls import ClientCalls
+from secagg.client.calls import PATIENT_TELL_SECONDS, TELL_SECONDS, ClientCalls
 from secagg.client.conductor import (
     ClientParts,
     ClientPhase,
@@ -131,6 +131,9 @@ class ClientRunner:
             self._workers,
             watch=self._settings.watch,
             on_unreachable=self._say_unreachable,
+            tell_seconds=PATIENT_TELL_SECONDS
+            if self._settings.offer_seconds is None
+            else TELL_SECONDS,
         )
         self._parts = ClientParts(
             calls=self._calls,

@@ -18,8 +18,7 @@ Source:
 import asyncio
 import logging
 import os
-import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -81,11 +80,11 @@ class Renewal:
 
 
 async def run_command(
-    command: str, present: TLSIdentity, *, clock: Clock | None = None
+    command: Sequence[str], present: TLSIdentity, *, clock: Clock | None = None
 ) -> int:
     """Run a command that puts renewed files in the place of the present ones.
 
-    It is no shell line.  It finds the paths in its environment, as
+    It finds the paths in its environment, as
     ``SECAGG_TLS_CERTIFICATE``, ``SECAGG_TLS_KEY`` and ``SECAGG_TLS_CA``.
 
     Args:
@@ -105,7 +104,7 @@ async def run_command(
     }
     try:
         process = await asyncio.create_subprocess_exec(
-            *shlex.split(command),
+            *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,  # ours is for results
             env=environment,

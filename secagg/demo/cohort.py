@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from secagg.child_process import Child, start_child
-from secagg.demo.layout import DemoLayout, client_name
+from secagg.demo.layout import DemoLayout
 from secagg.demo.settings_file import DemoPlan
 from secagg.errors import ErrorCode, ServiceError
+from secagg.run_folder import client_name
 
 __all__ = ["Cohort", "Loss"]
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from secagg.child_process import Child, start_child
 from secagg.demo.cohort import Cohort, Loss
 from secagg.demo.digits import Shard, deal_out, save_shard
-from secagg.demo.layout import DemoLayout, client_name
+from secagg.demo.layout import DemoLayout
 from secagg.demo.reference_runs import (
     central_gaussian_accuracies,
     nonprivate_accuracies,
@@ -27,8 +27,6 @@ from secagg.demo.reference_runs import (
 from secagg.demo.settings_file import DemoPlan, write_server_settings
 from secagg.demo.sum_check import SessionCheck, check_session
 from secagg.distributed_dp import Plan, PrivacyReport, central_gaussian_variance
-from secagg.enrolment.development import DevelopmentEnrolment
-from secagg.enrolment.keys import key_text
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -38,9 +36,9 @@ from secagg.errors import (
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.entropy import SystemEntropy
 from secagg.profiles import Profile
+from secagg.run_folder import client_name
 from secagg.server.program import plan_task
 from secagg.server.task_setup import plan_noise
-from secagg.transport.certificates import Authority
 
 __all__ = ["DemoResult", "DemoView", "run_demo"]
 
@@ -292,22 +290,11 @@ def _prepare_files(layout: DemoLayout, shards: Sequence[Shard]) -> str:
     Returns:
         The enrolment key, as people write it.
     """
-    authority = Authority.create()
-    authority.issued().write(layout.pki, "ca")
-    authority.issue_server("aggregator", ["127.0.0.1"]).write(layout.pki, "server")
-    for number, shard in enumerate(shards, start=1):
-        name = client_name(number)
-        authority.issue_client(name).write(layout.pki, name)
+    names = [client_name(number) for number in range(1, len(shards) + 1)]
+    for name, shard in zip(names, shards, strict=True):
         layout.shard(name).parent.mkdir(parents=True)
         save_shard(shard, layout.shard(name))
-    _, key = DevelopmentEnrolment.create(
-        layout.enrolment.directory,
-        trust_domain=authority.trust_domain,
-        names=(client_name(number) for number in range(1, len(shards) + 1)),
-        now=int(time.time()),
-        entropy=SystemEntropy(),
-    )
-    return key_text(key)
+    return layout.enrol(names, layout.issue_certificates(names))
 
 
 def _references(

@@ -10,38 +10,16 @@ Rule 2: the audit files exist for the demo's arithmetic check only.  A client wr
 from dataclasses import dataclass
 from pathlib import Path
 
-from secagg.enrolment.development import DevelopmentEnrolment
+from secagg.run_folder import RunFolder
 
-__all__ = ["TASK_ID", "DemoLayout", "client_name"]
+__all__ = ["TASK_ID", "DemoLayout"]
 
 TASK_ID = "digits"
 
 
-def client_name(number: int) -> str:
-    """Return the identity of a client, counted from 1."""
-    return f"client-{number}"
-
-
 @dataclass(frozen=True, slots=True)
-class DemoLayout:
+class DemoLayout(RunFolder):
     """The directory of one run."""
-
-    root: Path
-
-    @property
-    def pki(self) -> Path:
-        """Certificates of everybody."""
-        return self.root / "pki"
-
-    @property
-    def enrolment(self) -> DevelopmentEnrolment:
-        """The issuer and everybody's identity."""
-        return DevelopmentEnrolment(self.pki)
-
-    @property
-    def server_settings(self) -> Path:
-        """The aggregator's settings file."""
-        return self.root / "server.toml"
 
     @property
     def server_state(self) -> Path:
@@ -68,10 +46,6 @@ class DemoLayout:
     def client_state(self, name: str) -> Path:
         """A client's records."""
         return self.root / "clients" / name / "state"
-
-    def log(self, name: str) -> Path:
-        """Standard error of a process."""
-        return self.root / "logs" / f"{name}.log"
 
     def layers(self, name: str, session_number: int) -> Path:
         """Seeds of the noise that a client may have given away, for the same check."""

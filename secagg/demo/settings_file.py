@@ -8,21 +8,13 @@ from secagg.demo.layout import TASK_ID, DemoLayout
 from secagg.demo.softmax_model import DIMENSION, L2_CLIP
 from secagg.parameters import Graph
 from secagg.profiles import Profile
+from secagg.run_folder import SETTINGS_HEAD
 
 __all__ = ["DemoPlan", "write_server_settings"]
 
 _TEMPLATE: Final = """\
 # Written by `secagg demo`; the same kind of file as deploy/config/server.full.toml.
-[server]
-listen = "127.0.0.1:0"
-state_dir = "server-state"
-output_dir = "released"
-
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/server.pem"
-key = "pki/server.key"
-
+{head}
 [task]
 id = "{task}"
 sessions = {steps}
@@ -116,6 +108,7 @@ def write_server_settings(
     """
     layout.server_settings.write_text(
         _TEMPLATE.format(
+            head=SETTINGS_HEAD,
             task=TASK_ID,
             steps=planned.steps,
             profile=planned.profile.label,

@@ -12,13 +12,14 @@ from typing import Any, Final
 import numpy as np
 
 from secagg.demo.digits import Shard
-from secagg.demo.layout import DemoLayout, client_name
+from secagg.demo.layout import DemoLayout
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.distributed_dp import subtract_layers
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import add_into, reduce_in_place, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.outputs import NoiseRemoval
+from secagg.run_folder import client_name
 
 __all__ = ["SessionCheck", "check_session"]
 

@@ -35,9 +35,10 @@ from secagg import (
     TLSIdentity,
 )
 from secagg.child_process import say
-from secagg.load.layout import TASK_ID, LoadLayout, client_name
+from secagg.load.layout import TASK_ID, LoadLayout
 from secagg.load.plan import LoadPlan
 from secagg.load.vectors import vector_of
+from secagg.run_folder import client_name
 
 __all__ = ["main"]
 

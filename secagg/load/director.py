@@ -21,16 +21,13 @@ from typing import Any, Final
 import numpy as np
 
 from secagg.child_process import Child, start_child
-from secagg.enrolment.development import DevelopmentEnrolment
-from secagg.enrolment.keys import key_text
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
-from secagg.load.layout import LoadLayout, client_name
+from secagg.load.layout import LoadLayout
 from secagg.load.machine import CLIENTS_PER_PROCESS, Machine, check_machine
 from secagg.load.plan import LoadPlan, write_server_settings
 from secagg.load.vectors import expected_sum
 from secagg.messages import Round
-from secagg.primitives.entropy import SystemEntropy
-from secagg.transport.certificates import Authority
+from secagg.run_folder import client_name
 from secagg.wire.calls import CALLS
 
 __all__ = ["ALLOCATOR", "CallTraffic", "ClosedRound", "LoadResult", "run_load"]
@@ -431,18 +428,5 @@ def _make_files(layout: LoadLayout, planned: LoadPlan) -> str:
         The enrolment key, as people write it; empty without credentials.
     """
     names = [client_name(number) for number in range(1, planned.clients + 1)]
-    authority = Authority.create()
-    authority.issued().write(layout.pki, "ca")
-    authority.issue_server("aggregator", ["127.0.0.1"]).write(layout.pki, "server")
-    for name in names:
-        authority.issue_client(name).write(layout.pki, name)
-    if not planned.profile.has_identities:
-        return ""
-    _, key = DevelopmentEnrolment.create(
-        layout.enrolment.directory,
-        trust_domain=authority.trust_domain,
-        names=names,
-        now=int(time.time()),
-        entropy=SystemEntropy(),
-    )
-    return key_text(key)
+    authority = layout.issue_certificates(names)
+    return layout.enrol(names, authority) if planned.profile.has_identities else ""

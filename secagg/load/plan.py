@@ -8,6 +8,7 @@ from secagg.load.layout import TASK_ID, LoadLayout
 from secagg.parameters import Graph
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy
 from secagg.profiles import Profile
+from secagg.run_folder import SETTINGS_HEAD
 
 __all__ = ["LoadPlan", "write_server_settings"]
 
@@ -16,16 +17,7 @@ _JOIN_SECONDS: Final = 600
 
 _TEMPLATE: Final = """\
 # Written by `secagg load`; the same kind of file as deploy/config/server.full.toml.
-[server]
-listen = "127.0.0.1:0"
-state_dir = "server-state"
-rollback_mark = "server-mark"
-output_dir = "released"
-
-[tls]
-ca = "pki/ca.pem"
-certificate = "pki/server.pem"
-key = "pki/server.key"
+{head}rollback_mark = "server-mark"
 
 [task]
 id = "{task}"
@@ -130,6 +122,7 @@ def write_server_settings(
     """
     layout.server_settings.write_text(
         _TEMPLATE.format(
+            head=SETTINGS_HEAD,
             task=TASK_ID,
             profile=planned.profile.label,
             dimension=planned.dimension,

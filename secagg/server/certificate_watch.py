@@ -7,16 +7,20 @@ Rule 2: a certificate that was taken back is refused with its next call, its ope
 Rule 3: what expires soon is said while there is time.
 """
 
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
 from secagg.runtime.clock import Clock
+from secagg.telemetry import TRANSPORT_LOGGER, WATCH_FAILED, log_defect
 from secagg.transport.certificate_expiry import ExpiryWarnings
 from secagg.transport.followed_identity import FollowedIdentity
 from secagg.transport.revoked import RevokedCertificates
 
 __all__ = ["LOOK_EVERY_SECONDS", "CertificateWatch"]
+
+_LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 LOOK_EVERY_SECONDS: Final = 60.0
 
@@ -49,10 +53,16 @@ class CertificateWatch:
         """Look once a minute, for ever."""
         while True:
             await self._clock.sleep_until(self._clock.now() + LOOK_EVERY_SECONDS)
-            self._followed.look()
-            if self._revoked.look():
-                self._on_revoked()
-            self._warn()
+            try:
+                self._look()
+            except Exception:  # noqa: BLE001 - a defect must not end the watch unseen
+                log_defect(_LOG, WATCH_FAILED)
+
+    def _look(self) -> None:
+        if self._revoked.look():
+            self._on_revoked()
+        self._followed.look()
+        self._warn()
 
     def _warn(self) -> None:
         now = datetime.fromtimestamp(self._clock.date(), UTC)

@@ -11,8 +11,8 @@ What is printed is decided by whoever calls.
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from secagg.messages import Round
 from secagg.metrics import Meters
 from secagg.runtime.clock import SystemClock
 from secagg.server.admin_socket import AdminSocket
+from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.server.grpc_server import run_until_signalled
 from secagg.server.operated_server import OperatedServer
 from secagg.server.program import keep_what_is_loaded, server_of
@@ -114,6 +115,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
                     finish=ending.ask,
                 ),
                 watching(server, section, meter, manager=manager) as watched,
+                _following_lists(keeper),
             ):
                 _say_where(watched, tell)
                 with ending.on_signal():
@@ -130,6 +132,24 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
             server.drain()
             await keeper.close()
         return await tasks_view(server.storage.book)
+
+
+@asynccontextmanager
+async def _following_lists(keeper: TaskKeeper) -> AsyncIterator[None]:
+    """Look for newer revocation lists once a minute, until the block is left."""
+    clock = SystemClock()
+
+    async def follow() -> None:
+        while True:
+            await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
+            await keeper.renew_lists()
+
+    following = asyncio.create_task(follow())
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.wait({following})
 
 
 def _say_where(watched: Watched, tell: Callable[[str], None]) -> None:

@@ -34,6 +34,7 @@ from secagg.errors import (
     printable,
 )
 from secagg.messages import MAX_REASON_BYTES
+from secagg.profiles import Trust
 from secagg.runtime.clock import SystemClock
 from secagg.server.operated_server import OperatedServer
 from secagg.server.patience import until
@@ -42,7 +43,11 @@ from secagg.server.sum_files import SumFiles, write_receipt
 from secagg.server.task_folder import folder_of, privacy_folder_of
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_memory import decode_settings, encode_settings, row_of
-from secagg.server.task_setup import PreparedTask, settle_task
+from secagg.server.task_setup import (
+    PreparedTask,
+    published_enrolment,
+    settle_task,
+)
 from secagg.server.views import find_task, short_of_budget, state_of
 from secagg.storage.book import Book
 from secagg.storage.change import Role, SessionsSpentError
@@ -113,6 +118,7 @@ class TaskKeeper:
         self._started = asyncio.Event()
         self._opened: OperatedServer | None = None
         self._failure: asyncio.Future[None] | None = None
+        self._refused_lists: dict[str, str] = {}
 
     async def start(
         self, server: OperatedServer, proposed: Iterable[TaskSettings]
@@ -202,14 +208,9 @@ class TaskKeeper:
             kept = self._kept.pop(task_id, None)
             if kept is not None:
                 await self._end_work(kept)
-            row_now = await self._run_anew(task_id)
-            before = decode_settings(row.task).task.invited
-            after = settings.task.invited
-            if after:  # else everybody is
-                self._server.end_clients(
-                    lambda name: name not in after and (not before or name in before)
-                )
-            return row_now
+            changed = await self._run_anew(task_id)
+            self._show_out(row, changed)
+            return changed
 
     async def pause(
         self, task_id: str, *, reason: str, expect_version: int | None = None
@@ -395,6 +396,8 @@ class TaskKeeper:
         must_run = kept is None or kept.running.is_done
         if is_other and kept is not None:
             await self._end_work(self._kept.pop(task_id))
+        if known is not None:
+            self._show_out(known, row)
         self._tell(f"task {task_id!r}: {row.task.state}, as another server says")
         if is_other or (must_run and row.task.state is TaskState.RUNNING):
             self._server.hold_task(task_id)  # it may have to be planned
@@ -409,12 +412,76 @@ class TaskKeeper:
             case TaskState.RUNNING:
                 self._server.resume_task(task_id)
 
+    # --- the issuer's lists -----------------------------------------------------------
+
+    async def renew_lists(self) -> None:
+        """Take up revocation lists that are newer than those in use.
+
+        A session that gathers its clients ends; one that has its cohort goes on under
+        the list that it began with.
+        """
+        for task_id, kept in tuple(self._kept.items()):
+            used = kept.running.prepared.enrolment
+            if used is None or kept.running.is_done:
+                continue
+            try:
+                async with self._alone(task_id):
+                    if self._kept.get(task_id) is kept:
+                        await self._renew_list(task_id, used.trust)
+            except SecAggError as error:
+                self._fail(error)
+
+    async def _renew_list(self, task_id: str, used: Trust) -> None:
+        row = await find_task(self._book, task_id)
+        try:
+            found = await asyncio.to_thread(
+                published_enrolment, decode_settings(row.task)
+            )
+        except SecAggError as error:
+            self._say_refused_list(task_id, str(error))
+            return
+        number = 0 if found is None else found.trust.revocation_number
+        if number <= used.revocation_number:
+            return
+        self._tell(f"task {task_id!r}: revocation list {number}")
+        telemetry.log_event(
+            _LOG,
+            logging.INFO,
+            telemetry.REVOCATIONS_RENEWED,
+            task=task_id,
+            number=number,
+        )
+        await self._end_work(self._kept.pop(task_id))
+        await self._run_again(row)
+
+    def _say_refused_list(self, task_id: str, reason: str) -> None:
+        """Say once for each reason that a list cannot be used."""
+        if self._refused_lists.get(task_id) != reason:
+            self._refused_lists[task_id] = reason
+            telemetry.log_event(
+                _LOG,
+                logging.ERROR,
+                telemetry.REVOCATIONS_REFUSED,
+                task=task_id,
+                reason=reason,
+                next_step="copy the issuer's newest list again; the one before stays "
+                "in use",
+            )
+
     # --- work -------------------------------------------------------------------------
 
     async def _run_anew(self, task_id: str) -> TaskRow:
         row = await find_task(self._book, task_id)
         await self._run(row)
         return row
+
+    def _show_out(self, before: TaskRow, after: TaskRow) -> None:
+        """End calls and connections of clients that a task does not invite any more."""
+        were, are = (decode_settings(row.task).task.invited for row in (before, after))
+        if are:  # else everybody is
+            self._server.end_clients(
+                lambda name: name not in are and (not were or name in were)
+            )
 
     async def _run_again(self, row: TaskRow) -> None:
         """Run a task of an earlier process; pause it if its files are not there.

@@ -3,8 +3,8 @@
 Rule 1: with a budget, modulus and dimension come from the planner and the noise block
         from `secagg.distributed_dp`; without one, the operator has acknowledged in
         words that sums are exact.
-Rule 2: whose credentials count is read anew at every start: a newer revocation list is
-        no other task.
+Rule 2: whose credentials count is read anew at every start, and when the list changes:
+        a newer revocation list is no other task.
 Rule 3: what is left open in the settings gets the safest value that works: a majority
         as threshold, and no more losses than the survivors allow.  A degree that is
         left open is the smallest that is safe.
@@ -74,6 +74,7 @@ __all__ = [
     "PreparedTask",
     "plan_noise",
     "prepare_task",
+    "published_enrolment",
     "settle_task",
     "spare_sessions",
 ]
@@ -402,7 +403,7 @@ def prepare_task(
         ServiceError: BAD_SETTINGS or INFEASIBLE; names the setting and the nearest
             value that works.  BAD_CREDENTIAL for a revocation list that will not do.
     """
-    payload, enrolment = _read_payload(settings), _published(settings)
+    payload, enrolment = _read_payload(settings), published_enrolment(settings)
     try:
         task = known or _work_out(settings, enrolment)
         parameters = task.parameters
@@ -561,8 +562,16 @@ def spare_sessions(settings: TaskSettings) -> int:
     return -(-task.sessions // _SESSIONS_PER_SPARE) + settings.cohort.colluders
 
 
-def _published(settings: TaskSettings) -> PublishedEnrolment | None:
-    """Return whose credentials count, where the profile asks for any."""
+def published_enrolment(settings: TaskSettings) -> PublishedEnrolment | None:
+    """Return whose credentials count, where the profile asks for any.
+
+    Args:
+        settings: Of the task.
+
+    Raises:
+        SecAggError: BAD_SETTINGS, or BAD_CREDENTIAL or BAD_ENCODING for a revocation
+            list that will not do.
+    """
     section = settings.enrolment
     if not Profile.from_label(settings.task.profile).has_identities:
         return None

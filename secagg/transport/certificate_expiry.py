@@ -38,7 +38,7 @@ class Expiry:
     """When one file of an identity expires.
 
     Attributes:
-        which: "own" certificate, or the "ca" that is trusted.
+        which: "own" certificate or credential, or the "ca" that is trusted.
         path: The file.
         moment: The end of the first of its certificates that ends.
     """
@@ -82,22 +82,29 @@ class ExpiryWarnings:
             identity: What the process uses.
             now: The present by default.
         """
-        now = now or datetime.now(UTC)
         for expiry in expiries_of(identity):
-            level = level_of(expiry.moment, now)
-            before, when = self._said.get(expiry.path, (logging.NOTSET, now))
-            if level <= before and now - when < _SAID_EVERY:
-                continue
-            self._said[expiry.path] = (level, now)
-            if level == logging.NOTSET:
-                continue
-            log_event(
-                _LOG,
-                level,
-                CERTIFICATE_EXPIRES,
-                path=expiry.path,
-                days=max(0, (expiry.moment - now).days),
-                not_valid_after=expiry.moment.isoformat(),
-                next_step="put a new one under the same file name; no restart is "
-                "needed",
-            )
+            self.say(expiry, now or datetime.now(UTC))
+
+    def say(self, expiry: Expiry, now: datetime) -> None:
+        """Log one file that expires soon, unless that was said lately.
+
+        Args:
+            expiry: The file, and its end.
+            now: The present.
+        """
+        level = level_of(expiry.moment, now)
+        before, when = self._said.get(expiry.path, (logging.NOTSET, now))
+        if level <= before and now - when < _SAID_EVERY:
+            return
+        self._said[expiry.path] = (level, now)
+        if level == logging.NOTSET:
+            return
+        log_event(
+            _LOG,
+            level,
+            CERTIFICATE_EXPIRES,
+            path=expiry.path,
+            days=max(0, (expiry.moment - now).days),
+            not_valid_after=expiry.moment.isoformat(),
+            next_step="put a new one under the same file name; no restart is needed",
+        )

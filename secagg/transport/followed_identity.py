@@ -64,16 +64,10 @@ class FollowedIdentity:
     def _take(self) -> None:
         try:
             renewed = self._load()
-        except ServiceError as error:
+        except (ServiceError, OSError) as error:  # the latter: gone while it is read
             if str(error) != self._complaint:
                 self._complaint = str(error)
-                log_event(
-                    _LOG,
-                    logging.WARNING,
-                    CERTIFICATE_REFUSED,
-                    reason=error,
-                    next_step=error.next_step,
-                )
+                log_event(_LOG, logging.WARNING, CERTIFICATE_REFUSED, reason=error)
             return
         self._complaint = ""
         if renewed != self._identity:

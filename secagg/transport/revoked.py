@@ -21,6 +21,7 @@ a session believe about each other is `secagg.enrolment.revocation`.
 import logging
 import string
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -60,8 +61,10 @@ class RevokedCertificates:
         self._path: Final = path
         self._numbers: frozenset[CertificateNumber] = frozenset()
         self._complaint = ""
+        self._read = b""
         if path is not None:
-            self._numbers = read_revoked(path)
+            self._read = _contents(path)
+            self._numbers = _parsed(path, self._read)
 
     def __contains__(self, number: object) -> bool:
         return number in self._numbers
@@ -75,7 +78,11 @@ class RevokedCertificates:
         if self._path is None:
             return False
         try:
-            found = read_revoked(self._path)
+            data = _contents(self._path)
+            if data == self._read:
+                self._complaint = ""
+                return False
+            found = _parsed(self._path, data)
         except ServiceError as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
@@ -87,7 +94,7 @@ class RevokedCertificates:
                     next_step=error.next_step,
                 )
             return False
-        self._complaint = ""
+        self._complaint, self._read = "", data
         new, given_back = found - self._numbers, self._numbers - found
         self._numbers = found
         if new or given_back:
@@ -108,6 +115,10 @@ def read_revoked(path: Path) -> frozenset[CertificateNumber]:
     Raises:
         ServiceError: BAD_CERTIFICATE; it cannot be read, or a line is no such line.
     """
+    return _parsed(path, _contents(path))
+
+
+def _contents(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
@@ -118,6 +129,10 @@ def read_revoked(path: Path) -> frozenset[CertificateNumber]:
         ) from None
     if len(data) > _MAX_BYTES:
         raise _refused(f"{path} is larger than {_MAX_BYTES} bytes", _COPY_AGAIN)
+    return data
+
+
+def _parsed(path: Path, data: bytes) -> frozenset[CertificateNumber]:
     # Whole or not at all: a file that is being copied ends anywhere.
     if data and not data.endswith(b"\n"):
         raise _refused(f"{path} ends in the middle of a line", _COPY_AGAIN)
@@ -154,11 +169,15 @@ def _number(line: str) -> CertificateNumber:
         raise ValueError("it does not begin with a serial number in hexadecimal digits")
     if not issuer.strip():
         raise ValueError("the name of the issuer is missing")
+    return CertificateNumber(_issuer(issuer.strip()), int(digits, 16))
+
+
+@lru_cache(maxsize=64)  # a file has thousands of lines of few issuers
+def _issuer(text: str) -> x509.Name:
     try:
-        name = x509.Name.from_rfc4514_string(issuer.strip())
-    except ValueError:
+        return x509.Name.from_rfc4514_string(text)
+    except (LookupError, TypeError, ValueError):
         raise ValueError("the name of the issuer cannot be read") from None
-    return CertificateNumber(name, int(digits, 16))
 
 
 _COPY_AGAIN: Final = (

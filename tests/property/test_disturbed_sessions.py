@@ -3,28 +3,51 @@
 Clients are lost, restarted, heard twice and out of order; the server is restarted;
 corrupt clients send garbage, complain about anybody and answer anything; a server that
 is not trusted changes what it says.  Whatever comes of it, a sum is exact over U3,
-every honest client ends with a code, and the ledger finds nothing that should not be
-known.
+every honest client ends with a code, the ledger finds nothing that should not be known,
+the receipts of the server and of every honest client hold, and say the same of a sum,
+and where noise is taken back as much is left as was promised.
 """
 
+import json
 from dataclasses import dataclass, field
+from fractions import Fraction
 
-import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from secagg.audit.receipt import Outcome
+from secagg.audit.verifier import Finding, verify_receipt
+from secagg.client.evidence import concluded, seen_at_offer, seen_with
+from secagg.distributed_dp import certify, read_noise_terms, subtract_layers
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Complaint, Envelope, Round, Shares, Upload
+from secagg.messages import (
+    Complaint,
+    Envelope,
+    Quorum,
+    Round,
+    Shares,
+    Survivors,
+    Upload,
+)
+from secagg.primitives.modular import add_into, reduce_in_place, zeros
 from secagg.primitives.share_encoding import SHARE_SIZE
 from secagg.profiles import Profile
 from secagg.protocol import client, server
-from secagg.protocol.events import InputBound, InputReady, Received
+from secagg.protocol.events import InputBound, InputReady, NoisedVector, Received
+from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.rounds import rounds_of
+from secagg.server.session_facts import SessionFacts
 from secagg.simulation.driver import accepting, identity_of
-from secagg.testing.cohorts import one_hot, parameters_for, signing_parameters_for
+from secagg.testing.cohorts import (
+    one_hot,
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+    with_noise,
+)
 from secagg.testing.observed_session import ObservedSession
 
-DIMENSION, MODULUS = 7, 1 << 20
+DIMENSION = 7
 FAULTS = st.sampled_from([ErrorCode.BAD_SHARE_CIPHERTEXT, ErrorCode.SHARE_CONFUSION])
 
 
@@ -64,6 +87,34 @@ def agreeing(draw):
     return signing_parameters_for(clients, dimension=DIMENSION, colluders=corrupt)
 
 
+@st.composite
+def drawing(draw):
+    """Draw a cohort of profile malicious-server-sparse."""
+    clients = draw(st.integers(5, 7), label="clients")
+    degree = draw(st.integers(3, clients - 1), label="degree")
+    corrupt, losses = draw(st.sampled_from([(0, 0), (0, 2), (1, 1), (2, 1)]))
+    if (clients, degree, corrupt) == (5, 3, 2):
+        losses = 0
+    return sparse_parameters_for(
+        clients, dimension=DIMENSION, degree=degree, colluders=corrupt, losses=losses
+    )
+
+
+@st.composite
+def noised(draw):
+    """Draw a cohort that takes back layers of its noise, by the losses it has signed.
+
+    The input of a client is one-hot all the same: what counts is what is subtracted.
+    """
+    cohort = {"dimension": DIMENSION, "colluders": 1}
+    if draw(st.booleans(), label="signed"):
+        plain = signing_parameters_for(7, **cohort)
+    else:
+        fewest = {"threshold": 4, "min_survivors": 5, "min_clients": 5}
+        plain = parameters_for(7, **cohort, **fewest)
+    return with_noise(plain, ladder=2)
+
+
 @dataclass
 class Disturbed(ObservedSession):
     """A session whose server may change a byte of what it says.
@@ -71,9 +122,41 @@ class Disturbed(ObservedSession):
     Attributes:
         changes: By client and round, which byte of the update is changed, from the
             start or from the end, and into what.
+        server_facts: Of which the server makes its receipt.
+        job: What the server has computed, if it came to that.
+        accepted: Of each client, the events that it has accepted.
     """
 
     changes: dict[tuple[int, Round], tuple[int, int]] = field(default_factory=dict)
+    server_facts: SessionFacts = field(init=False)
+    job: ComputeSum | None = field(init=False, default=None)
+    accepted: dict[int, list] = field(init=False, default_factory=dict)
+
+    def __post_init__(self):
+        """Know of the offer."""
+        super().__post_init__()
+        self.server_facts = SessionFacts(self.descriptor, frozenset())
+
+    def step_server(self, event):
+        """Apply an event at the server and note what a receipt is made of."""
+        before = self.server_state
+        outputs = super().step_server(event)
+        if type(before) is not type(self.server_state):
+            self.server_facts.enter(before, self.server_state, outputs, seconds=1.0)
+        return outputs
+
+    def to_client(self, number, event):
+        """Apply an event at a client and note what it has accepted."""
+        was_over = client.is_over(self.clients[number])
+        outputs = super().to_client(number, event)
+        if not was_over and not isinstance(self.clients[number], client.Failed):
+            self.accepted.setdefault(number, []).append(event)
+        return outputs
+
+    def compute_sum(self, job):
+        """Add up the uploads and remove the masks."""
+        self.job = job
+        return super().compute_sum(job)
 
     def fetch(self, number):
         """Return what a client is told."""
@@ -136,7 +219,7 @@ class Play:
         )
         self.session = Disturbed(
             parameters,
-            [one_hot(n, DIMENSION, MODULUS) for n in self.numbers],
+            [given_input(parameters, n) for n in self.numbers],
             corrupt=corrupt,
             garbage={
                 dealer: self.draw(st.frozensets(number, max_size=4), label="garbage to")
@@ -236,16 +319,75 @@ def replayed_server(session):
     return state
 
 
-def exact_sum(numbers):
-    """Return the sum of some clients' inputs."""
-    total = np.zeros(DIMENSION, np.uint64)
+def given_input(parameters, number):
+    """Return the input of a client, in the form that the task asks for."""
+    vector = one_hot(number, parameters.dimension, parameters.modulus)
+    if not parameters.noise_block:
+        return vector
+    return lambda ctx2: NoisedVector(vector, parameters.noise_block, ctx2)
+
+
+def exact_sum(session, numbers):
+    """Return the sum of some clients' inputs, less what was taken back of noise."""
+    parameters = session.parameters
+    total = zeros(parameters.dimension, parameters.modulus)
     for number in numbers:
-        total += one_hot(number, DIMENSION, MODULUS)
-    return (total % MODULUS).tolist()
+        vector = one_hot(number, parameters.dimension, parameters.modulus)
+        add_into(total, vector, parameters.modulus)
+    subtract_layers(total, session.job.noise)
+    return reduce_in_place(total, parameters.modulus).tolist()
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data(), parameters=st.one_of(complete(), ring(), agreeing()))
+def verdict_of(parameters, receipt):
+    """Judge a receipt as anybody can."""
+    tail = parameters.tail
+    return verify_receipt(
+        receipt.encode(),
+        enrolment_key=tail.trust and tail.trust.enrolment_key,
+        read_noise=read_noise_terms,
+        certify=certify,
+    )
+
+
+def receipt_of(session, number, ended):
+    """Return what a client can show of what it has accepted."""
+    accepted = session.accepted.get(number, [])
+    kinds = [e.envelope.kind for e in accepted if isinstance(e, Received)]
+    asks = Quorum if session.parameters.profile.has_identities else Survivors
+    seen = seen_with(seen_at_offer(session.descriptor), session.descriptor, accepted)
+    return concluded(seen, session.descriptor, ended, has_answered=asks in kinds)
+
+
+def check_receipts(play, state):
+    """Verify the server's receipt and those of honest clients, and compare them."""
+    session, parameters = play.session, play.session.parameters
+    of_server = verdict_of(parameters, session.server_facts.audit(state))
+    is_over = isinstance(state, server.Completed)
+    assert (of_server.receipt.outcome is Outcome.RELEASED) == is_over
+    is_signed = parameters.profile.has_identities
+    if is_over:
+        assert of_server.finding is (Finding.AGREED if is_signed else Finding.STATED)
+    if is_over and parameters.noise_layers:
+        noise = session.server_facts.audit(state).certificate
+        stated = {key: json.loads(noise)[key] for key in NOISE}
+        present, required = (Fraction(stated[key]) for key in NOISE)
+        assert present >= required
+    for number in set(play.numbers) - session.corrupt:
+        ended = session.clients[number]
+        if isinstance(ended, client.Completed | client.Failed):
+            shown = verdict_of(parameters, receipt_of(session, number, ended))
+            if shown.receipt.outcome is Outcome.RELEASED:
+                assert shown.survivors == of_server.survivors
+                assert shown.sharers == of_server.sharers
+                assert shown.receipt.sum_hash == of_server.receipt.sum_hash
+
+
+NOISE = ("noise_present", "noise_required")
+COHORTS = (complete(), ring(), agreeing(), drawing(), noised())
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), parameters=st.one_of(*COHORTS))
 def test_a_disturbed_session_gives_the_exact_sum_or_a_typed_end(data, parameters):
     play = Play(data, parameters)
     session = play.session
@@ -255,7 +397,7 @@ def test_a_disturbed_session_gives_the_exact_sum_or_a_typed_end(data, parameters
     assert isinstance(state, server.Completed | server.Failed)
     if isinstance(state, server.Completed):
         summed = [n for n in play.numbers if identity_of(n) in state.survivors]
-        assert session.total.tolist() == exact_sum(summed)
+        assert session.total.tolist() == exact_sum(session, summed)
         assert len(summed) >= parameters.min_survivors
     else:
         assert session.total is None
@@ -266,3 +408,4 @@ def test_a_disturbed_session_gives_the_exact_sum_or_a_typed_end(data, parameters
         if isinstance(ended, client.Completed):
             assert isinstance(state, server.Completed)
             assert identity_of(number) in state.survivors
+    check_receipts(play, state)

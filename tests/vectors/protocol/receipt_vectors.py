@@ -146,6 +146,7 @@ def good(
         judged("too few came", early, "no sum"),
         judged("disputes that a dealer has signed", evident, "agreed"),
         judged("neighbours were drawn", released(sparse), "agreed"),
+        judged("over once neighbours were drawn", drawn_in_vain(sparse), "no sum"),
         judged(
             "noise was taken back",
             certified(layered, [6, 5]),
@@ -165,6 +166,11 @@ def good(
             noise_in(both),
         ),
     ]
+
+
+def drawn_in_vain(run: Run) -> Receipt:
+    whole = replace(released(run), sharers=b"", survivors=b"", quorum=b"")
+    return aborted(whole, ref.U2_TOO_SMALL)
 
 
 def bad_encodings(whole: Receipt) -> dict[str, bytes]:
@@ -207,6 +213,12 @@ def lying(layered: Run, sparse: Run) -> list[dict[str, Any]]:
     ]
     for name, root in (("no edge root", b""), ("a short edge root", bytes(31))):
         rows.append(judged(name, replace(drawn, edge_root=root), "view"))
+    early = drawn_in_vain(sparse)
+    for name, receipt in (
+        ("an edge root without a roster", replace(early, form=NOTHING, roster=b"")),
+        ("a short edge root before U2", replace(early, edge_root=bytes(31))),
+    ):
+        rows.append(judged(name, receipt, "view"))
     other = replace(drawn, edge_root=bytes(32))
     rows.append(judged("another edge root", other, "quorum"))
     named = "signed by all, at a size at which the odds are too large"

@@ -177,8 +177,10 @@ class Verifier:
 
     def _view(self, receipt: Receipt, view: View) -> None:
         rules = view.offer.parameters
-        chosen = 32 if view.is_sparse and receipt.sharers else 0
-        if len(receipt.edge_root) != chosen:
+        possible = {32} if receipt.sharers else {0, 32}
+        if not view.is_sparse or receipt.form == NOTHING:
+            possible = {0}
+        if len(receipt.edge_root) not in possible:
             raise Refused(BAD_ENCODING)
         if receipt.form == NOTHING:
             return

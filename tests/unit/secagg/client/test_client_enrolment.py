@@ -1,15 +1,25 @@
 """What a client makes of the enrolment that an offer names, over its own book."""
 
 import dataclasses
+import time
 
 import pytest
 
-from secagg.client.enrolment import EnrolledClient
+from secagg.client.enrolment import ClientEnrolment, EnrolledClient, load_enrolled
 from secagg.enrolment.credential import Credential, IssuedCredential
-from secagg.enrolment.identity_files import ClientIdentity
+from secagg.enrolment.identity_files import (
+    CREDENTIAL,
+    IDENTITY_SEED,
+    ClientIdentity,
+    new_identity,
+    write_credential,
+)
+from secagg.enrolment.issuer import Issuer
+from secagg.enrolment.keys import key_text
 from secagg.enrolment.revocation import RevocationList
 from secagg.enrolment.rules import check_credential
 from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.primitives.entropy import SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
 from secagg.profiles import Trust
@@ -85,6 +95,52 @@ async def test_an_offer_gives_the_rules_of_its_session(book):
     assert found.revoked == {3, 9}
     check_credential(OWN, found, identity="phone-7", verified=ENROLMENT.verified)
     assert await seen(book) == trusting(revocations(2, 3, 9))
+
+
+async def test_a_renewed_credential_is_taken_with_the_next_offer(
+    book, tmp_path, caplog
+):
+    issuer = tmp_path / "issuer"
+    key = Issuer.create(issuer, trust_domain=DOMAIN, entropy=SystemEntropy())
+    now = int(time.time())
+    request = new_identity(
+        tmp_path / "id",
+        trust_domain=DOMAIN,
+        name="phone-7",
+        now=now,
+        entropy=SystemEntropy(),
+    )
+    path = tmp_path / "id" / CREDENTIAL
+
+    def renew(days):
+        with Issuer.open(issuer) as opened:
+            issued = opened.sign(request, now=now, days=days)
+        write_credential(path, issued)
+        return issued.credential.serial
+
+    renew(5)
+    files = ClientEnrolment(
+        seed=tmp_path / "id" / IDENTITY_SEED,
+        credential=path,
+        enrolment_key=key_text(key),
+    )
+    enrolment = load_enrolled(files, name="phone-7", trust_domain=DOMAIN)
+    assert [r.levelname for r in caplog.records] == ["ERROR"]  # it ends this week
+
+    async def serial():
+        trust = Trust(DOMAIN, key)
+        await enrolment.judge(trust, book)
+        place = await enrolment.membership(trust, b"", now=now, book=book)
+        return place.credential.serial
+
+    newest = renew(90)
+    assert await serial() == newest
+    whole = path.read_bytes()
+    path.write_bytes(whole[:50])
+    assert await serial() == newest
+    path.unlink()
+    assert await serial() == newest
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from secagg.messages import Delivery, Envelope, Released, Roster, Survivors
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
+from secagg.runtime.clock import finish_before
 from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
 from secagg.storage.change import Role
@@ -359,6 +360,32 @@ def test_whoever_cannot_reach_the_aggregator_says_so_every_few_seconds():
     assert all(5.0 <= gap <= 17.5 for gap in gaps)
     assert len(told) >= 120 / 17.5
     assert {reason for _, reason in told} == {"nothing listens there. Start it."}
+
+
+def test_a_client_that_waits_for_ever_says_every_ten_minutes_that_nobody_answers():
+    told = []
+
+    async def main(clock):
+        async def refuse(*_):
+            raise ServiceError("nothing listens there", code=ErrorCode.UNREACHABLE)
+
+        runner = ClientRunner(
+            "c1",
+            InMemoryConnection(ScriptedService({GetOffer: refuse}), "c1"),
+            inline_book(),
+            policy=LENIENT_POLICY,
+            judge=accept_every_offer,
+            make_input=None,
+            settings=ClientSettings(offer_seconds=None),
+            clock=clock,
+            workers=Workers(general=InlineExecutor()),
+            on_progress=lambda each: told.append(each.phase),
+        )
+        with pytest.raises(TimeoutError):
+            await finish_before(clock, clock.now() + 7200, runner.run_session("t"))
+
+    manual_clock.run(main)
+    assert 7 <= told.count(ClientPhase.UNREACHABLE) <= 13
 
 
 def test_nobody_waits_for_an_offer_for_ever_unless_asked_to():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from secagg.client.backoff import PATIENT_LONGEST_SECONDS, Backoff
-from secagg.client.calls import ClientCalls
+from secagg.client.calls import PATIENT_TELL_SECONDS, ClientCalls
 from secagg.client.service import ClientService, Renewal, run_command
 from secagg.errors import (
     ErrorCode,
@@ -216,7 +216,7 @@ def test_renewal_begins_in_time_and_goes_on_until_there_is_a_new_one(caplog):
     assert events == [("renewal_failed", "WARNING")] * 2 + [("renewal_ran", "INFO")]
 
 
-async def test_the_command_finds_the_paths_and_is_no_shell_line(tmp_path):
+async def test_the_command_finds_the_paths_and_has_a_limit(tmp_path):
     script = tmp_path / "fetch.py"
     script.write_text(
         "import os, pathlib, sys\n"
@@ -228,12 +228,12 @@ async def test_the_command_finds_the_paths_and_is_no_shell_line(tmp_path):
     files = TLSFiles(tmp_path / "c.pem", tmp_path / "c.key", tmp_path / "ca.pem")
     present = SimpleNamespace(files=files)
     target = tmp_path / "a;b"
-    command = f"{sys.executable} {script} '{target}'"
+    command = [sys.executable, str(script), str(target)]
     assert await run_command(command, present) == 7
     paths = [str(files.certificate), str(files.private_key), str(files.authority)]
     assert target.read_text().split() == paths
-    assert await run_command("/nowhere/to/be/found", present) == 127
-    hanging = f"{sys.executable} -c 'import time; time.sleep(600)'"
+    assert await run_command(["/nowhere/to/be/found"], present) == 127
+    hanging = [sys.executable, "-c", "import time; time.sleep(600)"]
     assert await run_command(hanging, present, clock=Impatient()) == 124
 
 
@@ -253,6 +253,7 @@ def test_a_wait_without_end_for_an_offer_is_patient_and_quiet():
             Workers(general=InlineExecutor()),
             watch=False,
             on_unreachable=lambda _: told.append(clock.now()),
+            tell_seconds=PATIENT_TELL_SECONDS,
         )
         offer = calls.next_offer("t", after_session=0, deadline=float("inf"))
         with pytest.raises(TimeoutError):

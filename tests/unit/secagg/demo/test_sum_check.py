@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 
 from secagg.demo.digits import Shard
-from secagg.demo.layout import DemoLayout, client_name
+from secagg.demo.layout import DemoLayout
 from secagg.demo.softmax_model import SoftmaxModel
 from secagg.demo.sum_check import check_session
 from secagg.primitives.modular import word_dtype
+from secagg.run_folder import client_name
 from secagg.storage.vector_files import write_vector
 from secagg.testing.cohorts import parameters_for
 

@@ -17,12 +17,13 @@ from secagg.load.director import (
     _Direction,
     _mean_traffic,
 )
-from secagg.load.layout import LoadLayout, client_name
+from secagg.load.layout import LoadLayout
 from secagg.load.machine import Machine, check_machine
 from secagg.load.plan import LoadPlan, write_server_settings
 from secagg.load.vectors import expected_sum, vector_of
 from secagg.parameters import Graph
 from secagg.profiles import Profile
+from secagg.run_folder import client_name
 from secagg.storage.vector_files import write_vector
 
 PLAN = LoadPlan(clients=20, dimension=30, degree=4, lost=3, round_seconds=5)

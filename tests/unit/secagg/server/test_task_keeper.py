@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -13,9 +14,13 @@ import pytest
 
 from secagg.client.client import Client
 from secagg.config import load_task_settings
+from secagg.config.task import EnrolmentSection
+from secagg.enrolment.issuer import Issuer
+from secagg.enrolment.keys import key_text
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import MAX_CLIENTS
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
+from secagg.primitives.entropy import SystemEntropy
 from secagg.server.admin_channel import (
     MAX_MESSAGE_BYTES,
     NoAdminSocketError,
@@ -28,6 +33,7 @@ from secagg.server.admin_socket import AdminSocket
 from secagg.server.operated_server import OperatedServer
 from secagg.server.task_folder import folder_of
 from secagg.server.task_keeper import TaskKeeper
+from secagg.server.task_memory import encode_settings
 from secagg.server.task_setup import prepare_task
 from secagg.server.views import find_task, tasks_view
 from secagg.storage.book_reader import reading
@@ -276,6 +282,66 @@ async def test_a_file_that_says_something_else_changes_nothing_until_it_is_appli
         shown = await world.ask("task.apply", settings=longer.document(), origin="f")
         assert (shown["sums_wanted"], shown["version"]) == (5, 2)
         await world.both_give("t")
+
+
+async def test_who_is_shown_out_at_one_server_of_a_book_is_at_all(world):
+    async with world.running(world.settings(invited=("a", "b", "c"))):
+        shown_out = []
+        world.server.end_clients = lambda is_unwelcome: shown_out.extend(
+            filter(is_unwelcome, "abcd")
+        )
+        book = world.server.storage.book
+        row = await find_task(book, "t")
+        settings = encode_settings(world.settings(invited=("a", "b")))
+        elsewhere = replace(row.task, settings=settings)
+        assert await book.put_task(elsewhere, expect_version=row.version)
+        await world.keeper._follow()
+        assert shown_out == ["c"]
+
+
+async def test_a_newer_revocation_list_is_taken_up_without_a_restart(world, caplog):
+    issuer, path = world.directory / "issuer", world.directory / "list.bin"
+    key = Issuer.create(issuer, trust_domain="example.org", entropy=SystemEntropy())
+
+    def publish():
+        with Issuer.open(issuer) as opened:
+            path.write_bytes(opened.revoke((), now=int(time.time())).encode())
+
+    def numbers():
+        running = world.server._opened().aggregator._sessions.all_running()
+        return [each.descriptor.parameters.trust.revocation_number for each in running]
+
+    async def number_is(number):
+        async with asyncio.timeout(20):
+            while numbers() != [number]:
+                await world.states()
+
+    publish()
+    settings = world.settings(profile="malicious-server")
+    settings = replace(
+        settings,
+        cohort=replace(settings.cohort, min_clients=4, max_clients=4, min_survivors=4),
+        enrolment=EnrolmentSection("example.org", key_text(key), path),
+    )
+    async with world.running(settings):
+        await number_is(1)
+        older = path.read_bytes()
+        await world.keeper.renew_lists()
+        for damage in (b"no list", b""):
+            path.write_bytes(damage)
+            for _ in "ab":
+                await world.keeper.renew_lists()
+        publish()
+        await world.keeper.renew_lists()
+        await number_is(2)
+        path.write_bytes(older)  # clients would refuse whoever goes back
+        await world.keeper.renew_lists()
+        await number_is(2)
+        assert await world.states() == {"t": "running"}
+    events = [r.levelname for r in caplog.records if r.event == "revocations_refused"]
+    assert 1 <= len(events) <= 2
+    assert set(events) == {"ERROR"}
+    assert "task 't': revocation list 2" in world.said
 
 
 @pytest.mark.parametrize(
