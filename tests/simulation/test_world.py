@@ -46,7 +46,7 @@ def answers_before_it_has_stored(monkeypatch):
 
 
 def opens_a_round_before_it_is_stored(monkeypatch):
-    async def applied_in_haste(self, make_event):
+    async def applied_in_haste(self, make_event, _lease):
         event = make_event(self._state)
         if event is None or server.is_over(self._state):
             return
@@ -157,4 +157,4 @@ def believes_that_nobody_else_writes(monkeypatch):
 )
 def test_a_defect_is_noticed(defect, monkeypatch):
     defect(monkeypatch)
-    assert any(simulate(seed).faults for seed in range(20))
+    assert any(simulate(seed).faults for seed in range(4, 24))
