@@ -3,16 +3,15 @@
 A `Change` is applied whole or not at all (`secagg.storage.book`).
 """
 
+import time
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from typing import Final
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
-from secagg.primitives.entropy import Entropy
 from secagg.storage.charges import Charge, ChargeState, Settlement
 
 __all__ = [
-    "FORGOTTEN_NUMBERS",
     "Behind",
     "Change",
     "Committed",
@@ -27,24 +26,22 @@ __all__ = [
     "SecondRecordError",
     "SessionsSpentError",
     "StaleLeaseError",
-    "numbers_passed_over",
+    "number_nobody_has_seen",
 ]
 
 MAX_KIND: Final = (1 << 16) - 1
 """Kinds are written as u16."""
 
-FORGOTTEN_NUMBERS: Final = 100_000
-"""As many sessions at least may have been forgotten by a book that was put back."""
 
+def number_nobody_has_seen() -> int:
+    """Return from where on a server's book that was put back numbers its sessions.
 
-def numbers_passed_over(entropy: Entropy) -> int:
-    """Return how many session numbers a server's book that was put back leaves out.
-
-    Clients that have seen a number refuse to see it again, and would wait until the
-    server has run through all of these; and files of sums have them in their names.
-    It is drawn: the same backup may be put back twice.
+    Clients that have seen a number refuse to see it, or a lower one, again: they would
+    wait until the server has run through all that were forgotten; and files of sums
+    have numbers in their names.  The Unix seconds exceed all that were ever used, also
+    after the same backup was put back before: no task has a session every second.
     """
-    return FORGOTTEN_NUMBERS + int.from_bytes(entropy.token(4), "big")
+    return int(time.time())
 
 
 @unique

@@ -16,7 +16,6 @@ import asyncpg
 
 from secagg.enrolment.revocation import refuse_older
 from secagg.errors import InternalError
-from secagg.primitives.entropy import Entropy
 from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.chain import chain_next, chain_start
@@ -32,7 +31,7 @@ from secagg.storage.change import (
     Role,
     SecondRecordError,
     SessionsSpentError,
-    numbers_passed_over,
+    number_nobody_has_seen,
 )
 from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
 from secagg.storage.postgres_database import Database
@@ -511,7 +510,7 @@ async def mark_restored(database: Database, *, everything: bool) -> bool:
     return bool(marked)
 
 
-async def pass_over_numbers(database: Database, entropy: Entropy) -> None:
+async def pass_over_numbers(database: Database) -> None:
     """Have a server go on with session numbers that nobody has seen.
 
     In tasks that are forgotten as a whole, too: the tally of no task says where new
@@ -524,7 +523,8 @@ async def pass_over_numbers(database: Database, entropy: Entropy) -> None:
         server,
     )
     await database.execute(
-        "UPDATE tally SET highest_number = highest_number + $1 WHERE role = $2",
-        numbers_passed_over(entropy),
+        "UPDATE tally SET highest_number = greatest(highest_number, $1) "
+        "WHERE role = $2",
+        number_nobody_has_seen(),
         server,
     )

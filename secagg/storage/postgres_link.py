@@ -346,7 +346,7 @@ class PostgresLink:
                     "UPDATE book SET book_id = $1", entropy.token(BOOK_ID_BYTES)
                 )
                 await mark_restored(database, everything=True)
-                await pass_over_numbers(database, entropy)
+                await pass_over_numbers(database)
                 await count_commit(database)
         else:
             if self._mark is not None:

@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 from secagg.enrolment.revocation import refuse_older
 from secagg.errors import InternalError
-from secagg.primitives.entropy import Entropy
 from secagg.profiles import Trust
 from secagg.storage.book import unknown_session
 from secagg.storage.chain import chain_next, chain_start
@@ -27,7 +26,7 @@ from secagg.storage.change import (
     Role,
     SecondRecordError,
     SessionsSpentError,
-    numbers_passed_over,
+    number_nobody_has_seen,
 )
 from secagg.storage.charges import (
     Charge,
@@ -382,7 +381,7 @@ def purge_receipts(
     return tuple(row.key for row in rows)
 
 
-def mark_restored(database: sqlite3.Connection, entropy: Entropy) -> None:
+def mark_restored(database: sqlite3.Connection) -> None:
     """Note of every open session that it comes from a state that was put back.
 
     A server goes on with session numbers that nobody has seen, in tasks that are
@@ -391,8 +390,8 @@ def mark_restored(database: sqlite3.Connection, entropy: Entropy) -> None:
     for session in tuple(SESSIONS.find(database, "ended IS NULL")):
         SESSIONS.put(database, dataclasses.replace(session, restored=1))
     role = Role.SERVER.value
-    numbers = numbers_passed_over(entropy)
+    least = number_nobody_has_seen()
     TALLIES.put(database, tally_at(database, role, "", ""))
     for tally in tuple(TALLIES.find(database, "role = ?", role)):
-        number = tally.highest_number + numbers
+        number = max(tally.highest_number, least)
         TALLIES.put(database, dataclasses.replace(tally, highest_number=number))

@@ -230,7 +230,7 @@ class SQLiteFile:
                 database.execute(
                     "UPDATE book SET book_id = ?", (entropy.token(BOOK_ID_BYTES),)
                 )
-                mark_restored(database, entropy)
+                mark_restored(database)
         elif self._mark is not None:
             self._marked = self._mark.read()
             refuse_set_back(self._state, self._marked, self._mark.path)

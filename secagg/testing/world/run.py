@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
@@ -510,7 +511,11 @@ def _instant(_: SystemClock) -> float:
 
 
 def _date(_: SystemClock) -> float:
-    return STARTED_AT + asyncio.get_running_loop().time() + _own().skew
+    return _unix_time() + _own().skew
+
+
+def _unix_time() -> float:
+    return STARTED_AT + asyncio.get_running_loop().time()
 
 
 def _token(_: SystemEntropy, size: int) -> bytes:
@@ -527,6 +532,7 @@ def _without_machinery() -> Iterator[None]:
         mock.patch("secagg.server.server.open_storage", _server_storage),
         mock.patch("secagg.client.client.open_storage", _client_storage),
         mock.patch("secagg.server.server.AggregatorLimits", limits),
+        mock.patch("secagg.storage.change.time", SimpleNamespace(time=_unix_time)),
         mock.patch.object(SystemClock, "now", _instant),
         mock.patch.object(SystemClock, "date", _date),
         mock.patch.object(SystemEntropy, "token", _token),
