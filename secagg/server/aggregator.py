@@ -176,6 +176,8 @@ class Aggregator:
         self._last_call = self._context.clock.now()
         # When those who wait for a session last asked for one.
         self._waiting: dict[str, float] = {}
+        # When those were told of a sum who have not called since: they come for it.
+        self._fetching: dict[str, float] = {}
         # Each takes the identity and a request of its class: `answer` says so.
         self._answers: Mapping[
             type[Request[Any]], Callable[[str, Any], Awaitable[object]]
@@ -252,6 +254,7 @@ class Aggregator:
             if isinstance(session, SessionRunner):
                 async for update in session.watch(identity, request.after):
                     self._last_call = self._context.clock.now()
+                    self._note_told(identity, update)
                     yield _as_answer(update)
             else:
                 update_of_ended = session.update_for(identity, request.after)
@@ -328,6 +331,7 @@ class Aggregator:
         update = session.update_for(identity, request.after)
         if update is None:
             return session.wait_of(identity, self._limits.poll_seconds)
+        self._note_told(identity, update)
         return _as_answer(update)
 
     async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
@@ -575,16 +579,20 @@ class Aggregator:
         """Wait until clients know how their sessions, or the tasks, have ended.
 
         Returns when everybody who took part to the end has been told, or is back for
-        the next session, when nobody has called for a moment, which is how long
-        fetching a sum takes to begin, and when whoever waits for a session has come
-        back to hear that there is none; or when the time is up.  The next process does
-        not wait again for those that all know.
+        the next session, when whoever was told of a sum has come for it or had the time
+        to, when nobody has called for a moment, and when whoever waits for a session
+        has come back to hear that there is none; or when the time is up.  The next
+        process does not wait again for those that all know.
         """
         clock = self._context.clock
         deadline = clock.now() + at_most_seconds
         while (now := clock.now()) < deadline:
             quiet_at = self._last_call + self._limits.quiet_seconds
-            is_awaited = self._sessions.has_untold() or self._has_waiting(now)
+            is_awaited = (
+                self._sessions.has_untold()
+                or self._has_waiting(now)
+                or self._has_fetching(now)
+            )
             if now >= quiet_at and not is_awaited:
                 try:
                     await self._sessions.note_settled()
@@ -600,6 +608,11 @@ class Aggregator:
         # Clients spread their polls by a quarter; the rest is for the way.
         gone = now - 2 * self._limits.join_poll_seconds
         return any(asked > gone for asked in self._waiting.values())
+
+    def _has_fetching(self, now: float) -> bool:
+        """Whether somebody may still be on the way to fetch a sum."""
+        gone = now - self._limits.fetch_seconds
+        return any(told > gone for told in self._fetching.values())
 
     async def close(self) -> None:
         """Release threads and end progress streams; sessions resume after a restart."""
@@ -786,8 +799,13 @@ class Aggregator:
 
     # --- callers ----------------------------------------------------------------------
 
+    def _note_told(self, identity: str, update: Envelope) -> None:
+        if update.kind is Released:
+            self._fetching[identity] = self._context.clock.now()
+
     def _check_caller(self, identity: str) -> None:
         self._last_call = self._context.clock.now()
+        self._fetching.pop(identity, None)
         if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES or "\0" in identity:
             raise RemoteProtocolError(
                 f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes, none of them zero",

@@ -23,6 +23,8 @@ class AggregatorLimits:
         kept_sums: Ended sessions whose sum and receipt stay available at least.
         keep_seconds: How long those of every ended session stay available at least.
         quiet_seconds: How long no client must have called before `settle` returns.
+        fetch_seconds: How long `settle` waits for somebody who was told that there is a
+            sum to come for it: a few round trips of the slowest link.
     """
 
     poll_seconds: float = 0.5
@@ -34,3 +36,4 @@ class AggregatorLimits:
     kept_sums: int = 16
     keep_seconds: float = 600.0
     quiet_seconds: float = 0.5
+    fetch_seconds: float = 10.0

@@ -144,8 +144,13 @@ class UploadDesk:
             )
         work = asyncio.ensure_future(self._write(sender, chunk))
         self._in_work.add(work)
-        work.add_done_callback(self._in_work.discard)
+        work.add_done_callback(self._done)
         return await asyncio.shield(work)
+
+    def _done(self, work: "asyncio.Future[UploadStatus]") -> None:
+        self._in_work.discard(work)
+        if not work.cancelled():
+            work.exception()  # noted: whoever sent the chunk may have hung up
 
     async def check_stored(self, digests: Iterable[bytes]) -> None:
         """Compare stored uploads with their digests.

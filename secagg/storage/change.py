@@ -3,6 +3,7 @@
 A `Change` is applied whole or not at all (`secagg.storage.book`).
 """
 
+import time
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from typing import Final
@@ -11,7 +12,6 @@ from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceE
 from secagg.storage.charges import Charge, ChargeState, Settlement
 
 __all__ = [
-    "FORGOTTEN_NUMBERS",
     "Behind",
     "Change",
     "Committed",
@@ -26,18 +26,22 @@ __all__ = [
     "SecondRecordError",
     "SessionsSpentError",
     "StaleLeaseError",
+    "number_nobody_has_seen",
 ]
 
 MAX_KIND: Final = (1 << 16) - 1
 """Kinds are written as u16."""
 
-FORGOTTEN_NUMBERS: Final = 100_000
-"""Session numbers that a server's book passes over when it was put back and accepted.
 
-As many sessions may have been forgotten.  Clients that have seen their numbers refuse
-to see them again, and would wait until the server has run through them; and files of
-their sums have these names.
-"""
+def number_nobody_has_seen() -> int:
+    """Return from where on a server's book that was put back numbers its sessions.
+
+    Clients that have seen a number refuse to see it, or a lower one, again: they would
+    wait until the server has run through all that were forgotten; and files of sums
+    have numbers in their names.  The Unix seconds exceed all that were ever used, also
+    after the same backup was put back before: no task has a session every second.
+    """
+    return int(time.time())
 
 
 @unique

@@ -20,7 +20,6 @@ from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
-    FORGOTTEN_NUMBERS,
     Behind,
     Change,
     Committed,
@@ -32,6 +31,7 @@ from secagg.storage.change import (
     Role,
     SecondRecordError,
     SessionsSpentError,
+    number_nobody_has_seen,
 )
 from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
 from secagg.storage.postgres_database import Database
@@ -67,6 +67,7 @@ __all__ = [
     "apply_change",
     "count_commit",
     "mark_restored",
+    "pass_over_numbers",
     "purge_receipts",
     "put_facts",
     "put_task",
@@ -502,8 +503,7 @@ async def mark_restored(database: Database, *, everything: bool) -> bool:
 
     Args:
         database: The book's.
-        everything: All that are open, and a server goes on with numbers that nobody has
-            seen (`FORGOTTEN_NUMBERS`); else those that an older timeline has written.
+        everything: All that are open; else those that an older timeline has written.
 
     Returns:
         Whether there were any.
@@ -513,16 +513,24 @@ async def mark_restored(database: Database, *, everything: bool) -> bool:
         f"WHERE ended IS NULL AND ($1 OR timeline <> {TIMELINE}) RETURNING 1",
         everything,
     )
-    if everything:
-        # The tally of no task says where the numbers of new tasks begin.
-        await database.execute(
-            "INSERT INTO tally (role, task, peer) VALUES ($1, '', '') "
-            "ON CONFLICT DO NOTHING",
-            Role.SERVER.value,
-        )
-        await database.execute(
-            "UPDATE tally SET highest_number = highest_number + $1 WHERE role = $2",
-            FORGOTTEN_NUMBERS,
-            Role.SERVER.value,
-        )
     return bool(marked)
+
+
+async def pass_over_numbers(database: Database) -> None:
+    """Have a server go on with session numbers that nobody has seen.
+
+    In tasks that are forgotten as a whole, too: the tally of no task says where new
+    ones begin.
+    """
+    server = Role.SERVER.value
+    await database.execute(
+        "INSERT INTO tally (role, task, peer) VALUES ($1, '', '') "
+        "ON CONFLICT DO NOTHING",
+        server,
+    )
+    await database.execute(
+        "UPDATE tally SET highest_number = greatest(highest_number, $1) "
+        "WHERE role = $2",
+        number_nobody_has_seen(),
+        server,
+    )

@@ -33,7 +33,11 @@ import asyncpg
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.storage.book import StateDamagedError
-from secagg.storage.postgres_changes import count_commit, mark_restored
+from secagg.storage.postgres_changes import (
+    count_commit,
+    mark_restored,
+    pass_over_numbers,
+)
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_migrations import SCHEMA, migrate, refuse_other_schema
 from secagg.storage.postgres_sharing import (
@@ -182,7 +186,10 @@ class PostgresLink:
                 if listener is None or listener.is_closed():
                     listener = await self._listener(stack, hint)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(hint.wait(), _HINT_SECONDS)
+                    # Not `wait_for`, which forgets a cancellation that comes together
+                    # with the hint: whoever closes the book would wait for ever.
+                    async with asyncio.timeout(_HINT_SECONDS):
+                        await hint.wait()
                 hint.clear()
                 yield
 
@@ -347,6 +354,7 @@ class PostgresLink:
                     "UPDATE book SET book_id = $1", entropy.token(BOOK_ID_BYTES)
                 )
                 await mark_restored(database, everything=True)
+                await pass_over_numbers(database)
                 await count_commit(database)
         else:
             # Where others vouch for the book, the mark of this machine follows.

@@ -73,7 +73,7 @@ FIRST_NUMBER: Final = (
     "coalesce((SELECT new.highest_number FROM tally AS new "
     "WHERE new.role = $1 AND new.task = '' AND new.peer = ''), 0)"
 )
-"""Where the numbers of a new task begin (`mark_restored`); its role is argument 1."""
+"""Where numbers of a new task begin (`pass_over_numbers`); its role is argument 1."""
 
 _COLUMNS: Final = ", ".join(field.name for field in fields(SessionColumns))
 _SELECT: Final = f"SELECT {_COLUMNS} FROM session WHERE "  # noqa: S608 - our names

@@ -15,7 +15,6 @@ from secagg.profiles import Trust
 from secagg.storage.book import unknown_session
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
-    FORGOTTEN_NUMBERS,
     Behind,
     Change,
     Committed,
@@ -27,6 +26,7 @@ from secagg.storage.change import (
     Role,
     SecondRecordError,
     SessionsSpentError,
+    number_nobody_has_seen,
 )
 from secagg.storage.charges import (
     Charge,
@@ -384,13 +384,14 @@ def purge_receipts(
 def mark_restored(database: sqlite3.Connection) -> None:
     """Note of every open session that it comes from a state that was put back.
 
-    A server goes on with numbers that nobody has seen (`FORGOTTEN_NUMBERS`), in tasks
-    that are forgotten as a whole too: a tally of no task says where new ones begin.
+    A server goes on with session numbers that nobody has seen, in tasks that are
+    forgotten as a whole, too: the tally of no task says where new ones begin.
     """
     for session in tuple(SESSIONS.find(database, "ended IS NULL")):
         SESSIONS.put(database, dataclasses.replace(session, restored=1))
     role = Role.SERVER.value
+    least = number_nobody_has_seen()
     TALLIES.put(database, tally_at(database, role, "", ""))
     for tally in tuple(TALLIES.find(database, "role = ?", role)):
-        number = tally.highest_number + FORGOTTEN_NUMBERS
+        number = max(tally.highest_number, least)
         TALLIES.put(database, dataclasses.replace(tally, highest_number=number))

@@ -64,7 +64,9 @@ class CrashSwitch:
         self.is_dead = False
 
     def on_death(self, callback: Callable[[], None]) -> None:
-        """Have somebody told at the instant of death."""
+        """Have somebody told at the instant of death; at once if that has passed."""
+        if self.is_dead:
+            callback()
         self._callbacks.append(callback)
 
     def kill(self) -> None:

@@ -16,7 +16,7 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import FORGOTTEN_NUMBERS, Role
+from secagg.storage.change import Role
 from secagg.storage.journal import decode_ending, decode_offer
 from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import SessionState
@@ -119,7 +119,7 @@ def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
     # The task goes on with a number of its own, and the session has used its part.
     again, _ = run(server_book=restored)
     number = again.sums[0].descriptor.session_number
-    assert number == 2 + FORGOTTEN_NUMBERS
+    assert number > 1_577_836_800  # nobody has seen it: the year 2020
     assert ask(restored.tally(Role.SERVER, TASK_ID)).spent == 2
     assert fates() == [Fate.INCLUDED] * len(everybody)  # from the receipt, too
     ask(restored.close())

@@ -51,8 +51,10 @@ def _run_all(seeds: range, processes: int) -> int:
     tally: Counter[str] = Counter()
     for done, run in enumerate(_runs(seeds, processes), 1):
         steps, seconds = steps + run.steps, seconds + run.seconds
-        ending = run.endings.get(SERVER, "no end")
-        tally[f"{run.plan.kind}, {run.sums} sums, server: {ending}"] += 1
+        ending = run.endings.get(f"{SERVER}-0", "no end")
+        tally[
+            f"{run.plan.kind}, servers: {run.plan.servers}, {ending}, {run.sums} sums"
+        ] += 1
         if run.faults:
             failing.append(run.plan.seed)
             _print(f"seed {run.plan.seed}: {run.faults[0]}")

@@ -102,6 +102,8 @@ class Process:
 
     def _forget(self, task: _Task) -> None:
         self._tasks.pop(task, None)
+        if self.is_gone and not task.cancelled():
+            task.exception()  # nobody is left who could look at it
 
 
 def own_process() -> Process | None:

@@ -6,7 +6,9 @@ Rule 2: a disk may refuse before a transaction, and fall silent after it.  Then 
 Rule 3: a disk may be put back to an older state.  Its rollback mark is not put back.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
@@ -15,7 +17,8 @@ from typing import Final, Protocol
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import Change, Committed
+from secagg.storage.change import Change, Committed, Lease
+from secagg.storage.leases import Leases
 from secagg.storage.rollback_mark import Mark, RollbackMark
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite_book import SQLiteBook
@@ -25,6 +28,8 @@ from secagg.testing.world.loop import OneThread, Process, VirtualLoop
 
 __all__ = ["Disk", "DiskFault", "Machine", "OnCommit", "SimulatedBook"]
 
+# Hints may be late: as often a book looks by itself.
+HINT_SECONDS: Final = 15.0
 # Lies in no directory: see `_MarkInMemory`.
 _NOWHERE: Final = Path("/the mark of a simulated disk")
 
@@ -54,9 +59,11 @@ class Disk:
         now: The date, in Unix seconds.
         fault: Asked before each transaction what becomes of it.
         on_commit: Told of every change that is on the disk.
+        on_unnoticed: Told when a state that was put back is opened as if it were not.
+        is_shared: Whether several processes write to the book.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a world decides
         self,
         owner: str,
         *,
@@ -64,11 +71,17 @@ class Disk:
         now: Callable[[], float],
         fault: Callable[["Disk"], DiskFault],
         on_commit: OnCommit,
+        on_unnoticed: Callable[[], None],
+        is_shared: bool = False,
     ) -> None:
         self.owner: Final = owner
         self.now: Final = now
         self.fault: Final = fault
         self.on_commit: Final = on_commit
+        self.on_unnoticed: Final = on_unnoticed
+        self.is_shared: Final = is_shared
+        self.leases: Final = Leases(now)
+        self.hints: list[asyncio.Event] = []
         self._blobs = _Blobs(strike=self.strike)
         self._entropy = entropy
         self._mark = _MarkInMemory()
@@ -90,6 +103,8 @@ class Disk:
         if self._is_put_back:
             self._file.judge(self._entropy, accept_restored=accept_restored)
             self._is_put_back = False
+            if not accept_restored:
+                self.on_unnoticed()
         return SimulatedBook(self)
 
     def back_up(self) -> None:
@@ -152,11 +167,45 @@ class Machine(Process):
 
 
 class SimulatedBook(SQLiteBook):
-    """The product's book on a simulated disk."""
+    """The product's book on a simulated disk, which several processes may share."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(disk.file, OneThread(), disk.now, owns_thread=False)
         self._disk = disk
+        self._leases = disk.leases  # type: ignore[misc]  # those of all its books
+
+    @property
+    def is_shared(self) -> bool:
+        """See `Book.is_shared`."""
+        return self._disk.is_shared
+
+    async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
+        """See `Book.take`."""
+        return await self._run(
+            lambda: self._leases.take(name, holder=holder, seconds=seconds)
+        )
+
+    async def renew(self, lease: Lease, *, seconds: float) -> bool:
+        """See `Book.renew`."""
+        return await self._run(lambda: self._leases.renew(lease, seconds=seconds))
+
+    async def give_back(self, lease: Lease) -> None:
+        """See `Book.give_back`."""
+        await self._run(lambda: self._leases.give_back(lease))
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield when others have written; a hint may be late."""
+        hint = asyncio.Event()
+        self._disk.hints.append(hint)
+        try:
+            while self.is_shared and not self._is_closed:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(HINT_SECONDS):
+                        await hint.wait()
+                hint.clear()
+                yield
+        finally:
+            self._disk.hints.remove(hint)
 
     async def close(self) -> None:
         """Finish what is under way; the disk stays."""
@@ -168,6 +217,8 @@ class SimulatedBook(SQLiteBook):
     def _commit_all(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
         is_silent = self._disk.strike()
         outcomes = super()._commit_all(changes)
+        for hint in self._disk.hints:
+            hint.set()
         for change, outcome in zip(changes, outcomes, strict=True):
             if isinstance(outcome, Committed):
                 self._disk.on_commit(self._disk, change)

@@ -42,12 +42,12 @@ class Kind(StrEnum):
 class Blow(StrEnum):
     """What goes wrong."""
 
-    KILL_SERVER = "the server is killed"
-    STOP_SERVER = "the server stands still"
-    RESTART_SERVER = "the server is restarted in peace"
-    FILL_SERVER_DISK = "the server's disk is full"
-    BACK_UP_SERVER = "the server's state is backed up"
-    PUT_BACK_SERVER = "the server is killed, and its state is put back"
+    KILL_SERVER = "a server is killed"
+    STOP_SERVER = "a server stands still"
+    RESTART_SERVER = "a server is restarted in peace"
+    FILL_SERVER_DISK = "the servers' disk is full"
+    BACK_UP_SERVER = "the servers' state is backed up"
+    PUT_BACK_SERVER = "the servers are killed, and their state is put back"
     KILL_CLIENT = "a client is killed"
     BACK_UP_CLIENT = "a client's state is backed up"
     PUT_BACK_CLIENT = "a client is killed, and its state is put back"
@@ -76,7 +76,7 @@ class Incident:
     Attributes:
         step: At which step of the run.
         blow: What.
-        client: Whom it meets, where it meets one client.
+        client: Which one it meets; of fewer servers, modulo their number.
         seconds: How long it lasts.
     """
 
@@ -98,6 +98,7 @@ class Plan:
         disk_refusal: How often a transaction is refused.
         disk_silence: How often one succeeds and nobody hears so.
         is_shuffled: Whether callbacks run in any order.
+        servers: How many share the work.
         corrupt: Clients whose secrets the adversary has.
         incidents: What goes wrong, in order.
     """
@@ -109,14 +110,19 @@ class Plan:
     disk_refusal: float
     disk_silence: float
     is_shuffled: bool
+    servers: int
     corrupt: frozenset[int]
     incidents: tuple[Incident, ...]
 
     @property
     def is_fair(self) -> bool:
-        """Whether nothing goes wrong at all, only in another order and at its pace."""
-        chances = (self.weather.loss, self.disk_refusal, self.disk_silence)
-        return not self.incidents and not any(chances)
+        """Whether nothing goes wrong at all, nor takes longer than anybody waits."""
+        weather = self.weather
+        chances = (
+            *(weather.loss, weather.straggle),
+            *(self.disk_refusal, self.disk_silence),
+        )
+        return not self.incidents and not any(chances) and self.job_seconds < 1.0
 
     @classmethod
     def of(cls, seed: int) -> "Plan":
@@ -145,6 +151,7 @@ class Plan:
             disk_refusal=dice.choice((0.0, 0.0, 0.01, 0.05)),
             disk_silence=dice.choice((0.0, 0.0, 0.01, 0.05)),
             is_shuffled=dice.chance(0.7),
+            servers=dice.choice((1, 1, 2, 3)),
             corrupt=frozenset({dice.below(CLIENTS)})
             if kind is Kind.NOISED and dice.chance(0.5)
             else frozenset(),
@@ -154,7 +161,8 @@ class Plan:
     def __str__(self) -> str:
         weather = self.weather
         lines = [
-            f"seed {self.seed}: {CLIENTS} clients, {SUMS} sums, {self.kind}"
+            f"seed {self.seed}: {self.servers} servers, {CLIENTS} clients, "
+            f"{SUMS} sums, {self.kind}"
             + (f", corrupt {sorted(self.corrupt)}" if self.corrupt else ""),
             (
                 f"  network: {weather.delay_seconds} s a way, lost {weather.loss}, "
@@ -167,9 +175,8 @@ class Plan:
             ),
         ]
         lines += [
-            f"  step {each.step}: {each.blow}"
-            + (f" (client {each.client})" if each.blow.meets_client else "")
-            + f", {each.seconds:.1f} s"
+            f"  step {each.step}: {each.blow} (number {each.client}), "
+            f"{each.seconds:.1f} s"
             for each in self.incidents
         ]
         return "\n".join(lines)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
@@ -62,9 +63,9 @@ SERVER: Final = "server"
 RESTART_SECONDS: Final = 3.0
 # An operator who sees that nothing comes of a task any more, because too few clients
 # have an input left to give, ends it.
-PATIENCE_SECONDS: Final = 86_400.0
+PATIENCE_SECONDS: Final = 3 * 3600.0
 # Nobody waits for anything as long as this.
-TOO_LONG_SECONDS: Final = 7 * 86_400.0
+TOO_LONG_SECONDS: Final = 8 * 3600.0
 # Clocks of machines differ by as much; clients grant more.
 SKEW_SECONDS: Final = 60.0
 # What a client whose owner does nothing meets once, and not again.
@@ -135,10 +136,12 @@ class _World:
         self.loop.set_exception_handler(self._escaped)
         self.is_calm = False
         self.full_until: dict[str, float] = {}
-        self.disks = {name: self._disk(name) for name in (SERVER, *self.names)}
+        self.servers = tuple(f"{SERVER}-{n}" for n in range(plan.servers))
+        self.disks = {name: self._disk(name) for name in self.names}
+        self.disks |= dict.fromkeys(self.servers, self._disk(SERVER))
         self.machines: dict[str, Machine] = {}
         self.processes: dict[str, asyncio.Task[None]] = {}
-        self.starts = dict.fromkeys(self.disks, 0)
+        self.starts = dict.fromkeys((*self.servers, *self.names), 0)
         self.endings: dict[str, str] = {}
         self.is_leaving = False
         self.pending = list(plan.incidents)
@@ -147,8 +150,12 @@ class _World:
     def run(self) -> Run:
         """Run to the end, and judge."""
         loop = self.loop
+        whole = loop.create_task(self._until_the_end())
+        self.witness.on_fault = lambda: loop.call_soon(whole.cancel)
         try:
-            loop.run_until_complete(self._until_the_end())
+            loop.run_until_complete(whole)
+        except asyncio.CancelledError:
+            pass  # by a fault
         except DeadlockError as error:
             self.witness.fault(str(error))
         except ForbiddenKnowledgeError as error:
@@ -189,7 +196,8 @@ class _World:
             self._looked_after(name, partial(self._take_part, number))
             for number, name in enumerate(self.names)
         ]
-        serving = asyncio.ensure_future(self._looked_after(SERVER, self._serve))
+        servers = [self._looked_after(name, self._serve) for name in self.servers]
+        serving = asyncio.ensure_future(_all(servers))
         taking_part = asyncio.ensure_future(_all(everybody))
         try:
             async with asyncio.timeout(TOO_LONG_SECONDS):
@@ -216,21 +224,26 @@ class _World:
         if len(left) >= parameters_of(self.plan.kind).min_clients:
             self.witness.fault(f"nothing comes of the task; so far: {self.endings}")
 
+    @property
+    def is_served(self) -> bool:
+        """Whether any server has not come to its end."""
+        return not all(name in self.endings for name in self.servers)
+
     async def _end_task(self) -> None:
         """Have the operator end a task that has no clients left."""
-        while not self.endings.get(SERVER):
-            if self.network.listeners:
-                service = self.network.listeners[0].service
-                ending = self.machines[SERVER].start(
-                    service.end_task(TASK, "nobody is left")
+        while self.is_served:
+            for each in self.network.listeners:
+                ending = each.process.start(
+                    each.service.end_task(TASK, "nobody is left")
                 )
-                death = self.machines[SERVER].death
-                await asyncio.wait({ending, death}, return_when=asyncio.FIRST_COMPLETED)
+                ends: set[asyncio.Future[Any]] = {ending, each.process.death}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _judge(self) -> None:
         self.witness.check_contributions(everybody=self.plan.is_fair)
-        if self.endings[SERVER] == "done" and len(self.witness.sums) < SUMS:
+        is_done = any(self.endings[name] == "done" for name in self.servers)
+        if is_done and len(self.witness.sums) < SUMS:
             self.witness.fault(f"the task is done with {len(self.witness.sums)} sums")
         charged = {
             name: len(known) for name, known in self.witness.observer.masked.items()
@@ -285,12 +298,11 @@ class _World:
             self.witness.fault(f"{machine.name} ended by {error!r}")
             return repr(error)
         self.witness.note(machine.name, f"error: {error.code.name}, {error}")
-        is_over = self.is_leaving and (
-            machine.disk.owner == SERVER or SERVER in self.endings
-        )
+        is_server = machine.disk.owner == SERVER
+        is_over = self.is_leaving and (is_server or not self.is_served)
         if error.code in _FINAL or is_over:
             return error.code.name
-        if machine.disk.owner == SERVER and error.code is not ErrorCode.STORAGE_FAILED:
+        if is_server and error.code is not ErrorCode.STORAGE_FAILED:
             return error.code.name
         return None
 
@@ -315,7 +327,7 @@ class _World:
         if is_put_back:
             try:
                 async with Server(None):
-                    self.witness.fault("a state that was put back is not noticed")
+                    pass  # somebody else has accepted it meanwhile
             except SecAggError as error:
                 if error.code is not ErrorCode.RESTORED_STATE:
                     raise
@@ -323,7 +335,7 @@ class _World:
         async with Server(None, accept_restored=is_put_back) as server:
             task = await server.add_task(TASK, prepared, sessions=SUMS, attempts=5)
             listener = Listener(machine, server)
-            self.network.listeners = [listener]
+            self.network.listeners.append(listener)
             try:
                 async for total in task.sums():
                     self.witness.given(total)
@@ -343,10 +355,7 @@ class _World:
         )
         client.number = number
         client.has_identity = parameters_of(kind).profile.has_identities
-        is_put_back = machine.disk.is_put_back
         async with client:
-            if is_put_back:
-                self.witness.fault("a state that was put back is not noticed")
             async for given in client.contributions(_nothing):
                 self.witness.contributed(self.names[number], given)
 
@@ -367,33 +376,47 @@ class _World:
     def _strike(self, incident: Incident) -> None:
         if self.is_calm:
             return
-        victim = self.names[incident.client] if incident.blow.meets_client else SERVER
+        among = self.names if incident.blow.meets_client else self.servers
+        victim = among[incident.client % len(among)]
         self.witness.note("WORLD", f"{incident.blow}: {victim}")
-        until = self.loop.time() + incident.seconds
         match incident.blow:
             case Blow.KILL_SERVER | Blow.KILL_CLIENT:
                 self._kill(victim)
             case Blow.STOP_SERVER | Blow.STOP_CLIENT:
                 self._stop(victim, incident.seconds)
             case Blow.RESTART_SERVER:
-                self.processes[SERVER].cancel()
-            case Blow.FILL_SERVER_DISK | Blow.FILL_CLIENT_DISK:
-                self.full_until[victim] = until
+                self.processes[victim].cancel()
             case Blow.CUT_OFF_CLIENT:
-                self.network.cut_off[victim] = until
+                self._cut_off((victim,), incident.seconds)
             case Blow.CUT_OFF_ALL:
-                self.network.cut_off.update(dict.fromkeys(self.names, until))
+                self._cut_off(self.names, incident.seconds)
+            case _:
+                self._strike_disk(self.disks[victim], incident)
+
+    def _strike_disk(self, disk: Disk, incident: Incident) -> None:
+        match incident.blow:
+            case Blow.FILL_SERVER_DISK | Blow.FILL_CLIENT_DISK:
+                self.full_until[disk.owner] = self.loop.time() + incident.seconds
             case Blow.BACK_UP_SERVER | Blow.BACK_UP_CLIENT:
-                self.disks[victim].back_up()
+                disk.back_up()
             case Blow.PUT_BACK_SERVER | Blow.PUT_BACK_CLIENT:
-                self._kill(victim)
-                self.disks[victim].put_back()
+                for name, other in self.disks.items():
+                    if other is disk:
+                        self._kill(name)
+                if disk.put_back() and disk.owner == SERVER:
+                    self.witness.put_back()
+
+    def _cut_off(self, names: tuple[str, ...], seconds: float) -> None:
+        until = self.loop.time() + seconds
+        self.network.cut_off.update(dict.fromkeys(names, until))
 
     def _kill(self, name: str) -> None:
-        if name in self.machines:
-            self.machines[name].kill()
-            if name == SERVER:
-                self.network.listeners = []
+        machine = self.machines.get(name)
+        if machine is not None:
+            machine.kill()
+            for listener in tuple(self.network.listeners):
+                if listener.process is machine:
+                    self.network.close(listener)
 
     def _stop(self, name: str, seconds: float) -> None:
         machine = self.machines[name]
@@ -407,6 +430,10 @@ class _World:
             now=lambda: STARTED_AT + self.loop.time(),
             fault=self._disk_fault,
             on_commit=self.witness.committed,
+            on_unnoticed=lambda: self.witness.fault(
+                "a state that was put back is not noticed"
+            ),
+            is_shared=name == SERVER and self.plan.servers > 1,
         )
 
     def _disk_fault(self, disk: Disk) -> DiskFault:
@@ -423,7 +450,8 @@ class _World:
     def _escaped(self, _: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
         """Hear of an error that nobody has caught."""
         error = about.get("exception")
-        self.witness.fault(f"escaped: {about.get('message')}: {error!r}")
+        whose = about.get("task") or about.get("future")
+        self.witness.fault(f"escaped: {about.get('message')}: {error!r} {whose!r}")
 
 
 class _OneHotClient(Client):
@@ -483,7 +511,11 @@ def _instant(_: SystemClock) -> float:
 
 
 def _date(_: SystemClock) -> float:
-    return STARTED_AT + asyncio.get_running_loop().time() + _own().skew
+    return _unix_time() + _own().skew
+
+
+def _unix_time() -> float:
+    return STARTED_AT + asyncio.get_running_loop().time()
 
 
 def _token(_: SystemEntropy, size: int) -> bytes:
@@ -500,6 +532,7 @@ def _without_machinery() -> Iterator[None]:
         mock.patch("secagg.server.server.open_storage", _server_storage),
         mock.patch("secagg.client.client.open_storage", _client_storage),
         mock.patch("secagg.server.server.AggregatorLimits", limits),
+        mock.patch("secagg.storage.change.time", SimpleNamespace(time=_unix_time)),
         mock.patch.object(SystemClock, "now", _instant),
         mock.patch.object(SystemClock, "date", _date),
         mock.patch.object(SystemEntropy, "token", _token),

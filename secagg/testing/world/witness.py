@@ -1,6 +1,7 @@
 """What must hold in every run, checked as it happens by somebody who trusts nobody.
 
-1. A round of a session closes once, and holds one message of each sender.
+1. A round of a session closes once, not before its deadline unless everybody has
+   answered, and holds one message of each sender.
 2. What a server answers follows from what is on its disk at that moment.
 3. A client says nothing that its disk does not know, and never two different things
    for one round.
@@ -61,6 +62,8 @@ from secagg.wire.calls import (
 
 __all__ = ["Witness", "one_hot_of"]
 
+# Clocks of books count milliseconds.
+_TOLERANCE: Final = 0.002
 _BEGUN, _BOUND, _ANSWERED, _ENDED = "begun", "bound", "answered", "ended"
 # What must be on a client's disk before it says something.
 _BEFORE: Final[Mapping[type[Request[Any]], object]] = {
@@ -102,6 +105,7 @@ class _Journal:
         self.number = number
         self.taken: dict[tuple[type[Message], str], bytes] = {}
         self.closed: set[Round] = set()
+        self.deadline = 0.0
         self.has_sum = False
         self.is_over = False
 
@@ -122,6 +126,7 @@ class Witness:
         steps: How many steps there were.
         sums: What the operator was given, by session number.
         observer: Tells the knowledge ledger.
+        on_fault: Told when something does not hold.
     """
 
     def __init__(
@@ -136,6 +141,8 @@ class Witness:
         self.faults: list[str] = []
         self.trace: list[str] = []
         self.steps = 0
+        self._has_forgotten = False
+        self.on_fault: Callable[[], object] = lambda: None
         self.sums: dict[int, ReleasedSum] = {}
         self.observer: Final = TaskObserver()
         self._parameters = parameters
@@ -174,9 +181,10 @@ class Witness:
             self.trace.append(line)
 
     def fault(self, complaint: str) -> None:
-        """Note that something did not hold."""
+        """Note that something did not hold; it is the end of the run."""
         self.note("FAULT", complaint)
         self.faults.append(complaint)
+        self.on_fault()
 
     def _must(self, holds: bool, complaint: str) -> None:  # noqa: FBT001 - reads as a sentence
         if not holds:
@@ -189,11 +197,19 @@ class Witness:
         session_id = bytes.fromhex(change.key.rpartition("/")[2])
         self.note(disk.owner, f"disk: {_shown_change(change)} {_short(session_id)}")
         if change.key.startswith(f"{Role.SERVER}/"):
-            self._committed_at_server(session_id, change)
+            self._committed_at_server(session_id, change, disk)
         else:
             self._committed_at_client(disk.owner, session_id, change)
 
-    def _committed_at_server(self, session_id: bytes, change: Change) -> None:
+    def put_back(self) -> None:
+        """Hear that the servers' disk was put back: what it has forgotten is over."""
+        self._has_forgotten = True
+        for journal in self._journals.values():
+            journal.is_over = True
+
+    def _committed_at_server(
+        self, session_id: bytes, change: Change, disk: Disk
+    ) -> None:
         if change.create is not None:
             number = change.create.number
             self._must(
@@ -216,6 +232,12 @@ class Witness:
                     self._must(
                         closed not in journal.closed, f"{closed.name} is closed twice"
                     )
+                    self._must(
+                        not disk.is_shared  # whoever is alone goes by its own clock
+                        or self._is_full(journal, closed)
+                        or self._now() >= journal.deadline - _TOLERANCE,
+                        f"{closed.name} is closed while somebody has time to answer",
+                    )
                     journal.closed.add(closed)
                 case SumComputed():
                     self._must(not journal.has_sum, "a session has two sums")
@@ -223,6 +245,16 @@ class Witness:
                 case _:
                     journal.is_over = True
         journal.is_over |= change.end is not None
+        if change.deadline_seconds is not None:
+            journal.deadline = self._now() + change.deadline_seconds
+
+    def _is_full(self, journal: _Journal, closed: Round) -> bool:
+        """Whether everybody who can answer in a round has."""
+        answered = _senders(journal, closed)
+        before = [each for each in self._rounds if each < closed]
+        if not before:
+            return True  # its deadline moves, and the session's end may come first
+        return answered >= _senders(journal, before[-1])
 
     def _committed_at_client(
         self, name: str, session_id: bytes, change: Change
@@ -366,6 +398,31 @@ class Witness:
             error.code in _BEARABLE,
             f"{name}, who is honest, is refused as {error.code.name}: {error}",
         )
+        journal = self._journals.get(getattr(request, "session_id", b""))
+        if journal is None or journal.is_over:
+            return
+        self._must(
+            error.code is not ErrorCode.UNKNOWN_SESSION,
+            f"{name} is told that a session that runs is unknown",
+        )
+        if isinstance(request, SendMessage):
+            self._must(
+                error.code is not ErrorCode.UNEXPECTED_MESSAGE
+                or not self._is_due(journal, name, request.KIND),
+                f"{request.KIND.__name__} of {name} is refused as unexpected, and its "
+                "round is open",
+            )
+
+    def _is_due(self, journal: _Journal, name: str, kind: type[Message]) -> bool:
+        """Whether a client's message is awaited, by what is on the disk."""
+        before = [each for each in self._rounds if each < kind.ROUND]
+        return (
+            bool(before)
+            and before[-1] in journal.closed
+            and name in _senders(journal, before[-1])
+            and kind.ROUND not in journal.closed
+            and name not in _senders(journal, kind.ROUND)
+        )
 
     def given(self, total: ReleasedSum) -> None:
         """See a sum as the operator is given it."""
@@ -417,6 +474,8 @@ class Witness:
                 self._must(not without, f"{without} have no sum of session {number}")
         for name, given in self._told:
             total = self.sums.get(given.session_number)
+            if total is None and self._has_forgotten:
+                continue  # clients were told, and the operator was about to be
             self._must(
                 total is not None
                 and total.inputs == given.inputs
@@ -425,6 +484,11 @@ class Witness:
                 and np.array_equal(total.values, given.values),
                 f"{name} was told another sum of session {given.session_number}",
             )
+
+
+def _senders(journal: _Journal, which: Round) -> set[str]:
+    """Return who has answered in a round."""
+    return {sender for of, sender in journal.taken if of.ROUND is which}
 
 
 def _short(session_id: bytes) -> str:

@@ -11,7 +11,6 @@ import pytest
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.storage import sqlite_file
 from secagg.storage.change import (
-    FORGOTTEN_NUMBERS,
     Behind,
     Change,
     Committed,
@@ -37,6 +36,10 @@ def mark(tmp_path):
 
 def opening(state, mark, **options):
     return open_book(f"sqlite:{state}/book.db", mark=mark, **options)
+
+
+# In Unix seconds: no task has had as many sessions.
+YEAR_2020 = 1_577_836_800
 
 
 async def begin(book, key="a", number=1, role=Role.CLIENT):
@@ -254,9 +257,9 @@ async def test_a_server_that_was_put_back_uses_no_number_that_clients_may_have_s
     await book.close()
     accepted = await opening(state, mark, accept_restored=True)
     at_server = await accepted.tally(Role.SERVER, "task")
-    assert at_server.highest_number == 5 + FORGOTTEN_NUMBERS
+    assert at_server.highest_number > YEAR_2020
     forgotten = await accepted.tally(Role.SERVER, "a task after the backup")
-    assert forgotten.highest_number == FORGOTTEN_NUMBERS
+    assert forgotten.highest_number > YEAR_2020
     # A client does not number sessions: it would wait for those numbers for ever.
     assert (await accepted.tally(Role.CLIENT, "task")).highest_number == 5
     await accepted.close()
