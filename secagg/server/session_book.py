@@ -256,6 +256,8 @@ class SessionBook:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
+        # Before the book is asked: what another aggregator ends meanwhile is known then.
+        stored_ids = await self._workers.run(self._context.spool.session_ids)
         running = await self._book.sessions(role=Role.SERVER)
         for row in reversed(running):
             stored = await self._book.load(row.key)
@@ -273,7 +275,7 @@ class SessionBook:
                 await self.facts(row.task)
         known = {*self._running, *self._ended}
         spool = self._context.spool
-        for session_id in await self._workers.run(spool.session_ids):
+        for session_id in stored_ids:
             # Written before its session was created, by a process that then died.
             if session_id not in known and not await self._is_anothers(session_id):
                 await self._workers.run(spool.remove, session_id)

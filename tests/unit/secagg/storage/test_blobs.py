@@ -1,7 +1,9 @@
 """One suite for all stores of immutable objects; the bucket is a real HTTP server."""
 
 import logging
+import os
 import pickle
+import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
@@ -97,6 +99,7 @@ def test_objects_are_listed_by_the_parts_of_their_names(blobs):
     assert blobs.below(f"{HOME}/nothing") == ()
     assert blobs.homes() == (HOME, "1" * 64)
     assert 0.0 <= blobs.age_seconds(HOME) < 60.0
+    assert blobs.age_seconds("2" * 64) == 0.0  # removed meanwhile
 
 
 def test_what_is_removed_is_gone_and_nothing_else(blobs):
@@ -170,3 +173,13 @@ def test_files_of_others_are_none_of_ours(tmp_path):
     blobs.create(f"{HOME}/a", b"1")
     (tmp_path / HOME / ".a.partial").write_bytes(b"half")
     assert [each.name for each in blobs.below(HOME)] == [f"{HOME}/a"]
+
+
+def test_what_a_killed_process_has_left_is_never_written_through(tmp_path):
+    blobs = FileBlobs(tmp_path)
+    blobs.create(f"{HOME}/a", b"12345")
+    # Killed between the link and its end, by one of the same numbers: a container.
+    left = f".b.{os.getpid()}.{threading.get_ident()}.partial"
+    os.link(tmp_path / HOME / "a", tmp_path / HOME / left)
+    assert blobs.create(f"{HOME}/b", b"others")
+    assert blobs.read(f"{HOME}/a") == (b"12345", 5)
