@@ -848,17 +848,22 @@ class SessionRunner:
         except ServiceError as error:
             # Gone for good, or for longer than clients wait: the budget is spent.
             reason = f"the sum could not be computed: {error}"
-            await self.abort(error.code, reason, discard_unmasked=True)
+            await self._end_sum(
+                AbortRequested(error.code, reason, discard_unmasked=True)
+            )
             return
         await patiently(
             context.clock,
             lambda: context.workers.run(context.spool.put, session_id, SUM, packed),
         )
         digest = await context.workers.sha256(packed)
-        computed = SumComputed(digest, len(packed), await self._kept_until())
+        await self._end_sum(SumComputed(digest, len(packed), await self._kept_until()))
+
+    async def _end_sum(self, event: SumComputed | AbortRequested) -> None:
+        """End the session by its sum or without; nothing happens if somebody has."""
         try:
             await self._durable.advance(
-                lambda state: computed if isinstance(state, server.Summing) else None,
+                lambda state: event if isinstance(state, server.Summing) else None,
                 lease=self._lease,
             )
         except StaleLeaseError:  # this process was stopped for long
@@ -866,15 +871,22 @@ class SessionRunner:
 
     async def _computed(self, job: ComputeSum) -> bytes:
         """Remove the masks, also where the store of uploads is away for a moment."""
-        packed = b""
+        packed, lost = b"", None
 
         async def compute() -> None:
-            nonlocal packed
-            if self._is_resumed:  # another process has taken uploads
-                await self._desk.check_stored(digest for _, digest in job.uploads)
-            packed = await self._context.masks.compute_sum(job, self._context.spool)
+            nonlocal packed, lost
+            try:
+                if self._is_resumed:  # another process has taken uploads
+                    await self._desk.check_stored(digest for _, digest in job.uploads)
+                packed = await self._context.masks.compute_sum(job, self._context.spool)
+            except ServiceError as error:
+                if error.retry_after_seconds is not None:
+                    raise
+                lost = error  # no use in asking again
 
         await patiently(self._context.clock, compute)
+        if lost is not None:
+            raise lost
         return packed
 
     async def _kept_until(self) -> int:

@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 from secagg.client.conductor import SessionOutcome
-from secagg.errors import SessionAbortedError
+from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.server.receipt import SessionReceipt
 from secagg.simulation import identity_of
+from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
+from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite_book import SQLiteBook
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
@@ -116,3 +119,48 @@ def test_replicas_die_and_are_cut_off_at_any_time(seed):
     # A client whose call hung for longer than its round lasts is out, and says so.
     for ending in endings.values():
         assert isinstance(ending, SessionOutcome | SessionAbortedError)
+
+
+def away():
+    return ServiceError(
+        "it is away", code=ErrorCode.STORAGE_FAILED, retry_after_seconds=1.0
+    )
+
+
+class UploadsAway(UploadSpool):
+    """Gives no upload to whoever reads it for the first sum."""
+
+    def __init__(self):
+        super().__init__(MemoryBlobs())
+        self.reads = Counter()
+
+    def read_upload(self, session_id, digest, offset, size):
+        self.reads[digest] += 1
+        if self.reads[digest] == 2:  # the first one has checked its entries
+            raise away()
+        return super().read_upload(session_id, digest, offset, size)
+
+
+def test_no_budget_is_lost_while_uploads_are_away_for_a_moment():
+    spool = UploadsAway()
+    deployment, endings = run(spool=spool, sessions=1)
+    assert max(spool.reads.values()) > 2
+    assert_right(deployment, endings, sums=1)
+    assert len(receipts_of(deployment)) == 1
+
+
+@pytest.mark.parametrize("call", ["take", "renew", "missed"])
+def test_no_replica_ends_while_the_book_is_away_for_a_moment(call, monkeypatch):
+    refused = []
+    honest = getattr(SQLiteBook, call)
+
+    async def refuse_now_and_then(book, *words, **more):
+        refused.append(len(refused) % 3 == 0)
+        if refused[-1]:
+            raise away()
+        return await honest(book, *words, **more)
+
+    monkeypatch.setattr(SQLiteBook, call, refuse_now_and_then)
+    deployment, endings = run(sessions=2)
+    assert any(refused)
+    assert_right(deployment, endings, sums=2)
