@@ -40,6 +40,7 @@ FILES: Final = tuple(
         "enrolment/documents",
         "enrolment/revocation",
         "primitives/canonical",
+        "primitives/roster_set",
         "primitives/transcript",
         "primitives/merkle",
         "primitives/signature",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.descriptor import SessionDescriptor
+from secagg.descriptor import MAX_NOISE_TERMS_BYTES, SessionDescriptor
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.canonical import CanonicalEncodingError, Reader
@@ -227,3 +227,11 @@ def test_a_session_is_joined_neither_after_its_end_nor_long_before():
         with pytest.raises(RemoteProtocolError, match="clock") as caught:
             offer().check_clock(end - left)
         assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_what_an_offer_says_of_its_noise_has_a_limit():
+    offered = offer(noise_terms=bytes(MAX_NOISE_TERMS_BYTES))
+    assert offered.validate() == offered
+    with pytest.raises(RemoteProtocolError) as caught:
+        offer(noise_terms=bytes(MAX_NOISE_TERMS_BYTES + 1)).validate()
+    assert caught.value.code is ErrorCode.BAD_CONFIG

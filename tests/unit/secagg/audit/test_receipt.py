@@ -106,6 +106,13 @@ def test_a_committed_ring_has_a_whole_seed():
     assert "32 bytes" in refusal(short.encode())
 
 
+@pytest.mark.parametrize("size", [1, 95])
+def test_evidence_is_a_digest_and_a_signature(size):
+    row = Dispute(0, 1, 10, bytes(size))
+    cut = AuditReceipt(offer=b"", outcome=Outcome.ABORTED, disputes=(row,))
+    assert "96 bytes" in refusal(cut.encode())
+
+
 def test_more_disputes_than_bytes_take_no_memory():
     data = AuditReceipt(offer=b"", outcome=Outcome.ABORTED).encode()
     claimed = data[:-36] + b"\xff\xff\xff\xff" + data[-32:]

@@ -6,6 +6,7 @@ apart.  A set of places is an integer with one bit for each.
 
 import functools
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, product
 from math import comb
@@ -371,6 +372,10 @@ def test_a_ring_that_no_one_can_cut_is_not_safe_from_a_rebuilt_secret():
     assert rebuilt.cut_bits == math.inf
     assert rebuilt.holder_bits < 1
     assert not rebuilt.worst_case_safe
+    made = parameters_for(12, dimension=1, degree=10, threshold=4, graph_bits=1)
+    for colluders, holds in ((3, True), (4, False)):
+        judged = replace(made, colluders=colluders)
+        assert is_worst_case_safe(judged, graph, everybody) is holds
 
 
 def test_a_client_never_refuses_what_the_server_passed():
