@@ -152,7 +152,7 @@ def test_no_budget_is_lost_while_uploads_are_away_for_a_moment():
     assert len(receipts_of(deployment)) == 1
 
 
-@pytest.mark.parametrize("call", ["take", "renew", "missed"])
+@pytest.mark.parametrize("call", ["take", "renew"])
 def test_no_replica_ends_while_the_book_is_away_for_a_moment(call, monkeypatch):
     refused = []
     honest = getattr(SQLiteBook, call)

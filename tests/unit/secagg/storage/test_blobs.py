@@ -13,7 +13,7 @@ from moto.server import ThreadedMotoServer
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
 from secagg.storage.blobs import Blob, FileBlobs, MemoryBlobs
-from secagg.storage.open_blobs import open_blobs
+from secagg.storage.open_blobs import BlobsNameFile, open_blobs, refuse_other_blobs
 from secagg.storage.s3_blobs import S3Blobs
 
 HOME = "0" * 64
@@ -183,3 +183,22 @@ def test_what_a_killed_process_has_left_is_never_written_through(tmp_path):
     os.link(tmp_path / HOME / "a", tmp_path / HOME / left)
     assert blobs.create(f"{HOME}/b", b"others")
     assert blobs.read(f"{HOME}/a") == (b"12345", 5)
+
+
+async def test_a_store_has_one_book_and_a_book_one_store(blobs, tmp_path):
+    one, two = BlobsNameFile(tmp_path / "1"), BlobsNameFile(tmp_path / "2")
+    for number in "12":
+        (tmp_path / number).mkdir()
+    await refuse_other_blobs(blobs, one)
+    await refuse_other_blobs(blobs, one)
+    with pytest.raises(ServiceError, match="of another book") as caught:
+        await refuse_other_blobs(blobs, two)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    # Refused, it is still free to begin with a store of its own, and keeps to it.
+    own = MemoryBlobs()
+    await refuse_other_blobs(own, two)
+    with pytest.raises(ServiceError, match="of another book"):
+        await refuse_other_blobs(own, one)
+    with pytest.raises(ServiceError, match="not the store"):
+        await refuse_other_blobs(MemoryBlobs(), one)
+    assert len(blobs.below("store")) == 2

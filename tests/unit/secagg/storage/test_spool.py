@@ -120,7 +120,9 @@ def test_a_second_upload_never_takes_the_bytes_of_the_first():
     send(spool, 0, DATA)
     spool.commit(SESSION, "u", DIGEST)
     # As if two processes had met two first chunks of one sender at the same moment.
-    [stored] = blobs.below(f"{SESSION.hex()}/uploads/{hashlib.sha256(b'u').hexdigest()}")
+    [stored] = blobs.below(
+        f"{SESSION.hex()}/uploads/{hashlib.sha256(b'u').hexdigest()}"
+    )
     blobs.create(stored.name.replace(DIGEST.hex(), OTHER.hex()), b"1")
     with pytest.raises(RemoteProtocolError) as caught:
         spool.commit(SESSION, "u", DIGEST)
