@@ -107,10 +107,10 @@ async def refuse_other_blobs(
         blobs.remove(_place_of(name))
     if known is None or blobs.read(_place_of(known)) is None:
         raise ServiceError(
-            "server.blobs is not the store that the other aggregators of this book use",
+            "server.blobs is not the store in which this book has its uploads",
             code=ErrorCode.BAD_SETTINGS,
-            next_step="Set it to theirs on every machine; a directory must be the same "
-            "one, mounted on all of them.",
+            next_step="Set it to that one on every machine; a directory must be the "
+            "same one, mounted on all of them.",
         )
     if blobs.create(_OWNER, known):
         blobs.sync(_OWNER)

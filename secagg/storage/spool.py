@@ -96,7 +96,8 @@ class Spool(Protocol):
 
         Raises:
             RemoteProtocolError: UPLOAD_CORRUPT for a chunk beyond the total size, and
-                for too many that are short; EQUIVOCATION while another upload of the sender is in progress.
+                for too many that are short; EQUIVOCATION while another upload of the
+                sender is in progress.
             ServiceError: UPLOAD_CORRUPT for a gap: ask where to go on.
                 STORAGE_FAILED when the disk is full.
         """
