@@ -188,6 +188,9 @@ class FileBlobs:
                 partial.unlink(missing_ok=True)
                 with partial.open("wb") as file:
                     file.write(data)
+                    file.flush()
+                    # Before it has its name: a power cut leaves no empty object.
+                    os.fsync(file.fileno())
                 # A link, unlike a rename, never takes a name away from another object.
                 os.link(partial, path)
             except FileExistsError:
@@ -202,7 +205,7 @@ class FileBlobs:
         place = self._path(prefix)
         with self._failures():
             for path in (place, *place.rglob("*")):
-                if not path.name.startswith("."):
+                if path.is_dir():
                     _sync(path)
             # An entry lasts when the directory that it stands in has been synced.
             while place != self.directory and str(place) not in self._lasting:
