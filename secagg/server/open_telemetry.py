@@ -25,7 +25,13 @@ _SHOWN: Final = frozenset(
     {"answered", "code", "expected", "number", "round", "session", "task"}
 )
 _OPENS: Final = frozenset({telemetry.SESSION_OPENED, telemetry.SESSION_RESUMED})
-_ENDS: Final = frozenset({telemetry.SESSION_COMPLETED, telemetry.SESSION_ABORTED})
+_ENDS: Final = frozenset(
+    {
+        telemetry.SESSION_COMPLETED,
+        telemetry.SESSION_ABORTED,
+        telemetry.SESSION_ENDED_ELSEWHERE,
+    }
+)
 _WITHIN: Final = frozenset({telemetry.CLIENT_DROPPED, telemetry.RECORD_REPEATED})
 # More are open in no aggregator that is well; the oldest is let go.
 _OPEN_AT_MOST: Final = 4096

@@ -103,18 +103,21 @@ class SessionBook:
         if self._book.is_shared and not self._knows(session_id):
             await self.look()
             if not self._knows(session_id):
-                await self._look_up(session_id)
+                passed = await self._look_up(session_id)
+                if passed is not None:
+                    return passed
         return self.find(session_id)
 
-    async def _look_up(self, session_id: bytes) -> None:
+    async def _look_up(self, session_id: bytes) -> EndedSession | None:
         """Take in a session that has ended before this process heard of it.
 
         One at a time, and seldom: whoever makes up names costs the book little.
         """
         clock = self._context.clock
         async with self._looking_up:
-            await self._take_in(f"server/{session_id.hex()}")
+            passed = await self._take_in(f"server/{session_id.hex()}")
             await clock.sleep_until(clock.now() + LOOK_SECONDS)
+        return passed
 
     def _knows(self, session_id: bytes) -> bool:
         return session_id in self._running or session_id in self._ended
@@ -141,15 +144,25 @@ class SessionBook:
                 await _update(runner)
                 await self.retire(runner)
 
-    async def _take_in(self, key: str) -> None:
-        """Take in a session that another aggregator has opened."""
+    async def _take_in(self, key: str) -> EndedSession | None:
+        """Take in a session that another aggregator has opened.
+
+        Returns:
+            One that ended too long ago to be kept: whoever asks for many such puts
+            none of them into the place of what others ask for.
+        """
         stored = None if self._knows(_id_of(key)) else await self._book.load(key)
         if stored is None or self._knows(_id_of(key)):
-            return
-        if stored.receipt is not None:
-            await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
-            return
-        await self._resume(stored)
+            return None
+        if stored.receipt is None:
+            await self._resume(stored)
+            return None
+        ended = EndedSession(SessionReceipt.decode(stored.receipt))
+        last = ended.descriptor.session_end + self._context.keep_seconds
+        if await self._date() > last:
+            return ended
+        await self._keep(ended)
+        return None
 
     async def retire(self, runner: SessionRunner) -> None:
         """Keep what is left of a session that another aggregator has ended."""
@@ -256,6 +269,8 @@ class SessionBook:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
+        # Before the book is asked, so that it knows what others end meanwhile.
+        stored_ids = await self._workers.run(self._context.spool.session_ids)
         running = await self._book.sessions(role=Role.SERVER)
         for row in reversed(running):
             stored = await self._book.load(row.key)
@@ -273,7 +288,7 @@ class SessionBook:
                 await self.facts(row.task)
         known = {*self._running, *self._ended}
         spool = self._context.spool
-        for session_id in await self._workers.run(spool.session_ids):
+        for session_id in stored_ids:
             # Written before its session was created, by a process that then died.
             if session_id not in known and not await self._is_anothers(session_id):
                 await self._workers.run(spool.remove, session_id)

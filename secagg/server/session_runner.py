@@ -483,10 +483,28 @@ class SessionRunner:
         Returns:
             False when somebody else has done them, or the session stands elsewhere
             than when this was called.
+
+        Raises:
+            ServiceError: STORAGE_FAILED, again and again.
         """
-        context, entered = self._context, self._rounds_entered
-        if not context.book.is_shared:
+        if not self._context.book.is_shared:
             return True
+        held, entered = False, self._rounds_entered
+
+        async def hold() -> None:
+            nonlocal held
+            try:
+                held = await self._held(entered)
+            except ServiceError:
+                await self.let_go()  # whoever takes it again must look again
+                raise
+
+        await patiently(self._context.clock, hold)
+        return held
+
+    async def _held(self, entered: int) -> bool:
+        """See `hold`; the session stood at this round when that was called."""
+        context = self._context
         if self._lease is not None and not await context.book.renew(
             self._lease, seconds=LEASE_SECONDS
         ):
@@ -827,27 +845,50 @@ class SessionRunner:
         """Remove the masks and release the sum."""
         context, session_id = self._context, self.session_id
         try:
-            if self._is_resumed:  # another process has taken uploads
-                await self._desk.check_stored(digest for _, digest in job.uploads)
-            packed = await context.masks.compute_sum(job, context.spool)
+            packed = await self._computed(job)
         except ServiceError as error:
-            # An upload is gone for good: trying again would not bring it back.
+            # Gone for good, or for longer than clients wait: the budget is spent.
             reason = f"the sum could not be computed: {error}"
-            await self.abort(error.code, reason, discard_unmasked=True)
+            await self._end_sum(
+                AbortRequested(error.code, reason, discard_unmasked=True)
+            )
             return
         await patiently(
             context.clock,
             lambda: context.workers.run(context.spool.put, session_id, SUM, packed),
         )
         digest = await context.workers.sha256(packed)
-        computed = SumComputed(digest, len(packed), await self._kept_until())
+        await self._end_sum(SumComputed(digest, len(packed), await self._kept_until()))
+
+    async def _end_sum(self, event: SumComputed | AbortRequested) -> None:
+        """End the session by its sum or without; nothing happens if somebody has."""
         try:
             await self._durable.advance(
-                lambda state: computed if isinstance(state, server.Summing) else None,
+                lambda state: event if isinstance(state, server.Summing) else None,
                 lease=self._lease,
             )
         except StaleLeaseError:  # this process was stopped for long
             await self.let_go()
+
+    async def _computed(self, job: ComputeSum) -> bytes:
+        """Remove the masks, also where the store of uploads is away for a moment."""
+        packed, lost = b"", None
+
+        async def compute() -> None:
+            nonlocal packed, lost
+            try:
+                if self._is_resumed:  # another process has taken uploads
+                    await self._desk.check_stored(digest for _, digest in job.uploads)
+                packed = await self._context.masks.compute_sum(job, self._context.spool)
+            except ServiceError as error:
+                if error.retry_after_seconds is not None:
+                    raise
+                lost = error  # no use in asking again
+
+        await patiently(self._context.clock, compute)
+        if lost is not None:
+            raise lost
+        return packed
 
     async def _kept_until(self) -> int:
         """Return until when the sum can be fetched at least, in Unix seconds."""

@@ -9,7 +9,7 @@ from secagg.server.task_facts import TaskFacts
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
 from secagg.storage.book import Book
 from secagg.storage.change import Role
-from secagg.storage.open_blobs import open_blobs, refuse_other_blobs
+from secagg.storage.open_blobs import BlobsNameFile, open_blobs, refuse_other_blobs
 from secagg.storage.open_book import open_state
 from secagg.storage.spool import Spool, UploadSpool
 
@@ -77,8 +77,9 @@ async def open_storage(
         return ServerStorage(book, UploadSpool(MemoryBlobs()))
     async with AsyncExitStack() as undo:
         undo.push_async_callback(book.close)
-        if kept is not None and is_shared:
-            await refuse_other_blobs(kept, book)
+        if kept is not None:
+            knows = book if is_shared else BlobsNameFile(directory)
+            await refuse_other_blobs(kept, knows)
         found = kept or FileBlobs(directory / "spool")
         storage = ServerStorage(book, UploadSpool(found))
         undo.pop_all()

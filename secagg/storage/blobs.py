@@ -113,6 +113,8 @@ class Blobs(Protocol):
     def age_seconds(self, home: str) -> float:
         """Return how long ago something was stored in a home, by the store's clock.
 
+        One that is gone counts as young: somebody else takes care of it.
+
         Raises:
             ServiceError: STORAGE_FAILED.
         """
@@ -182,6 +184,8 @@ class FileBlobs:
         with self._failures():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
+                # One that a process has left may be a second name of what it stored.
+                partial.unlink(missing_ok=True)
                 with partial.open("wb") as file:
                     file.write(data)
                     file.flush()
@@ -241,6 +245,8 @@ class FileBlobs:
             try:
                 probe.write_bytes(b"")
                 return probe.stat().st_mtime - self._path(home).stat().st_mtime
+            except FileNotFoundError:
+                return 0.0
             finally:
                 probe.unlink(missing_ok=True)
 

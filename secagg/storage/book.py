@@ -183,11 +183,11 @@ class Book(Protocol):
         """
         ...
 
-    async def blobs_name(self, proposed: bytes) -> bytes:
-        """Return the name of the store that keeps this book's blobs.
+    async def blobs_name(self, proposed: bytes | None) -> bytes | None:
+        """Return the name of the store that keeps this book's blobs, or None.
 
         Args:
-            proposed: Its name from now on, if it has none yet.
+            proposed: Its name from now on, if it has none yet; None to ask only.
         """
         ...
 

@@ -1,19 +1,21 @@
 """The one way to a store of blobs: by URL, whatever keeps them."""
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.storage.blobs import STORE_HOME, Blobs, FileBlobs
-from secagg.storage.book import Book
 from secagg.storage.s3_blobs import S3Blobs
+from secagg.storage.vector_files import write_bytes
 
-__all__ = ["open_blobs", "refuse_other_blobs"]
+__all__ = ["BlobsNameFile", "KnowsItsBlobs", "open_blobs", "refuse_other_blobs"]
 
 _FILE: Final = "file:"
 _BUCKET: Final = "s3:"
 _NAME_BYTES: Final = 16
+_NAME_FILE: Final = "blobs-name"
+_OWNER: Final = f"{STORE_HOME}/owner"
 
 
 def open_blobs(url: str) -> Blobs:
@@ -49,12 +51,38 @@ def open_blobs(url: str) -> Blobs:
     return FileBlobs(path)
 
 
+class KnowsItsBlobs(Protocol):
+    """Remembers the name of a store; a shared `Book` does."""
+
+    async def blobs_name(self, proposed: bytes | None) -> bytes | None:
+        """See `Book.blobs_name`."""
+        ...
+
+
+class BlobsNameFile:
+    """Remembers the name of a store beside a book that one aggregator has alone.
+
+    Args:
+        directory: The aggregator's state; locked, so that nobody else writes it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / _NAME_FILE
+
+    async def blobs_name(self, proposed: bytes | None) -> bytes | None:
+        """See `Book.blobs_name`."""
+        if proposed is not None and not self._path.exists():
+            write_bytes(self._path, proposed)
+        return self._path.read_bytes() if self._path.exists() else None
+
+
 async def refuse_other_blobs(
-    blobs: Blobs, book: Book, entropy: Entropy | None = None
+    blobs: Blobs, book: KnowsItsBlobs, entropy: Entropy | None = None
 ) -> None:
-    """Refuse a store that is not the one which a shared book's replicas use.
+    """Refuse a store that is not the one of this book, or is another book's too.
 
     Whoever would keep uploads elsewhere than the others would lose them their sessions.
+    And who starts removes what belongs to no session that its book knows.
 
     Args:
         blobs: The store.
@@ -64,22 +92,40 @@ async def refuse_other_blobs(
     Raises:
         ServiceError: BAD_SETTINGS; it is another one. STORAGE_FAILED.
     """
+    # The owner is written after its book has said so: a book that has no name yet is
+    # not the owner's.
+    owner = blobs.read(_OWNER)
+    if owner is not None and await book.blobs_name(None) is None:
+        raise _anothers_store()
     name = (entropy or SystemEntropy()).token(_NAME_BYTES)
     # Before the book says so: a store that is named there can always be found.
     blobs.create(_place_of(name), b"")
     known = await book.blobs_name(name)
     if known == name:
         blobs.sync(_place_of(name))
-        return
-    blobs.remove(_place_of(name))
-    if blobs.read(_place_of(known)) is None:
+    else:
+        blobs.remove(_place_of(name))
+    if known is None or blobs.read(_place_of(known)) is None:
         raise ServiceError(
-            "server.blobs is not the store that the other aggregators of this book use",
+            "server.blobs is not the store in which this book has its uploads",
             code=ErrorCode.BAD_SETTINGS,
-            next_step="Set it to theirs on every machine; a directory must be the same "
-            "one, mounted on all of them.",
+            next_step="Set it to that one on every machine; a directory must be the "
+            "same one, mounted on all of them.",
         )
+    if blobs.create(_OWNER, known):
+        blobs.sync(_OWNER)
+    elif blobs.read(_OWNER) != (known, len(known)):
+        raise _anothers_store()
 
 
 def _place_of(name: bytes) -> str:
     return f"{STORE_HOME}/{name.hex()}"
+
+
+def _anothers_store() -> ServiceError:
+    return ServiceError(
+        "server.blobs is the store of another book",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step="Give each book a directory or a prefix of its own.  If that book is "
+        f"gone for good, remove the object {_OWNER!r} of the store.",
+    )

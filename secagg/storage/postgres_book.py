@@ -169,7 +169,7 @@ class PostgresBook(ReadingBook):
                     return
                 yield
 
-    async def blobs_name(self, proposed: bytes) -> bytes:
+    async def blobs_name(self, proposed: bytes | None) -> bytes | None:
         """Return the name of the store that keeps this book's blobs."""
         return await self._write(
             lambda database: postgres_sharing.name_blobs(database, proposed)

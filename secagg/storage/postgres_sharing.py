@@ -143,12 +143,12 @@ async def beat(database: Database, replica: Replica, *, instant: int | None) -> 
     )
 
 
-async def name_blobs(database: Database, proposed: bytes) -> bytes:
+async def name_blobs(database: Database, proposed: bytes | None) -> bytes | None:
     """See `Book.blobs_name`."""
     row = await database.fetchrow(
-        "UPDATE book SET blobs = coalesce(blobs, $1) RETURNING blobs", proposed
+        "UPDATE book SET blobs = coalesce(blobs, $1::bytea) RETURNING blobs", proposed
     )
-    return proposed if row is None else bytes(row[0])
+    return None if row is None else row[0]
 
 
 async def begin_alone(database: Database, *, is_shared: bool) -> None:

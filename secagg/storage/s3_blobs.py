@@ -138,13 +138,15 @@ class S3Blobs:
 
     def age_seconds(self, home: str) -> float:
         """Return how long ago something was stored in a home, to the second."""
-        latest = max(each["last_modified"] for each in self._listed(home))
+        dates = [each["last_modified"] for each in self._listed(home)]
+        if not dates:
+            return 0.0
         name = f"{_PROBES}/{SystemEntropy().token(_PROBE_BYTES).hex()}"
         with self._failures() as obstore:
             obstore.put(self._store, name, b"")  # its time is of the same clock
             now = obstore.head(self._store, name)["last_modified"]
             obstore.delete(self._store, [name])
-        age: timedelta = now - latest
+        age: timedelta = now - max(dates)
         return age.total_seconds()
 
     def remove(self, prefix: str) -> None:

@@ -34,9 +34,11 @@ from secagg.storage.blobs import RETRY_SECONDS, STORE_HOME, Blobs
 
 __all__ = [
     "HASH_BLOCK_BYTES",
+    "MIN_CHUNK_BYTES",
     "MIN_FREE_BYTES",
     "PAYLOAD",
     "SENDER_SUFFIX",
+    "SHORT_CHUNKS",
     "SUM",
     "Spool",
     "UploadSpool",
@@ -55,6 +57,16 @@ SUM: Final = "sum"
 HASH_BLOCK_BYTES: Final = 1 << 20
 # Room for journals, logs and the sum when uploads have filled the rest.
 MIN_FREE_BYTES: Final = 64 << 20
+
+MIN_CHUNK_BYTES: Final = 64 << 10
+"""What a chunk brings at least, but for the last one and a few of each upload.
+
+Every chunk is an object, and every call lists those of its upload: chunks of one byte
+would cost the store as many objects as a vector has bytes, and calls by their square.
+"""
+
+# A chunk that was cut elsewhere before its answer was lost may leave a short rest.
+SHORT_CHUNKS: Final = 16
 
 # Digits of an offset: as many as the largest vector asks for, so that names sort.
 _OFFSET_DIGITS: Final = 12
@@ -83,8 +95,9 @@ class Spool(Protocol):
             How many bytes have arrived.
 
         Raises:
-            RemoteProtocolError: UPLOAD_CORRUPT for a chunk beyond the total size;
-                EQUIVOCATION while another upload of the sender is in progress.
+            RemoteProtocolError: UPLOAD_CORRUPT for a chunk beyond the total size, and
+                for too many that are short; EQUIVOCATION while another upload of the
+                sender is in progress.
             ServiceError: UPLOAD_CORRUPT for a gap: ask where to go on.
                 STORAGE_FAILED when the disk is full.
         """
@@ -94,6 +107,7 @@ class Spool(Protocol):
         """Check the digest of a complete upload and make it visible, durably.
 
         Raises:
+            RemoteProtocolError: EQUIVOCATION; the sender has begun another upload.
             ServiceError: UPLOAD_CORRUPT when the digest differs; what has arrived is
                 discarded and the upload begins again.  STORAGE_FAILED.
         """
@@ -194,6 +208,9 @@ class UploadSpool:
             raise _second_upload(sender)
         if not fresh:
             return received
+        is_last = received + len(fresh) == total_size
+        if len(fresh) < MIN_CHUNK_BYTES and not is_last:
+            _refuse_many_short(chunks, sender)
         home = _of_upload(session_id, _named(sender), digest)
         name = f"{home}/{received:0{_OFFSET_DIGITS}}"
         if self._blobs.create(name, fresh):
@@ -210,7 +227,9 @@ class UploadSpool:
         hasher, home = hashlib.sha256(), _of_upload(session_id, _named(sender), digest)
         for chunk in chunks:
             hasher.update(_exactly(self._blobs.read(chunk.name), chunk.size))
-        if bound != digest or hasher.digest() != digest:
+        if bound is not None and bound != digest:
+            raise _second_upload(sender)  # and whoever has taken this one keeps it
+        if hasher.digest() != digest:
             self._blobs.remove(home)
             raise _digest_differs()
         self._blobs.sync(home)
@@ -390,6 +409,17 @@ def _second_upload(sender: str) -> RemoteProtocolError:
         code=ErrorCode.EQUIVOCATION,
         sender=sender,
     )
+
+
+def _refuse_many_short(chunks: tuple[_Chunk, ...], sender: str) -> None:
+    """Refuse another short chunk of an upload that has its share of them."""
+    if sum(chunk.size < MIN_CHUNK_BYTES for chunk in chunks) >= SHORT_CHUNKS:
+        raise RemoteProtocolError(
+            f"{sender!r} cuts its upload into chunks of less than {MIN_CHUNK_BYTES} "
+            "bytes",
+            code=ErrorCode.UPLOAD_CORRUPT,
+            sender=sender,
+        )
 
 
 def _digest_differs() -> ServiceError:

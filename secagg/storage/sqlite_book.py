@@ -163,7 +163,7 @@ class SQLiteBook(ReadingBook):
         for _ in ():
             yield
 
-    async def blobs_name(self, proposed: bytes) -> bytes:
+    async def blobs_name(self, proposed: bytes | None) -> bytes | None:
         """Return any name: whoever locks the file says where blobs lie."""
         return proposed
 

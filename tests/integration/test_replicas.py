@@ -7,22 +7,33 @@ for one round (`Deployment.run` checks what the aggregators may know).
 
 import os
 from collections import Counter
+from typing import cast
 
 import numpy as np
 import pytest
 
 from secagg.client.conductor import SessionOutcome
-from secagg.errors import SessionAbortedError
+from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
+from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.limits import AggregatorLimits
+from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
 from secagg.simulation import identity_of
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.book import Book
 from secagg.storage.change import Role
+from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite_book import SQLiteBook
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import entropy_of
 from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.replicas import Replicas
+from secagg.testing.shared_book import SharedBook
 
 CLIENTS = 4
 # `make chaos` runs many more.
@@ -119,3 +130,78 @@ def test_replicas_die_and_are_cut_off_at_any_time(seed):
     # A client whose call hung for longer than its round lasts is out, and says so.
     for ending in endings.values():
         assert isinstance(ending, SessionOutcome | SessionAbortedError)
+
+
+def away():
+    return ServiceError(
+        "it is away", code=ErrorCode.STORAGE_FAILED, retry_after_seconds=1.0
+    )
+
+
+class UploadsAway(UploadSpool):
+    """Gives no upload to whoever reads it for the first sum."""
+
+    def __init__(self):
+        super().__init__(MemoryBlobs())
+        self.reads = Counter()
+
+    def read_upload(self, session_id, digest, offset, size):
+        self.reads[digest] += 1
+        if self.reads[digest] == 2:  # the first one has checked its entries
+            raise away()
+        return super().read_upload(session_id, digest, offset, size)
+
+
+def test_no_budget_is_lost_while_uploads_are_away_for_a_moment():
+    spool = UploadsAway()
+    deployment, endings = run(spool=spool, sessions=1)
+    assert max(spool.reads.values()) > 2
+    assert_right(deployment, endings, sums=1)
+    assert len(receipts_of(deployment)) == 1
+
+
+@pytest.mark.parametrize("call", ["take", "renew"])
+def test_no_replica_ends_while_the_book_is_away_for_a_moment(call, monkeypatch):
+    refused = []
+    honest = getattr(SQLiteBook, call)
+
+    async def refuse_now_and_then(book, *words, **more):
+        refused.append(len(refused) % 3 == 0)
+        if refused[-1]:
+            raise away()
+        return await honest(book, *words, **more)
+
+    monkeypatch.setattr(SQLiteBook, call, refuse_now_and_then)
+    deployment, endings = run(sessions=2)
+    assert any(refused)
+    assert_right(deployment, endings, sums=2)
+
+
+def test_who_asks_for_old_sessions_displaces_none_that_are_kept():
+    async def main(clock):
+        book = inline_book(now=clock.date)
+        deployment = Replicas(clock, PARAMETERS, CLIENTS, server_book=book, sessions=3)
+        await deployment.run()
+        await clock.sleep_until(clock.now() + 100_000.0)
+        workers = Workers(general=InlineExecutor())
+        aggregator = Aggregator(
+            cast("Book", SharedBook(book, clock, entropy_of("turns"), [])),
+            deployment.spool,
+            clock=clock,
+            entropy=entropy_of("late"),
+            workers=workers,
+            masks=MaskExecutor(workers),
+            limits=AggregatorLimits(kept_sums=1),
+        )
+        await aggregator.recover()
+        sessions = aggregator._sessions
+        newest, *older = await book.sessions(role=Role.SERVER, state=SessionState.ALL)
+        for row in older:
+            session_id = bytes.fromhex(row.key.rpartition("/")[2])
+            found = await sessions.look_for(session_id)
+            assert found.descriptor.session_id == session_id
+        (kept,) = sessions._ended
+        assert kept.hex() in newest.key
+        await aggregator.close()
+
+    manual_clock.run(main)

@@ -167,6 +167,14 @@ async def test_sessions_that_go_on_elsewhere_are_let_go(monkeypatch):
     assert len(collected.spans) == 3
 
 
+async def test_a_trace_ends_with_a_session_that_another_aggregator_ends():
+    collected = Collected()
+    async with collected.exporter:
+        log(telemetry.SESSION_RESUMED, round="UNMASKING", **ONE)
+        log(telemetry.SESSION_ENDED_ELSEWHERE, reason="released", **ONE)
+        assert [each.name for each in collected.spans] == ["session"]
+
+
 def test_tasks_are_counted_apart_up_to_a_number():
     collected = Collected()
     for number in range(TASKS_AT_MOST + 20):

@@ -1,7 +1,9 @@
 """One suite for all stores of immutable objects; the bucket is a real HTTP server."""
 
 import logging
+import os
 import pickle
+import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +13,7 @@ from moto.server import ThreadedMotoServer
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
 from secagg.storage.blobs import Blob, FileBlobs, MemoryBlobs
-from secagg.storage.open_blobs import open_blobs
+from secagg.storage.open_blobs import BlobsNameFile, open_blobs, refuse_other_blobs
 from secagg.storage.s3_blobs import S3Blobs
 
 HOME = "0" * 64
@@ -97,6 +99,7 @@ def test_objects_are_listed_by_the_parts_of_their_names(blobs):
     assert blobs.below(f"{HOME}/nothing") == ()
     assert blobs.homes() == (HOME, "1" * 64)
     assert 0.0 <= blobs.age_seconds(HOME) < 60.0
+    assert blobs.age_seconds("2" * 64) == 0.0  # removed meanwhile
 
 
 def test_what_is_removed_is_gone_and_nothing_else(blobs):
@@ -170,3 +173,32 @@ def test_files_of_others_are_none_of_ours(tmp_path):
     blobs.create(f"{HOME}/a", b"1")
     (tmp_path / HOME / ".a.partial").write_bytes(b"half")
     assert [each.name for each in blobs.below(HOME)] == [f"{HOME}/a"]
+
+
+def test_what_a_killed_process_has_left_is_never_written_through(tmp_path):
+    blobs = FileBlobs(tmp_path)
+    blobs.create(f"{HOME}/a", b"12345")
+    # Killed between the link and its end, by one of the same numbers: a container.
+    left = f".b.{os.getpid()}.{threading.get_ident()}.partial"
+    os.link(tmp_path / HOME / "a", tmp_path / HOME / left)
+    assert blobs.create(f"{HOME}/b", b"others")
+    assert blobs.read(f"{HOME}/a") == (b"12345", 5)
+
+
+async def test_a_store_has_one_book_and_a_book_one_store(blobs, tmp_path):
+    one, two = BlobsNameFile(tmp_path / "1"), BlobsNameFile(tmp_path / "2")
+    for number in "12":
+        (tmp_path / number).mkdir()
+    await refuse_other_blobs(blobs, one)
+    await refuse_other_blobs(blobs, one)
+    with pytest.raises(ServiceError, match="of another book") as caught:
+        await refuse_other_blobs(blobs, two)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    # Refused, it is still free to begin with a store of its own, and keeps to it.
+    own = MemoryBlobs()
+    await refuse_other_blobs(own, two)
+    with pytest.raises(ServiceError, match="not the store"):
+        await refuse_other_blobs(own, one)
+    with pytest.raises(ServiceError, match="not the store"):
+        await refuse_other_blobs(MemoryBlobs(), one)
+    assert len(blobs.below("store")) == 2

@@ -12,7 +12,13 @@ import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
-from secagg.storage.spool import PAYLOAD, SUM, UploadSpool
+from secagg.storage.spool import (
+    MIN_CHUNK_BYTES,
+    PAYLOAD,
+    SHORT_CHUNKS,
+    SUM,
+    UploadSpool,
+)
 
 SESSION = bytes(range(32))
 OTHER = bytes(32)
@@ -92,6 +98,37 @@ def test_one_sender_cannot_open_a_second_upload(spool):
         send(spool, 0, DATA[:10], digest=b"\x01" * 32)
     assert caught.value.code is ErrorCode.EQUIVOCATION
     send(spool, 0, DATA[:10], sender="v", digest=b"\x01" * 32)
+
+
+def test_no_upload_is_cut_into_any_number_of_objects(spool):
+    data = bytes(2 * MIN_CHUNK_BYTES)
+    other = {"digest": OTHER, "total_size": len(data)}
+    for offset in range(SHORT_CHUNKS):
+        send(spool, offset, data[:1], **other)
+    # Neither a short chunk nor a long one of which a byte is new.
+    for start in (SHORT_CHUNKS, 1):
+        with pytest.raises(RemoteProtocolError, match="cuts its upload") as caught:
+            send(spool, start, data[start : SHORT_CHUNKS + 1], **other)
+        assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
+    middle = send(spool, SHORT_CHUNKS, data[:MIN_CHUNK_BYTES], **other)
+    assert middle == SHORT_CHUNKS + MIN_CHUNK_BYTES
+    assert send(spool, middle, data[middle:], **other) == len(data)
+
+
+def test_a_second_upload_never_takes_the_bytes_of_the_first():
+    blobs = MemoryBlobs()
+    spool = UploadSpool(blobs)
+    send(spool, 0, DATA)
+    spool.commit(SESSION, "u", DIGEST)
+    # As if two processes had met two first chunks of one sender at the same moment.
+    [stored] = blobs.below(
+        f"{SESSION.hex()}/uploads/{hashlib.sha256(b'u').hexdigest()}"
+    )
+    blobs.create(stored.name.replace(DIGEST.hex(), OTHER.hex()), b"1")
+    with pytest.raises(RemoteProtocolError) as caught:
+        spool.commit(SESSION, "u", DIGEST)
+    assert caught.value.code is ErrorCode.EQUIVOCATION
+    assert UploadSpool(blobs).read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
 
 
 def test_discarding_forgets_both_kinds(spool):
