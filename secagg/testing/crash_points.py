@@ -64,10 +64,11 @@ class CrashSwitch:
         self.is_dead = False
 
     def on_death(self, callback: Callable[[], None]) -> None:
-        """Have somebody told at the instant of death; at once if that has passed."""
-        if self.is_dead:
+        """Have somebody told at the instant of death, and at once if it is over."""
+        if self.is_dead:  # whoever calls a process that is gone hears nothing either
             callback()
-        self._callbacks.append(callback)
+        else:
+            self._callbacks.append(callback)
 
     def kill(self) -> None:
         """Kill the process now."""
@@ -164,7 +165,7 @@ class CrashingBook:
         """See `Book.changes`."""
         return self._inner.changes()
 
-    async def blobs_name(self, proposed: bytes | None) -> bytes | None:
+    async def blobs_name(self, proposed: bytes) -> bytes:
         """See `Book.blobs_name`."""
         return await self._inner.blobs_name(proposed)
 
