@@ -36,9 +36,20 @@ format: $(STAMP_DEV)
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-bench: $(STAMP_DEV)  ## CPU times, as ratios measured side by side; JSON in build/
+FLOWER := build/flower-venv/bin/python
+
+$(FLOWER):
+	$(PYTHON) -m venv build/flower-venv.new
+	build/flower-venv.new/bin/python -m pip install --quiet --disable-pip-version-check \
+	  'flwr>=1.41,<1.43'
+	rm -rf build/flower-venv && mv build/flower-venv.new build/flower-venv
+
+bench: $(STAMP_DEV)  ## CPU times beside baselines, Flower too; JSON in build/, pictures
 	mkdir -p build
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/run.py > build/benchmarks.jsonl
+	-$(MAKE) --no-print-directory $(FLOWER)   # without it that comparison is left out
+	SECAGG_FLOWER_PYTHON=$(wildcard $(FLOWER)) OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python benchmarks/run.py > build/benchmarks.jsonl
+	$(BIN)/python benchmarks/cost_figures.py build/benchmarks.jsonl docs/pictures
 
 papers: $(STAMP_DEV)  ## the papers' figures again, into docs/pictures; minutes
 	for script in benchmarks/papers/*_figure?.py benchmarks/papers/*_table?.py \

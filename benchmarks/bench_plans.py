@@ -6,13 +6,13 @@ wait longer than. `docs/choosing-a-budget.md` has the table.
 
 import sys
 import time
-from dataclasses import replace
+from fractions import Fraction
 from typing import Any, cast
 
 from measurement import emit
 
 from dpnoise.accounting import make_accountant
-from dpnoise.events import Adversary, NoiseEvent, Repeated
+from dpnoise.events import Adversary, NoiseEvent
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import Plan, plan
 
@@ -44,16 +44,26 @@ _CHANGES: tuple[dict[str, Any], ...] = (
     {"steps": 10_000},
     {"scale_factor": 4096.0},
     {"mechanism": "skellam"},
+    {"selection_rate": Fraction(1, 10)},
+    {"selection_rate": Fraction(1, 100)},
+    {"selection_rate": Fraction(1, 100), "steps": 10},
+    {"selection_rate": Fraction(1, 10), "steps": 1000},
+    {"selection_rate": Fraction(1, 1000), "steps": 10_000},
+    {"selection_rate": Fraction(1, 10), "steps": 10, "delta": 1e-12},
+    {"selection_rate": Fraction(1, 10), "steps": 10, "epsilon": 40.0},
+    {"selection_rate": Fraction(1, 10), "steps": 2, "dimension": 2, "clients": 10},
 )
 
 
 def _judge(made: Plan) -> None:
     """Compute epsilon as a client does, from the parameters alone."""
     account = make_accountant(made.accountant, adversary=Adversary.SERVER)
-    event = cast("NoiseEvent", make_mechanism(made.parameters).event())
-    # Another distance is another release: nothing that planning left behind is used.
-    event = replace(event, sampler_distance=0.5 * event.sampler_distance)
-    account.compose(Repeated(event, made.request.steps)).epsilon(made.request.delta)
+    mechanism = make_mechanism(made.parameters)
+    # A little more noise is another release: nothing that planning left is used.
+    variance = mechanism.counted_noise_variance * (1 + Fraction(1, 1 << 10))
+    event = mechanism.event_with_noise(variance)
+    released = made.request.releases(cast("NoiseEvent", event))
+    account.compose(released).epsilon(made.request.delta)
 
 
 def main(*, tiny: bool = False) -> None:
@@ -76,7 +86,10 @@ def main(*, tiny: bool = False) -> None:
         ):
             emit(
                 name,
-                parameters=shown,
+                parameters={
+                    key: str(value) if isinstance(value, Fraction) else value
+                    for key, value in shown.items()
+                },
                 value=seconds,
                 unit="s",
                 baseline="two seconds of one core",

@@ -3,9 +3,10 @@
 #
 #   sudo deploy/systemd/try.sh secagg-0.1.0-py3-none-any.whl
 #
-# Needs root, Linux and the Debian package systemd.  A systemd of its own runs as the
-# first process of new namespaces, over a copy of / that lies in memory and is gone at
-# the end: a booting systemd tidies up (/tmp first), and must find nothing of ours.
+# Needs root, Linux and the Debian packages systemd and dbus.  A systemd of its own runs
+# as the first process of new namespaces, over a copy of / that lies in memory and is
+# gone at the end: a booting systemd tidies up (/tmp first), and must find nothing of
+# ours.
 set -euo pipefail
 
 if [ "${1:-}" != inside ]; then
@@ -18,7 +19,7 @@ if [ "${1:-}" != inside ]; then
     --kill-child "$here/try.sh" inside "$here" "$wheel" "$out" < /dev/null \
     > "$out/console" 2>&1 || true
   cat "$out/said" 2> /dev/null || true
-  if ! grep -q '^ok: stopped' "$out/said" 2> /dev/null; then
+  if ! grep -q '^ok: and once is enough' "$out/said" 2> /dev/null; then
     grep -v '^WARNING: Location' "$out/console" | tail -40
     exit 1
   fi
@@ -100,12 +101,43 @@ must "it measures itself" \
   "$(ask /metrics | grep -cE '^process_(open_fds|max_fds|start_time_seconds) ')" 3
 sleep 40
 must "the watchdog leaves it alone" "$(property MainPID)" "$process"
+
+# docs/backup.md: a copy of a server that stands still.
+copy=/run/copy
+systemctl start dbus
+systemctl freeze secagg-server
+must "it stands still while it is copied" "$(property FreezerState)" frozen
+cp --archive --reflink=auto /var/lib/secagg/server "$copy"
+systemctl thaw secagg-server
+sed 's#"/var/lib/secagg/server"#"/run/copy"#' /etc/secagg/server.toml > /run/copy.toml
+must "a copy of a frozen server is sound" \
+  "$(/opt/secagg/bin/secagg state check --config /run/copy.toml | tail -1)" \
+  "/run/copy is sound"
+/opt/secagg/bin/secagg tasks pause sum-of-vectors --reason "what the copy does not know" \
+  > /dev/null
+
 kill -STOP "$process"
 sleep 45
 must "the watchdog restarts what hangs" "$(property NRestarts), $(property ActiveState)" "1, active"
 systemctl stop secagg-server
 must "stopped within its time, without an error" \
   "$(property ActiveState), $(property Result)" "inactive, success"
+
+# docs/backup.md: put back, refused, and taken on purpose.
+rm -r /var/lib/secagg/server
+cp --archive "$copy" /var/lib/secagg/server
+! systemctl start secagg-server 2> /dev/null
+must "a state that was put back is refused, and not tried again" \
+  "$(property ActiveState), $(property ExecMainStatus)" "failed, 78"
+once=/run/systemd/system/secagg-server.service.d
+mkdir -p "$once"
+printf '[Service]\nExecStart=\nExecStart=%s --restored\n' \
+  '/opt/secagg/bin/secagg server --config /etc/secagg/server.toml' > "$once/once.conf"
+systemctl daemon-reload && systemctl start secagg-server
+must "it is taken when somebody says so" "$(property ActiveState)" active
+rm -r "$once" && systemctl daemon-reload && systemctl restart secagg-server
+must "and once is enough" "$(property ActiveState)" active
+systemctl stop secagg-server
 systemd-analyze security --no-pager secagg-server | tail -1
 SCRIPT
 cd "$root"

@@ -20,16 +20,14 @@ from fractions import Fraction
 from typing import Final
 
 from dpnoise.accounting.accountant import check_delta, check_epsilon
-from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.accounting.registry import make_accountant
+from dpnoise.accounting.root_search import least_root, round_up_to_dyadic
+from dpnoise.accounting.yardstick import event_yardstick
 from dpnoise.errors import CalibrationError, ParameterError, TheoremNotApplicableError
 from dpnoise.events import (
     Adjacency,
     Adversary,
     PrivacyEvent,
-    SkellamMixtureClippedEvent,
-    SkellamMixtureEvent,
-    flatten,
 )
 
 __all__ = [
@@ -37,15 +35,12 @@ __all__ = [
     "TriedAccountant",
     "calibrate",
     "calibrate_least",
-    "round_up_to_dyadic",
 ]
 
-_SIGNIFICANT_BITS: Final = 24
+_ROUGH_STEP: Final = 0.03  # its square, half of it, is what a step is wrong by
+_BUMPS: Final = tuple(Fraction(2) ** -bits for bits in (22, *range(14, -4, -2)))
 _RELATIVE_TOLERANCE: Final = 5e-6  # far below the 0.5 % that a sampling error shows
 _ROUGH_TOLERANCE: Final = 1e-3  # between grids, errors differ by percents
-_ANY_VARIANCE: Final = Fraction(16)
-_MAX_STEPS: Final = 100
-_MAX_LOG_STEP: Final = 4.0  # a factor of 55 in variance
 _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
 _DEFAULT_BRACKET: Final = (Fraction(1, 1 << 20), Fraction(1 << 100))
 _CLOSE_ENOUGH: Final = 1.005  # times the Gaussian's variance: nobody sees the rest
@@ -84,34 +79,6 @@ class CalibratedNoise:
     tried: tuple[TriedAccountant, ...]
 
 
-def round_up_to_dyadic(number: float | Fraction) -> Fraction:
-    """Round a positive number up to a dyadic rational of 24 significant bits.
-
-    Args:
-        number: A finite number above 0.
-
-    Returns:
-        The least such rational that is not below the number.
-
-    Raises:
-        ParameterError: The number is not finite and above 0.
-    """
-    if not 0 < number < math.inf:
-        raise ParameterError(
-            f"number must be finite and greater than 0, got {number!r}",
-            parameter="number",
-            value=number,
-        )
-    exact = Fraction(number)
-    exponent = (
-        exact.numerator.bit_length()
-        - exact.denominator.bit_length()
-        - _SIGNIFICANT_BITS
-    )
-    unit = Fraction(2) ** exponent
-    return math.ceil(exact / unit) * unit
-
-
 def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its own
     build_event: Callable[[Fraction], PrivacyEvent],
     *,
@@ -121,6 +88,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
     adversary: Adversary,
     adjacency: Adjacency = Adjacency.ZERO_OUT,
     bracket: tuple[Fraction, Fraction] | None = None,
+    start: Fraction | None = None,
     is_rough: bool = False,
 ) -> Fraction:
     """Find the least noise variance that reaches (epsilon, delta).
@@ -135,12 +103,14 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         adjacency: Which two worlds must look alike.
         bracket: Least and largest variance to consider, in the unit of `build_event`;
             by default 2^-20 to 2^100.
+        start: Where to look first; by default what a Gaussian would need.
         is_rough: Whether a thousandth matters, and the statement at the end. Only for
             comparing grids: what is rough is nothing to release with.
 
     Returns:
         The variance, a dyadic rational rounded up, at which the accountant states at
-        most `epsilon` at `delta`; within about 1e-5 of the least, or 1e-3 where rough.
+        most `epsilon` at `delta`; within about 1e-5 of the least. Where rough, within
+        1e-3 on either side.
 
     Raises:
         ParameterError: A target, the bracket or the name is invalid.
@@ -158,7 +128,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
             value=f"({low}, {high})",
         )
 
-    wanted = analytic_gaussian_stddev(epsilon, delta, 1.0)
+    yardstick = event_yardstick(build_event, epsilon, delta)
 
     def shortfall(variance: Fraction) -> float:
         """Logarithm of the factor that the variance misses, judged as a Gaussian."""
@@ -169,15 +139,20 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
             return math.inf
         if not _LEAST_DELTA < reached < 1.0:
             return math.inf if reached >= 1.0 else -math.inf
-        return 2.0 * math.log(wanted / analytic_gaussian_stddev(epsilon, reached, 1.0))
+        return yardstick.shortfall(reached)
 
     def states_target(variance: Fraction) -> bool:
         account = make_accountant(accountant, adversary=adversary, adjacency=adjacency)
         return account.compose(build_event(variance)).epsilon(delta) <= epsilon
 
-    start = _gaussian_guess(build_event, wanted)
-    tolerance = _ROUGH_TOLERANCE if is_rough else _RELATIVE_TOLERANCE
-    found = _least_root(shortfall, low, high, min(max(low, start), high), tolerance)
+    found = least_root(
+        shortfall,
+        low=low,
+        high=high,
+        start=yardstick.variance if start is None else start,
+        tolerance=_ROUGH_TOLERANCE if is_rough else _RELATIVE_TOLERANCE,
+        trusted=_ROUGH_STEP if is_rough else 0.0,
+    )
     if found is None:
         raise CalibrationError(
             f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
@@ -188,13 +163,11 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         return found
     # delta(epsilon) and epsilon(delta) end their searches independently; a last unit
     # or two of rounding between them is paid for in noise, and more where the curve is
-    # so flat in epsilon that the two choose different contours.
-    bump = Fraction(1, 1 << (_SIGNIFICANT_BITS - 2))
-    for _ in range(16):
+    # so flat in epsilon that the two choose different contours or windows.
+    for bump in _BUMPS:
         if states_target(found):
             return found
         found = round_up_to_dyadic(found * (1 + bump))
-        bump *= 8
     raise CalibrationError(
         f"{accountant}: epsilon at the calibrated noise stays above {epsilon:g}; the "
         "accountant's delta and epsilon disagree, please report the parameters"
@@ -210,6 +183,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
     adversary: Adversary,
     adjacency: Adjacency = Adjacency.ZERO_OUT,
     bracket: tuple[Fraction, Fraction] | None = None,
+    start: Fraction | None = None,
     is_rough: bool = False,
 ) -> CalibratedNoise:
     """Find the least noise variance that any of several accountants accepts.
@@ -225,6 +199,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
         adversary: Whom the target must hold against.
         adjacency: Which two worlds must look alike.
         bracket: As for `calibrate`.
+        start: As for `calibrate`.
         is_rough: As for `calibrate`.
 
     Returns:
@@ -243,8 +218,9 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
             value=(),
             nearest="default_accountants(event)",
         )
-    wanted = analytic_gaussian_stddev(check_epsilon(epsilon), check_delta(delta), 1.0)
-    ideal = _gaussian_guess(build_event, wanted)
+    ideal = event_yardstick(
+        build_event, check_epsilon(epsilon), check_delta(delta)
+    ).variance
     tried: list[TriedAccountant] = []
     found: list[tuple[Fraction, str]] = []
     failure: CalibrationError | None = None
@@ -261,6 +237,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
                 adversary=adversary,
                 adjacency=adjacency,
                 bracket=(low, high),
+                start=start,
                 is_rough=is_rough,
             )
             # How much more than the least another one would ask for is no matter, and
@@ -280,121 +257,3 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
         raise failure
     least, chosen = min(found, key=operator.itemgetter(0))
     return CalibratedNoise(least, chosen, tuple(tried))
-
-
-def _gaussian_guess(
-    build_event: Callable[[Fraction], PrivacyEvent], noise_multiplier: float
-) -> Fraction:
-    """Guess the variance as if every release were a Gaussian; any guess is sound.
-
-    Without sampling it is what a Gaussian needs.
-    """
-    squared_norm = 0.0
-    try:
-        releases = list(flatten(build_event(_ANY_VARIANCE)))
-    except TheoremNotApplicableError:
-        return _ANY_VARIANCE
-    for release, rate, count, _ in releases:
-        if isinstance(release, SkellamMixtureEvent):
-            once = release.l2_clip_squared_steps
-        elif isinstance(release, SkellamMixtureClippedEvent):
-            once = release.mixture_norm_bound
-        else:
-            once = release.l2_sensitivity**2
-        squared_norm += count * rate**2 * once
-    if not 0.0 < squared_norm < math.inf:
-        return _ANY_VARIANCE
-    return Fraction(noise_multiplier**2 * squared_norm)
-
-
-def _least_root(
-    shortfall: Callable[[Fraction], float],
-    low: Fraction,
-    high: Fraction,
-    start: Fraction,
-    tolerance: float,
-) -> Fraction | None:
-    """Return the least dyadic variance without a shortfall, or None above `high`.
-
-    Were the release a Gaussian, the shortfall would be exactly the step to take, so a
-    handful of evaluations suffices; bisection takes over where that fails.
-    """
-    variance = round_up_to_dyadic(start)
-    bracket = _Bracket(tolerance)
-    best: Fraction | None = None
-    for _ in range(_MAX_STEPS):
-        missing = shortfall(variance)
-        bracket.add(math.log(variance), missing)
-        if missing <= 0.0:
-            best = variance
-            if variance <= low or missing >= -tolerance:
-                return best
-        elif variance >= high:
-            return None
-        step = bracket.propose()
-        if step is None:
-            return best
-        variance = round_up_to_dyadic(min(max(Fraction(math.exp(step)), low), high))
-    return best
-
-
-class _Bracket:
-    """The two sides of the root in logarithms of the variance, and where to look next.
-
-    Regula falsi with Illinois' correction: when one end stays twice, its value counts
-    half, so that it moves soon. Should the bracket still not halve in two steps, its
-    middle is next.
-    """
-
-    def __init__(self, tolerance: float) -> None:
-        self._tolerance = tolerance
-        self._missing: tuple[float, float] | None = None
-        self._reached: tuple[float, float] | None = None
-        self._last = (0.0, 0.0)
-        self._last_reached: bool | None = None
-        self._widths = [math.inf, math.inf]
-        self._stretch = 1.0
-
-    def add(self, where: float, missing: float) -> None:
-        """Take in one evaluation."""
-        reached = missing <= 0.0
-        if reached:
-            self._reached = (where, missing)
-        else:
-            self._missing = (where, missing)
-        if reached == self._last_reached:
-            if reached and self._missing is not None:
-                self._missing = (self._missing[0], 0.5 * self._missing[1])
-            if not reached and self._reached is not None:
-                self._reached = (self._reached[0], 0.5 * self._reached[1])
-        self._last, self._last_reached = (where, missing), reached
-
-    def propose(self) -> float | None:
-        """Return the next logarithm of the variance; None when the bracket is tight."""
-        # Aim a little beyond the root, so that the last step lands where it counts.
-        aim = 0.5 * self._tolerance
-        where, missing = self._last
-        if self._missing is None or self._reached is None:
-            # Far from the root the Gaussian step is only a guess: lengthen it a
-            # little, so that the root is bracketed soon.
-            # Where the release is unlike a Gaussian (a sampled one cannot exceed a
-            # delta of its rate) the guess is far too short: double it every time.
-            step = 1.01 * self._stretch * (missing + aim)
-            self._stretch *= 2.0
-            return where + min(max(step, -_MAX_LOG_STEP), _MAX_LOG_STEP)
-        width = self._reached[0] - self._missing[0]
-        if width <= self._tolerance:
-            return None
-        stalled = width > 0.5 * self._widths[-2]
-        self._widths.append(width)
-        if stalled or not (
-            math.isfinite(self._missing[1]) and math.isfinite(self._reached[1])
-        ):
-            self._widths = [math.inf, math.inf]
-            gaussian_step = where + missing + aim
-            if not stalled and self._missing[0] < gaussian_step < self._reached[0]:
-                return gaussian_step
-            return self._missing[0] + 0.5 * width
-        share = (self._missing[1] + aim) / (self._missing[1] - self._reached[1])
-        edge = min(0.25, 0.25 * self._tolerance / width)
-        return self._missing[0] + min(max(share, edge), 1.0 - edge) * width

@@ -95,7 +95,7 @@ def default_accountants(
     """
     parts = list(flatten(event))
     kinds = {type(release) for release, *_ in parts}
-    one_release = len(parts) == 1 and parts[0][1:3] == (1.0, 1)
+    one_release = len(parts) == 1 and parts[0][2] == 1
     names = next((names for covered, names in _COVERED if kinds <= covered), ())
     passed_over = {"mixture-pld"} if one_release else {"mixture-contour"}
     if _squared_shifts(event) > _FEW_SHIFTS:

@@ -34,7 +34,7 @@ from dpnoise.accounting import (
     default_accountants,
     make_accountant,
 )
-from dpnoise.accounting.calibration import round_up_to_dyadic
+from dpnoise.accounting.root_search import round_up_to_dyadic
 from dpnoise.errors import (
     CalibrationError,
     ParameterError,
@@ -51,6 +51,7 @@ from dpnoise.planning.error_curve import packed_bytes
 from dpnoise.planning.notes import plan_notes
 from dpnoise.planning.refusals import (
     refuse_beyond_samplers,
+    refuse_hopeless,
     refuse_uncovered,
     refuse_wrapping,
 )
@@ -72,13 +73,19 @@ _P = ParamSpec("_P")
 
 _RETRIES: Final = 4
 _SEARCHES: Final = 3
+_FINE_SEARCHES: Final = 6
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
 _CLOSED_FORM: Final = "mixture-gdp"
+_CLOSED_FORM_WASTES: Final = 7.0  # over the noise's deviation, as a share of noise
+_FAR: Final = 0.25  # no other accountant wastes as much
 _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
 # A plan asks for some ten epsilons, and nobody should wait longer than two seconds. A
 # curve is built anew for each, an integral for one epsilon at a time.
 _QUICK: Final = 0.3 * MAX_ACCOUNTING_COST
-_QUICK_CURVE: Final = 0.12 * MAX_ACCOUNTING_COST
+_QUICK_CURVE: Final = 0.35 * MAX_ACCOUNTING_COST
+# Where these have lost once, they lose on every finer grid: what they waste stays, and
+# the waste of the others falls.
+_LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
@@ -140,6 +147,7 @@ class _Planner:
         self._unit_variance = gaussian_variance_per_sensitivity(request)
         self._model = NoiseModel.of(request, self._unit_variance)
         self._found: dict[float, _Calibrated] = {}
+        self._lost: dict[str, float] = {}
 
     def run(self) -> Plan:
         request = self._request
@@ -153,7 +161,7 @@ class _Planner:
             bits = request.bits or self._bits_for(scale_factor)
         rough = self._calibrated(scale_factor)
         found = dataclasses.replace(
-            self._calibrate(scale_factor, (rough.accountant,)),
+            self._calibrate(scale_factor, (rough.accountant,), start=rough.variance),
             candidates=rough.candidates,
         )
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
@@ -177,13 +185,13 @@ class _Planner:
             or self._model.length > _FEW_BITS
         ):
             return None
-        # The closed form costs a share of some 7/√v of the noise.
-        scale_factor = 700.0 / math.sqrt(self._unit_variance) / request.l2_clip
-        for _ in range(_SEARCHES):
+        wanted = _CLOSED_FORM_WASTES / (0.5 * (_CLOSEST + _CLOSE))
+        scale_factor = wanted / math.sqrt(self._unit_variance) / request.l2_clip
+        for _ in range(_FINE_SEARCHES):
             scale_factor = _readable(min(scale_factor, request.scaled_bound))
             if not self._model.fits_sampler(scale_factor):
                 return None
-            found = self._calibrate(scale_factor, (_CLOSED_FORM,))
+            found = self._calibrate(scale_factor, (_CLOSED_FORM,), is_rough=True)
             need = self._unit_variance * found.mechanism.l2_clip_squared_steps
             cost = float(found.variance) / need - 1.0
             if _CLOSEST < cost <= _CLOSE:
@@ -228,6 +236,8 @@ class _Planner:
         """
         found, finer = self._calibrated(scale_factor), 2.0 * scale_factor
         points = {scale_factor: float(found.variance)}
+        if len(self._found) == 1:
+            self._model = self._model.through(points)
         if (
             finer <= self._request.scaled_bound
             and self._model.fits_sampler(finer)
@@ -298,7 +308,11 @@ class _Planner:
     def _calibrated(self, scale_factor: float) -> "_Calibrated":
         """Return roughly how much noise a scale needs; each is asked for once."""
         if scale_factor not in self._found:
-            self._found[scale_factor] = self._calibrate(scale_factor, is_rough=True)
+            self._found[scale_factor] = self._calibrate(
+                scale_factor,
+                start=Fraction(self._model.counted_variance(scale_factor)),
+                is_rough=True,
+            )
         return self._found[scale_factor]
 
     def _calibrate(
@@ -306,6 +320,7 @@ class _Planner:
         scale_factor: float,
         names: tuple[str, ...] = (),
         *,
+        start: Fraction | None = None,
         is_rough: bool = False,
     ) -> "_Calibrated":
         """Ask the accountants, or those named, how much noise this scale needs."""
@@ -319,8 +334,12 @@ class _Planner:
             adversary=request.calibrated_for,
             adjacency=request.adjacency,
             bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
+            start=start,
             is_rough=is_rough,
         )
+        for each in least.tried:
+            if each.variance is None and each.accountant in _LOOSE:
+                self._lost.setdefault(each.accountant, scale_factor)
         found = _Calibrated(
             mechanism,
             least.variance,
@@ -373,13 +392,18 @@ class _Planner:
         names = default_accountants(
             request.releases(release), adjacency=request.adjacency
         )
-        quick = tuple(
+        scale_factor = mechanism.parameters.scale_factor
+        quick = [
             name
             for name in names
             if accounting_cost(release, name)
             <= (_QUICK_CURVE if name == "mixture-pld" else _QUICK)
-        )
-        return quick or names[:1]
+            and scale_factor <= self._lost.get(name, scale_factor)
+        ]
+        wastes = _CLOSED_FORM_WASTES / math.sqrt(typical) > _FAR
+        if request.selection < 1 and wastes and "mixture-pld" in quick:
+            quick = [name for name in quick if name != _CLOSED_FORM]
+        return tuple(quick) or names[:1]
 
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
         request = self._request
@@ -464,6 +488,8 @@ class _Planner:
             reader = dataclasses.replace(calibrated, adversary=Adversary.MODEL_READER)
         forecast = mechanism.forecast(sum_l2_norm=request.sum_l2_norm)
         refuse_wrapping(self._model, mechanism, forecast)
+        # On a hopeless grid the fit says nothing about useful ones: judge by the guess.
+        refuse_hopeless(NoiseModel.of(request, self._unit_variance), forecast)
         unit = mechanism.parameters.scale_factor**2
         surplus = float(mechanism.expected_noise_variance - found.variance)
         return Plan(

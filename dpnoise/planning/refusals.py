@@ -12,12 +12,23 @@ from dpnoise.errors import ParameterError, TheoremNotApplicableError
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.planning.request import PlanRequest
-from dpnoise.planning.scale_search import NoiseModel, smallest_bits
+from dpnoise.planning.scale_search import (
+    NoiseModel,
+    accepted_error,
+    least_forecast,
+    smallest_bits,
+)
 
-__all__ = ["refuse_beyond_samplers", "refuse_uncovered", "refuse_wrapping"]
+__all__ = [
+    "refuse_beyond_samplers",
+    "refuse_hopeless",
+    "refuse_uncovered",
+    "refuse_wrapping",
+]
 
 _LEAST_EPSILON: Final = 0.1  # the smallest that is offered as the nearest one
 _LARGEST_EXPONENT: Final = -0.5  # of a delta that is still worth offering
+_HOPELESS: Final = 16.0  # times the accepted squared error: two bits would cure it
 _UNCOVERED: Final = 1.001  # a thousandth is the model's own error, no condition
 
 
@@ -132,4 +143,38 @@ def refuse_wrapping(
         parameter="bits",
         value=bits,
         nearest=str(enough),
+    )
+
+
+def refuse_hopeless(model: NoiseModel, forecast: ErrorForecast) -> None:
+    """Refuse bits that only a grid can hold which is coarser than the vectors.
+
+    Every entry is then rounded to nearly nothing or to a whole step, and the noise of
+    that grid buries the sum.
+
+    Args:
+        model: Of the request, not fitted to the plan's own grid.
+        forecast: Of the finished plan.
+
+    Raises:
+        ParameterError: A few bits more would take away nearly all of the error; it
+            names the fewest whose error is accepted.
+    """
+    request = model.request
+    if (
+        request.bits is None
+        or request.scale_factor is not None
+        or request.max_wrap_probability == 1.0  # asked for, whatever comes out
+    ):
+        return
+    best = least_forecast(model)
+    if best is None or forecast.judged_mse <= _HOPELESS * accepted_error(model, best):
+        return
+    over = forecast.judged_mse / best.judged_mse
+    raise ParameterError(
+        f"a modulus of {request.bits} bits holds this sum only on a grid so coarse "
+        f"that the error is {over:.3g} times the least",
+        parameter="bits",
+        value=request.bits,
+        nearest=str(smallest_bits(model)),
     )

@@ -56,6 +56,7 @@ DEFAULT_LADDER = 4
 """Where three tenths may be lost, four rungs keep 2.3 percent too much at most."""
 
 _MAX_BITS = 62
+_BELOW_RATE = 1000.0
 _SIX_DIGITS = 1_000_000
 _MAX_STEPS = 1 << 40  # beyond, no noise that fits a sampler would do
 
@@ -239,6 +240,14 @@ class PlanRequest:
             _check_probability("selection_rate", self.selection_rate)
         rate = self.selection
         check_selection_rate(rate)
+        if self.delta >= rate:
+            raise ParameterError(
+                f"delta {self.delta:g} is not below the selection rate {rate}: such a "
+                "promise is kept by the lost coins alone, with no noise at all",
+                parameter="delta",
+                value=self.delta,
+                nearest=f"{float(rate) / _BELOW_RATE:g}",
+            )
         if rate < 1 and self.is_central:
             raise ParameterError(
                 f"selection_rate is for noise that comes in shares; {self.mechanism} "

@@ -40,6 +40,7 @@ __all__ = [
     "accepted_error",
     "best_scale",
     "forecast_at",
+    "least_forecast",
     "smallest_bits",
     "smallest_scale",
 ]
@@ -363,6 +364,16 @@ def accepted_error(model: NoiseModel, best: ErrorForecast) -> float:
     )
 
 
+def least_forecast(model: NoiseModel) -> ErrorForecast | None:
+    """Return the least error of any scale and any modulus; None where none works.
+
+    Args:
+        model: How much noise each scale needs.
+    """
+    found = _minimise(model, UNBOUNDED_BITS)
+    return None if found is None else found.forecast
+
+
 def smallest_bits(model: NoiseModel, *, holds_the_sum: bool = False) -> int:
     """Find the smallest modulus whose error is accepted.
 
@@ -373,10 +384,10 @@ def smallest_bits(model: NoiseModel, *, holds_the_sum: bool = False) -> int:
     Returns:
         Bits in 1 … 62.
     """
-    free = _minimise(model, UNBOUNDED_BITS)
+    free = least_forecast(model)
     if free is None:
         return UNBOUNDED_BITS
-    limit = math.inf if holds_the_sum else accepted_error(model, free.forecast)
+    limit = math.inf if holds_the_sum else accepted_error(model, free)
     for bits in range(1, UNBOUNDED_BITS):
         found = _minimise(model, bits)
         if found is not None and found.forecast.judged_mse <= limit:

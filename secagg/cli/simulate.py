@@ -95,6 +95,8 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg simulate --clients 200 --dimension 100000 --dropout-rate 0.1
     """
+    from dataclasses import asdict
+
     from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
     from secagg.parameters import ProtocolParameters
     from secagg.primitives.entropy import (
@@ -183,10 +185,6 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             *_about(session.noise),
             ("client CPU, mean", f"{costs.client_cpu_seconds_mean:.4f} s"),
             ("client CPU, max", f"{costs.client_cpu_seconds_max:.4f} s"),
-            *(
-                (f"server CPU, {name}", f"{spent:.4f} s")
-                for name, spent in costs.server_cpu_seconds.items()
-            ),
             ("sent by clients", f"{costs.bytes_up:,} bytes"),
             ("sent to clients", f"{costs.bytes_down:,} bytes"),
             ("sent to one client", f"{costs.bytes_down_per_client:,.0f} bytes"),
@@ -197,6 +195,21 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             ("peak memory, all roles", f"{costs.peak_rss_bytes / 2**20:.0f} MiB"),
         ),
         title="Simulated session",
+    )
+    output.table(
+        ("round", "CPU of all clients", "of the server", "bytes up", "bytes down"),
+        [
+            (
+                name.replace("_", " "),
+                f"{each.client_cpu_seconds:.4f} s",
+                f"{each.server_cpu_seconds:.4f} s",
+                f"{each.bytes_up:,}",
+                f"{each.bytes_down:,}",
+            )
+            for name, each in costs.rounds.items()
+        ],
+        title="Rounds",
+        numeric=(1, 2, 3, 4),
     )
     output.result(
         {
@@ -215,6 +228,9 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
                 "max": costs.client_cpu_seconds_max,
             },
             "server_cpu_seconds": costs.server_cpu_seconds,
+            "rounds": [
+                {"round": name, **asdict(each)} for name, each in costs.rounds.items()
+            ],
             "bytes_up": costs.bytes_up,
             "bytes_down": costs.bytes_down,
             "bytes_down_per_client": costs.bytes_down_per_client,

@@ -482,8 +482,11 @@ class Client:
         return replace(contribution, sessions_left=left)
 
     def _warn_if_short(self, left: int, spare: int) -> None:
-        """Say once that what is left was planned for faults."""
-        if left <= spare and not self._told_short:
+        """Say once that faults have begun to use up what was planned for them.
+
+        A task that has ended well leaves its clients all spare sessions and no others.
+        """
+        if left < spare and not self._told_short:
             self._told_short = True
             telemetry.log_event(
                 _LOG,

@@ -54,8 +54,9 @@ from secagg.server.shared_look import SharedLook
 from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import Book
+from secagg.storage.change import Role
 from secagg.storage.spool import PAYLOAD, SUM, Spool
-from secagg.storage.stored import Replica
+from secagg.storage.stored import Replica, SessionState
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
@@ -630,6 +631,9 @@ class Aggregator:
                 payload = await next_payload(sums)
                 if payload is None or self._stopping.is_set():
                     break
+                if await self._sums_of(task) != sums:
+                    await self._note_missed_sum(task)
+                    continue
                 runner = await self._open(task, payload, attempt=1)
             if runner is not None:
                 payload_again = partial(next_payload, sums)
@@ -644,6 +648,15 @@ class Aggregator:
             )
             await self._sessions.close(runner)
         return tuple(receipts)
+
+    async def _note_missed_sum(self, task: TaskDefinition) -> None:
+        """Note a sum of another aggregator of which nothing was heard here."""
+        latest = await self._context.book.sessions(
+            role=Role.SERVER, task=task.task_id, state=SessionState.ALL, limit=1
+        )
+        if latest:
+            task.gate.note_opened(latest[0].born)
+            task.gate.note_sum()
 
     async def _sums_of(self, task: TaskDefinition) -> int:
         """Return how many sums the task has released, here and elsewhere."""

@@ -166,6 +166,7 @@ class DurableState:
         self._on_round = on_round
         self._on_end = on_end
         self._is_closed = False
+        self._is_catching_up = False
         self._shared_look = SharedLook(self._look, clock)
         self.receipt: bytes | None = None
         self.deadline: float | None = None
@@ -179,6 +180,11 @@ class DurableState:
     def state(self) -> server.ServerState:
         """The state behind the last commit."""
         return self._state
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether what is entered now was done by somebody else."""
+        return self._is_catching_up
 
     @property
     def sequence(self) -> int:
@@ -444,6 +450,14 @@ class DurableState:
                 key=self._key,
             )
         self._note_seconds_left(behind.seconds_left)
+        self._is_catching_up = True
+        try:
+            await self._apply(behind)
+        finally:
+            self._is_catching_up = False
+        self._position = Position(behind.sequence, behind.chain)
+
+    async def _apply(self, behind: Behind) -> None:
         self._state = server.fork(self._state)
         for event in map(decode_server_event, behind.records):
             if isinstance(event, Received):
@@ -452,7 +466,6 @@ class DurableState:
                 fork = server.fork(self._state)
                 step = await self._workers.run(server.step, fork, event)
                 self._enter(event, step)
-        self._position = Position(behind.sequence, behind.chain)
 
     def _note_seconds_left(self, seconds: float | None) -> None:
         self.deadline = None if seconds is None else self._clock.now() + seconds

@@ -610,7 +610,8 @@ class Server:
         After an end that an earlier process may have told it takes no longer either.
         """
         aggregator, seconds = self._opened().aggregator, self.settle_seconds
-        if aggregator.ended_before():
+        # Where others share the book, they tell clients too.
+        if aggregator.ended_before() or self._opened().storage.book.is_shared:
             seconds = min(seconds, SETTLE_SECONDS)
         await aggregator.settle(at_most_seconds=seconds)
 

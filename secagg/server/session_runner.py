@@ -786,7 +786,8 @@ class SessionRunner:
             seconds: How long it was open.
         """
         self._wake()
-        self._measure(before, seconds)
+        if not self._durable.is_catching_up:  # whoever closed it has measured it
+            self._measure(before, seconds)
         counts, progress = server.progress(before), self.progress()
         match self._state:
             case server.Completed():

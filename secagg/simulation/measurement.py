@@ -9,6 +9,7 @@ import gc
 import resource
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,24 @@ from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Final
 
-__all__ = ["CostReport", "Meter", "held_bytes", "peak_rss_bytes"]
+__all__ = ["CostReport", "Meter", "RoundCost", "held_bytes", "peak_rss_bytes"]
+
+
+@dataclass(slots=True)
+class RoundCost:
+    """What was spent while one round was open.
+
+    Attributes:
+        client_cpu_seconds: Of all clients together.
+        server_cpu_seconds: Of the server.
+        bytes_up: From all clients to the server.
+        bytes_down: From the server to all clients.
+    """
+
+    client_cpu_seconds: float = 0.0
+    server_cpu_seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,80 +44,84 @@ class CostReport:
     Attributes:
         client_cpu_seconds_mean: Per client that took part.
         client_cpu_seconds_max: Of the busiest client.
-        server_cpu_seconds: By round.
-        bytes_up: From all clients to the server.
-        bytes_down: From the server to all clients.
-        bytes_down_per_client: Of these, to each client that took part, on average.
+        rounds: Costs of either side by the round that was open, in order.
+        bytes_down_per_client: From the server to each client that took part, on
+            average.
         client_state_bytes: Most that one client has held from one round to the next.
         peak_rss_bytes: Most memory that the process has held, all clients included.
     """
 
     client_cpu_seconds_mean: float
     client_cpu_seconds_max: float
-    server_cpu_seconds: dict[str, float]
-    bytes_up: int
-    bytes_down: int
+    rounds: dict[str, RoundCost]
     bytes_down_per_client: float
     client_state_bytes: int
     peak_rss_bytes: int
 
+    @property
+    def server_cpu_seconds(self) -> dict[str, float]:
+        """Of the server, by round."""
+        return {
+            name: each.server_cpu_seconds
+            for name, each in self.rounds.items()
+            if each.server_cpu_seconds
+        }
+
+    @property
+    def bytes_up(self) -> int:
+        """From all clients to the server."""
+        return sum(each.bytes_up for each in self.rounds.values())
+
+    @property
+    def bytes_down(self) -> int:
+        """From the server to all clients."""
+        return sum(each.bytes_down for each in self.rounds.values())
+
 
 @dataclass(slots=True)
 class Meter:
-    """Adds up costs while a session runs."""
+    """Adds up costs while a session runs.
 
-    clients: dict[int, float] = field(default_factory=dict)
-    server: dict[str, float] = field(default_factory=dict)
-    bytes_up: int = 0
-    bytes_down: int = 0
+    Attributes:
+        clients: Processor seconds of each client.
+        rounds: Costs by the round that was open.
+        client_state_bytes: As in the report.
+    """
+
+    clients: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    rounds: defaultdict[str, RoundCost] = field(
+        default_factory=lambda: defaultdict(RoundCost)
+    )
     client_state_bytes: int = 0
 
     @contextmanager
-    def client(self, index: int) -> Iterator[None]:
-        """Charge the processor time of the block to one client.
-
-        A client in a process of its own has little to sweep; here the garbage of all
-        of them would now and then be swept at the expense of one.
-        """
-        with _unswept():
-            before = time.process_time()
-            yield
-            spent = time.process_time() - before
-        self.clients[index] = self.clients.get(index, 0.0) + spent
-
-    @contextmanager
-    def round(self, name: str) -> Iterator[None]:
-        """Charge the processor time of the block to one round of the server."""
+    def client(self, index: int, name: str) -> Iterator[None]:
+        """Charge the processor time of the block to one client, in an open round."""
         before = time.process_time()
         yield
         spent = time.process_time() - before
-        self.server[name] = self.server.get(name, 0.0) + spent
+        self.clients[index] += spent
+        self.rounds[name].client_cpu_seconds += spent
+
+    @contextmanager
+    def server(self, name: str) -> Iterator[None]:
+        """Charge the processor time of the block to the server, in an open round."""
+        before = time.process_time()
+        yield
+        self.rounds[name].server_cpu_seconds += time.process_time() - before
 
     def report(self) -> CostReport:
         """Return the costs so far."""
         spent = list(self.clients.values()) or [0.0]
+        down = sum(each.bytes_down for each in self.rounds.values())
         return CostReport(
             client_cpu_seconds_mean=sum(spent) / len(spent),
             client_cpu_seconds_max=max(spent),
-            server_cpu_seconds=dict(self.server),
-            bytes_up=self.bytes_up,
-            bytes_down=self.bytes_down,
-            bytes_down_per_client=self.bytes_down / len(spent),
+            rounds=dict(self.rounds),
+            bytes_down_per_client=down / len(spent),
             client_state_bytes=self.client_state_bytes,
             peak_rss_bytes=peak_rss_bytes(),
         )
-
-
-@contextmanager
-def _unswept() -> Iterator[None]:
-    """Put off the garbage collector."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def peak_rss_bytes() -> int:

@@ -10,7 +10,7 @@ Rule 2: memory is O(d) beside the clients' keys: an upload is folded into the su
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, overload
 
@@ -54,6 +54,7 @@ __all__ = ["SimulatedSession", "simulate_session"]
 
 # Whose state is weighed: they are all alike, and it takes a while.
 _WEIGHED: Final = 0
+_LAST: Final = ROUNDS[Round.UNMASKING].deadline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,7 +186,7 @@ class _MeasuredSession(InProcessSession):
             return super().supply_input(number)
         vector = np.zeros(self._task.dim)
         vector[number % vector.size] = 1.0
-        with self.meter.client(number):
+        with self.meter.client(number, self._open):
             secrets = client.noise_secrets(state, self._seeds[number])
             made = self._task.encode(
                 vector, session_id=self.descriptor.session_id, secrets=secrets
@@ -195,15 +196,16 @@ class _MeasuredSession(InProcessSession):
 
     def step_server(self, event: ServerEvent) -> tuple[ServerOutput, ...]:
         if isinstance(event, Received) and event.envelope.kind is not Upload:
-            self.meter.bytes_up += len(event.envelope.data)
+            self.meter.rounds[self._open].bytes_up += len(event.envelope.data)
         with self._charged():
             return super().step_server(event)
 
     def to_client(self, number: int, event: ClientEvent) -> tuple[ClientOutput, ...]:
         if isinstance(event, SessionOffered):
-            self.meter.bytes_down += len(event.descriptor.encode())
+            offer = event.descriptor.encode()
+            self.meter.rounds[self._open].bytes_down += len(offer)
             self._seeds[number] = SecretBytes(event.seed.reveal())
-        with self.meter.client(number):
+        with self.meter.client(number, self._open):
             outputs = super().to_client(number, event)
         state = self.clients[number]
         if number == _WEIGHED:
@@ -223,15 +225,16 @@ class _MeasuredSession(InProcessSession):
     def fetch(self, number: int) -> Envelope | None:
         with self._charged():
             envelope = super().fetch(number)
-        self.meter.bytes_down += len(envelope.data) if envelope else 0
+        if envelope:
+            self.meter.rounds[self._open].bytes_down += len(envelope.data)
         return envelope
 
     def message(self, number: int, output: ClientOutput) -> Received | None:
-        with self.meter.client(number):
+        with self.meter.client(number, self._open):
             received = super().message(number, output)
         if isinstance(output, MaskAndUpload):
             _, packed = self.uploads.popitem()
-            self.meter.bytes_up += len(packed)
+            self.meter.rounds[self._open].bytes_up += len(packed)
             with self._charged():
                 add_into(self.sum, self.unpacked(packed), self.parameters.modulus)
             add_into(self.expected, output.vector.residues, self.parameters.modulus)
@@ -256,5 +259,9 @@ class _MeasuredSession(InProcessSession):
 
     def _charged(self) -> AbstractContextManager[None]:
         """Charge the block to the open round of the server."""
-        name = ROUNDS[self.server_state.ROUND].deadline
-        return self.meter.round(name) if name else nullcontext()
+        return self.meter.server(self._open)
+
+    @property
+    def _open(self) -> str:
+        """Name of the open round; what is told when all are closed is of the last."""
+        return ROUNDS[self.server_state.ROUND].deadline or _LAST

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from secagg.errors import ErrorCode, ServiceError
@@ -20,6 +20,8 @@ from secagg.storage import sqlite_queries
 from secagg.storage.change import Role
 from secagg.storage.charges import ChargeRow
 from secagg.storage.open_book import BOOK_FILE, missing_package
+from secagg.storage.reading_book import ReadingBook
+from secagg.storage.session_columns import MILLISECONDS
 from secagg.storage.sqlite_file import (
     explained,
     refuse_foreign,
@@ -107,59 +109,19 @@ class ReadsBook(Protocol):
         ...
 
 
-class SQLiteReader:
+class SQLiteReader(ReadingBook):
     """Implements `ReadsBook` for as long as `reading` lasts; blocks while it reads."""
 
     def __init__(self, database: sqlite3.Connection, name: str) -> None:
         self._database = database
         self._name = name
 
-    async def sessions(
-        self,
-        *,
-        role: Role,
-        task: str | None = None,
-        state: SessionState = SessionState.RUNNING,
-        before: int | None = None,
-        limit: int | None = None,
-    ) -> tuple[SessionRow, ...]:
-        """Return sessions, the newest first."""
-        with explained(self._name):
-            return sqlite_queries.list_sessions(
-                self._database,
-                role=role,
-                task=task,
-                state=state,
-                before=before,
-                limit=limit,
-            )
+    def _instant(self) -> int:
+        return int(time.time() * MILLISECONDS)
 
-    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
-        """Return a session."""
+    async def _ask(self, query: str, *words: object, **more: object) -> Any:  # noqa: ANN401 - as the query says
         with explained(self._name):
-            return sqlite_queries.load_session(
-                self._database, key, after=after, now=time.time()
-            )
-
-    async def tasks(self) -> tuple[TaskRow, ...]:
-        """Return the tasks."""
-        with explained(self._name):
-            return sqlite_queries.read_tasks(self._database)
-
-    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
-        """Return what the sessions of a task leave behind for good."""
-        with explained(self._name):
-            return sqlite_queries.read_tally(self._database, role, task, peer=peer)
-
-    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
-        """Return the charges of a task."""
-        with explained(self._name):
-            return sqlite_queries.read_charges(self._database, task)
-
-    async def check(self) -> tuple[Finding, ...]:
-        """Verify everything."""
-        with explained(self._name):
-            return sqlite_queries.find_faults(self._database)
+            return getattr(sqlite_queries, query)(self._database, *words, **more)
 
 
 @asynccontextmanager

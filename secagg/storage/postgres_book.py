@@ -19,25 +19,20 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.profiles import Trust
 from secagg.storage import postgres_changes, postgres_queries, postgres_sharing
-from secagg.storage.change import Behind, Change, Ended, Lease, Role
-from secagg.storage.charges import ChargeRow, Settlement
+from secagg.storage.change import Behind, Change, Ended, Lease
+from secagg.storage.charges import Settlement
 from secagg.storage.postgres_changes import Outcome
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_link import PostgresLink
+from secagg.storage.reading_book import ReadingBook
 from secagg.storage.rollback_mark import RollbackMark
 from secagg.storage.session_columns import MILLISECONDS
 from secagg.storage.stored import (
-    Finding,
     Purged,
     Replica,
     ReplicaRow,
     Retention,
-    SessionRow,
-    SessionState,
-    StoredSession,
-    Tally,
     Task,
-    TaskRow,
 )
 
 __all__ = ["PostgresBook"]
@@ -45,7 +40,7 @@ __all__ = ["PostgresBook"]
 _Result = TypeVar("_Result")
 
 
-class PostgresBook:
+class PostgresBook(ReadingBook):
     """Implements `Book`; belongs to one event loop.
 
     Make it with `open`.
@@ -112,14 +107,6 @@ class PostgresBook:
         )
         return instant / MILLISECONDS
 
-    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
-        """Return a session."""
-        return await self._look(
-            lambda database: postgres_queries.load_session(
-                database, key, after=after, instant=self._instant()
-            )
-        )
-
     async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
         """Return what a writer does not know of a session."""
         return await self._look(
@@ -131,34 +118,6 @@ class PostgresBook:
                 instant=self._instant(),
             )
         )
-
-    async def sessions(
-        self,
-        *,
-        role: Role,
-        task: str | None = None,
-        state: SessionState = SessionState.RUNNING,
-        before: int | None = None,
-        limit: int | None = None,
-    ) -> tuple[SessionRow, ...]:
-        """Return sessions, the newest first."""
-        return await self._read(
-            lambda database: postgres_queries.list_sessions(
-                database, role=role, task=task, state=state, before=before, limit=limit
-            )
-        )
-
-    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
-        """Return what the sessions of a task leave behind for good."""
-        return await self._read(
-            lambda database: postgres_queries.read_tally(
-                database, role, task, peer=peer
-            )
-        )
-
-    async def tasks(self) -> tuple[TaskRow, ...]:
-        """Return the tasks."""
-        return await self._look(postgres_queries.read_tasks)
 
     async def put_task(self, task: Task, *, expect_version: int) -> bool:
         """Store a task, if it still has this version."""
@@ -234,12 +193,6 @@ class PostgresBook:
             )
         )
 
-    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
-        """Return the charges of a task."""
-        return await self._read(
-            lambda database: postgres_queries.read_charges(database, task)
-        )
-
     async def settle(self, settlement: Settlement) -> None:
         """Settle the charge of a session that has ended without an answer."""
         await self._write(
@@ -277,10 +230,6 @@ class PostgresBook:
                 return Purged(tuple(keys))
             keys.extend(removed)
 
-    async def check(self) -> tuple[Finding, ...]:
-        """Verify headers and chains."""
-        return await self._look(postgres_queries.find_faults)
-
     async def close(self) -> None:
         """Finish what is under way and let go of the book; twice is allowed."""
         if self._is_closed:
@@ -303,6 +252,10 @@ class PostgresBook:
                 return await query(database)
 
         return await self._run(call())
+
+    async def _ask(self, query: str, *words: object, **more: object) -> Any:  # noqa: ANN401 - as the query says
+        asked = getattr(postgres_queries, query)
+        return await self._look(lambda database: asked(database, *words, **more))
 
     async def _look(self, query: Callable[[Database], Awaitable[_Result]]) -> _Result:
         """Read what takes several statements, all of one moment."""

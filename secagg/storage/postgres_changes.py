@@ -47,7 +47,12 @@ from secagg.storage.postgres_queries import (
     snapshot,
     why_not,
 )
-from secagg.storage.postgres_sharing import CHANNEL, SOMEBODY_WAS_THERE, notify
+from secagg.storage.postgres_sharing import (
+    CHANNEL,
+    SOMEBODY_WAS_THERE,
+    forget_leases,
+    notify,
+)
 from secagg.storage.session_columns import (
     MILLISECONDS,
     PURGE_ROWS,
@@ -203,6 +208,7 @@ async def _apply(
     await _apply_to_budgets(database, change, instant)
     if change.end is not None:
         await notify(database)
+        await forget_leases(database, change.key)
         await _replace(database, change.key, b"")
         await database.execute(
             f"UPDATE session SET ended = {INSTANT}, receipt = $3 WHERE key = $2",  # noqa: S608 - our own words

@@ -13,69 +13,25 @@ import asyncpg
 
 from secagg.storage import postgres_queries
 from secagg.storage.book_reader import NoBookError
-from secagg.storage.change import Role
-from secagg.storage.charges import ChargeRow
 from secagg.storage.postgres_address import judged_address
 from secagg.storage.postgres_link import explained_failures, session_settings
 from secagg.storage.postgres_migrations import refuse_other_schema
-from secagg.storage.stored import (
-    Finding,
-    SessionRow,
-    SessionState,
-    StoredSession,
-    Tally,
-    TaskRow,
-)
+from secagg.storage.reading_book import ReadingBook
 
 __all__ = ["PostgresReader", "reading_postgres"]
 
 
-class PostgresReader:
+class PostgresReader(ReadingBook):
     """Implements `ReadsBook` for as long as `reading_postgres` lasts."""
 
     def __init__(self, connection: Any) -> None:  # noqa: ANN401 - asyncpg has no types
         self._database = connection
 
-    async def sessions(
-        self,
-        *,
-        role: Role,
-        task: str | None = None,
-        state: SessionState = SessionState.RUNNING,
-        before: int | None = None,
-        limit: int | None = None,
-    ) -> tuple[SessionRow, ...]:
-        """Return sessions, the newest first."""
-        return await postgres_queries.list_sessions(
-            self._database,
-            role=role,
-            task=task,
-            state=state,
-            before=before,
-            limit=limit,
-        )
+    def _instant(self) -> None:
+        return None
 
-    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
-        """Return a session."""
-        return await postgres_queries.load_session(
-            self._database, key, after=after, instant=None
-        )
-
-    async def tasks(self) -> tuple[TaskRow, ...]:
-        """Return the tasks."""
-        return await postgres_queries.read_tasks(self._database)
-
-    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
-        """Return what the sessions of a task leave behind for good."""
-        return await postgres_queries.read_tally(self._database, role, task, peer=peer)
-
-    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
-        """Return the charges of a task."""
-        return await postgres_queries.read_charges(self._database, task)
-
-    async def check(self) -> tuple[Finding, ...]:
-        """Verify headers and chains."""
-        return await postgres_queries.find_faults(self._database)
+    async def _ask(self, query: str, *words: object, **more: object) -> Any:  # noqa: ANN401 - as the query says
+        return await getattr(postgres_queries, query)(self._database, *words, **more)
 
 
 @asynccontextmanager

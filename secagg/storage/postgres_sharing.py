@@ -2,7 +2,7 @@
 
 Rule 1: whoever opens or closes a round, or changes a task, wakes the others with a
         notification.  It is a hint: they look again every two seconds in any case.
-Rule 2: a lease is a row that stays, with a token that only grows.
+Rule 2: a lease is a row that stays as long as its session; its token only grows.
 Rule 3: while nobody was there, nobody could answer: such time is given back to every
         round before a timer may close one.
 """
@@ -21,6 +21,7 @@ __all__ = [
     "SOMEBODY_WAS_THERE",
     "beat",
     "begin_alone",
+    "forget_leases",
     "give_lease_back",
     "list_replicas",
     "name_blobs",
@@ -60,7 +61,7 @@ async def take_lease(
     seconds: float,
     instant: int | None,
 ) -> Lease | None:
-    """See `Book.take`; a row stays, so that its token never begins again."""
+    """See `Book.take`; an expired row stays, and its token goes on from there."""
     row = await database.fetchrow(
         "INSERT INTO lease (name, holder, token, expires) "
         f"SELECT $2, $3, 1, {INSTANT} + $4::bigint ON CONFLICT (name) DO UPDATE "
@@ -118,6 +119,13 @@ async def note_presence(database: Database, *, instant: int | None) -> int:
     return int(now)
 
 
+async def forget_leases(database: Database, key: str) -> None:
+    """Remove the leases of a session that ends: their names end with its own."""
+    await database.execute(
+        "DELETE FROM lease WHERE right(name, length($1)) = $1", f"/{key}"
+    )
+
+
 async def beat(database: Database, replica: Replica, *, instant: int | None) -> None:
     """See `Book.beat`."""
     now = await note_presence(database, instant=instant)
@@ -145,7 +153,7 @@ async def name_blobs(database: Database, proposed: bytes) -> bytes:
 
 async def begin_alone(database: Database, *, is_shared: bool) -> None:
     """Have what earlier processes held end with them; nobody else is there."""
-    await database.execute("UPDATE lease SET expires = 0")
+    await database.execute("DELETE FROM lease")
     if not is_shared:
         await database.execute("UPDATE book SET alive = NULL")
 

@@ -16,30 +16,26 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.profiles import Trust
 from secagg.storage import sqlite_changes, sqlite_queries
-from secagg.storage.change import Behind, Change, Ended, Lease, Role
-from secagg.storage.charges import ChargeRow, Settlement
+from secagg.storage.change import Behind, Change, Ended, Lease
+from secagg.storage.charges import Settlement
 from secagg.storage.leases import Leases
+from secagg.storage.reading_book import ReadingBook
 from secagg.storage.rollback_mark import RollbackMark
+from secagg.storage.session_columns import MILLISECONDS
 from secagg.storage.sqlite_changes import Outcome
 from secagg.storage.sqlite_file import SQLiteFile
 from secagg.storage.stored import (
-    Finding,
     Purged,
     Replica,
     ReplicaRow,
     Retention,
-    SessionRow,
-    SessionState,
-    StoredSession,
-    Tally,
     Task,
-    TaskRow,
 )
 
 __all__ = ["SQLiteBook"]
@@ -48,7 +44,7 @@ _Result = TypeVar("_Result")
 _Batch = list[tuple[Change, asyncio.Future[Outcome]]]
 
 
-class SQLiteBook:
+class SQLiteBook(ReadingBook):
     """Implements `Book`; belongs to one event loop at a time.
 
     Make it with `open`.
@@ -126,14 +122,6 @@ class SQLiteBook:
         """Return the book's time: this machine's."""
         return self._now()
 
-    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
-        """Return a session."""
-        return await self._read(
-            lambda database: sqlite_queries.load_session(
-                database, key, after=after, now=self._now()
-            )
-        )
-
     async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
         """Return what a writer does not know of a session."""
         return await self._read(
@@ -141,37 +129,6 @@ class SQLiteBook:
                 database, key, expect=expect, previous=previous, now=self._now()
             )
         )
-
-    async def sessions(
-        self,
-        *,
-        role: Role,
-        task: str | None = None,
-        state: SessionState = SessionState.RUNNING,
-        before: int | None = None,
-        limit: int | None = None,
-    ) -> tuple[SessionRow, ...]:
-        """Return sessions, the newest first."""
-        return await self._read(
-            partial(
-                sqlite_queries.list_sessions,
-                role=role,
-                task=task,
-                state=state,
-                before=before,
-                limit=limit,
-            )
-        )
-
-    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
-        """Return what the sessions of a task leave behind for good."""
-        return await self._read(
-            lambda database: sqlite_queries.read_tally(database, role, task, peer=peer)
-        )
-
-    async def tasks(self) -> tuple[TaskRow, ...]:
-        """Return the tasks."""
-        return await self._read(sqlite_queries.read_tasks)
 
     async def put_task(self, task: Task, *, expect_version: int) -> bool:
         """Store a task, if it still has this version."""
@@ -217,12 +174,6 @@ class SQLiteBook:
         """Return nobody."""
         return ()
 
-    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
-        """Return the charges of a task."""
-        return await self._read(
-            lambda database: sqlite_queries.read_charges(database, task)
-        )
-
     async def settle(self, settlement: Settlement) -> None:
         """Settle the charge of a session that has ended without an answer."""
         await self._write(
@@ -259,10 +210,6 @@ class SQLiteBook:
             if not removed:
                 return Purged(tuple(keys))
             keys.extend(removed)
-
-    async def check(self) -> tuple[Finding, ...]:
-        """Verify everything."""
-        return await self._read(sqlite_queries.find_faults)
 
     async def close(self) -> None:
         """Finish what is under way and release the file; closing twice is allowed."""
@@ -340,6 +287,13 @@ class SQLiteBook:
         return outcomes
 
     # --- the thread -------------------------------------------------------------------
+
+    def _instant(self) -> int:
+        return int(self._now() * MILLISECONDS)
+
+    async def _ask(self, query: str, *words: object, **more: object) -> Any:  # noqa: ANN401 - as the query says
+        asked = getattr(sqlite_queries, query)
+        return await self._read(lambda database: asked(database, *words, **more))
 
     async def _read(self, query: Callable[..., _Result]) -> _Result:
         self._check_open()

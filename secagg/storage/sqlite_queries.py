@@ -53,15 +53,15 @@ __all__ = [
 
 
 def load_session(
-    database: sqlite3.Connection, key: str, *, after: int, now: float
+    database: sqlite3.Connection, key: str, *, after: int, instant: int
 ) -> StoredSession | None:
     """See `Book.load`."""
     session = session_at(database, key)
-    return None if session is None else _stored(database, session, after, now)
+    return None if session is None else _stored(database, session, after, instant)
 
 
 def _stored(
-    database: sqlite3.Connection, session: SessionColumns, after: int, now: float
+    database: sqlite3.Connection, session: SessionColumns, after: int, instant: int
 ) -> StoredSession:
     header = b""
     records: tuple[Record, ...] = ()
@@ -71,7 +71,7 @@ def _stored(
         ).fetchone()[0]
         header = verified_header(session, stored)
         records = records_of(database, session, after=after)
-    return stored_session(session, header, records, int(now * MILLISECONDS))
+    return stored_session(session, header, records, instant)
 
 
 def list_sessions(  # noqa: PLR0913 - one argument per condition
@@ -168,7 +168,7 @@ def find_faults(database: sqlite3.Connection) -> tuple[Finding, ...]:
     for (position,) in database.execute("SELECT position FROM session").fetchall():
         try:
             for session in SESSIONS.find(database, "position = ?", position):
-                _stored(database, session, 0, 0.0)
+                _stored(database, session, 0, 0)
         except StateDamagedError as error:
             faults.append(Finding(error.key, str(error)))
     return tuple(faults)

@@ -43,6 +43,7 @@ class Replicas(Deployment):
             seconds, by number.
         seed: Of the order in which calls come to pass.
         deaf: Replicas that nobody wakes.
+        taking_seconds: How long it takes to take a sum.
     """
 
     replicas: int = 2
@@ -50,6 +51,7 @@ class Replicas(Deployment):
     cuts: dict[int, tuple[float, float]] = field(default_factory=dict)
     seed: str = ""
     deaf: frozenset[int] = frozenset()
+    taking_seconds: float = 0.0
     books: list[SharedBook] = field(default_factory=list)
     alive: dict[int, tuple[Aggregator, CrashSwitch]] = field(default_factory=dict)
     given: list[tuple[int, int]] = field(default_factory=list)
@@ -129,6 +131,7 @@ class Replicas(Deployment):
 
         async def on_sum(released: SessionSum) -> None:
             self.given.append((number, released.descriptor.session_number))
+            await self.clock.sleep_until(self.clock.now() + self.taking_seconds)
             await self._on_sum(released)
 
         ending = asyncio.create_task(self._end_in_time(aggregator))

@@ -74,6 +74,7 @@ class ExpiryWarnings:
     """Logs what expires soon: at once, once a day, and when it becomes urgent."""
 
     _said: dict[Path, tuple[int, datetime]] = field(default_factory=dict)
+    _known: tuple[TLSIdentity | None, tuple[Expiry, ...]] = (None, ())
 
     def warn(self, identity: TLSIdentity, now: datetime | None = None) -> None:
         """Log every certificate of a process, authorities included, that expires soon.
@@ -82,7 +83,9 @@ class ExpiryWarnings:
             identity: What the process uses.
             now: The present by default.
         """
-        for expiry in expiries_of(identity):
+        if self._known[0] is not identity:  # reading certificates takes its time
+            self._known = (identity, tuple(expiries_of(identity)))
+        for expiry in self._known[1]:
             self.say(expiry, now or datetime.now(UTC))
 
     def say(self, expiry: Expiry, now: datetime) -> None:

@@ -1,7 +1,7 @@
 """A certificate, its key and its authorities that are renewed on disk in a process.
 
-Rule 1: files are compared by what is in them.  Whoever replaces them needs no order
-        and tells nobody.
+Rule 1: files are compared by what is in them, and read when their dates have changed.
+        Whoever replaces them needs no order and tells nobody.
 Rule 2: what cannot be used is refused with a log line, once, and the present identity
         stays in use.  It is tried again with every look: half-copied files repair
         themselves with the rest, and one that is not valid yet becomes valid.
@@ -14,7 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.telemetry import (
@@ -44,7 +47,9 @@ class FollowedIdentity:
         self._identity = identity
         self._date = date
         self._lock = threading.Lock()
-        self._read = self._digest()
+        # The first look reads: files may have changed since `identity` was loaded.
+        self._dates: list[tuple[int, int, int]] = []
+        self._read = b""
         self._complaint = ""
 
     @property
@@ -55,16 +60,20 @@ class FollowedIdentity:
     def look(self) -> TLSIdentity:
         """Read the files if they hold anything else, and return what is in use."""
         with self._lock:
-            found = self._digest()
-            if found != self._read or self._complaint:
-                self._read = found
-                self._take()
+            dates = self._look_at_dates()
+            if dates != self._dates or self._complaint:
+                self._dates = dates  # before they are read: a later change is seen
+                found = self._digest()
+                if found != self._read or self._complaint:
+                    self._read = found
+                    self._take()
             return self._identity
 
     def _take(self) -> None:
         try:
             renewed = self._load()
-        except (ServiceError, OSError) as error:  # the latter: gone while it is read
+        # What is no certificate at all, or is gone while it is read, is refused too.
+        except (ServiceError, OSError, ValueError, UnsupportedAlgorithm) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 log_event(_LOG, logging.WARNING, CERTIFICATE_REFUSED, reason=error)
@@ -98,10 +107,27 @@ class FollowedIdentity:
             )
         return renewed
 
+    @property
+    def _paths(self) -> tuple[Path, ...]:
+        files = self._identity.files
+        return files.certificate, files.private_key, files.authority
+
+    def _look_at_dates(self) -> list[tuple[int, int, int]]:
+        """Return what changes when a file is replaced or written."""
+        dates = []
+        for path in self._paths:
+            try:
+                found = path.stat()
+            except OSError:
+                dates.append((0, 0, 0))
+            else:
+                dates.append((found.st_mtime_ns, found.st_ino, found.st_size))
+        return dates
+
     def _digest(self) -> bytes:
         """Return what changes with a file; one that cannot be read counts as empty."""
-        files, digest = self._identity.files, hashlib.sha256()
-        for path in (files.certificate, files.private_key, files.authority):
+        digest = hashlib.sha256()
+        for path in self._paths:
             try:
                 with path.open("rb") as stream:
                     data = stream.read(MAX_PEM_BYTES)

@@ -1,25 +1,46 @@
 """No benchmark has rotted: all run at tiny sizes.  What they measure is not judged."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def run(*arguments):
+# What a Python with Flower would print: there is none in this environment.
+FLOWER = """#!{python}
+import json
+print("a line of a library")
+print(json.dumps({{"version": "1.0", "error": {error}, "client_cpu_seconds_mean": 2.0,
+    "server_cpu_seconds": 3.0, "bytes_up": 40, "bytes_down": 50}}))
+"""
+
+
+def run(*arguments, **environment):
     return subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "run.py", *arguments],
         capture_output=True,
         text=True,
         check=False,
         cwd=ROOT,
+        env={**os.environ, **environment},
     )
 
 
-def test_every_benchmark_runs_and_prints_results_beside_a_baseline():
-    finished = run("--tiny")
+def flower_stub(directory, *, error):
+    path = directory / "python"
+    path.write_text(FLOWER.format(python=sys.executable, error=error))
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_every_benchmark_runs_and_prints_results_beside_a_baseline(tmp_path):
+    flower = flower_stub(tmp_path, error=1e-6)
+    finished = run("--tiny", SECAGG_FLOWER_PYTHON=flower)
     assert finished.returncode == 0, finished.stderr
     results = [json.loads(line) for line in finished.stdout.splitlines()]
     # The part of a name before the stroke is its hot path.
@@ -29,11 +50,47 @@ def test_every_benchmark_runs_and_prints_results_beside_a_baseline():
         assert result["value"] >= 0
         assert result["ratio"] >= 0
         assert result["baseline"]
+    theirs = {r["name"]: r for r in results if r["baseline"] == "Flower 1.0, SecAgg+"}
+    assert theirs["flower/client, Flower"]["value"] == 2000.0
+    assert theirs["flower/client, Flower"]["ratio"] == 1.0
+    ours = theirs["flower/client, ours"]
+    assert ours["ratio"] == pytest.approx(2000.0 / ours["value"], rel=1e-2)
+    draw(finished.stdout, tmp_path)
     # People read the same in columns, below what gRPC has to say.
     heading, *rows = finished.stderr.splitlines()[-len(results) - 1 :]
     assert heading.split() == ["what", "sizes", "measured", "speed", "promise"]
     for row, each in zip(rows, results, strict=True):
         assert row.startswith(each["name"] + " ")
+
+
+def draw(lines, directory):
+    """All figures of the lines, one file each."""
+    (directory / "lines").write_text(lines)
+    pictures = directory / "pictures"
+    pictures.mkdir()
+    script = ROOT / "benchmarks" / "cost_figures.py"
+    subprocess.run(
+        [sys.executable, script, directory / "lines", pictures],
+        check=True,
+        capture_output=True,
+    )
+    assert sorted(path.name for path in pictures.iterdir()) == [
+        "cost_beside_flower.svg",
+        "cost_by_clients.svg",
+        "cost_by_entries.svg",
+        "cost_by_round.svg",
+    ]
+
+
+def test_without_flower_nothing_is_compared_and_a_wrong_mean_is_no_baseline(tmp_path):
+    alone = run("--tiny", "flower", SECAGG_FLOWER_PYTHON="")
+    assert alone.returncode == 0
+    assert not alone.stdout
+    assert "nothing is compared" in alone.stderr
+    wrong = flower_stub(tmp_path, error=0.5)
+    refused = run("--tiny", "flower", SECAGG_FLOWER_PYTHON=wrong)
+    assert refused.returncode == 1
+    assert "mean is wrong by 0.5" in refused.stderr
 
 
 def test_an_unknown_benchmark_is_refused_and_the_known_ones_are_named():

@@ -88,6 +88,11 @@ def test_two_aggregators_release_one_sum_over_tls():
     assert "against both aggregators together: nothing is promised" in printed
 
 
+def test_every_profile_releases_its_sum_over_tls():
+    rows = re.findall(r"(\S+): 6 vectors.*same sum: True", run("three_profiles.py"))
+    assert rows == [profile.label for profile in secagg.Profile]
+
+
 def test_thirty_lines_train_a_model():
     lines = (EXAMPLES / "train_in_one_process.py").read_text().split("\n")
     assert sum(1 for line in lines if line) <= 30

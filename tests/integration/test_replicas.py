@@ -81,7 +81,10 @@ def assert_safe(deployment):
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("deaf", [frozenset(), frozenset({0, 1, 2})], ids=str)
 def test_replicas_do_the_work_of_one(replicas, deaf):
-    deployment, endings = run(replicas=replicas, sessions=3, deaf=deaf)
+    # Longer than a lease lasts that nobody renews.
+    deployment, endings = run(
+        replicas=replicas, sessions=3, deaf=deaf, taking_seconds=40.0
+    )
     assert_right(deployment, endings, sums=3)
     assert set(Counter(number for _, number in deployment.given).values()) == {1}
 

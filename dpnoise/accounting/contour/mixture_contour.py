@@ -9,7 +9,7 @@ analytic formula does for a Gaussian (`integral`).
 * All slack terms are part of the figure: cells along both axes, the part of the
   contour beyond the table, integers outside the window, rounding of the arithmetic.
 * The noise variance is rounded down to a float, every bound on a vector up.
-* Amplification by sampling is refused, not ignored: `mixture-pld` counts it.
+* A coin before that one release is counted in closed form (`one_coin`).
 
 It has no theorem for replace-one adjacency: the analysis compares a rounded vector with
 no vector at all.
@@ -17,6 +17,7 @@ no vector at all.
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -28,6 +29,7 @@ from dpnoise.accounting.contour.integral import (
     ContourBound,
     ContourResolution,
 )
+from dpnoise.accounting.one_coin import epsilon_before, epsilon_behind
 from dpnoise.accounting.statement import Status
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (
@@ -117,17 +119,11 @@ class MixtureContourAccountant(Accountant):
     status_of_theorem = Status.CERTIFIED
 
     _bound: ContourBound | None = None
+    _rate: float = 1.0
 
     def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
-        if sampling_rate < 1.0:
-            raise TheoremNotApplicableError(
-                f"{self.name} does not count sampling; use mixture-pld",
-                theorem="contour bound of one product law",
-                parameter="sampling_rate",
-                value=sampling_rate,
-                nearest="1.0",
-            )
-        bound = contour_bound(release, whole_curve=False)
+        # The samplers' distance is charged elsewhere and changes no bound.
+        bound = contour_bound(replace(release, sampler_distance=0.0), whole_curve=False)
         if bound is None:
             raise self._refuse(
                 release, alternative="gaussian-pld, skellam-gdp or an accountant for it"
@@ -142,13 +138,20 @@ class MixtureContourAccountant(Accountant):
                 value=count if self._bound is None else count + 1,
                 nearest="1",
             )
-        self._bound = bound
+        self._bound, self._rate = bound, sampling_rate
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
-        return 0.0 if self._bound is None else self._bound.delta(epsilon)
+        if self._bound is None:
+            return 0.0
+        found = self._bound.delta(epsilon_behind(epsilon, self._rate))
+        return found if self._rate == 1.0 else math.nextafter(self._rate * found, 1.0)
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
-        return 0.0 if self._bound is None else self._bound.epsilon(delta)
+        # A lost coin hides all: beyond the rate nothing is left to bound.
+        if self._bound is None or delta >= self._rate:
+            return 0.0
+        found = self._bound.epsilon(delta / self._rate)
+        return epsilon_before(found, self._rate)
 
     def _assumptions(self) -> tuple[str, ...]:
         return (

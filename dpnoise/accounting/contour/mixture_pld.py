@@ -13,6 +13,7 @@ It has no theorem for replace-one adjacency.
 """
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -124,7 +125,8 @@ class MixturePLDAccountant(ComposedLossAccountant):
             raise self._refuse(
                 release, alternative="gaussian-pld, skellam-gdp or one made for it"
             )
-        return _pair_of(release)
+        # The samplers' distance is charged elsewhere and changes no pair.
+        return _pair_of(replace(release, sampler_distance=0.0))
 
     def _assumptions(self) -> tuple[str, ...]:
         return (

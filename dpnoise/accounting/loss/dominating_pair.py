@@ -35,6 +35,8 @@ _INFLATION: Final = 1.0 + 1e-8
 twice returns the curve with a relative error of at most 2^-52 times the square of the
 number of points that matter, about 10^4."""
 
+_PATIENCE: Final = 64  # rounds; a curve that is no mere rounding needs a dozen
+
 LOSS_ERROR: Final = 2.0**-46
 """How far the loss of an atom may be off, nats."""
 
@@ -199,14 +201,21 @@ def _lower_hull(losses: FloatArray, excess: FloatArray) -> DominatingPair:
 
     Dropping a point is always sound: the chord over it is an upper bound too. Points
     with a negative second difference are no vertices of the hull and are dropped
-    together, until none is left.
+    together, until none is left. Where a curve is so flat that its points differ by
+    rounding alone this would go on for ever: after some rounds, the points next to them
+    are dropped as well, more of them in every further round.
     """
+    rounds = 0
     while True:
         lower = _second_differences(losses, excess)
-        inner = lower[1:-1]
-        if bool(np.all(inner >= 0.0)):
+        keep = np.concatenate([[True], lower[1:-1] >= 0.0, [True]])
+        if bool(keep.all()):
             break
-        keep = np.concatenate([[True], inner >= 0.0, [True]])
+        rounds += 1
+        for _ in range(min((1 << rounds // _PATIENCE) - 1, keep.size)):
+            keep[:-1] &= keep[1:]
+            keep[1:] &= keep[:-1]
+        keep[[0, -1]] = True
         losses, excess = losses[keep], excess[keep]
     lower = np.maximum(lower, 0.0)
     return DominatingPair(

@@ -24,8 +24,8 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
-from dpnoise.accounting.loss.composed_loss import DELTA_FLOOR, TRANSFORM_ASSUMPTION
-from dpnoise.accounting.loss.dominating_pair import LOSS_ERROR, DominatingPair
+from dpnoise.accounting.loss.composed_loss import TRANSFORM_ASSUMPTION
+from dpnoise.accounting.loss.dominating_pair import DominatingPair
 from dpnoise.accounting.loss.gaussian_pld import ComposedLossAccountant
 from dpnoise.accounting.loss.lattice_pair import (
     LARGEST_VARIANCE,
@@ -115,25 +115,6 @@ class LatticePLDAccountant(ComposedLossAccountant):
             else:
                 parts.append((power_pair(pair, copies).sampled(rate), count))
         return parts
-
-    def _delta_of_exact_noise(self, epsilon: float) -> float:
-        only = self._only_pair()
-        if only is None:
-            return super()._delta_of_exact_noise(epsilon)
-        loss = max(0.0, epsilon - LOSS_ERROR)
-        both = max(only.delta(loss), only.reversed.delta(loss))
-        return min(1.0, max(both, DELTA_FLOOR))
-
-    def _epsilon_of_exact_noise(self, delta: float) -> float:
-        only = self._only_pair()
-        if only is None or delta < DELTA_FLOOR:
-            return super()._epsilon_of_exact_noise(delta)
-        return max(only.epsilon(delta), only.reversed.epsilon(delta))
-
-    def _only_pair(self) -> DominatingPair | None:
-        """Return the pair if there is but one: it needs no grid and no transform."""
-        parts = self._parts()
-        return parts[0][0] if [count for _, count in parts] == [1] else None
 
     def _factors(self, release: NoiseEvent) -> tuple[DominatingPair, int] | None:
         """Return a pair, and how many of it make one release; None if it is empty."""

@@ -15,14 +15,16 @@ It says nothing about variances below 4.
 
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import ClassVar, Final
 
 from dpnoise.accounting.accountant import MAX_EPSILON, Accountant
 from dpnoise.accounting.gaussian import gaussian_delta
-from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant
+from dpnoise.accounting.loss.gaussian_pld import (
+    CoinedGaussians,
+    GaussianPLDAccountant,
+)
 from dpnoise.accounting.shift.rounded_shift import (
     REACHES,
     RoundedShift,
@@ -36,8 +38,6 @@ from dpnoise.events import (
     DiscreteGaussianEvent,
     GaussianEvent,
     NoiseEvent,
-    Repeated,
-    SecretlySelected,
     SkellamEvent,
     SkellamMixtureClippedEvent,
     SkellamMixtureEvent,
@@ -50,9 +50,10 @@ _LARGEST_EXPONENT: Final = 700.0
 _SAMPLED_SHARE: Final = 0.01  # of delta that the charge of a sampled account may take
 _FIRST_SHARE: Final = 1e-9
 _PLACES_TRIED: Final = 3
+_EXPECTED: Final = 4.0  # times an estimated δ, for which one more place gains nothing
+_EXPECTED_LOSS: Final = math.log(_EXPECTED)
 _WORTHWHILE: Final = 1e-9  # a smaller gain in epsilon is not searched for
 _BISECTION_STEPS: Final = 60
-_MOST: Final = 1e3  # a shift that hides nothing
 
 _Mixture = SkellamMixtureEvent | SkellamMixtureClippedEvent
 _Shifted = SkellamEvent | DiscreteGaussianEvent | GaussianEvent
@@ -76,15 +77,14 @@ class MixtureGDPAccountant(Accountant):
         self._mixtures: dict[tuple[_Mixture, float], int] = {}
         self._others: dict[tuple[_Shifted, float], int] = {}
         self._sums: tuple[RoundedShift, ...] | None = None
-        self._losses: dict[int, Accountant] = {}
 
     @property
     def _status_of_theorems(self) -> Status:
-        """Certified, or weaker if a sampled release must be composed numerically."""
+        """Certified, or weaker if the releases behind coins are composed so."""
         if not self._is_sampled:
             return self.status_of_theorem
         return weakest(
-            (self.status_of_theorem, self._loss_distribution(len(REACHES) - 1).status)
+            (self.status_of_theorem, GaussianPLDAccountant.status_of_theorem)
         )
 
     @property
@@ -102,33 +102,36 @@ class MixtureGDPAccountant(Accountant):
         else:
             raise self._refuse(release, alternative="an accountant made for it")
         self._sums = None
-        self._losses.clear()
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
         if not self._is_sampled:
             return min(_charged_delta(each, epsilon) for each in self._ladder())
-        # Clamp where the charge vanishes, then where it fits the answer.
-        best, share = 1.0, _FIRST_SHARE
+        # Where to clamp follows from δ itself, which is first estimated.
+        best, worlds = 1.0, _worlds(epsilon)
+        expected = self._coined(self._place(_FIRST_SHARE / worlds)).estimate(epsilon)
         for _ in range(_PLACES_TRIED):
-            place = self._place(share * best / _worlds(epsilon))
-            charge = _worlds(epsilon) * self._ladder()[place].distance
-            best = min(best, self._loss_distribution(place).delta(epsilon) + charge)
-            share = _SAMPLED_SHARE
+            place = self._place(_SAMPLED_SHARE * expected / worlds)
+            found = self._coined(place).delta(epsilon)
+            best = min(best, found + worlds * self._ladder()[place].distance)
+            if expected <= _EXPECTED * found <= _EXPECTED**2 * expected:
+                break
+            expected = found
         return best
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         if not self._is_sampled:
             return _least_epsilon(self._ladder(), delta)
-        best, limit = math.inf, _FIRST_SHARE * delta
+        best, kept = math.inf, (1.0 - _SAMPLED_SHARE) * delta
+        expected = self._coined(self._place(_FIRST_SHARE * delta)).estimate_loss(kept)
         for _ in range(_PLACES_TRIED):
-            place = self._place(limit)
-            kept = (1.0 - _SAMPLED_SHARE) * delta
-            found = self._loss_distribution(place).epsilon(kept)
+            place = self._place(0.9 * _SAMPLED_SHARE * delta / _worlds(expected))
+            found = self._coined(place).epsilon(kept)
             charge = _worlds(found) * self._ladder()[place].distance
-            if charge > _SAMPLED_SHARE * delta:
-                break
-            best = min(best, found)
-            limit = _SAMPLED_SHARE * delta / _worlds(best)
+            if charge <= _SAMPLED_SHARE * delta:
+                best = min(best, found)
+                if found >= expected - _EXPECTED_LOSS:
+                    break
+            expected = found
         return best
 
     def _place(self, limit: float) -> int:
@@ -160,28 +163,17 @@ class MixtureGDPAccountant(Accountant):
             distance += count * once.distance * _MARGIN
         return RoundedShift(math.sqrt(squared_shift * _MARGIN) * _MARGIN, distance)
 
-    def _loss_distribution(self, place: int) -> Accountant:
-        """The account as sampled Gaussian releases, clamped at one place."""
-        if place not in self._losses:
-            made = GaussianPLDAccountant(
-                adversary=self.adversary, adjacency=self.adjacency
-            )
-            for (release, rate), count in (
-                *self._mixtures.items(),
-                *self._others.items(),
-            ):
-                if isinstance(release, _Mixture):
-                    shift = rounded_shift(release, REACHES[place]).gaussian_shift
-                else:
-                    shift = 1.0 / gaussian_equivalent(release).noise_multiplier
-                if shift == 0.0:
-                    continue
-                gaussian = GaussianEvent(release.dim, 1.0, min(shift * _MARGIN, _MOST))
-                # Whether a rate may be claimed was decided when it was added.
-                once = SecretlySelected(gaussian, Fraction(rate))
-                made.compose(Repeated(once, count))
-            self._losses[place] = made
-        return self._losses[place]
+    def _coined(self, place: int) -> CoinedGaussians:
+        """The account as Gaussian releases behind coins, clamped at one place."""
+        parts = []
+        for (release, rate), count in (*self._mixtures.items(), *self._others.items()):
+            if isinstance(release, _Mixture):
+                shift = rounded_shift(release, REACHES[place]).gaussian_shift
+            else:
+                shift = 1.0 / gaussian_equivalent(release).noise_multiplier
+            # Whether a rate may be claimed was decided when it was added.
+            parts.append((shift * _MARGIN, rate, count))
+        return CoinedGaussians.of(parts)
 
     def _assumptions(self) -> tuple[str, ...]:
         return (

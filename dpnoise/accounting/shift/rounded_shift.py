@@ -50,8 +50,14 @@ from dpnoise.floats import float_below
 
 __all__ = ["REACHES", "RoundedShift", "largest_rounded", "rounded_shift"]
 
-REACHES: Final = tuple(2.0 + step / 16.0 for step in range(225))
-"""Where to clamp, in standard deviations of the noise: 2, 2 1/16, … 16."""
+REACHES: Final = (
+    *(2.0 + step / 16.0 for step in range(225)),
+    *(16.5 + step / 2.0 for step in range(96)),
+)
+"""Where to clamp, in standard deviations of the noise: 2, 2 1/16, … 16, 16 1/2, … 64.
+
+Beyond 16 only where one coordinate may be many deviations long, at a large epsilon.
+"""
 
 _MARGIN: Final = 1.0 + 2.0**-44  # some fifteen floating-point operations
 _LARGEST_EXPONENT: Final = 700.0  # beyond, G is no float

@@ -14,13 +14,15 @@ It refuses mixtures: their privacy is not that of integer shifts.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant
+from dpnoise.accounting.loss.gaussian_pld import (
+    CoinedGaussians,
+    GaussianPLDAccountant,
+)
 from dpnoise.accounting.shift.log_concave import (
     binomial_shift,
     discrete_gaussian_sum_shift,
@@ -39,8 +41,6 @@ from dpnoise.events import (
     DistributedDiscreteGaussianEvent,
     GaussianEvent,
     NoiseEvent,
-    Repeated,
-    SecretlySelected,
     SkellamEvent,
 )
 
@@ -173,14 +173,15 @@ class SkellamGDPAccountant(Accountant):
         super().__init__(adversary=adversary, adjacency=adjacency)
         self._equivalents: dict[NoiseEvent, GaussianEquivalent] = {}
         self._terms: dict[tuple[NoiseEvent, float], int] = {}
-        self._combined: Accountant | None = None
 
     @property
     def _status_of_theorems(self) -> Status:
-        """Certified, or weaker if a sampled release must be composed numerically."""
+        """Certified, or weaker if the releases behind coins are composed so."""
         if not self._is_sampled:
             return self.status_of_theorem
-        return weakest((self.status_of_theorem, self._loss_distribution().status))
+        return weakest(
+            (self.status_of_theorem, GaussianPLDAccountant.status_of_theorem)
+        )
 
     @property
     def noise_multiplier(self) -> float:
@@ -218,34 +219,22 @@ class SkellamGDPAccountant(Accountant):
         self._charge_distance(count * self._equivalents[release].distance)
         key = (release, sampling_rate)
         self._terms[key] = self._terms.get(key, 0) + count
-        self._combined = None
 
-    def _loss_distribution(self) -> Accountant:
-        """The account as sampled Gaussian releases."""
-        if self._combined is None:
-            self._combined = GaussianPLDAccountant(
-                adversary=self.adversary, adjacency=self.adjacency
-            )
-            for (release, rate), count in self._terms.items():
-                multiplier = self._equivalents[release].noise_multiplier
-                if math.isinf(multiplier):
-                    continue
-                gaussian = GaussianEvent(
-                    dim=release.dim,
-                    noise_variance=multiplier * multiplier / _MARGIN,
-                    l2_sensitivity=1.0,
-                )
-                # Whether a rate may be claimed was decided when the release was added.
-                once = SecretlySelected(gaussian, Fraction(rate))
-                self._combined.compose(Repeated(once, count))
-        return self._combined
+    @property
+    def _coined(self) -> CoinedGaussians:
+        """The account as Gaussian releases behind coins."""
+        return CoinedGaussians.of(
+            (_MARGIN / self._equivalents[release].noise_multiplier, rate, count)
+            # Whether a rate may be claimed was decided when the release was added.
+            for (release, rate), count in self._terms.items()
+        )
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
         multiplier = self.noise_multiplier
         if multiplier == 0.0:
             return 1.0
         if self._is_sampled:
-            return self._loss_distribution().delta(epsilon)
+            return self._coined.delta(epsilon)
         return gaussian_delta(epsilon, noise_multiplier=multiplier)
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
@@ -253,7 +242,7 @@ class SkellamGDPAccountant(Accountant):
         if multiplier == 0.0:
             return math.inf
         if self._is_sampled:
-            return self._loss_distribution().epsilon(delta)
+            return self._coined.epsilon(delta)
         return gaussian_epsilon(delta, noise_multiplier=multiplier)
 
     def _assumptions(self) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""A task's privacy report is computed once per party, block and release."""
+"""A task's privacy report is computed once per party, block and accountant."""
 
 import json
 from dataclasses import replace
+from importlib import resources
 
 import pytest
 
@@ -10,7 +11,7 @@ from secagg.distributed_dp import NoisedTask, PrivacyReport, plan, report
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.parameters import ProtocolParameters
 from secagg.policy import PrivacyFloors
-from secagg.report_cache import privacy_report
+from secagg.report_cache import _sources, accounting_digest, privacy_report
 
 
 def task_for(steps: int) -> NoisedTask:
@@ -67,7 +68,7 @@ def test_a_second_start_asks_no_accountant_and_reads_the_same_report(
     assert not counted
 
 
-def test_another_block_and_another_release_are_computed_afresh(
+def test_another_block_and_a_repaired_accountant_are_computed_afresh(
     tmp_path, task, counted, monkeypatch
 ):
     first = privacy_report(task, tmp_path)
@@ -79,9 +80,32 @@ def test_another_block_and_another_release_are_computed_afresh(
     assert counted  # the directory holds one report, and that was the other one
     counted.clear()
     report.statement.cache_clear()
-    monkeypatch.setattr(report_cache.metadata, "version", lambda _: "99.0")
+    monkeypatch.setattr(report_cache, "accounting_digest", lambda: "repaired")
     privacy_report(task, tmp_path)
     assert counted
+
+
+def test_a_change_of_any_source_of_a_figure_is_another_digest(tmp_path):
+    found = accounting_digest()
+    assert accounting_digest.__wrapped__() == found
+    names = _sources(resources.files("dpnoise"), "dpnoise")[::2]
+    for part in (
+        "accounting/shift/rounded_shift.py",
+        "events.py",
+        "mechanisms/noise_share.py",
+    ):
+        assert f"dpnoise/{part}" in names
+    # One letter in a file below, a file more, and a file that is gone.
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "proof.py").write_text("bound = 1")
+    seen = [_sources(tmp_path, "copy")]
+    (tmp_path / "below" / "proof.py").write_text("bound = 2")
+    seen.append(_sources(tmp_path, "copy"))
+    (tmp_path / "more.py").write_text("")
+    seen.append(_sources(tmp_path, "copy"))
+    (tmp_path / "below" / "proof.py").unlink()
+    seen.append(_sources(tmp_path, "copy"))
+    assert len({tuple(each) for each in seen}) == 4
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"key": 1, "report": {}}', None])

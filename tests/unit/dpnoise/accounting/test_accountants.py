@@ -16,12 +16,12 @@ from dpnoise.accounting import (
     calibrate,
     make_accountant,
 )
-from dpnoise.accounting.calibration import round_up_to_dyadic
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.accounting.published.ddgauss import (
     DistributedGaussianCurve,
     sum_divergence_term,
 )
+from dpnoise.accounting.root_search import round_up_to_dyadic
 from dpnoise.accounting.statement import weakest
 from dpnoise.errors import CalibrationError, ParameterError, UnknownEventError
 from dpnoise.events import (

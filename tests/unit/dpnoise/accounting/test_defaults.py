@@ -186,6 +186,6 @@ def test_a_rough_calibration_is_within_a_thousandth_of_the_exact_one():
     rough = calibrate_least(release, **asked, is_rough=True)
     exact = calibrate_least(release, **asked)
     assert rough.accountant == exact.accountant == "mixture-contour"
-    assert 1.0 <= rough.variance / exact.variance <= 1.0015
+    assert abs(rough.variance / exact.variance - 1) <= Fraction(1, 1000)
     # The others are asked whether they accept less, and not how much more they want.
     assert [each.variance for each in exact.tried][2:] == [None]

@@ -91,3 +91,33 @@ def test_sampling_never_makes_the_yardstick_worse():
     without = plan(**asked, **named)
     sampled = plan(**asked, **named, sampling_rate=0.1)
     assert sampled.gaussian_mse <= without.gaussian_mse
+
+
+def test_few_coordinates_cost_one_percent_even_at_a_large_epsilon():
+    made = plan(clients=100, dimension=20, l2_clip=1.0, epsilon=50.0, delta=1e-5)
+    assert made.accountant == "mixture-gdp"
+    assert made.noise_overhead < 1.0105
+
+
+def test_a_secret_selection_is_planned_close_to_the_gaussian():
+    selected = {"clients": 100, "l2_clip": 1.0, "selection_rate": Fraction(1, 10)}
+    one = plan(dimension=4096, epsilon=1.0, delta=1e-5, **selected)
+    assert one.accountant == "mixture-contour"
+    assert 1.0 < one.noise_overhead < 1.03
+    few = plan(dimension=2, epsilon=1.0, delta=1e-5, steps=2, **selected)
+    assert 1.0 < few.noise_overhead < 1.0125
+    with pytest.raises(ParameterError, match="not below the selection rate") as caught:
+        plan(dimension=2, epsilon=1.0, delta=0.1, **selected)
+    assert caught.value.parameter == "delta"
+
+
+@pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "skellam-mixture"])
+def test_bits_that_only_a_hopeless_grid_can_hold_are_refused(mechanism):
+    asked = CELL | {"clients": 1000, "dimension": 10, "mechanism": mechanism}
+    with pytest.raises(ParameterError, match="times the least") as caught:
+        plan(bits=8, **asked)
+    assert caught.value.parameter == "bits"
+    enough = plan(bits=int(caught.value.nearest), **asked)
+    assert enough.forecast.expected_mse < 1.5 * enough.gaussian_mse
+    # Who asks for whatever comes out gets it.
+    assert plan(bits=8, max_wrap_probability=1.0, **asked).parameters.bits == 8

@@ -54,7 +54,7 @@ def floors(epsilon=8.0) -> PrivacyFloors:
     return PrivacyFloors(max_epsilon=epsilon, max_delta=1e-5)
 
 
-def noised(epsilon=8.0, steps=1) -> ProtocolParameters:
+def noised(epsilon=8.0, steps=1, spare=0) -> ProtocolParameters:
     made = plan(
         clients=3,
         dimension=DIMENSION,
@@ -64,7 +64,7 @@ def noised(epsilon=8.0, steps=1) -> ProtocolParameters:
         mechanism="skellam",
         steps=steps,
     )
-    return NoisedTask.from_plan(made, COHORT).parameters
+    return NoisedTask.from_plan(made, COHORT, spare=spare).parameters
 
 
 class Listening(InMemoryConnection):
@@ -412,7 +412,7 @@ async def test_a_client_gives_a_new_vector_to_every_session_until_the_task_is_ov
 
 async def test_contributions_end_with_the_budget(aggregator, caplog):
     """A task that goes on for others would only be refused from then on."""
-    async with Serving(aggregator, noised(steps=2), sessions=3):
+    async with Serving(aggregator, noised(steps=2, spare=1), sessions=3):
         vector = np.ones(DIMENSION)
         for given in await gather_all(aggregator, *[lambda _: vector] * 3):
             assert [one.sessions_left for one in given] == [1, 0]

@@ -5,9 +5,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Round
 from secagg.metrics import SilentMeter
+from secagg.protocol.events import RoundClosed
 from secagg.runtime.workers import Workers
 from secagg.server.durable_state import DurableState, Position
 from secagg.simulation import InProcessSession, identity_of
@@ -99,5 +100,102 @@ def test_messages_that_arrive_during_a_commit_are_judged_together():
         assert all(await asyncio.gather(*sending))
         assert await durable.submit(adverts[0]) is False
         assert durable._position.sequence == CLIENTS
+
+    manual_clock.run(main)
+
+
+class OpenBook:
+    """A book that others may write to."""
+
+    is_shared = True
+
+    def __init__(self, book):
+        self._book = book
+
+    def __getattr__(self, name):
+        return getattr(self._book, name)
+
+
+def test_a_timer_that_the_book_does_not_believe_closes_nothing():
+    async def main(clock):
+        durable, _, adverts, _ = await opened(clock)
+        store = inline_book(now=clock.date)
+        new = NewSession(role=Role.SERVER, task="t", number=1, header=b"")
+        begun = await store.commit(Change(key="s", create=new))
+        one = DurableState(
+            durable.state,
+            "s",
+            Position(begun.sequence, begun.chain),
+            book=OpenBook(store),
+            workers=Workers(general=InlineExecutor()),
+            clock=clock,
+            meter=SilentMeter(),
+            on_message=lambda _: None,
+            on_round=lambda *_: None,
+        )
+        for advert in adverts[:-1]:
+            assert await one.submit(advert)
+        at = await store.missed("s", expect=0, previous=begun.chain)
+        first = clock.now() + at.seconds_left
+        assert one.deadline == first
+        # Another aggregator has given the round more time, and this one has not heard.
+        await store.commit(
+            Change(
+                key="s",
+                expect=at.sequence,
+                previous=at.chain,
+                deadline_seconds=500.0 + at.seconds_left,
+                extend=True,
+            )
+        )
+
+        async def close():
+            await one.advance(lambda _: RoundClosed(Round.ADVERTISE_KEYS, bytes(32)))
+            return one.state.ROUND
+
+        await clock.sleep_until(first)
+        assert await close() is Round.ADVERTISE_KEYS
+        assert one.deadline == first + 500.0
+        await clock.sleep_until(first + 499.0)
+        assert await close() is Round.ADVERTISE_KEYS
+        await clock.sleep_until(first + 500.0)
+        assert await close() is not Round.ADVERTISE_KEYS
+        # What it has missed meanwhile is applied, and a look that finds nothing harms
+        # nothing.
+        await one.look()
+        assert (await store.load("s")).sequence == one.sequence
+
+    manual_clock.run(main)
+
+
+def test_a_session_that_somebody_else_has_ended_takes_nothing_more():
+    async def main(clock):
+        durable, book, adverts, taken = await opened(clock)
+        ended = []
+        one = DurableState(
+            durable.state,
+            "s",
+            durable._position,
+            book=OpenBook(book._book),
+            workers=Workers(general=InlineExecutor()),
+            clock=clock,
+            meter=SilentMeter(),
+            on_message=taken.append,
+            on_round=lambda *_: None,
+            on_end=lambda: ended.append(True),
+        )
+        at = durable._position
+        await book._book.commit(
+            Change(key="s", expect=at.sequence, previous=at.chain, end=b"receipt")
+        )
+        with pytest.raises(RemoteProtocolError) as caught:
+            await one.submit(adverts[0])
+        assert caught.value.code is ErrorCode.SESSION_OVER
+        assert (one.receipt, one.is_over, ended, taken) == (
+            b"receipt",
+            True,
+            [True],
+            [],
+        )
 
     manual_clock.run(main)

@@ -105,6 +105,16 @@ def test_costs_count_every_client_and_every_round():
     }
     assert costs.client_cpu_seconds_max >= costs.client_cpu_seconds_mean > 0
     assert costs.bytes_up >= 8 * 1000 * 20 // 8
+    rounds = costs.rounds
+    assert sum(each.client_cpu_seconds for each in rounds.values()) == pytest.approx(
+        8 * costs.client_cpu_seconds_mean
+    )
+    # Vectors go up in one round, and nothing is as large.
+    assert max(rounds, key=lambda name: rounds[name].bytes_up) == "masked_input"
+    assert rounds["advertise_keys"].bytes_down == 8 * (
+        rounds["advertise_keys"].bytes_down // 8
+    )
+    assert costs.bytes_down == 8 * costs.bytes_down_per_client
     assert costs.peak_rss_bytes > 1 << 20
 
 

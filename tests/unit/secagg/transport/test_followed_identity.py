@@ -53,6 +53,15 @@ def test_unchanged_files_are_the_same_identity(followed, tmp_path, caplog):
     assert not caplog.records
 
 
+def test_files_that_changed_since_they_were_loaded_are_noticed(
+    followed, tmp_path, authority
+):
+    loaded = followed.identity
+    replace(tmp_path, authority.issue_server("agg", ["127.0.0.1"], now=NOW))
+    late = FollowedIdentity(loaded, NOW.timestamp)
+    assert late.look().certificate_chain != loaded.certificate_chain
+
+
 def test_a_renewed_certificate_is_used_and_said_once(
     followed, tmp_path, authority, caplog
 ):

@@ -317,6 +317,27 @@ async def test_a_known_client_that_comes_again_closes_its_own_oldest_connection(
             assert await visitor.answer(10) == b"still here"
 
 
+async def test_who_is_shown_out_is_judged_by_name_and_certificate():
+    async with relaying(Admission(relay="on", per_identity=9)) as (relay, inside):
+        visitors = []
+        for name, certificate in (("a", 1), ("a", 2), ("b", 1), ("b", None)):
+            visitor = await Visitor.come(relay, HELLO)
+            await visitor.answer(len(HELLO))
+            visitors.append(visitor)
+            relay.known(await inside.peers.get(), name, certificate)
+        stranger = await Visitor.come(relay, HELLO)
+        await stranger.answer(len(HELLO))
+        relay.end_known(lambda name, certificate: (name, certificate) == ("a", 1))
+        assert await visitors[0].end() == b""
+        assert relay.refused == {Refusal.REVOKED: 1}
+        for each in (*visitors[1:], stranger):
+            each.writer.write(b"still here")
+            assert await each.answer(10) == b"still here"
+        relay.end_known(lambda *_: True)
+        assert relay.refused == {Refusal.REVOKED: 4}
+        assert relay.connections == 1  # whoever is not known yet
+
+
 async def test_each_connection_is_passed_on_from_an_address_of_its_own():
     """A port may come back while gRPC still has calls of the one before."""
     async with relaying() as (relay, inside):

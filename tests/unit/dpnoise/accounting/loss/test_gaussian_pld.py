@@ -71,7 +71,27 @@ def test_a_single_release_is_the_analytic_gaussian():
     for multiplier in (0.5, 3.0):
         made = account(gaussian(multiplier))
         exact = gaussian_epsilon(1e-7, noise_multiplier=multiplier)
-        assert exact <= made.epsilon(1e-7) <= exact * (1 + 5e-6)
+        assert exact <= made.epsilon(1e-7) <= exact * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("multiplier", "rate"), [(0.7, 0.01), (2.0, 0.3)])
+def test_one_release_behind_a_coin_is_a_closed_form(multiplier, rate):
+    made = account(gaussian(multiplier, rate))
+    theirs = oracle(multiplier, rate, 1, 1e-6, 1e-5)
+    assert made.epsilon(1e-6) == pytest.approx(theirs, rel=1e-5)
+    assert made.delta(made.epsilon(1e-6)) == pytest.approx(1e-6, rel=1e-6)
+    # No loss distribution resolves such a delta.
+    assert 0.0 < made.delta(30.0) < DELTA_FLOOR
+    assert made.epsilon(rate) == 0.0
+
+
+def test_a_rare_huge_loss_does_not_widen_the_window():
+    # In one direction the loss ends at −log(1 − q), with a chance far below any δ.
+    multiplier, rate, count = 2062.0, 0.5, 100
+    made = account(gaussian(multiplier, rate, count))
+    limit = 1.0 / (rate * math.sqrt(count * math.expm1(multiplier**-2)))
+    expected = gaussian_delta(0.01, noise_multiplier=limit)
+    assert made.delta(0.01) == pytest.approx(expected, rel=0.01)
 
 
 def test_the_fast_curve_is_the_analytic_one():
@@ -122,7 +142,7 @@ def test_claiming_three_percent_less_noise_is_noticed():
 
 
 def test_deltas_below_the_floor_and_foreign_events_are_refused():
-    made = account(gaussian(1.0))
+    made = account(gaussian(1.0, count=2))
     with pytest.raises(ParameterError) as caught:
         made.epsilon(DELTA_FLOOR / 2)
     assert made.epsilon(float(caught.value.nearest)) > 0.0

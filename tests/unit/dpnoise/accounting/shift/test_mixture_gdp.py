@@ -247,11 +247,22 @@ def test_releases_that_clamp_nothing_need_no_rounded_one_beside_them(release):
     assert account(release).epsilon(1e-6) == pytest.approx(expected, rel=1e-12)
 
 
+def test_a_coordinate_many_deviations_long_is_bounded_at_a_large_epsilon():
+    # Six deviations and e^40 times a tail: outputs must count up to eighteen.
+    variance, x, epsilon = 40_000, 1200.0, 40.0
+    event = SkellamMixtureEvent(1, Fraction(variance), x * x, x)
+    stated = account(event).delta(epsilon)
+    world, base = laws(variance, x)
+    exact = float(np.sum(np.maximum(world - math.exp(epsilon) * base, 0.0)))
+    assert 1e-5 < exact <= stated < 10.0 * exact
+    assert account(event).epsilon(stated) == pytest.approx(epsilon, rel=1e-3)
+
+
 def test_the_largest_rounded_integer_is_exact():
     assert [largest_rounded(c, 100.0) for c in (0.0, 0.3, 1.0, 1.1, 4.0, 25.0)] == [
         *(0, 1, 1, 2, 2, 5)
     ]
     assert largest_rounded(25.0, 0.01) == 1
     assert largest_rounded(25.0, 2.5) == 3
-    assert len(REACHES) == 225
-    assert (REACHES[0], REACHES[-1]) == (2.0, 16.0)
+    assert (REACHES[0], REACHES[224], REACHES[-1]) == (2.0, 16.0, 64.0)
+    assert list(REACHES) == sorted(set(REACHES))

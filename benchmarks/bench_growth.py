@@ -1,0 +1,132 @@
+"""How the cost of a session grows with its cohort and its vectors, and where it goes.
+
+Whole sessions of the real state machines on a ring, the server's sum included, no
+network.  A twentieth of the clients is lost before its upload.  A client's figures are
+means over all clients; the server's are those of the whole session.  `figures.py` draws
+them.
+"""
+
+import sys
+from typing import Final
+
+from measurement import emit
+
+from secagg.messages import Round
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.simulation import LossPlan, simulate_session
+from secagg.simulation.measurement import CostReport
+from secagg.testing.cohorts import parameters_for
+
+_BITS: Final = 32
+_REPEATS: Final = 3
+
+
+def main(*, tiny: bool = False) -> None:
+    """Measure cohorts of several sizes, vectors of several lengths, and one by round.
+
+    The baseline of a series is its first session: a ratio below 1 says how much dearer
+    the others are.
+    """
+    degree = 4 if tiny else 32
+    cohorts = (6, 12) if tiny else (50, 100, 200, 500, 1000)
+    lengths = (64, 256) if tiny else (1_000, 10_000, 100_000, 1_000_000)
+    usual = (6, 64) if tiny else (100, 10_000)
+    _series("clients", [(clients, usual[1]) for clients in cohorts], degree)
+    _series("entries", [(usual[0], length) for length in lengths], degree)
+    _rounds(6 if tiny else 100, 64 if tiny else 100_000, degree)
+
+
+def _series(name: str, sizes: list[tuple[int, int]], degree: int) -> None:
+    first: dict[str, float] = {}
+    for clients, dimension in sizes:
+        costs = _session(clients, dimension, degree)
+        values = {
+            "client": (1e3 * costs.client_cpu_seconds_mean, "ms"),
+            "server": (1e3 * sum(costs.server_cpu_seconds.values()), "ms"),
+            "up": (costs.bytes_up / clients, "bytes of a client"),
+            "down": (costs.bytes_down / clients, "bytes of a client"),
+        }
+        for what, (value, unit) in values.items():
+            emit(
+                f"growth with {name}/{what}",
+                parameters=_parameters(clients, dimension, degree),
+                value=value,
+                unit=unit,
+                baseline="the first of its series",
+                ratio=first.setdefault(what, value) / value,
+            )
+
+
+def _rounds(clients: int, dimension: int, degree: int) -> None:
+    costs = _session(clients, dimension, degree)
+    for name, each in costs.rounds.items():
+        values = {
+            "clients": (1e3 * each.client_cpu_seconds, "ms"),
+            "server": (1e3 * each.server_cpu_seconds, "ms"),
+            "up": (each.bytes_up, "bytes"),
+            "down": (each.bytes_down, "bytes"),
+        }
+        whole = {
+            "clients": 1e3 * sum(r.client_cpu_seconds for r in costs.rounds.values()),
+            "server": 1e3 * sum(costs.server_cpu_seconds.values()),
+            "up": costs.bytes_up,
+            "down": costs.bytes_down,
+        }
+        for what, (value, unit) in values.items():
+            emit(
+                f"round {name}/{what}",
+                parameters=_parameters(clients, dimension, degree),
+                value=value,
+                unit=unit,
+                baseline="the whole session",
+                ratio=whole[what] / value if value else 0.0,
+            )
+
+
+def _session(clients: int, dimension: int, degree: int) -> CostReport:
+    """The cheapest of a few sessions: what else runs only ever adds."""
+    parameters = parameters_for(
+        clients,
+        dimension=dimension,
+        threshold=degree // 2 + 1,
+        degree=degree,
+        min_clients=degree + 2,
+        modulus=1 << _BITS,
+    )
+    lost = dict.fromkeys(
+        range(0, clients, 20) if clients > degree + 2 else (),
+        Round.MASKED_INPUT_COLLECTION,
+    )
+
+    def run() -> CostReport:
+        session = simulate_session(
+            parameters,
+            clients=clients,
+            losses=LossPlan(lost),
+            entropy=SeededEntropy(SecretBytes(bytes(31) + b"\x09"), b"growth"),
+        )
+        if not session.is_exact:
+            raise RuntimeError("the sum is wrong")
+        return session.costs
+
+    return min(
+        (run() for _ in range(_REPEATS)),
+        key=lambda each: (
+            clients * each.client_cpu_seconds_mean
+            + sum(each.server_cpu_seconds.values())
+        ),
+    )
+
+
+def _parameters(clients: int, dimension: int, degree: int) -> dict[str, object]:
+    return {
+        "clients": clients,
+        "dimension": dimension,
+        "degree": degree,
+        "bits": _BITS,
+    }
+
+
+if __name__ == "__main__":
+    main(tiny="--tiny" in sys.argv)

@@ -1,0 +1,80 @@
+"""What every book and every reader of a book tells, whatever engine has the tables.
+
+An engine brings a module of queries with the same names; here they are asked, so that
+the words of a book are written once.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from secagg.storage.change import Role
+from secagg.storage.charges import ChargeRow
+from secagg.storage.stored import (
+    Finding,
+    SessionRow,
+    SessionState,
+    StoredSession,
+    Tally,
+    TaskRow,
+)
+
+__all__ = ["ReadingBook"]
+
+
+class ReadingBook(ABC):
+    """Implements `secagg.storage.book_reader.ReadsBook` over an engine's queries."""
+
+    @abstractmethod
+    async def _ask(self, query: str, *words: object, **more: object) -> Any:  # noqa: ANN401 - as the query says
+        """Return what a query of the engine says, all of one moment."""
+
+    @abstractmethod
+    def _instant(self) -> int | None:
+        """Return the book's time in milliseconds; None for the engine's own clock."""
+
+    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
+        """Return a session."""
+        found: StoredSession | None = await self._ask(
+            "load_session", key, after=after, instant=self._instant()
+        )
+        return found
+
+    async def sessions(
+        self,
+        *,
+        role: Role,
+        task: str | None = None,
+        state: SessionState = SessionState.RUNNING,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> tuple[SessionRow, ...]:
+        """Return sessions, the newest first."""
+        found: tuple[SessionRow, ...] = await self._ask(
+            "list_sessions",
+            role=role,
+            task=task,
+            state=state,
+            before=before,
+            limit=limit,
+        )
+        return found
+
+    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
+        """Return what the sessions of a task leave behind for good."""
+        found: Tally = await self._ask("read_tally", role, task, peer=peer)
+        return found
+
+    async def tasks(self) -> tuple[TaskRow, ...]:
+        """Return the tasks."""
+        found: tuple[TaskRow, ...] = await self._ask("read_tasks")
+        return found
+
+    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
+        """Return the charges of a task."""
+        found: tuple[ChargeRow, ...] = await self._ask("read_charges", task)
+        return found
+
+    async def check(self) -> tuple[Finding, ...]:
+        """Verify everything that has a checksum of ours."""
+        found: tuple[Finding, ...] = await self._ask("find_faults")
+        return found
