@@ -36,19 +36,19 @@ format: $(STAMP_DEV)
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-FLOWER := build/flower-venv/bin/python
+FLOWER := build/flower-venv
+STAMP_FLOWER := $(FLOWER)/.installed
 
-$(FLOWER):
-	$(PYTHON) -m venv build/flower-venv.new
-	build/flower-venv.new/bin/python -m pip install --quiet --disable-pip-version-check \
-	  'flwr>=1.41,<1.43'
-	rm -rf build/flower-venv && mv build/flower-venv.new build/flower-venv
+$(STAMP_FLOWER):
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check 'flwr>=1.41,<1.43'
+	@touch $@
 
 bench: $(STAMP_DEV)  ## CPU times beside baselines, Flower too; JSON in build/, pictures
 	mkdir -p build
-	-$(MAKE) --no-print-directory $(FLOWER)   # without it that comparison is left out
-	SECAGG_FLOWER_PYTHON=$(wildcard $(FLOWER)) OPENBLAS_NUM_THREADS=1 \
-	  $(BIN)/python benchmarks/run.py > build/benchmarks.jsonl
+	-$(MAKE) --no-print-directory $(STAMP_FLOWER)   # without it that comparison is left out
+	test ! -f $(STAMP_FLOWER) || export SECAGG_FLOWER_PYTHON=$(FLOWER)/bin/python; \
+	  OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/run.py > build/benchmarks.jsonl
 	$(BIN)/python benchmarks/cost_figures.py build/benchmarks.jsonl docs/pictures
 
 papers: $(STAMP_DEV)  ## the papers' figures again, into docs/pictures; minutes

@@ -34,6 +34,8 @@ _CHANGES: tuple[dict[str, Any], ...] = (
     {"clients": 2},
     {"clients": 1000, "min_survivors": 700},
     {"clients": 1 << 20},
+    {"clients": 1 << 24},
+    {"dimension": 20, "epsilon": 50.0},
     {"epsilon": 0.01},
     {"epsilon": 0.1},
     {"epsilon": 5.0},

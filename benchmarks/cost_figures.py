@@ -43,6 +43,7 @@ def main() -> int:
     source, target = Path(sys.argv[1]), Path(sys.argv[2])
     lines = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
     mpl.rcParams["svg.hashsalt"] = "secagg"
+    mpl.rcParams["svg.fonttype"] = "none"  # text stays text: small files
     for name, sheet in (
         ("cost_by_clients", _growth(lines, "clients", "clients in the session")),
         ("cost_by_entries", _growth(lines, "dimension", "entries of a vector")),
@@ -114,7 +115,8 @@ def _rounds(lines: Iterable[_Line]) -> Sheet | None:
         axes.invert_yaxis()
         axes.set_title(title, fontsize=9)
         axes.margins(x=0.25)
-        axes.legend(fontsize=8, loc="center right")
+        axes.set_xticks([])
+        axes.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 0))
     sheet.suptitle(_setting(next(iter(found.values()))), fontsize=10)
     return sheet
 
@@ -129,14 +131,25 @@ def _flower(lines: Iterable[_Line]) -> Sheet | None:
         axes = sheet.add_subplot(2, 2, index + 1)
         for offset, whose in enumerate(("ours", "Flower")):
             own = [line for line in found if line["name"] == f"flower/{what}, {whose}"]
-            bars = axes.barh(
-                [settings.index(_setting(line)) + 0.4 * offset for line in own],
-                [line["value"] for line in own],
-                height=0.38,
+            places = [settings.index(_setting(line)) + 0.4 * offset for line in own]
+            values = [line["value"] for line in own]
+            # Marks, not bars: where the axis is logarithmic a length says nothing.
+            axes.plot(
+                values,
+                places,
+                "o",
                 color=_COLOURS[whose],
                 label=whose if whose == "ours" else own[0]["baseline"],
             )
-            axes.bar_label(bars, fmt="{:,.3g}", fontsize=7, padding=2)
+            for value, place in zip(values, places, strict=True):
+                axes.annotate(
+                    f"{value:,.0f}" if value >= 100 else f"{value:.3g}",
+                    (value, place),
+                    xytext=(6, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=7,
+                )
         axes.set_yticks(
             [place + 0.2 for place in range(len(settings))],
             [each.replace(", ring", ",\nring") for each in settings]
@@ -146,10 +159,11 @@ def _flower(lines: Iterable[_Line]) -> Sheet | None:
         )
         axes.invert_yaxis()
         axes.set_xscale("log")
-        axes.margins(x=0.3)
+        axes.margins(x=0.3, y=0.15)
+        axes.grid(visible=True, axis="x", alpha=0.3)
         axes.set_title(f"{what}: {_unit(found, what)}", fontsize=9)
-        if not index:
-            axes.legend(fontsize=7, loc="lower right")
+    handles, labels = sheet.axes[0].get_legend_handles_labels()
+    sheet.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8)
     return sheet
 
 

@@ -126,7 +126,8 @@ def main() -> None:
     context = LegacyContext(
         Context(1, 0, {}, RecordDict(), {}), ServerConfig(), strategy, manager
     )
-    first = ndarrays_to_parameters([np.zeros(dimension)])
+    # A model would go down to every client; here as on our side it is not counted.
+    first = ndarrays_to_parameters([np.zeros(1)])
     context.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(
         first, keep_input=True
     )

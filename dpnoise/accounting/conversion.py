@@ -87,7 +87,6 @@ def renyi_log_deltas(
     """Return the logarithm of every order's delta, at most 0; see `renyi_delta`."""
     epsilon = check_epsilon(epsilon, allow_zero=True)
     above = orders - 1.0
-    return np.minimum(
-        0.0,
-        above * (divergences - epsilon + np.log1p(-1.0 / orders)) - np.log(orders),
-    )
+    exponents = divergences - epsilon + np.log1p(-1.0 / orders)
+    with np.errstate(over="ignore"):  # a divergence near the largest float says nothing
+        return np.minimum(0.0, above * exponents - np.log(orders))

@@ -34,6 +34,8 @@ _CONTOUR_CELLS: Final = {"mixture-contour": 8 * 380.0, "mixture-pld": 5 * 66 * 1
 _BLOCKS: Final = 7.0
 _CELLS_PER_FOLD: Final = {"mixture-contour": 40.0, "mixture-pld": 24.0}
 _STEEPEST: Final = {"mixture-contour": 2.0, "mixture-pld": 9.0}  # in √(v/C)
+_STEEP_FROM: Final = float(1 << 14)
+_STEEP_UP_TO: Final = float(1 << 14)
 _CELLS_PER_WIDE_FOLD: Final = 16.0  # where windows are wide, cells are, too
 _WIDE_FROM: Final = float(1 << 18)
 _DEVIATIONS: Final = 14.0
@@ -74,7 +76,12 @@ def accounting_cost(event: NoiseEvent, accountant: str) -> float:
     deviation = math.sqrt(variance)
     # As `ContourBound` cuts coordinates: in proportion to themselves from the first
     # cell on, and at every integer.
-    first = min(0.5, largest, 0.06 * deviation / (math.sqrt(variance / norm) + 4.0))
+    steep = math.sqrt(variance / norm) + 4.0
+    if variance > _STEEP_FROM:
+        # A curve also needs contours nine times as steep, and wide windows make their
+        # small first cells dear.
+        steep = max(steep, min(_STEEPEST[name] * steep, _STEEP_UP_TO))
+    first = min(0.5, largest, 0.06 * deviation / steep)
     folds = _CELLS_PER_FOLD[name] if variance < _WIDE_FROM else _CELLS_PER_WIDE_FOLD
     cells = 1.0 + largest + folds * math.log(largest / first)
     window = 2.0 * (_DEVIATIONS * deviation + 8.0 * (1.0 + largest))

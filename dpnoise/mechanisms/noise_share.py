@@ -42,15 +42,20 @@ __all__ = [
     "MAX_CLIENTS",
     "MAX_COUNTED_VARIANCE",
     "MAX_LADDER",
+    "MAX_ROSTERS",
     "NoiseRule",
     "SessionNoise",
 ]
 
-MAX_CLIENTS: Final = 1 << 20
-"""Largest roster: every size up to it is looked at when a rule is judged."""
+MAX_CLIENTS: Final = 1 << 24
+"""Largest roster: its square stays exact in 64 bits."""
 
-MAX_COUNTED_VARIANCE: Final = 1 << 84
-"""Largest counted variance, grid steps²: 2^64 for each of 2^20 clients."""
+MAX_ROSTERS: Final = 1 << 20
+"""How many sizes a roster may have: each is looked at when a rule is judged, and a
+description may come from somebody who wants that to take long."""
+
+MAX_COUNTED_VARIANCE: Final = 1 << 88
+"""Largest counted variance, grid steps²: 2^64 for each of 2^24 clients."""
 
 MAX_LADDER: Final = 8
 """Most rungs: eight keep at most one part in five hundred too much where a third may
@@ -61,7 +66,7 @@ DEFAULT_SHARE_BITS: Final = 20
 
 _MAX_SHARE_BITS: Final = 64
 # Numerators up to here times a roster stay exact in 64 bits.
-_MAX_FRACTION_TERM: Final = 1 << 20
+_MAX_FRACTION_TERM: Final = MAX_CLIENTS
 _CACHED_RULES: Final = 4  # of 2^20 rosters each at most, 8 MB
 
 
@@ -391,7 +396,7 @@ def _check_part(parameter: str, value: object) -> None:
         )
     if not 0 <= value < 1 or value.denominator > _MAX_FRACTION_TERM:
         raise ParameterError(
-            f"{parameter} must lie in [0, 1) with a denominator of at most 2^20, got "
+            f"{parameter} must lie in [0, 1) with a denominator of at most 2^24, got "
             f"{float(value):.6g}",
             parameter=parameter,
             value=float(value),
@@ -414,6 +419,15 @@ def _no_share_left(rule: NoiseRule, roster: int) -> ParameterError:
 def _counted_shares(rule: NoiseRule, most: int) -> NDArray[np.int64]:
     """`rule.counted_shares(n)` for n from `min_survivors` to `most`, all at least 1."""
     check_integer("num_clients", most, rule.min_survivors, MAX_CLIENTS)
+    fewest = most + 1 - MAX_ROSTERS
+    if rule.min_survivors < fewest:
+        raise ParameterError(
+            f"rosters of {rule.min_survivors} to {most} clients have more than 2^20 "
+            "sizes, and each must be judged: sum fewer clients at a time",
+            parameter="min_survivors",
+            value=rule.min_survivors,
+            nearest=str(fewest),
+        )
     rosters = np.arange(rule.min_survivors, most + 1, dtype=np.int64)
     part, whole = rule.colluder_fraction.as_integer_ratio()
     colluding = np.maximum(rule.colluders, -(rosters * -part // whole))

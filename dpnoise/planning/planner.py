@@ -86,6 +86,10 @@ _QUICK_CURVE: Final = 0.35 * MAX_ACCOUNTING_COST
 # Where these have lost once, they lose on every finer grid: what they waste stays, and
 # the waste of the others falls.
 _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
+# Vectors so short beside noise so wide (grid steps²): a curve takes seconds, and the
+# closed form is within a few percent.
+_WIDE: Final = float(1 << 16)
+_SHORT: Final = float(1 << 24)  # variance per squared norm
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
@@ -211,6 +215,8 @@ class _Planner:
         asked for, twice as fine with one bit more.
         """
         scale_factor, bits = self._best(self._model)
+        # Before any accountant is asked: what is hopeless may be slow to judge, too.
+        refuse_hopeless(self._model, forecast_at(self._model, scale_factor, bits))
         for _ in range(_SEARCHES):
             model = self._fit(scale_factor)
             moved, moved_bits = self._best(model)
@@ -296,7 +302,7 @@ class _Planner:
         for bits in range(1, UNBOUNDED_BITS):
             parameters = self._divide(found.mechanism.parameters, found.variance, bits)
             forecast = make_mechanism(parameters).forecast(
-                sum_l2_norm=request.sum_l2_norm
+                sum_l2_norm=request.planned_sum_norm
             )
             if (
                 forecast.judged_mse <= _OVER_COUNTS * forecast.noise_mse
@@ -400,6 +406,8 @@ class _Planner:
             <= (_QUICK_CURVE if name == "mixture-pld" else _QUICK)
             and scale_factor <= self._lost.get(name, scale_factor)
         ]
+        if typical > _WIDE and self._unit_variance > _SHORT and len(quick) > 1:
+            quick = [name for name in quick if name != "mixture-pld"]
         wastes = _CLOSED_FORM_WASTES / math.sqrt(typical) > _FAR
         if request.selection < 1 and wastes and "mixture-pld" in quick:
             quick = [name for name in quick if name != _CLOSED_FORM]
@@ -486,7 +494,7 @@ class _Planner:
         if not request.is_central:
             server = calibrated
             reader = dataclasses.replace(calibrated, adversary=Adversary.MODEL_READER)
-        forecast = mechanism.forecast(sum_l2_norm=request.sum_l2_norm)
+        forecast = mechanism.forecast(sum_l2_norm=request.planned_sum_norm)
         refuse_wrapping(self._model, mechanism, forecast)
         # On a hopeless grid the fit says nothing about useful ones: judge by the guess.
         refuse_hopeless(NoiseModel.of(request, self._unit_variance), forecast)

@@ -28,7 +28,7 @@ __all__ = [
 
 _LEAST_EPSILON: Final = 0.1  # the smallest that is offered as the nearest one
 _LARGEST_EXPONENT: Final = -0.5  # of a delta that is still worth offering
-_HOPELESS: Final = 16.0  # times the accepted squared error: two bits would cure it
+_HOPELESS: Final = 100.0  # times the accepted squared error, ten in every entry
 _UNCOVERED: Final = 1.001  # a thousandth is the model's own error, no condition
 
 

@@ -57,6 +57,7 @@ DEFAULT_LADDER = 4
 
 _MAX_BITS = 62
 _BELOW_RATE = 1000.0
+_SELECTION_DEVIATIONS = 6.0
 _SIX_DIGITS = 1_000_000
 _MAX_STEPS = 1 << 40  # beyond, no noise that fits a sampler would do
 
@@ -267,6 +268,20 @@ class PlanRequest:
         if isinstance(rate, Fraction):
             return rate
         return Fraction(rate).limit_denominator(_SIX_DIGITS)
+
+    @property
+    def planned_sum_norm(self) -> float | None:
+        """L2 norm of the exact sum that the modulus must hold; None for the largest.
+
+        Of the vectors whose coin is won, six deviations more than are expected: more
+        are won once in 10^9 sessions, and some entries then wrap around.
+        """
+        if self.sum_l2_norm is not None or self.selection == 1:
+            return self.sum_l2_norm
+        rate = float(self.selection)
+        spread = math.sqrt(rate * (1.0 - rate) * self.clients)
+        won = rate * self.clients + _SELECTION_DEVIATIONS * spread
+        return min(float(self.clients), won) * self.l2_clip
 
     @property
     def survivors(self) -> int:

@@ -301,7 +301,8 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
     norm = scale_factor * request.l2_clip
     counted = model.counted_variance(scale_factor)
     longest = request.clients * request.l2_clip
-    sum_norm = longest if request.sum_l2_norm is None else request.sum_l2_norm
+    planned = request.planned_sum_norm
+    sum_norm = longest if planned is None else planned
     rotated = request.rotation != "none"
     return forecast_error(
         encoded_dim=encoded_dim(request.rotation, request.dimension),

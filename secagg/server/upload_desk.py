@@ -185,13 +185,7 @@ class UploadDesk:
     async def _finish(self, sender: str, digest: bytes) -> None:
         spool, session_id = self._spool, self._session_id
         try:
-            await self._workers.run(spool.commit, session_id, sender, digest)
-            await self._workers.run(
-                check_packed_vector,
-                partial(spool.read_upload, session_id, digest),
-                self._parameters.dimension,
-                self._parameters.modulus,
-            )
+            await self._workers.run(self._commit, sender, digest)
             await self._accept(sender, Envelope.of(Upload(self._size, digest)))
         except BadVectorError as error:
             await self._workers.run(spool.discard, session_id, sender, digest)
@@ -200,6 +194,15 @@ class UploadDesk:
                 code=ErrorCode.BAD_VECTOR,
                 sender=sender,
             ) from None
+
+    def _commit(self, sender: str, digest: bytes) -> None:
+        """Make a whole upload durable and look at its entries; called on a worker."""
+        self._spool.commit(self._session_id, sender, digest)
+        check_packed_vector(
+            partial(self._spool.read_upload, self._session_id, digest),
+            self._parameters.dimension,
+            self._parameters.modulus,
+        )
 
     @contextmanager
     def _one_at_a_time(self, sender: str) -> Iterator[None]:

@@ -184,6 +184,9 @@ class FileBlobs:
             try:
                 with partial.open("wb") as file:
                     file.write(data)
+                    file.flush()
+                    # Before it has its name: a power cut leaves no empty object.
+                    os.fsync(file.fileno())
                 # A link, unlike a rename, never takes a name away from another object.
                 os.link(partial, path)
             except FileExistsError:
@@ -198,7 +201,7 @@ class FileBlobs:
         place = self._path(prefix)
         with self._failures():
             for path in (place, *place.rglob("*")):
-                if not path.name.startswith("."):
+                if path.is_dir():
                     _sync(path)
             # An entry lasts when the directory that it stands in has been synced.
             while place != self.directory and str(place) not in self._lasting:

@@ -130,11 +130,15 @@ class PostgresLink:
                     await begin_alone(link._connection, is_shared=is_shared)
                 else:
                     await refuse_other_schema(link._connection)
-                is_known = not is_alone and await was_somebody_there(
+                # They need not be connected this very moment: all may be starting.
+                is_known = is_shared and await was_somebody_there(
                     link._connection, instant=instant
                 )
                 await link._begin(
-                    entropy, accept_restored=accept_restored, is_known=is_known
+                    entropy,
+                    accept_restored=accept_restored,
+                    is_alone=is_alone,
+                    is_known=is_known,
                 )
                 if is_alone and is_shared:
                     await link._let_others_in(instant)
@@ -308,14 +312,20 @@ class PostgresLink:
     # --- generation and mark ----------------------------------------------------------
 
     async def _begin(
-        self, entropy: Entropy, *, accept_restored: bool, is_known: bool
+        self,
+        entropy: Entropy,
+        *,
+        accept_restored: bool,
+        is_alone: bool,
+        is_known: bool,
     ) -> None:
         """Judge the mark, and note which sessions were open before a fail-over.
 
         Args:
             entropy: Draws the name of a new book.
             accept_restored: Somebody accepts that the book may have been put back.
-            is_known: Others are at work, whose marks fit.
+            is_alone: Nobody else has the book.
+            is_known: Others were at work a moment ago, whose marks fit.
         """
         database: Database = self._connection
         await database.execute(
@@ -330,9 +340,7 @@ class PostgresLink:
             )
         if self._mark is not None:
             self._marked = await asyncio.to_thread(self._mark.read)
-        if is_known and (accept_restored or self._marked is None):
-            pass  # the mark of this machine alone follows, at the end
-        elif accept_restored:
+        if accept_restored and is_alone:
             # A new name: copies of the old book never fit the mark again.
             async with database.transaction():
                 await database.execute(
@@ -341,7 +349,9 @@ class PostgresLink:
                 await mark_restored(database, everything=True)
                 await count_commit(database)
         else:
-            if self._mark is not None:
+            # Where others vouch for the book, the mark of this machine follows.
+            is_let_in = accept_restored or (is_known and self._marked is None)
+            if self._mark is not None and not is_let_in:
                 refuse_set_back(self._state, self._marked, self._mark.path)
             async with database.transaction():
                 if await mark_restored(database, everything=False):

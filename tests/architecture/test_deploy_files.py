@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
+AGGREGATORS = [SERVICES[f"aggregator-{number}"] for number in (1, 2)]
 CHART = DEPLOY / "chart"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 CONTAINERFILE = (DEPLOY / "container" / "Containerfile").read_text()
@@ -77,7 +78,7 @@ def charted(tmp_path):
 def test_a_file_is_yaml_without_a_key_said_twice(path):
     class Strict(yaml.SafeLoader):
         def construct_mapping(self, node, **options):
-            keys = [self.construct_object(key) for key, _ in node.value]
+            keys = [key.value for key, _ in node.value]
             assert len(set(keys)) == len(keys), keys
             return super().construct_mapping(node, **options)
 
@@ -111,20 +112,21 @@ def test_the_ports_of_the_composition_agree():
         each["lb_endpoints"] for each in cluster["load_assignment"]["endpoints"]
     )
     inside = place["endpoint"]["address"]["socket_address"]
-    assert inside["address"] in SERVICES
+    for each in AGGREGATORS:
+        assert each["networks"] == {"inside": {"aliases": [inside["address"]]}}
     assert inside["port_value"] == port_of(server.listen)
     health = place["endpoint"]["health_check_config"]["port_value"]
     assert health == port_of(server.health_listen)
+    (check,) = cluster["health_checks"]
+    assert check["reuse_connection"] is False  # a port that closes whoever stays
     outside = listener["address"]["socket_address"]["port_value"]
     assert SERVICES["edge"]["ports"] == [f"{outside}:{outside}"]
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
-    ((target,),) = (
-        each["targets"] for each in scraped["scrape_configs"][0]["static_configs"]
-    )
-    host, _, port = target.partition(":")
-    assert host in SERVICES
-    assert int(port) == port_of(server.metrics_listen)
-    assert {outside, int(port)} == set(
+    ((found,),) = (each["dns_sd_configs"] for each in scraped["scrape_configs"])
+    assert found["names"] == [inside["address"]]
+    port = found["port"]
+    assert port == port_of(server.metrics_listen)
+    assert {outside, port} == set(
         map(int, re.search(r"^EXPOSE (.*)$", CONTAINERFILE, re.MULTILINE)[1].split())
     )
 
@@ -134,7 +136,7 @@ def test_nothing_but_the_edge_listens_beyond_the_machine():
         ports = service.get("ports", [])
         assert name == "edge" or all(each.startswith("127.0.0.1:") for each in ports)
     assert SERVICES["database"]["network_mode"] == "none"
-    assert SERVICES["aggregator"]["networks"] == ["inside"]
+    assert SERVICES["database"].get("ports") is None
     assert COMPOSE["networks"]["inside"]["internal"] is True
 
 
@@ -153,14 +155,28 @@ def test_the_composition_mounts_what_is_here_or_what_the_instructions_make():
         if not (folder / source).exists():
             assert f"deploy/compose/{source.removeprefix('./')}" in made, source
     settings = composed()
-    mounted = {volume.split(":")[1] for volume in SERVICES["aggregator"]["volumes"]} | {
-        f"/run/secrets/{name}" for name in SERVICES["aggregator"]["secrets"]
-    }
-    tls = settings.tls
-    assert {str(tls.ca), str(tls.certificate), str(tls.key)} <= mounted
-    state = settings.server
-    for path in (state.state_dir, state.rollback_mark, state.output_dir):
-        assert any(str(path).startswith(f"{each}/") for each in mounted)
+    tls, state = settings.tls, settings.server
+    for each in AGGREGATORS:
+        volumes = [volume.split(":") for volume in each["volumes"]]
+        mounted = {volume[1] for volume in volumes}
+        mounted |= {f"/run/secrets/{name}" for name in each["secrets"]}
+        assert {str(tls.ca), str(tls.certificate), str(tls.key)} <= mounted
+        for path in (state.state_dir, state.rollback_mark, state.output_dir):
+            assert any(str(path).startswith(f"{where}/") for where in mounted)
+
+
+def test_two_aggregators_share_their_uploads_and_nothing_of_their_own():
+    state = composed().server
+    first, second = (
+        {volume.split(":")[1]: volume.split(":")[0] for volume in each["volumes"]}
+        for each in AGGREGATORS
+    )
+    own, shared = state.state_dir.parent, state.output_dir.parent
+    assert state.rollback_mark.parent == own
+    assert first[str(own)] != second[str(own)]
+    assert state.blobs.startswith(f"file:{shared}/")
+    assert first[str(shared)] == second[str(shared)]
+    assert f"mkdir -p {own} {shared}" in CONTAINERFILE  # for the user of the image
 
 
 def test_every_image_has_a_version_and_ours_is_this_one():
@@ -169,7 +185,7 @@ def test_every_image_has_a_version_and_ours_is_this_one():
     for image in images:
         tag = image.rpartition("/")[2].partition(":")[2]
         assert re.search(r"\d+\.\d+", tag), image
-    assert SERVICES["aggregator"]["image"] == f"secagg:{VERSION}"
+    assert AGGREGATORS[0]["image"] == f"secagg:{VERSION}"
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == VALUES["image"]["tag"] == VERSION
     assert f"--tag secagg:{VERSION} ." in CONTAINERFILE
@@ -216,7 +232,7 @@ def test_whoever_stops_an_aggregator_waits_longer_than_it_drains():
     unit = (DEPLOY / "systemd" / "secagg-server.service").read_text()
     (stop,) = re.findall(r"^TimeoutStopSec=(\w+)$", unit, re.MULTILINE)
     assert seconds_of(stop) > default("drain_seconds")
-    grace = seconds_of(SERVICES["aggregator"]["stop_grace_period"])
+    grace = seconds_of(AGGREGATORS[0]["stop_grace_period"])
     assert grace > composed().server.drain_seconds
     pod = (CHART / "templates" / "aggregator.yaml").read_text()
     assert "terminationGracePeriodSeconds: {{ add .Values.drainSeconds 20 }}" in pod
@@ -227,8 +243,8 @@ def test_no_way_of_running_it_leaves_a_core_dump_or_a_root():
         unit = (DEPLOY / "systemd" / f"secagg-{role}.service").read_text()
         assert "\nLimitCORE=0\n" in unit
         assert "\nDynamicUser=yes\n" in unit
-    assert SERVICES["aggregator"]["ulimits"]["core"] == 0
-    assert SERVICES["aggregator"]["cap_drop"] == ["ALL"]
+    assert AGGREGATORS[0]["ulimits"]["core"] == 0
+    assert AGGREGATORS[0]["cap_drop"] == ["ALL"]
     pod = (CHART / "templates" / "aggregator.yaml").read_text()
     assert "runAsNonRoot: true" in pod
     assert "drop: [ALL]" in pod

@@ -147,7 +147,7 @@ def test_more_losses_than_tolerated_have_no_answer():
         assert (caught.value.parameter, caught.value.nearest) == ("losses", "30")
 
 
-@pytest.mark.parametrize("roster", [59, (1 << 20) + 1])
+@pytest.mark.parametrize("roster", [59, (1 << 24) + 1])
 def test_a_roster_outside_the_rule_is_refused(roster):
     with pytest.raises(ParameterError) as caught:
         GOOD.session(roster)
@@ -284,6 +284,17 @@ def test_the_dictionary_survives_json_without_loss():
     assert GOOD.to_dict()["counted_variance"] == "225/1"
 
 
+def test_more_sizes_than_are_looked_at_are_refused_with_the_fewest_that_work():
+    rule = dataclasses.replace(GOOD, colluders=0, colluder_fraction=Fraction(0))
+    with pytest.raises(ParameterError, match="sizes") as caught:
+        rule.smallest_counted_shares(1 << 24)
+    fewest = int(caught.value.nearest)
+    assert caught.value.parameter == "min_survivors"
+    assert (1 << 24) - fewest + 1 == 1 << 20
+    wide = dataclasses.replace(rule, min_survivors=(1 << 24) - 3)
+    assert wide.smallest_counted_shares(1 << 24) == (1 << 24) - 4
+
+
 @pytest.mark.parametrize(
     "text", ["1/0", "-1/2", "1e3", "1.5", "", "/", "1/2/3", "٣/4", "9" * 500]
 )
@@ -310,15 +321,15 @@ def test_a_key_that_one_party_would_ignore_is_refused():
         ("counted_variance", 1.75, "Fraction(1.75)"),
         ("counted_variance", Fraction(0), None),
         ("counted_variance", Fraction(1, 1 << 600), None),
-        ("counted_variance", Fraction(1 << 85), str(1 << 84)),
+        ("counted_variance", Fraction(1 << 89), str(1 << 88)),
         ("min_survivors", 6, "7"),
-        ("min_survivors", (1 << 20) + 1, str(1 << 20)),
+        ("min_survivors", (1 << 24) + 1, str(1 << 24)),
         ("colluders", -1, "0"),
         ("colluders", 59, None),
         ("loss_fraction", Fraction(1), None),
         ("loss_fraction", Fraction(-1, 2), "0/1"),
         ("loss_fraction", 0.25, None),
-        ("loss_fraction", Fraction(1, (1 << 20) + 1), None),
+        ("loss_fraction", Fraction(1, (1 << 24) + 1), None),
         ("colluder_fraction", Fraction(3, 2), None),
         ("share_bits", -1, "0"),
         ("share_bits", 65, "64"),

@@ -111,6 +111,7 @@ def test_grids_on_which_rounding_alone_decides_can_be_compared():
         delta=5e-9,
         mechanism="ddgauss",
         bits=8,
+        max_wrap_probability=1.0,  # the plan is hopeless, and refused unless asked for
     )
     assert made.statement_server.epsilon <= 8.0
 

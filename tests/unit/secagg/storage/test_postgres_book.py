@@ -482,6 +482,10 @@ async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(shared):
     assert caught.value.code is ErrorCode.RESTORED_STATE
     await one.beat(replica("one"))
     await shared("three", now=clock)
+    # All start for the first time, and the one that was here has gone again.
+    for book in (one, two):
+        await book.close()
+    await (await shared("four", now=clock)).close()
 
 
 async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):

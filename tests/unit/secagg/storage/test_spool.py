@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import os
 import pickle
 import shutil
 from collections import namedtuple
@@ -247,6 +248,32 @@ def test_an_upload_that_was_taken_survives_another_one_of_its_sender(tmp_path):
     with pytest.raises(ServiceError):
         other.commit(SESSION, "u", wrong)
     assert disk_spool(tmp_path).read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
+
+
+def test_no_object_has_its_name_before_its_bytes_are_on_the_disk(tmp_path, monkeypatch):
+    spool, synced, linked = disk_spool(tmp_path), set(), []
+    real_sync, real_link = os.fsync, os.link
+
+    def note_sync(descriptor):
+        real_sync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def note_link(source, target):
+        linked.append(source.stat().st_ino)
+        assert linked[-1] in synced
+        real_link(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "link", note_link)
+    send(spool, 0, DATA[:10])
+    send(spool, 10, DATA[10:])
+    spool.commit(SESSION, "u", DIGEST)
+    spool.put(SESSION, SUM, b"sum")
+    assert len(linked) == 4
+    # And every directory that says where they are.
+    home = tmp_path / "spool" / SESSION.hex()
+    for directory in (home.parent, home, *(p for p in home.rglob("*") if p.is_dir())):
+        assert directory.stat().st_ino in synced
 
 
 def test_a_spool_in_an_impossible_place_is_named(tmp_path):
