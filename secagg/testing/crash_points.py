@@ -64,11 +64,10 @@ class CrashSwitch:
         self.is_dead = False
 
     def on_death(self, callback: Callable[[], None]) -> None:
-        """Have somebody told at the instant of death, and at once if it is over."""
-        if self.is_dead:  # whoever calls a process that is gone hears nothing either
+        """Have somebody told at the instant of death, or at once if that is past."""
+        self._callbacks.append(callback)
+        if self.is_dead:
             callback()
-        else:
-            self._callbacks.append(callback)
 
     def kill(self) -> None:
         """Kill the process now."""
