@@ -164,7 +164,7 @@ class CrashingBook:
         """See `Book.changes`."""
         return self._inner.changes()
 
-    async def blobs_name(self, proposed: bytes) -> bytes:
+    async def blobs_name(self, proposed: bytes | None) -> bytes | None:
         """See `Book.blobs_name`."""
         return await self._inner.blobs_name(proposed)
 
