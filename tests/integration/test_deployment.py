@@ -298,11 +298,11 @@ def test_nothing_secret_is_left_when_a_session_has_ended():
     assert deployment.spool.read(session_id, SUM, 0) is not None
     for uploader in range(4):
         assert deployment.spool.received(session_id, identity_of(uploader)) == 0
-    assert uploads_in(deployment.spool) == 0
-
-
-def uploads_in(spool):
-    return sum(len(uploads) for uploads in vars(spool)["_uploads"].values())
+    assert [
+        blob.name
+        for home in deployment.spool._blobs.homes()
+        for blob in deployment.spool._blobs.below(home)
+    ] == [f"{session_id.hex()}/{SUM}"]
 
 
 def test_a_long_upload_goes_in_chunks_and_survives_a_bad_link():

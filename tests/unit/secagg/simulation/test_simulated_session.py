@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 
@@ -119,7 +121,12 @@ def test_costs_count_every_client_and_every_round():
 
 
 def test_what_a_client_keeps_does_not_grow_with_the_cohort():
-    """But for one bit of each client in U2 and in U3."""
+    """But for one bit of each client in U2 and in U3.
+
+    Indices of neighbours above 256 are objects of their own in Python; where on the
+    ring a client comes to sit is chance.
+    """
+    indices = 2 * (6 + 1) * sys.getsizeof(300)
     kept = [
         simulate_session(
             parameters(clients, degree=6, survivors=clients),
@@ -129,7 +136,8 @@ def test_what_a_client_keeps_does_not_grow_with_the_cohort():
         ).costs.client_state_bytes
         for clients in (30, 300)
     ]
-    assert kept[1] - kept[0] <= 4 * (300 - 30) // 8
+    assert kept[1] - kept[0] <= 4 * (300 - 30) // 8 + indices
+    assert indices < 8 * (300 - 30) // 4  # a reference to each would not go unnoticed
 
 
 def test_losses_are_spread_over_the_rounds_and_follow_from_the_seed():
