@@ -178,7 +178,7 @@ def test_tasks_survive_kill_9_and_every_view_agrees(site, tell):
     until_sums(tell, first=1, second=0, third=1)
     scraped, page = (httpx.get(place).text for place in site.places)
     assert 'secagg_sessions_total{outcome="released",task="third"} 1.0' in scraped
-    assert re.search(r"<td>third</td><td><[^>]*>running<", page)
+    assert re.search(r">third</td><td[^>]*><b[^>]*>running<", page)
     shown = tell("sessions", "show", "1", "--task", "third")
     assert shown["report"]["counts"]["in_the_sum"] == 2
     stopped = tell("tasks", "stop", "second", "--reason", "enough")
