@@ -24,7 +24,7 @@ demo: $(STAMP_RUN)   ## one aggregator and its clients on this machine, real dat
 	$(BIN)/secagg demo
 
 test: $(STAMP_DEV)   ## the whole test suite
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: $(STAMP_DEV)  ## what CI runs beside the tests: lint, types, imports
 	$(BIN)/ruff check .

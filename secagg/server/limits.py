@@ -1,8 +1,12 @@
 """How much of an aggregator its clients may use, each number with its reason."""
 
 from dataclasses import dataclass
+from typing import Final, Self
 
 __all__ = ["AggregatorLimits"]
+
+# Long beside a call within a process, and short beside whoever waits for its answer.
+_NEAR_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +41,17 @@ class AggregatorLimits:
     keep_seconds: float = 600.0
     quiet_seconds: float = 0.5
     fetch_seconds: float = 10.0
+
+    @classmethod
+    def in_one_process(cls, *, keep_seconds: float) -> Self:
+        """Return limits for clients of this process, whose calls cross no network.
+
+        Args:
+            keep_seconds: As above.
+        """
+        return cls(
+            poll_seconds=_NEAR_SECONDS,
+            join_poll_seconds=_NEAR_SECONDS,
+            quiet_seconds=4 * _NEAR_SECONDS,
+            keep_seconds=keep_seconds,
+        )

@@ -400,7 +400,9 @@ class Server:
                 else self._identity.identity.name,
                 workers=workers,
                 masks=MaskExecutor(workers, engine),
-                limits=AggregatorLimits(keep_seconds=self._keep_seconds),
+                limits=AggregatorLimits(keep_seconds=self._keep_seconds)
+                if self._listen is not None
+                else AggregatorLimits.in_one_process(keep_seconds=self._keep_seconds),
                 on_aborted=self._on_aborted,
                 on_ended=None
                 if self._reports is None
