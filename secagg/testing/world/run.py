@@ -525,13 +525,14 @@ def _token(_: SystemEntropy, size: int) -> bytes:
 @contextmanager
 def _without_machinery() -> Iterator[None]:
     """Put the world in the place of clock, disks and entropy of the machine."""
+    # As over a network, but seldom: every look is a turn of the loop.
     limits = partial(AggregatorLimits, poll_seconds=4.0, join_poll_seconds=4.0)
     is_collecting = gc.isenabled()
     level = logging.root.manager.disable
     with (
         mock.patch("secagg.server.server.open_storage", _server_storage),
         mock.patch("secagg.client.client.open_storage", _client_storage),
-        mock.patch("secagg.server.server.AggregatorLimits", limits),
+        mock.patch.object(AggregatorLimits, "in_one_process", limits),
         mock.patch("secagg.storage.change.time", SimpleNamespace(time=_unix_time)),
         mock.patch.object(SystemClock, "now", _instant),
         mock.patch.object(SystemClock, "date", _date),
