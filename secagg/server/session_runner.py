@@ -25,7 +25,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -453,11 +453,10 @@ class SessionRunner:
             round=self._state.ROUND.name,
         )
         self._publish()
-        try:
+        async with AsyncExitStack() as failing:
+            failing.push_async_callback(self.let_go)  # somebody else may go on at once
             await self._drive()
-        except BaseException:
-            await self.let_go()  # somebody else may go on at once
-            raise
+            failing.pop_all()
         return self.outcome()
 
     async def _drive(self) -> None:

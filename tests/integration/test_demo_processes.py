@@ -4,13 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
-
-pytestmark = pytest.mark.skipif(
-    find_spec("sklearn") is None, reason="the demo's pictures come with scikit-learn"
-)
 
 KEYS = {
     "clients",

@@ -233,7 +233,7 @@ async def test_the_command_finds_the_paths_and_has_a_limit(tmp_path):
     paths = [str(files.certificate), str(files.private_key), str(files.authority)]
     assert target.read_text().split() == paths
     assert await run_command(["/nowhere/to/be/found"], present) == 127
-    hanging = [sys.executable, "-c", "import time; time.sleep(600)"]
+    hanging = [sys.executable, "-c", "import signal; signal.pause()"]
     assert await run_command(hanging, present, clock=Impatient()) == 124
 
 

@@ -1,5 +1,3 @@
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 
@@ -11,10 +9,6 @@ from secagg.demo.reference_runs import (
 from secagg.demo.softmax_model import DIMENSION, SoftmaxModel
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
-
-pytestmark = pytest.mark.skipif(
-    find_spec("sklearn") is None, reason="the demo's pictures come with scikit-learn"
-)
 
 
 @pytest.fixture(scope="module")
