@@ -150,7 +150,7 @@ def test_a_full_session_and_an_uninvited_client_are_refused():
         encryption_key=bytes(range(1, 33)),
     )
     assert refused(session, sent_by("late", late)) is (ErrorCode.ROSTER_TOO_LARGE)
-    for invited, left_out, is_welcome in (
+    for invited, out, is_welcome in (
         ({"somebody"}, (), False),
         ({"somebody", "late"}, (), True),
         ({"late"}, {"late"}, False),  # PROTOCOL §5.7
@@ -160,7 +160,7 @@ def test_a_full_session_and_an_uninvited_client_are_refused():
             session.descriptor,
             packed_bytes=28,
             invited=invited and frozenset(invited),
-            left_out=frozenset(left_out),
+            left_out=frozenset(out),
         )
         if is_welcome:
             server.step(session.server_state, sent_by("late", late))
