@@ -11,7 +11,11 @@ FILES: Final = tuple(
         "protocol/agreement",
         "protocol/membership",
         "protocol/client_rounds",
+        "protocol/client_endings",
         "protocol/server_rounds",
+        "protocol/server_unmasking",
+        "protocol/server_endings",
+        "protocol/server_states",
         "protocol/client",
         "protocol/server",
         "protocol/share_bundles",
@@ -51,8 +55,6 @@ FILES: Final = tuple(
         "client/judge",
         "client/budget",
         "transport/identity",
-        "transport/handshake",
-        "transport/tls",
         "distributed_dp/task",
     )
 )

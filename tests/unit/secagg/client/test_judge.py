@@ -112,6 +112,15 @@ def test_a_task_that_keeps_every_floor_is_shown_with_its_own_figures(noised):
     assert session.payload == b""
 
 
+def test_a_floor_is_kept_by_what_lies_on_it(noised):
+    floors = replace(
+        FLOORS,
+        min_local_noise_stddev=noised.local_noise_stddev,
+        min_local_noise_multiplier=noised.local_noise_multiplier,
+    )
+    judged(noised.parameters, floors, stating(noised, 8.0))
+
+
 @pytest.mark.parametrize("is_noised", [True, False])
 def test_the_floors_of_the_cohort_are_judged_before_the_noise(noised, is_noised):
     parameters = noised.parameters if is_noised else EXACT
