@@ -173,6 +173,7 @@ class GrpcConnection:
             raise await self._error(error) from None
         except grpc.aio.UsageError:
             raise self._closed() from None
+        self._channel.note_answered()
         self.traffic[row.name].bytes_received += len(data)
         return cast("_Answer", row.decode(data))
 

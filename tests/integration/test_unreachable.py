@@ -19,7 +19,7 @@ from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
-from secagg.transport.handshake import HANDSHAKE_SECONDS, Expected, meet
+from secagg.transport.handshake import HANDSHAKE_SECONDS, Expected, diagnose, meet
 from secagg.transport.identity import Role
 from secagg.wire.calls import AdvertiseKeys
 
@@ -267,6 +267,6 @@ async def test_files_that_are_gone_when_they_are_needed_are_named(deployment):
     client = deployment.client()
     client.files.private_key.unlink()
     with pytest.raises(ServiceError, match="cannot be used any more") as caught:
-        await meet(Address("127.0.0.1", 1), client, EXPECTED, SystemClock())
+        await diagnose(Address("127.0.0.1", 1), client, EXPECTED, SystemClock())
     assert caught.value.code is LASTING
     assert str(client.files.private_key) in str(caught.value)
