@@ -205,7 +205,7 @@ class Helper:
 
     def watch(
         self, identity: str, request: WatchSession
-    ) -> AsyncIterator[Envelope | Reference]:
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """See `AggregatorService.watch`: a helper has no news for anybody."""
         raise no_such_call(identity, request)
 

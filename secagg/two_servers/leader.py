@@ -300,7 +300,7 @@ class Leader:
 
     def watch(
         self, identity: str, request: WatchSession
-    ) -> AsyncIterator[Envelope | Reference]:
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """See `AggregatorService.watch`: clients of two aggregators poll."""
         raise no_such_call(identity, request)
 
