@@ -64,7 +64,7 @@ from secagg.transport.admission import (
     raise_file_limit,
 )
 from secagg.transport.certificate_expiry import expiries_of, level_of
-from secagg.transport.handshake import Expected, diagnose
+from secagg.transport.handshake import Expected, meet
 from secagg.transport.identity import Role
 from secagg.transport.revoked import read_revoked
 from secagg.transport.tls import TLSIdentity, read_certificates
@@ -579,7 +579,9 @@ class _Way:
         expected = Expected(
             identity.identity.trust_domain, self._settings.client.aggregator
         )
-        peer = await diagnose(self._to, identity, expected, SystemClock())
+        peer = await meet(
+            self._to, identity, expected, SystemClock(), as_ourselves=True
+        )
         return f"{peer.uri}, and it accepts this client's certificate"
 
     async def asks(self) -> str | _Warning:

@@ -26,13 +26,7 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.transport.address import Address
 from secagg.transport.channel_options import CLIENT_OPTIONS
-from secagg.transport.handshake import (
-    Expected,
-    StrangerError,
-    diagnose,
-    meet,
-    unreachable,
-)
+from secagg.transport.handshake import Expected, StrangerError, meet, unreachable
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity
 
@@ -166,7 +160,13 @@ class AggregatorChannel:
             return expired
         expected = self._expected(self._identity)
         try:
-            await diagnose(self._address, self._identity, expected, self._clock)
+            await meet(
+                self._address,
+                self._identity,
+                expected,
+                self._clock,
+                as_ourselves=True,
+            )
         except StrangerError as stranger:
             return stranger
         except ServiceError as found:

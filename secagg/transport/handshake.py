@@ -2,9 +2,9 @@
 
 Rule 1: nothing is sent but the handshake itself.  TLS 1.3 proves the aggregator before
         a client has to show its own certificate: whoever only wants to know who is
-        there (`meet`) leaves then, and costs the aggregator no look at a certificate.
-        Whoever looks for a fault (`diagnose`) goes on, until the first bytes that come
-        back tell whether our own certificate was accepted.
+        there leaves then, and costs the aggregator no look at a certificate.  Whoever
+        looks for a fault goes on, until the first bytes that come back tell whether
+        our own certificate was accepted.
 Rule 2: every way to fail has a sentence and a next step of its own, made from what the
         system and the TLS library report and never from a text of gRPC.
 Rule 3: what would fail again in the same way (certificates, a port without TLS) is
@@ -17,11 +17,11 @@ settled by its own handshake: `secagg.transport.aggregator_channel`.
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from cryptography import x509
 
@@ -31,14 +31,7 @@ from secagg.transport.address import Address
 from secagg.transport.identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity, identity_of
 
-__all__ = [
-    "HANDSHAKE_SECONDS",
-    "Expected",
-    "StrangerError",
-    "diagnose",
-    "meet",
-    "unreachable",
-]
+__all__ = ["HANDSHAKE_SECONDS", "Expected", "StrangerError", "meet", "unreachable"]
 
 _Result = TypeVar("_Result")
 
@@ -109,70 +102,42 @@ class Expected:
 
 
 async def meet(
-    address: Address, identity: TLSIdentity, expected: Expected, clock: Clock
+    address: Address,
+    identity: TLSIdentity,
+    expected: Expected,
+    clock: Clock,
+    *,
+    as_ourselves: bool = False,
 ) -> PeerIdentity:
     """Return who listens at an address, if it is whom the client expects.
 
-    Who listens learns nothing of the client but its address.
-
     Args:
         address: The aggregator's.
-        identity: The client's, for the authorities that it trusts.
+        identity: The client's.
         expected: Whom to accept.
         clock: For the limit of `HANDSHAKE_SECONDS`.
+        as_ourselves: Show the client's certificate to whoever has proven to be the
+            expected one, and see whether it is accepted.  Otherwise nobody learns more
+            of the client than its address.
 
     Raises:
         ServiceError: BAD_CERTIFICATE or UNREACHABLE; says what is wrong and what to do.
     """
-
-    async def who() -> PeerIdentity:
-        context = _context(identity, checks_host=expected.name is None)
-        async with _conversation(address, context, clock) as conversation:
-            return await conversation.peer(expected)
-
-    return await _in_time(address, identity, clock, who())
-
-
-async def diagnose(
-    address: Address, identity: TLSIdentity, expected: Expected, clock: Clock
-) -> PeerIdentity:
-    """Return the same as `meet`, if this client's certificate is accepted there too.
-
-    Args:
-        address: The aggregator's.
-        identity: The client's certificate; the aggregator sees it, once it has proven
-            to be the expected one.
-        expected: Whom to accept.
-        clock: For the limit of `HANDSHAKE_SECONDS`.
-
-    Raises:
-        ServiceError: BAD_CERTIFICATE or UNREACHABLE; says what is wrong and what to do.
-    """
-
-    async def who() -> PeerIdentity:
-        context = _context(identity, checks_host=expected.name is None)
+    identity.check_validity(datetime.fromtimestamp(clock.date(), UTC))
+    context = _context(identity, checks_host=expected.name is None)
+    if as_ourselves:
         _present(context, identity)
-        async with _conversation(address, context, clock) as conversation:
+
+    async def who() -> PeerIdentity:
+        with await _connect(address, clock) as connected:
+            conversation = _Conversation(address, connected, context)
             peer = await conversation.peer(expected)
-            await conversation.see_whether_we_are_accepted()
+            if as_ourselves:
+                await conversation.see_whether_we_are_accepted()
             return peer
 
-    return await _in_time(address, identity, clock, who())
-
-
-async def _in_time(
-    address: Address,
-    identity: TLSIdentity,
-    clock: Clock,
-    meeting: Coroutine[Any, Any, PeerIdentity],
-) -> PeerIdentity:
     try:
-        identity.check_validity(datetime.fromtimestamp(clock.date(), UTC))
-    except ServiceError:
-        meeting.close()
-        raise
-    try:
-        return await finish_before(clock, clock.now() + HANDSHAKE_SECONDS, meeting)
+        return await finish_before(clock, clock.now() + HANDSHAKE_SECONDS, who())
     except TimeoutError:
         raise unreachable(
             f"nothing answers at {address}: no handshake within "
@@ -252,14 +217,6 @@ class _Conversation:
         if self._unsent.pending:
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(self._socket, self._unsent.read())
-
-
-@asynccontextmanager
-async def _conversation(
-    address: Address, context: ssl.SSLContext, clock: Clock
-) -> AsyncIterator[_Conversation]:
-    with await _connect(address, clock) as connected:
-        yield _Conversation(address, connected, context)
 
 
 def _context(identity: TLSIdentity, *, checks_host: bool) -> ssl.SSLContext:
