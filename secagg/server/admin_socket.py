@@ -171,7 +171,10 @@ class AdminSocket:
                     code=ErrorCode.OVERLOADED,
                     next_step="Wait for the others.",
                 )
-            request = await asyncio.wait_for(read_message(reader), _REQUEST_SECONDS)
+            # Not `wait_for`, here and below: it forgets a cancellation that comes
+            # together with what is waited for, and a watch has no end of its own.
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                request = await read_message(reader)
             if request is not None:
                 await self._answer(request, reader, writer)
         except SecAggError as error:
@@ -438,7 +441,8 @@ async def _send(writer: asyncio.StreamWriter, message: View) -> None:
         OSError: The caller has gone, or takes nothing, and was let go.
     """
     try:
-        await asyncio.wait_for(write_message(writer, message), _TAKING_SECONDS)
+        async with asyncio.timeout(_TAKING_SECONDS):
+            await write_message(writer, message)
     except TimeoutError:
         # What is still to be written would keep the connection open for ever.
         writer.transport.abort()
