@@ -134,6 +134,27 @@ async def test_a_connection_that_fails_under_a_call_is_not_used_again(empty):
     await book.close()
 
 
+async def test_a_connection_that_has_lost_its_place_is_not_used_again(
+    empty, monkeypatch
+):
+    """As when the server ends a transaction in which nothing has come for seconds."""
+    book = await open_book(empty)
+    at = await begin(book)
+    connection = book._link._connection
+
+    async def confused(*_, **__):
+        raise asyncpg.InternalClientError("cannot switch to state 15")
+
+    monkeypatch.setattr(asyncpg.Connection, "fetchrow", confused)
+    with pytest.raises(ServiceError, match="InternalClientError") as caught:
+        await append(book, at, record(1))
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    monkeypatch.undo()
+    assert connection.is_closed()
+    assert isinstance(await append(book, at, record(1)), Committed)
+    await book.close()
+
+
 async def test_whoever_lost_the_book_to_another_does_not_write(empty, monkeypatch):
     zombie = await open_book(empty)
     at = await begin(zombie)
