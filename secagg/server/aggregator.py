@@ -40,7 +40,7 @@ from secagg.ring_odds import server_demand
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.workers import Workers
-from secagg.server.durable_state import came_too_late
+from secagg.server.durable_state import came_too_late, patiently
 from secagg.server.ended_session import EndedSession
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
@@ -53,7 +53,7 @@ from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.shared_look import SharedLook
 from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
 from secagg.server.upload_desk import UploadSlots
-from secagg.storage.book import Book
+from secagg.storage.book import AWAY_SECONDS, Book, BookAwayError, TimelineError
 from secagg.storage.change import Role
 from secagg.storage.spool import PAYLOAD, SUM, Spool
 from secagg.storage.stored import Replica, SessionState
@@ -139,6 +139,7 @@ class Aggregator:
         self._following: tuple[asyncio.Task[None], ...] = ()
         self._on_change: Callable[[], Awaitable[None]] | None = None
         self._task_look = SharedLook(self._look_at_tasks, clock or SystemClock())
+        self._waiting_for_book = SharedLook(self._wait_for_book, clock or SystemClock())
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
         self._feed = ProgressFeed()
@@ -470,6 +471,7 @@ class Aggregator:
                 waiting for clients, else TASK_OVER.
             SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
+                A book that is away is waited for.
         """
         task.parameters.validate(demanded_bits=server_demand)
         if task.task_id in self._tasks:
@@ -480,7 +482,7 @@ class Aggregator:
         # Until its end is known, clients are told to come back, not to go home.
         afterwards = self._interrupted_tasks
         try:
-            receipts = await self._run_sessions(task, next_payload, on_sum)
+            receipts = await self._run_through_outages(task, next_payload, on_sum)
             if not self._stopping.is_set():
                 afterwards = self._finished_tasks
         except SessionAbortedError:
@@ -626,12 +628,76 @@ class Aggregator:
 
     # --- sessions ---------------------------------------------------------------------
 
-    async def _run_sessions(
+    async def _run_through_outages(
         self, task: TaskDefinition, next_payload: NextPayload, on_sum: OnSum
     ) -> tuple[SessionReceipt, ...]:
-        """Run sessions until the task has its sums, or none may open any more."""
+        """Run sessions; go on as after a restart when the book was away or failed over.
+
+        Whatever was under way when it went is not known to be written, and the open
+        round needs its time again.
+        """
         receipts: list[SessionReceipt] = []
-        runner = await self._sessions.resumable(task)
+        while True:
+            try:
+                await self._run_sessions(task, next_payload, on_sum, receipts)
+            except BookAwayError as error:
+                _say_refused(error)
+                await self.wait_for_book()
+            except TimelineError as error:
+                _say_refused(error)
+                if not await self._taken_up_again(task):
+                    raise  # nobody would do better at the second attempt
+            else:
+                return tuple(receipts)
+
+    async def _taken_up_again(self, task: TaskDefinition) -> bool:
+        while True:
+            try:
+                return await self._sessions.take_up_again(task.task_id)
+            except BookAwayError:
+                await self.wait_for_book()
+
+    async def wait_for_book(self) -> None:
+        """Wait until the book can be written, which may take minutes.
+
+        Raises:
+            ServiceError: It has come back otherwise than it went.
+        """
+        await self._waiting_for_book.take()
+
+    async def _wait_for_book(self) -> None:
+        clock = self._context.clock
+        began = clock.now()
+        while True:
+            try:
+                await self._context.book.touch()
+            except BookAwayError:
+                await clock.sleep_until(clock.now() + AWAY_SECONDS)
+            else:
+                telemetry.log_event(
+                    _LOG,
+                    logging.WARNING,
+                    telemetry.BOOK_IS_BACK,
+                    seconds=round(clock.now() - began, 1),
+                )
+                return
+
+    async def _run_sessions(
+        self,
+        task: TaskDefinition,
+        next_payload: NextPayload,
+        on_sum: OnSum,
+        receipts: list[SessionReceipt],
+    ) -> None:
+        """Run sessions until the task has its sums, or none may open any more.
+
+        Args:
+            task: The task.
+            next_payload: As for `run_task`.
+            on_sum: Ditto.
+            receipts: Those of sessions that released a sum are added.
+        """
+        runner = await self._patiently(lambda: self._sessions.resumable(task))
         while True:
             sums = await self._sums_of(task)
             if task.sessions is not None and sums >= task.sessions:
@@ -645,13 +711,14 @@ class Aggregator:
                 if payload is None or self._stopping.is_set():
                     break
                 if await self._sums_of(task) != sums:
-                    await self._note_missed_sum(task)
+                    await self._patiently(lambda: self._note_missed_sum(task))
                     continue
                 runner = await self._open(task, payload, attempt=1)
             if runner is not None:
                 payload_again = partial(next_payload, sums)
                 receipt = await self._sum_of(task, runner, on_sum, payload_again)
-                receipts += () if receipt is None else (receipt,)
+                if receipt is not None:
+                    receipts.append(receipt)
             runner = None
         if runner is not None:  # fewer sums are wanted than when it was opened
             await runner.abort(
@@ -660,7 +727,10 @@ class Aggregator:
                 discard_unmasked=True,
             )
             await self._sessions.close(runner)
-        return tuple(receipts)
+
+    async def _patiently(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Ask the book, also one that refuses for a moment."""
+        return await patiently(self._context.clock, call)
 
     async def _note_missed_sum(self, task: TaskDefinition) -> None:
         """Note a sum of another aggregator of which nothing was heard here."""
@@ -673,7 +743,10 @@ class Aggregator:
 
     async def _sums_of(self, task: TaskDefinition) -> int:
         """Return how many sums the task has released, here and elsewhere."""
-        return (await self._sessions.facts(task.task_id, newest=True)).sums
+        facts = await self._patiently(
+            lambda: self._sessions.facts(task.task_id, newest=True)
+        )
+        return facts.sums
 
     async def _open(
         self, task: TaskDefinition, payload: bytes, *, attempt: int
@@ -685,17 +758,29 @@ class Aggregator:
         """
         runner = self._open_elsewhere(task)
         if runner is None:
-            runner = await self._sessions.open(task, payload, attempt=attempt)
+            runner = await self._patiently(
+                lambda: self._open_here(task, payload, attempt=attempt)
+            )
         if runner is None:
-            await self._sessions.look()
+            await self._patiently(self._sessions.look)
             runner = self._open_elsewhere(task)
         if runner is None:  # a change that its keeper is about to hear of
             clock = self._context.clock
             await clock.sleep_until(clock.now() + OVERTAKEN_SECONDS)
         return runner
 
+    async def _open_here(
+        self, task: TaskDefinition, payload: bytes, *, attempt: int
+    ) -> SessionRunner | None:
+        # An earlier attempt may have come through although the book refused.
+        await self._sessions.take_in(task.task_id)
+        found = self._open_elsewhere(task)
+        if found is not None:
+            return found
+        return await self._sessions.open(task, payload, attempt=attempt)
+
     def _open_elsewhere(self, task: TaskDefinition) -> SessionRunner | None:
-        """Return the task's open session, which only another aggregator can have begun.
+        """Return the task's open session that is not of this turn of `_open_here`.
 
         One that fits what is known of the task here; another one is left to those who
         know it.
@@ -749,9 +834,9 @@ class Aggregator:
     async def _attempt_after(self, runner: SessionRunner) -> int:
         """Close a session without a sum; return which attempt the next one is."""
         task_id = runner.descriptor.task_id
-        known = await self._sessions.facts(task_id)
+        known = await self._patiently(lambda: self._sessions.facts(task_id))
         receipt = await self._sessions.close(runner)
-        facts = await self._sessions.facts(task_id)
+        facts = await self._patiently(lambda: self._sessions.facts(task_id))
         # A session that waited for its clients in vain has tried nothing; one that
         # costs a corrupt client its place happens c times at most (PROTOCOL §5.7).
         is_counted = receipt.members and facts.left_out == known.left_out

@@ -107,7 +107,9 @@ class PostgresBook(ReadingBook):
         )
         return instant / MILLISECONDS
 
-    async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
+    async def missed(
+        self, key: str, *, expect: int, previous: bytes, restored: bool = False
+    ) -> Behind | Ended:
         """Return what a writer does not know of a session."""
         return await self._look(
             lambda database: postgres_queries.missed(
@@ -115,6 +117,7 @@ class PostgresBook(ReadingBook):
                 key,
                 expect=expect,
                 previous=previous,
+                restored=restored,
                 instant=self._instant(),
             )
         )

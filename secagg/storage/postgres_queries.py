@@ -112,18 +112,18 @@ async def load_session(
     return await _stored(database, session, after=after, instant=now)
 
 
-async def missed(
+async def missed(  # noqa: PLR0913 - as `Book.missed`, and whose clock
     database: Database,
     key: str,
     *,
     expect: int,
     previous: bytes,
+    restored: bool,
     instant: int | None,
 ) -> Behind | Ended:
     """See `Book.missed`; inside a snapshot."""
-    return await why_not(
-        database, Change(key=key, expect=expect, previous=previous), instant=instant
-    )
+    nothing = Change(key=key, expect=expect, previous=previous, restored=restored)
+    return await why_not(database, nothing, instant=instant)
 
 
 async def _stored(

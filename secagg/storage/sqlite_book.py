@@ -122,7 +122,14 @@ class SQLiteBook(ReadingBook):
         """Return the book's time: this machine's."""
         return self._now()
 
-    async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
+    async def missed(
+        self,
+        key: str,
+        *,
+        expect: int,
+        previous: bytes,
+        restored: bool = False,  # noqa: ARG002 - a file does not fail over
+    ) -> Behind | Ended:
         """Return what a writer does not know of a session."""
         return await self._read(
             lambda database: sqlite_changes.missed(

@@ -214,7 +214,7 @@ async def test_a_session_of_an_older_timeline_is_not_continued(empty):
     with pytest.raises(TimelineError) as caught:
         await append(book, at, record(1))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
-    assert "Restart this aggregator" in caught.value.next_step
+    assert "inputs count as summed" in caught.value.next_step
     assert isinstance(await append(book, other, record(1), key="b"), Committed)
     await book.close()
     # The successor knows that it must end it, and can.
