@@ -254,7 +254,9 @@ class GrpcServer:
         door = _Door(
             MetadataAuthenticator()
             if identity is None
-            else TLSAuthenticator(identity.identity.trust_domain, taken_back)
+            else TLSAuthenticator(
+                identity.identity.trust_domain, taken_back, clock.date
+            )
         )
         limits, admission = limits or CallLimits(), admission or Admission()
         reader = BodyReader(limits.bodies_at_once, limits.body_seconds)
@@ -295,7 +297,11 @@ class GrpcServer:
                 followed,
                 taken_back,
                 clock,
-                lambda: door.end(lambda who: who.certificate in taken_back),
+                lambda: door.end(
+                    lambda who: (
+                        who.certificate in taken_back or who.has_ended(clock.date())
+                    )
+                ),
             )
             started._watching = asyncio.create_task(watch.run())
         return started
