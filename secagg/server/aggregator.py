@@ -51,6 +51,7 @@ from secagg.server.refusals import RefusalCounts
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.shared_look import SharedLook
+from secagg.server.sharing import refuse_other_names
 from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import AWAY_SECONDS, Book, BookAwayError, TimelineError
@@ -135,7 +136,7 @@ class Aggregator:
         meter: Meter | None = None,
         replica: Replica | None = None,
     ) -> None:
-        self._replica = replica or Replica("alone", "", "")
+        self._replica = replace(replica or Replica("alone", "", ""), aggregator=name)
         self._following: tuple[asyncio.Task[None], ...] = ()
         self._on_change: Callable[[], Awaitable[None]] | None = None
         self._task_look = SharedLook(self._look_at_tasks, clock or SystemClock())
@@ -396,9 +397,11 @@ class Aggregator:
         Live sessions answer their clients at once and go on with `run_task`.
 
         Raises:
-            ServiceError: STORAGE_FAILED.
+            ServiceError: STORAGE_FAILED.  BAD_SETTINGS where others share the book and
+                serve under another name.
         """
         book = self._context.book
+        refuse_other_names(self._replica, await book.replicas())
         # First of all, so that time without anybody counts for no deadline.
         await book.beat(self._replica)
         await self._sessions.recover()

@@ -30,7 +30,6 @@ from secagg.storage.session_columns import MILLISECONDS
 from secagg.storage.stored import (
     Purged,
     Replica,
-    ReplicaRow,
     Retention,
     Task,
 )
@@ -187,14 +186,6 @@ class PostgresBook(ReadingBook):
 
         if self.is_shared:
             await self._read(beat)
-
-    async def replicas(self) -> tuple[ReplicaRow, ...]:
-        """Return who shares the book, or has of late."""
-        return await self._read(
-            lambda database: postgres_sharing.list_replicas(
-                database, instant=self._instant()
-            )
-        )
 
     async def settle(self, settlement: Settlement) -> None:
         """Settle the charge of a session that has ended without an answer."""

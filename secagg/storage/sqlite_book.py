@@ -33,7 +33,6 @@ from secagg.storage.sqlite_file import SQLiteFile
 from secagg.storage.stored import (
     Purged,
     Replica,
-    ReplicaRow,
     Retention,
     Task,
 )
@@ -176,10 +175,6 @@ class SQLiteBook(ReadingBook):
 
     async def beat(self, replica: Replica) -> None:
         """Do nothing: there is nobody to tell."""
-
-    async def replicas(self) -> tuple[ReplicaRow, ...]:
-        """Return nobody."""
-        return ()
 
     async def settle(self, settlement: Settlement) -> None:
         """Settle the charge of a session that has ended without an answer."""

@@ -70,7 +70,7 @@ class Database:
 
     def begin(self) -> None:
         primary = self.home / "primary"
-        self.tool("initdb", "-D", str(primary), "-U", "secagg", "-A", "trust")
+        self.tool("initdb", "-D", str(primary), "-U", "secagg", "-A", "trust", "-k")
         with (primary / "postgresql.conf").open("a", encoding="utf-8") as settings:
             settings.write(
                 f"port = {self.ports['primary']}\n"
