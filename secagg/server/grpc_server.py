@@ -199,6 +199,7 @@ class GrpcServer:
         self._followed = followed
         self._watching: asyncio.Task[None] | None = None
         self._is_stopping = False
+        self._is_announced = False
         self.address: Final = ports[0].address
         self.health_address: Final = ports[1].address if ports[1:] else None
         self.relay: Final = ports[0].relay
@@ -354,7 +355,9 @@ class GrpcServer:
 
     async def announce_stop(self) -> None:
         """Say NOT_SERVING from now on, so that balancers send nobody new."""
-        log_event(_LOG, logging.INFO, TRANSPORT_DRAINING, address=self.address)
+        if not self._is_announced:  # whoever stops it may have asked before
+            self._is_announced = True
+            log_event(_LOG, logging.INFO, TRANSPORT_DRAINING, address=self.address)
         await self._health.enter_graceful_shutdown()
 
 
