@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from secagg.child_process import say
+from secagg.child_process import say, say_failed
 from secagg.config import load_server_settings
 from secagg.errors import SecAggError
 from secagg.load.layout import LoadLayout
@@ -111,12 +111,7 @@ def main(directory: Path, number: int) -> int:
     try:
         asyncio.run(_serve(layout, number))
     except SecAggError as error:
-        say(
-            "failed",
-            code=error.code.name,
-            message=str(error),
-            next_step=error.next_step,
-        )
+        say_failed(error)
         return 1
     return 0
 

@@ -40,7 +40,7 @@ from secagg import (
     SessionInfo,
     TLSIdentity,
 )
-from secagg.child_process import say
+from secagg.child_process import say, say_failed
 from secagg.load.connection import SpreadConnection
 from secagg.load.layout import TASK_ID, LoadLayout
 from secagg.load.plan import LoadPlan
@@ -140,14 +140,7 @@ class _Crowd:
             except _VanishedError:
                 say("lost", number=number, **_traffic(connection))
             except SecAggError as error:
-                say(
-                    "failed",
-                    number=number,
-                    code=error.code.name,
-                    message=str(error),
-                    next_step=error.next_step,
-                    **_traffic(connection),
-                )
+                say_failed(error, number=number, **_traffic(connection))
 
     async def _contribute(
         self, number: int, connection: SpreadConnection, arriving: "_Arrival"

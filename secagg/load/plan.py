@@ -83,9 +83,7 @@ class LoadPlan:
     @property
     def graph(self) -> Graph:
         """Who shares with whom."""
-        if self.profile is Profile.MALICIOUS_SERVER_SPARSE:
-            return Graph.K_OUT
-        return Graph.RING if self.degree else Graph.COMPLETE
+        return Graph.of(self.profile, self.degree)
 
     @property
     def packed_bytes(self) -> int:

@@ -44,8 +44,7 @@ def missing_in(state: server.ServerState) -> tuple[str, ...]:
     if isinstance(state, server.AdvertiseKeys):
         awaited = (state.invited or frozenset()) - state.left_out
     elif isinstance(state, Rostered) and not isinstance(state, server.Summing):
-        adverts = state.cohort.roster.adverts
-        awaited = frozenset(adverts[index].identity for index in _awaited(state))
+        awaited = state.cohort.names_of(_awaited(state))
     else:
         return ()
     answered = state.session.accepted.get(state.ROUND, ())
