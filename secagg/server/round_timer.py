@@ -114,7 +114,7 @@ class RoundTimer:
             self._attention.set()
 
     def note_end(self) -> None:
-        """Note that somebody else has ended the session: there is no more to wait."""
+        """Note that nothing is waited for any more: the session goes on elsewhere."""
         self._attention.set()
 
     def ask_for_time(self) -> None:
@@ -144,7 +144,11 @@ class RoundTimer:
             lasts = self._seconds_of(self._state.ROUND)
             self._deadline = min(now + lasts, self._last())
         self._attention.clear()
-        if server.is_over(self._state) or server.is_round_full(self._state):
+        if (
+            server.is_over(self._state)
+            or server.is_round_full(self._state)
+            or self._durable.was_put_back
+        ):
             self._attention.set()
 
     async def is_ripe(self) -> bool:
@@ -191,8 +195,8 @@ class RoundTimer:
             self._woken.clear()
             self._deadline = min(self._durable.deadline or math.inf, self._last())
             now, wanted = clock.now(), min(self._wanted_until, self._ends_at)
-            if server.is_round_full(self._state):
-                return True
+            if server.is_round_full(self._state) or self._durable.was_put_back:
+                return True  # or the book refuses, and says why
             if wanted > max(now, self._deadline) and (
                 now >= self._deadline or self._may_extend(now)
             ):

@@ -71,7 +71,7 @@ from secagg.server.session_facts import SessionFacts
 from secagg.server.session_lease import SessionLease
 from secagg.server.session_record import SessionRecord
 from secagg.server.upload_desk import UploadDesk, UploadSlots
-from secagg.storage.book import Book
+from secagg.storage.book import Book, TimelineError
 from secagg.storage.change import Change, StaleLeaseError
 from secagg.storage.spool import SUM, Spool
 from secagg.wire.calls import (
@@ -176,6 +176,7 @@ class SessionRunner:
             on_message=self._note,
             on_round=self._enter,
             on_end=self._note_end,
+            on_put_back=self._note_put_back,
         )
         self._timer = RoundTimer(
             record.descriptor,
@@ -200,6 +201,8 @@ class SessionRunner:
         self._is_live = True
         # An earlier process may have told the clients; nobody knows whom.
         self.was_over = self.is_over
+        # Whoever ends the session may have to try again, and gives its sum once.
+        self.is_given = False
         # The state holds what is still needed of them; share bundles are large.
         self.record = replace(record, events=())
 
@@ -234,6 +237,11 @@ class SessionRunner:
     def _place(self) -> int | None:
         """Return how many rounds were entered; None once somebody else has ended it."""
         return None if self._ended_by_other is not None else self._timer.rounds_entered
+
+    @property
+    def was_put_back(self) -> bool:
+        """Whether the book has failed over: the session goes on in another runner."""
+        return self._durable.was_put_back
 
     @property
     def sequence(self) -> int:
@@ -411,8 +419,14 @@ class SessionRunner:
     async def watch(
         self, identity: str, after: Round | None
     ) -> AsyncIterator[Envelope]:
-        """Yield updates as rounds open, until the session is over for this client."""
+        """Yield updates as rounds open, until the session is over for this client.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session is about to be ended, ask again.
+        """
         while after is not Round.FINISHED:
+            if self.was_put_back:
+                raise TimelineError(self.record.session_key)
             changed = self._changed
             update = self.update_for(identity, after)
             if update is None:
@@ -552,6 +566,11 @@ class SessionRunner:
         self._timer.note_end()
         self._wake()
         self.log(telemetry.SESSION_ENDED_ELSEWHERE, reason=receipt.outcome_name)
+
+    def _note_put_back(self) -> None:
+        """Have whoever drives the session, or watches it, leave it."""
+        self._timer.note_end()
+        self._wake()
 
     def _wake(self) -> None:
         """Wake those who watch the session, and whoever drives it."""
@@ -693,7 +712,10 @@ class SessionRunner:
     async def _kept_until(self) -> int:
         """Return until when the sum can be fetched at least, in Unix seconds."""
         kept = self._context.keep_seconds
-        return int(await self._context.book.now() + kept) if kept else 0
+        if not kept:
+            return 0
+        now = await patiently(self._context.clock, self._context.book.now)
+        return int(now + kept)
 
     def _has_uploaded(self, identity: str) -> bool:
         accepted = self._state.session.accepted
