@@ -7,14 +7,25 @@ from dataclasses import replace
 
 import pytest
 
+from secagg.client.evidence import seen_with
+from secagg.client.service import ClientService
 from secagg.client.session import ClientSession
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.transcript import encode_set
 from secagg.protocol import refund, server
+from secagg.protocol.noise_terms import NoiseTerms
+from secagg.server.aggregator import Aggregator
 from secagg.server.durable_state import DurableState, Position
+from secagg.server.task_gate import TaskGate
+from secagg.server.task_keeper import TaskKeeper
 from secagg.storage.change import Change
 from secagg.storage.journal import StoredOffer, record_of
+from secagg.storage.stored import TaskRow
 from secagg.testing.world import simulate
+from secagg.testing.world.plan import Blow
+from secagg.testing.world.tasks import Kind
+from secagg.transport.revoked import RevokedCertificates
 
 
 def test_a_seed_is_a_run():
@@ -137,6 +148,95 @@ def believes_that_nobody_else_writes(monkeypatch):
         self._position = Position(behind.sequence, behind.chain)
 
     monkeypatch.setattr(DurableState, "_catch_up", ignored)
+
+
+# --- the same for promises that only some worlds are about
+
+
+def hears_no_pause(monkeypatch):
+    monkeypatch.setattr(TaskGate, "pause", lambda _: None)
+
+
+def forgets_what_an_operator_says(monkeypatch):
+    async def said_without_a_row(_, row, state, reason):
+        said = replace(row.task, state=state, reason=reason)
+        return TaskRow(said, row.version, row.tally)
+
+    monkeypatch.setattr(TaskKeeper, "_say", said_without_a_row)
+
+
+def shows_every_task_as_running(monkeypatch):
+    monkeypatch.setattr("secagg.server.views.state_of", lambda *_: "running")
+
+
+def opens_sessions_while_it_drains(monkeypatch):
+    monkeypatch.setattr(Aggregator, "drain", lambda _: None)
+
+
+def never_looks_who_was_revoked(monkeypatch):
+    monkeypatch.setattr(RevokedCertificates, "look", lambda _: False)
+
+
+def gives_up_for_what_passes(monkeypatch):
+    monkeypatch.setattr(ClientService, "_passes", lambda *_: False)
+
+
+def gives_noise_back_as_if_nobody_were_lost(monkeypatch):
+    monkeypatch.setattr(
+        NoiseTerms, "revealed", lambda self, _: self.reveals[0] if self.reveals else ()
+    )
+
+
+def takes_back_no_noise(monkeypatch):
+    monkeypatch.setattr("secagg.server.mask_executor.subtract_layers", lambda *_: None)
+
+
+def counts_no_rings(monkeypatch):
+    monkeypatch.setattr("secagg.client.session.max_rosters_of", lambda _: None)
+
+
+def has_another_root_in_its_receipt(monkeypatch):
+    def seen_wrongly(seen, descriptor, events):
+        seen = seen_with(seen, descriptor, events)
+        return replace(seen, edge_root=bytes(32) if seen.edge_root else b"")
+
+    monkeypatch.setattr("secagg.client.session.seen_with", seen_wrongly)
+
+
+def leaves_somebody_out_of_its_receipt(monkeypatch):
+    monkeypatch.setattr(
+        "secagg.server.session_facts.encode_set",
+        lambda members, size: encode_set(sorted(members)[1:], size),
+    )
+
+
+def is_drained_for_long(plan):
+    return any(
+        each.blow is Blow.DRAIN_SERVER and each.seconds > 60 for each in plan.incidents
+    )
+
+
+def is_revoked(plan):
+    return any(each.blow is Blow.REVOKE_CLIENT for each in plan.incidents)
+
+
+def is_of(kind):
+    return lambda plan: plan.kind is kind
+
+
+FITTING = {
+    hears_no_pause: is_of(Kind.FILED),
+    forgets_what_an_operator_says: is_of(Kind.FILED),
+    shows_every_task_as_running: is_of(Kind.FILED),
+    opens_sessions_while_it_drains: is_drained_for_long,
+    never_looks_who_was_revoked: is_revoked,
+    gives_up_for_what_passes: lambda plan: plan.is_patient,
+    gives_noise_back_as_if_nobody_were_lost: is_of(Kind.LADDER),
+    takes_back_no_noise: is_of(Kind.LADDER),
+    counts_no_rings: is_of(Kind.RING),
+    has_another_root_in_its_receipt: is_of(Kind.DRAWN),
+    leaves_somebody_out_of_its_receipt: is_of(Kind.SIGNED),
+}
 
 
 @pytest.mark.parametrize(

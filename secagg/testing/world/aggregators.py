@@ -139,6 +139,7 @@ class Aggregators:
         try:
             yield
         finally:
+            del self._servers[machine]
             self._network.close(listener)
 
 

@@ -598,14 +598,15 @@ class Witness:
         """Compare what clients were told with what the operator was given.
 
         Args:
-            everybody: Every client is in every sum, and has it.
+            everybody: Nobody was kept from anything: all clients of a task without an
+                operator are in every sum, and whoever is in one has it.
         """
         if everybody:
             told = {(name, given.session_number) for name, given in self._told}
             for (task, number), total in self.sums.items():
                 who = self._tasks[task].task.clients
-                if self._tasks[task].state is TaskState.STOPPED:
-                    who = total.receipt.survivors  # who comes later is told the end
+                if self._tasks[task].words:  # it may begin before all are there
+                    who = total.receipt.survivors
                 without = {name for name in who if (name, number) not in told}
                 self._must(not without, f"{without} have no sum of session {number}")
         for name, given in self._told:
