@@ -16,9 +16,7 @@ It opens no socket and reads no settings.
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -40,10 +38,12 @@ from secagg.ring_odds import server_demand
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.workers import Workers
+from secagg.server.bell import Bell
 from secagg.server.durable_state import came_too_late
 from secagg.server.ended_session import EndedSession
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
+from secagg.server.places import Places
 from secagg.server.progress import LiveSession, ProgressFeed, SessionProgress
 from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
@@ -86,6 +86,7 @@ __all__ = ["Aggregator"]
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _Answer = TypeVar("_Answer")
+_MILLISECONDS: Final = 1000
 
 # How often an aggregator says that it is there, where others share its book.
 BEAT_SECONDS: Final = 5.0
@@ -93,6 +94,12 @@ BEAT_SECONDS: Final = 5.0
 HEARING_SECONDS: Final = 2.0
 # How long to wait for the word of an operator that another aggregator has taken.
 OVERTAKEN_SECONDS: Final = 1.0
+
+# Questions for a session that wait here are looked at again this often, for what nobody
+# has rung for: a task that goes on after a pause, somebody who is invited now.
+HELD_LOOK_SECONDS: Final = 5.0
+# Whoever has waited as long as it wanted may ask again at once.
+AGAIN_SECONDS: Final = 0.05
 
 # What lies in the spool; all else is part of a session's state.
 _SPOOLED: Final[Mapping[Blob, str]] = {
@@ -169,8 +176,9 @@ class Aggregator:
         self._interrupted_tasks: set[str] = set()
         # Tasks whose end was asked for while they run, and why.
         self._ending: dict[str, str] = {}
-        self._watches: Counter[str] = Counter()
-        self._open_watches = 0
+        self._watches = Places(self._limits.watches_per_identity, self._limits.watches)
+        self._held = Places(self._limits.held_per_identity, self._limits.held)
+        self._offers = Bell(self._context.clock)
         self._refusals = RefusalCounts(self._context.clock)
         self._stopping = asyncio.Event()
         self._last_call = self._context.clock.now()
@@ -182,7 +190,7 @@ class Aggregator:
         self._answers: Mapping[
             type[Request[Any]], Callable[[str, Any], Awaitable[object]]
         ] = {
-            GetOffer: self._offer,
+            GetOffer: self._offer_in_time,
             AdvertiseKeys: self._take,
             ChooseEdges: self._take,
             ShareKeys: self._take,
@@ -217,8 +225,10 @@ class Aggregator:
             meter.add(metrics.REFUSALS, code=error.code.name)
             raise
         finally:
-            lasted = self._context.clock.now() - began
-            meter.observe(metrics.CALL_SECONDS, lasted, method=method)
+            # A question that waits says nothing of how fast answers are.
+            if not (isinstance(request, GetOffer) and request.wait_ms):
+                lasted = self._context.clock.now() - began
+                meter.observe(metrics.CALL_SECONDS, lasted, method=method)
 
     async def _answered(self, identity: str, request: Request[Any]) -> object:
         answer = self._answers[type(request)]
@@ -250,7 +260,14 @@ class Aggregator:
         self._check_caller(identity)
         request.check()
         session = await self._sessions.look_for(request.session_id)
-        with self._watch_slot(identity):
+        if not self._watches.is_free_for(identity):
+            raise ServiceError(
+                "too many streams are open",
+                code=ErrorCode.OVERLOADED,
+                next_step="Close other streams, or poll.",
+                retry_after_seconds=self._limits.poll_seconds,
+            )
+        with self._watches.taken_by(identity):
             if isinstance(session, SessionRunner):
                 async for update in session.watch(identity, request.after):
                     if isinstance(update, Wait):
@@ -263,6 +280,25 @@ class Aggregator:
                 update_of_ended = session.update_for(identity, request.after)
                 if update_of_ended is not None:
                     yield update_of_ended
+
+    async def _offer_in_time(
+        self, identity: str, request: GetOffer
+    ) -> SessionDescriptor | Wait:
+        """Answer a question for a session, when there is one or its time is up."""
+        clock = self._context.clock
+        ends = clock.now() + request.wait_ms / _MILLISECONDS - HELD_LOOK_SECONDS
+        ringing = self._offers.listen()
+        answer = await self._offer(identity, request)
+        if not isinstance(answer, Wait) or clock.now() > ends:
+            return answer
+        if not self._held.is_free_for(identity):
+            return answer
+        with self._held.taken_by(identity):
+            while isinstance(answer, Wait) and clock.now() <= ends:
+                await self._offers.heard(ringing, HELD_LOOK_SECONDS)
+                ringing = self._offers.listen()
+                answer = await self._offer(identity, request)
+        return Wait(AGAIN_SECONDS) if isinstance(answer, Wait) else answer
 
     async def _offer(
         self, identity: str, request: GetOffer
@@ -428,6 +464,7 @@ class Aggregator:
                 _say_refused(error)
             for task in self._tasks.values():
                 task.gate.wake()
+            self._offers.ring()
 
     async def _hear_of_tasks(self) -> None:
         """Have the keeper look: another aggregator may have been told of a new task."""
@@ -491,6 +528,7 @@ class Aggregator:
             raise
         finally:
             del self._tasks[task.task_id]
+            self._offers.ring()
             self._ending.pop(task.task_id, None)
             afterwards.add(task.task_id)
         return receipts
@@ -534,6 +572,7 @@ class Aggregator:
         """Offer sessions of a task again; nothing happens if it does not run."""
         if task_id in self._tasks:
             self._tasks[task_id].gate.resume()
+            self._offers.ring()
 
     def hold_task(self, task_id: str) -> None:
         """Tell clients of a task that does not run here, and may again, to come back.
@@ -571,6 +610,7 @@ class Aggregator:
     def drain(self) -> None:
         """Offer no further sessions; those that run go on."""
         self._stopping.set()
+        self._offers.ring()
         for task in self._tasks.values():
             task.gate.wake()
 
@@ -620,6 +660,7 @@ class Aggregator:
     async def close(self) -> None:
         """Release threads and end progress streams; sessions resume after a restart."""
         self._stopping.set()
+        self._offers.ring()
         for following in self._following:
             following.cancel()
         if self._following:
@@ -718,6 +759,7 @@ class Aggregator:
     ) -> SessionReceipt | None:
         """Run sessions until one releases a sum; None when nothing is open here."""
         while True:
+            self._offers.ring()
             if task.task_id in self._ending:  # asked for while it was being opened
                 await runner.stop_waiting(self._ending[task.task_id])
             elif task.gate.is_paused:  # then, or before an earlier process was killed
@@ -822,29 +864,6 @@ class Aggregator:
         if isinstance(session, SessionRunner):
             return session
         raise came_too_late(identity)
-
-    @contextmanager
-    def _watch_slot(self, identity: str) -> Iterator[None]:
-        limits = self._limits
-        if (
-            self._watches[identity] >= limits.watches_per_identity
-            or self._open_watches >= limits.watches
-        ):
-            raise ServiceError(
-                "too many streams are open",
-                code=ErrorCode.OVERLOADED,
-                next_step="Close other streams, or poll.",
-                retry_after_seconds=limits.poll_seconds,
-            )
-        self._watches[identity] += 1
-        self._open_watches += 1
-        try:
-            yield
-        finally:
-            self._open_watches -= 1
-            self._watches[identity] -= 1
-            if not self._watches[identity]:
-                del self._watches[identity]
 
 
 def _as_answer(update: Envelope) -> Envelope | Reference:

@@ -55,6 +55,7 @@ from secagg.protocol.rounds import ROUNDS
 from secagg.protocol.server_states import Rostered, ServerStep
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.workers import Workers
+from secagg.server.bell import Bell
 from secagg.server.durable_state import (
     DurableState,
     MakeEvent,
@@ -74,7 +75,6 @@ from secagg.server.patience import (
 from secagg.server.progress import SessionProgress, named
 from secagg.server.readable import Readable, piece_of
 from secagg.server.receipt import SessionReceipt
-from secagg.server.session_bell import SessionBell
 from secagg.server.session_facts import SessionFacts
 from secagg.server.session_lease import SessionLease
 from secagg.server.session_record import SessionRecord
@@ -160,7 +160,7 @@ class SessionRunner:
         self._descriptor = record.descriptor
         self._context = context
         self._is_restored = is_restored
-        self._bell = SessionBell(context.clock)
+        self._bell = Bell(context.clock)
         self._attention = asyncio.Event()
         self._facts = SessionFacts(record.descriptor, record.left_out)
         self._readable = Readable()
