@@ -160,6 +160,7 @@ ANSWERING = (
     "server/readable.py",
     "server/session_book.py",
     "server/session_runner.py",
+    "server/task_run.py",
     "server/upload_desk.py",
     "storage/spool.py",
     "wire/codec.py",
