@@ -151,6 +151,60 @@ def test_scalar_dp_is_private_and_unbiased_over_its_grid(epsilon):
     assert np.abs(grid).max() <= made.output_norm
 
 
+class ForcedDraws(Draws):
+    """Draws that fall as they are told, and keep the probability that they do so."""
+
+    __slots__ = ("_forced", "open", "probability")
+
+    def __init__(self, forced):
+        super().__init__(bytes(32), b"forced")
+        self._forced, self.open, self.probability = list(forced), 0, Fraction(1)
+
+    def below(self, bound):
+        if not self._forced:  # the first choice that nobody has made: how many ways?
+            self.open = self.open or bound
+            return 0
+        self.probability /= bound
+        return self._forced.pop(0)
+
+    def coin(self, probability):
+        if not self._forced:
+            self.open = self.open or 2
+            return False
+        shows = bool(self._forced.pop(0))
+        self.probability *= probability if shows else 1 - probability
+        return shows
+
+
+def enumerated(draw, forced=()):
+    """Yield every outcome of a draw and its exact probability."""
+    draws = ForcedDraws(forced)
+    outcome = draw(draws)
+    if draws.probability == 0:
+        return
+    if not draws.open:
+        yield outcome, draws.probability
+        return
+    for way in range(draws.open):
+        yield from enumerated(draw, (*forced, way))
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 2.0, 9.0])
+@pytest.mark.parametrize("value", [0.0, 0.37, 1.0])
+def test_what_scalar_dp_does_is_private_and_unbiased(value, epsilon):
+    made = built("scalar-dp", 1, epsilon)
+    law = dict.fromkeys((made._value(point) for point in range(made.levels + 1)), 0)
+    for sent, chance in enumerated(lambda draws: made.draw(value, draws)):
+        law[sent] += chance
+    assert sum(law.values()) == 1
+    mean = sum(float(chance) * sent for sent, chance in law.items())
+    assert mean == pytest.approx(value, abs=1e-12)
+    square = sum(float(chance) * (sent - value) ** 2 for sent, chance in law.items())
+    assert square == pytest.approx(made.mse(value), rel=1e-9)
+    ratio = max(law.values()) / min(law.values())
+    assert ratio <= (1 - made.lie) / (made.lie / made.levels)
+
+
 def test_no_other_grid_has_a_smaller_largest_variance():
     def worst(epsilon, levels):
         lie = levels / (math.exp(epsilon) + levels)
