@@ -8,15 +8,24 @@ Rule 2: a task ends by its sessions, by its end date or by its operator.  A sess
 Rule 3: who has joined may know how many have; nobody else.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final
 
+from secagg.errors import ErrorCode
 from secagg.protocol import server
+from secagg.protocol.server_states import Rostered
 from secagg.runtime.clock import Clock
 from secagg.wire.calls import Wait
 
-__all__ = ["is_short_of_clients", "until", "utc_now", "wait_of"]
+__all__ = [
+    "expiry_of",
+    "is_short_of_clients",
+    "missing_in",
+    "until",
+    "utc_now",
+    "wait_of",
+]
 
 # Machines sleep and dates are set right: the date is read this often, in seconds.
 _LOOK_EVERY: Final = 60.0
@@ -28,6 +37,40 @@ def is_short_of_clients(state: server.ServerState) -> bool:
         return False
     now = server.progress(state)
     return now.answered < now.needed
+
+
+def missing_in(state: server.ServerState) -> tuple[str, ...]:
+    """Return who may still answer in the open round, by name, as far as known."""
+    if isinstance(state, server.AdvertiseKeys):
+        awaited = (state.invited or frozenset()) - state.left_out
+    elif isinstance(state, Rostered) and not isinstance(state, server.Summing):
+        awaited = state.cohort.names_of(_awaited(state))
+    else:
+        return ()
+    answered = state.session.accepted.get(state.ROUND, ())
+    return tuple(sorted(awaited - frozenset(answered)))
+
+
+def _awaited(state: Rostered) -> Iterable[int]:
+    """Return the indices of those who may answer in the open round."""
+    match state:
+        case server.ShareKeys():
+            return state.expected
+        case server.MaskedInputCollection():
+            return state.sharers
+        case server.ConsistencyCheck() | server.Unmasking():
+            return state.survivors
+    return range(len(state.cohort.roster.adverts))
+
+
+def expiry_of(state: server.ServerState) -> tuple[ErrorCode, str]:
+    """Return the code and the words for a session that lasts too long (R5-7)."""
+    if isinstance(state, server.AdvertiseKeys):
+        return (
+            ErrorCode.ROSTER_TOO_SMALL,
+            "no roster was fixed in time for the other rounds; another session follows",
+        )
+    return ErrorCode.DEADLINE, "the session has reached its end"
 
 
 def wait_of(

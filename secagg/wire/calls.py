@@ -245,13 +245,6 @@ def _names(request: type[Request[Any]]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(cast("Any", request)))
 
 
-def _round_of(number: int) -> Round | None:
-    try:
-        return Round(number) if number else None
-    except ValueError:
-        raise refuse(f"there is no round {number}") from None
-
-
 def _check_after(after: Round | None) -> None:
     if after is Round.FINISHED:
         raise refuse("nothing follows the end of a session")
