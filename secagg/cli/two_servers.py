@@ -1,7 +1,7 @@
 """`secagg two-servers`: sums between two aggregators, in three parts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -14,16 +14,12 @@ from secagg.cli.options import (
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
-    from secagg.config import LoadedSettings
-    from secagg.config.two_servers import (
-        HelperSettings,
-        LeaderSettings,
-        SharedTaskSection,
-        SharingClientSettings,
-    )
+    from secagg.config.two_servers import HelperSettings, LeaderSettings
     from secagg.two_servers.client import SharedContribution
 
 __all__ = ["app"]
+
+_Aggregator = TypeVar("_Aggregator", "HelperSettings", "LeaderSettings")
 
 app = typer.Typer(
     help="Sums between two aggregators under different people: additive shares in the "
@@ -58,21 +54,13 @@ def helper(
     Example: secagg two-servers helper --config helper.toml
     """
     import asyncio
-    import os
 
-    from secagg.cli.logs import log_to_stderr
-    from secagg.config.two_servers import HelperSettings, load_two_server_settings
+    from secagg.config.two_servers import HelperSettings
 
     output = Output(as_json=as_json)
-    loaded = load_two_server_settings(
-        HelperSettings, config, environment=os.environ, overrides=overrides or ()
-    )
-    settings = loaded.settings
-    _say_task(settings.task, output)
-    if show_settings:
-        _show(loaded, output)
+    settings = _settings(HelperSettings, config, overrides, output, show=show_settings)
+    if settings is None:
         return
-    log_to_stderr(settings.aggregator.log_level, settings.aggregator.log_format)
     asyncio.run(_help(settings, output, accept_restored=restored))
     output.line("stopped; start again to go on with the task")
     output.result({"task": settings.task.id})
@@ -108,21 +96,13 @@ def leader(
     Example: secagg two-servers leader --config leader.toml
     """
     import asyncio
-    import os
 
-    from secagg.cli.logs import log_to_stderr
-    from secagg.config.two_servers import LeaderSettings, load_two_server_settings
+    from secagg.config.two_servers import LeaderSettings
 
     output = Output(as_json=as_json)
-    loaded = load_two_server_settings(
-        LeaderSettings, config, environment=os.environ, overrides=overrides or ()
-    )
-    settings = loaded.settings
-    _say_task(settings.task, output)
-    if show_settings:
-        _show(loaded, output)
+    settings = _settings(LeaderSettings, config, overrides, output, show=show_settings)
+    if settings is None:
         return
-    log_to_stderr(settings.aggregator.log_level, settings.aggregator.log_format)
     sums = asyncio.run(_lead(settings, output, accept_restored=restored))
     output.line("stopped; start again to go on with the task")
     output.result({"task": settings.task.id, "sums": sums})
@@ -207,7 +187,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         SharingClientSettings, config, environment=os.environ, overrides=overrides or ()
     )
     if show_settings:
-        _show(loaded, output)
+        _show(loaded.rows(), output)
         return
     settings = loaded.settings
     log_to_stderr(settings.client.log_level, settings.client.log_format)
@@ -237,20 +217,35 @@ def _say_given(
     )
 
 
-def _say_task(task: "SharedTaskSection", output: Output) -> None:
-    """Say what the task costs; refuse one that does not keep its claim."""
+def _settings(
+    kind: "type[_Aggregator]",
+    config: Path,
+    overrides: list[str] | None,
+    output: Output,
+    *,
+    show: bool,
+) -> "_Aggregator | None":
+    """Load an aggregator's settings and say what its task costs; None to stop there."""
+    import os
+
+    from secagg.cli.logs import log_to_stderr
+    from secagg.config.two_servers import load_two_server_settings
     from secagg.two_servers.program import noise_of
 
-    for line in noise_of(task).report().lines():
+    loaded = load_two_server_settings(
+        kind, config, environment=os.environ, overrides=overrides or ()
+    )
+    settings = loaded.settings
+    for line in noise_of(settings.task).report().lines():
         output.line(line)
+    if show:
+        _show(loaded.rows(), output)
+        return None
+    log_to_stderr(settings.aggregator.log_level, settings.aggregator.log_format)
+    return settings
 
 
-def _show(
-    loaded: "LoadedSettings[HelperSettings] | LoadedSettings[LeaderSettings] | "
-    "LoadedSettings[SharingClientSettings]",
-    output: Output,
-) -> None:
-    rows = loaded.rows()
+def _show(rows: list[tuple[str, str, str]], output: Output) -> None:
     output.table(("setting", "value", "from"), rows)
     output.result({key: value for key, value, _ in rows})
 
