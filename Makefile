@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants less-noise engines alarms deploy-check unit-check page-check fuzz simulation chaos wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -86,6 +86,7 @@ models: build/models-venv/bin/python  ## prove inequalities (z3) and set agreeme
 mutants: $(STAMP_DEV) ## which checks no test would miss, into docs/mutants.md; an hour
 	$(BIN)/python tests/mutation/run.py
 
+.PHONY: less-noise
 less-noise: $(STAMP_DEV) ## which test notices 3 % less noise, into docs/less-noise.md; minutes
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/mutation/less_noise.py --page
 
