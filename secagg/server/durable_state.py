@@ -64,6 +64,7 @@ __all__ = [
     "Position",
     "came_too_late",
     "patiently",
+    "say_refused",
 ]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
@@ -528,11 +529,14 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _R
         except ServiceError as error:
             if error.code in _LASTING:
                 raise
-            telemetry.log_event(
-                _LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error
-            )
+            say_refused(error)
             await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
     return await write()
+
+
+def say_refused(error: BaseException | None) -> None:
+    """Log that the storage has refused something."""
+    telemetry.log_event(_LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error)
 
 
 def came_too_late(sender: str) -> RemoteProtocolError:
