@@ -21,6 +21,7 @@ from secagg.storage.stored import Retention, Task, TaskState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.inline_book import ask
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import UploadChunk
 
@@ -91,12 +92,12 @@ def test_the_page_of_a_session_needs_the_book_alone(tmp_path, capsys):
             ),
         )
         await deployment.run()
-        book = deployment.server_book
-        task = Task(TASK_ID, TaskState.RUNNING, "{}", b"", "")
-        assert await book.put_task(task, expect_version=0)
-        return await show_session(book, TASK_ID, 1, reports=reports_in(tmp_path))
+        return deployment.server_book
 
-    shown = manual_clock.run(main)
+    book = manual_clock.run(main)
+    task = Task(TASK_ID, TaskState.RUNNING, "{}", b"", "")
+    assert ask(book.put_task(task, expect_version=0))
+    shown = ask(show_session(book, TASK_ID, 1, reports=reports_in(tmp_path)))
     assert shown["report"] is None
     _print_session(json.loads(json.dumps(shown)), Output(as_json=False))
     page = capsys.readouterr().out
