@@ -110,7 +110,7 @@ class PostgresBook(ReadingBook):
         self, key: str, *, expect: int, previous: bytes, restored: bool = False
     ) -> Behind | Ended:
         """Return what a writer does not know of a session."""
-        return await self._look(
+        return await self._read(
             lambda database: postgres_queries.missed(
                 database,
                 key,

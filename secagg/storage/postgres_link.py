@@ -179,6 +179,7 @@ class PostgresLink:
                     OSError,
                     TimeoutError,
                     asyncpg.InterfaceError,
+                    asyncpg.InternalClientError,
                     asyncpg.PostgresConnectionError,
                     asyncio.CancelledError,
                 ):
@@ -450,7 +451,12 @@ def explained_failures() -> Iterator[None]:
         raise ServiceError(
             complaint, code=ErrorCode.STORAGE_FAILED, next_step=step
         ) from None
-    except (asyncpg.InterfaceError, TimeoutError, OSError) as error:
+    except (
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,  # an answer that came when none was awaited
+        TimeoutError,
+        OSError,
+    ) as error:
         told = getattr(error, "strerror", None) or type(error).__name__
         raise BookAwayError(f"{_CANNOT}: {told}", next_step=_CHECK_SERVER) from None
 
