@@ -42,6 +42,14 @@ _DEVIATIONS: Final = 14.0
 _LARGEST_TABLED: Final = float(1 << 26)  # variances beyond are counted as this one
 # Measured: the supremum over coordinates, cell by cell, at every order.
 _CELLS_PER_COORDINATE: Final = {"mixture-rdp": 2e6}
+# Beyond the lattice sums, a term for every order below the best one at 200 coordinates,
+# and where a coordinate exceeds one, for each of 312 ways to split the noise. The best
+# order is that of a Gaussian for one release at δ = 10^-12, or less.
+_CLOSED_FROM: Final = float(1 << 14)
+_CELLS_PER_ORDER: Final = 12 * 20 * 200.0
+_SPLITS: Final = 312.0
+_LARGEST_ORDERS: Final = (float(1 << 13), float(1 << 7))  # without splits, and with
+_LOG_INVERSE_DELTA: Final = 27.6
 
 
 def accounting_cost(event: NoiseEvent, accountant: str) -> float:
@@ -70,9 +78,16 @@ def accounting_cost(event: NoiseEvent, accountant: str) -> float:
     if norm <= 0.0:
         return 0.0
     largest = min(largest, math.sqrt(norm))
+    variance = float(event.aggregate_noise_variance)
     if name in _CELLS_PER_COORDINATE:
-        return (1.0 + largest) * _CELLS_PER_COORDINATE[name]
-    variance = min(float(event.aggregate_noise_variance), _LARGEST_TABLED)
+        cost = (1.0 + largest) * _CELLS_PER_COORDINATE[name]
+        if variance <= _CLOSED_FROM:
+            return cost
+        order = 1.0 + math.sqrt(2.0 * _LOG_INVERSE_DELTA * variance / norm)
+        order = min(order, _LARGEST_ORDERS[largest > 1.0])
+        splits = 1.0 + _SPLITS * (largest > 1.0)
+        return cost + order * splits * _CELLS_PER_ORDER
+    variance = min(variance, _LARGEST_TABLED)
     deviation = math.sqrt(variance)
     # As `ContourBound` cuts coordinates: in proportion to themselves from the first
     # cell on, and at every integer.

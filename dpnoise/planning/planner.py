@@ -51,6 +51,7 @@ from dpnoise.planning.error_curve import packed_bytes
 from dpnoise.planning.notes import plan_notes
 from dpnoise.planning.refusals import (
     refuse_beyond_samplers,
+    refuse_dear,
     refuse_hopeless,
     refuse_uncovered,
     refuse_wrapping,
@@ -92,6 +93,7 @@ _WIDE: Final = float(1 << 16)
 _SHORT: Final = float(1 << 24)  # variance per squared norm
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
+_SURELY_LESS: Final = Fraction(127, 128)  # rough calibrations are within 1e-3
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
 
@@ -160,9 +162,11 @@ class _Planner:
         else:
             scale_factor = request.scale_factor
             refuse_uncovered(self._model, scale_factor)
-            calibrated = self._calibrated(scale_factor).variance
-            self._model = self._model.through({scale_factor: float(calibrated)})
+            calibrated = self._calibrated(scale_factor)
+            self._model = self._model.through({scale_factor: float(calibrated.variance)})
             bits = request.bits or self._bits_for(scale_factor)
+            # Asking for the last digits of the noise takes as long again.
+            self._refuse_bits(calibrated, bits)
         rough = self._calibrated(scale_factor)
         found = dataclasses.replace(
             self._calibrate(scale_factor, (rough.accountant,), start=rough.variance),
@@ -170,6 +174,14 @@ class _Planner:
         )
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
         return self._finish(parameters, found)
+
+    def _refuse_bits(self, found: "_Calibrated", bits: int) -> None:
+        """Refuse bits that are too few whatever the last digits of the noise are."""
+        least = found.variance * _SURELY_LESS
+        parameters = self._divide(found.mechanism.parameters, least, bits)
+        mechanism = make_mechanism(parameters)
+        forecast = mechanism.forecast(sum_l2_norm=self._request.planned_sum_norm)
+        refuse_wrapping(self._model, mechanism, forecast)
 
     def _fine_scale(self) -> tuple[float, int] | None:
         """Take a grid so fine that rounding costs nothing, where bits cost nothing.
@@ -388,13 +400,14 @@ class _Planner:
     def _trusted(self, mechanism: Mechanism) -> tuple[str, ...]:
         """Name the accountants to ask; the one that asks least noise decides."""
         request = self._request
-        named = request.accountant or request.mechanism_class.published_accountant
-        if named is not None:
-            return (named,)
         typical = Fraction(
             max(1.0, self._model.counted_variance(mechanism.parameters.scale_factor))
         )
         release = cast("NoiseEvent", mechanism.event_with_noise(typical))
+        named = request.accountant or request.mechanism_class.published_accountant
+        if named is not None:
+            refuse_dear(request, release, named, most=_most_for(named))
+            return (named,)
         names = default_accountants(
             request.releases(release), adjacency=request.adjacency
         )
@@ -402,8 +415,7 @@ class _Planner:
         quick = [
             name
             for name in names
-            if accounting_cost(release, name)
-            <= (_QUICK_CURVE if name == "mixture-pld" else _QUICK)
+            if accounting_cost(release, name) <= _most_for(name)
             and scale_factor <= self._lost.get(name, scale_factor)
         ]
         if typical > _WIDE and self._unit_variance > _SHORT and len(quick) > 1:
@@ -561,6 +573,11 @@ class _Planner:
             name, adversary=request.calibrated_for, adjacency=request.adjacency
         )
         return accountant.compose(event)
+
+
+def _most_for(accountant: str) -> float:
+    """The largest cost of one epsilon with which a plan takes two seconds at most."""
+    return _QUICK_CURVE if accountant == "mixture-pld" else _QUICK
 
 
 def _readable(scale_factor: float) -> float:
