@@ -269,8 +269,15 @@ def _describe(error: BaseException) -> dict[str, object]:
     }
 
 
-def search(seed: str, number: int) -> dict[str, object]:
-    """Make one plan, judge it, and say what is remarkable about it."""
+def search(seed: str, number: int, *, choices: bool = False) -> dict[str, object]:
+    """Make one plan, judge it, and say what is remarkable about it.
+
+    Args:
+        seed: Of all plans.
+        number: Of this one.
+        choices: Whether noisy plans are compared with other choices: several plans
+            more.
+    """
     asked = drawn_request(f"{seed}/{number}")
     shown = {key: getattr(value, "value", value) for key, value in asked.items()}
     line: dict[str, object] = {"seed": seed, "number": number, "asked": shown}
@@ -302,7 +309,7 @@ def search(seed: str, number: int) -> dict[str, object]:
     else:
         line["judge_says"] = str(judged)[:200]
         line["judge_error"] = type(judged).__name__
-    if made.noise_overhead > _NOISY:
+    if choices and made.noise_overhead > _NOISY:
         line["better"] = _better(asked, made)
     return line
 
@@ -349,11 +356,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", default="plans")
     parser.add_argument("--only", type=int, help="one number alone")
+    parser.add_argument("--choices", action="store_true", help="compare noisy plans")
     options = parser.parse_args()
     numbers = range(options.first, options.first + options.count)
     lines = []
     for number in numbers if options.only is None else [options.only]:
-        line = search(options.seed, number)
+        line = search(options.seed, number, choices=options.choices)
         lines.append(line)
         print(json.dumps(line, default=_plain), flush=True)
     for text in _summary(lines):

@@ -203,6 +203,9 @@ class _Planner:
             return None
         wanted = _CLOSED_FORM_WASTES / (0.5 * (_CLOSEST + _CLOSE))
         scale_factor = wanted / math.sqrt(self._unit_variance) / request.l2_clip
+        guess = _readable(min(scale_factor, request.scaled_bound))
+        if self._model.length * (self._bits_for(guess) - 1) > _FEW_BITS:
+            return None
         for _ in range(_FINE_SEARCHES):
             scale_factor = _readable(min(scale_factor, request.scaled_bound))
             if not self._model.fits_sampler(scale_factor):

@@ -75,7 +75,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--bits",
             help="Bits of one entry on the wire; default: the fewest within 5 percent "
-            "of the central Gaussian's error.",
+            "of the central Gaussian's error, or 1 percent where entries are rounded "
+            "together (skellam, ddgauss, binomial).",
         ),
     ] = None,
     mechanism: Annotated[
