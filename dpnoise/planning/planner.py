@@ -77,13 +77,18 @@ _SEARCHES: Final = 3
 _FINE_SEARCHES: Final = 6
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
 _CLOSED_FORM: Final = "mixture-gdp"
+_CURVE: Final = "mixture-pld"
 _CLOSED_FORM_WASTES: Final = 7.0  # over the noise's deviation, as a share of noise
 _FAR: Final = 0.25  # no other accountant wastes as much
 _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
-# A plan asks for some ten epsilons, and nobody should wait longer than two seconds. A
-# curve is built anew for each, an integral for one epsilon at a time.
-_QUICK: Final = 0.3 * MAX_ACCOUNTING_COST
-_QUICK_CURVE: Final = 0.35 * MAX_ACCOUNTING_COST
+# A plan asks for some twenty epsilons, and nobody should wait longer than two seconds.
+# An integral answers for one epsilon, half of them on coarse contours; a curve is built
+# anew for each of some six noises, and a sum over orders tries a dozen of them.
+_QUICK: Final = {
+    "mixture-contour": 0.3 * MAX_ACCOUNTING_COST,
+    _CURVE: 0.15 * MAX_ACCOUNTING_COST,
+    "mixture-rdp": 0.05 * MAX_ACCOUNTING_COST,
+}
 # Where these have lost once, they lose on every finer grid: what they waste stays, and
 # the waste of the others falls.
 _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
@@ -247,6 +252,9 @@ class _Planner:
             if not pays:
                 break
             scale_factor, bits = moved, moved_bits
+            asked = [scale for scale, each in self._found.items() if each.is_curve]
+            if asked and min(asked) <= scale_factor <= max(asked):
+                break  # between two curves, of which each takes up to half a second
         return scale_factor, bits
 
     def _fit(self, scale_factor: float) -> NoiseModel:
@@ -409,7 +417,7 @@ class _Planner:
         release = cast("NoiseEvent", mechanism.event_with_noise(typical))
         named = request.accountant or request.mechanism_class.published_accountant
         if named is not None:
-            refuse_dear(request, release, named, most=_most_for(named))
+            refuse_dear(request, release, named, most=_QUICK.get(named, math.inf))
             return (named,)
         names = default_accountants(
             request.releases(release), adjacency=request.adjacency
@@ -418,13 +426,13 @@ class _Planner:
         quick = [
             name
             for name in names
-            if accounting_cost(release, name) <= _most_for(name)
+            if accounting_cost(release, name) <= _QUICK.get(name, math.inf)
             and scale_factor <= self._lost.get(name, scale_factor)
         ]
         if typical > _WIDE and self._unit_variance > _SHORT and len(quick) > 1:
-            quick = [name for name in quick if name != "mixture-pld"]
+            quick = [name for name in quick if name != _CURVE]
         wastes = _CLOSED_FORM_WASTES / math.sqrt(typical) > _FAR
-        if request.selection < 1 and wastes and "mixture-pld" in quick:
+        if request.selection < 1 and wastes and _CURVE in quick:
             quick = [name for name in quick if name != _CLOSED_FORM]
         return tuple(quick) or names[:1]
 
@@ -578,11 +586,6 @@ class _Planner:
         return accountant.compose(event)
 
 
-def _most_for(accountant: str) -> float:
-    """The largest cost of one epsilon with which a plan takes two seconds at most."""
-    return _QUICK_CURVE if accountant == "mixture-pld" else _QUICK
-
-
 def _readable(scale_factor: float) -> float:
     """Round a scale down to twelve significant bits; the error does not notice."""
     step = 2.0 ** (math.floor(math.log2(scale_factor)) - 11)
@@ -604,3 +607,8 @@ class _Calibrated:
     variance: Fraction
     accountant: str
     candidates: tuple[str, ...]
+
+    @property
+    def is_curve(self) -> bool:
+        """Whether the accountant builds a whole curve for each answer."""
+        return self.accountant == _CURVE
