@@ -40,8 +40,11 @@ _CELLS_PER_WIDE_FOLD: Final = 16.0  # where windows are wide, cells are, too
 _WIDE_FROM: Final = float(1 << 18)
 _DEVIATIONS: Final = 14.0
 _LARGEST_TABLED: Final = float(1 << 26)  # variances beyond are counted as this one
-# Measured: the supremum over coordinates, cell by cell, at every order.
+# Measured: the supremum over coordinates, cell by cell, at every order; beyond 32 a
+# closed form.
 _CELLS_PER_COORDINATE: Final = {"mixture-rdp": 2e6}
+_CELLS_PER_EXACT_COORDINATE: Final = 1e7
+_EXACT_COORDINATES: Final = 32.0
 # Beyond the lattice sums, a term for every order below the best one at 200 coordinates,
 # and where a coordinate exceeds one, for each of 312 ways to split the noise. The best
 # order is that of a Gaussian for one release at δ = 10^-12, or less.
@@ -82,7 +85,8 @@ def accounting_cost(event: NoiseEvent, accountant: str) -> float:
     if name in _CELLS_PER_COORDINATE:
         cost = (1.0 + largest) * _CELLS_PER_COORDINATE[name]
         if variance <= _CLOSED_FROM:
-            return cost
+            exact = min(largest, _EXACT_COORDINATES) * (largest > 1.0)
+            return cost + exact * _CELLS_PER_EXACT_COORDINATE
         order = 1.0 + math.sqrt(2.0 * _LOG_INVERSE_DELTA * variance / norm)
         order = min(order, _LARGEST_ORDERS[largest > 1.0])
         splits = 1.0 + _SPLITS * (largest > 1.0)

@@ -86,8 +86,8 @@ _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
 # anew for each of some six noises, and a sum over orders tries a dozen of them.
 _QUICK: Final = {
     "mixture-contour": 0.3 * MAX_ACCOUNTING_COST,
-    _CURVE: 0.15 * MAX_ACCOUNTING_COST,
-    "mixture-rdp": 0.05 * MAX_ACCOUNTING_COST,
+    _CURVE: 0.35 * MAX_ACCOUNTING_COST,
+    "mixture-rdp": 0.08 * MAX_ACCOUNTING_COST,
 }
 # Where these have lost once, they lose on every finer grid: what they waste stays, and
 # the waste of the others falls.
