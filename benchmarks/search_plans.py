@@ -86,23 +86,7 @@ def drawn_request(seed: str) -> dict[str, Any]:
     }
     if draw.random() < 0.15:
         asked["epsilon"] = draw.choice([0.01, 30.0, 50.0])
-    counts = asked["mechanism"] == "skellam-counts"
-    if counts:
-        asked["max_nonzero"] = draw.choice(
-            [1, asked["dimension"], round(_log_uniform(draw, 1, asked["dimension"]))]
-        )
-        asked["signed"] = draw.random() < 0.3
-        if draw.random() < 0.3:
-            asked["linf_bound"] = Fraction(draw.randint(1, 40))
-    else:
-        asked["l2_clip"] = draw.choice([1.0, 1.0, _log_uniform(draw, 1e-3, 1e3)])
-        if draw.random() < 0.35:  # up to 4096 grid steps for the clip
-            asked["scale_factor"] = _log_uniform(draw, 0.05, 4096.0) / asked["l2_clip"]
-        if draw.random() < 0.1:
-            asked["linf_bound"] = Fraction(
-                max(1, round(_log_uniform(draw, 1, 1 << 24))), 4096
-            )
-        asked["rotation"] = draw.choice(["hadamard"] * 4 + list(ROTATION_NAMES))
+    _draw_vectors(draw, asked)
     if draw.random() < 0.3:
         asked["bits"] = draw.randint(2, 40)
     _draw_rates(draw, asked)
@@ -118,9 +102,28 @@ def drawn_request(seed: str) -> dict[str, Any]:
         asked["sum_l2_norm"] = _log_uniform(draw, 1e-3, asked["clients"])
     if draw.random() < 0.3:
         asked["max_wrap_probability"] = draw.choice([1e-9, 1e-4, 1.0])
-    if draw.random() < 0.1 and not counts:
+    if draw.random() < 0.1 and "l2_clip" in asked:
         _draw_flag(draw, asked)
     return asked
+
+
+def _draw_vectors(draw: random.Random, asked: dict[str, Any]) -> None:
+    if asked["mechanism"] == "skellam-counts":
+        asked["max_nonzero"] = draw.choice(
+            [1, asked["dimension"], round(_log_uniform(draw, 1, asked["dimension"]))]
+        )
+        asked["signed"] = draw.random() < 0.3
+        if draw.random() < 0.3:
+            asked["linf_bound"] = Fraction(draw.randint(1, 40))
+        return
+    asked["l2_clip"] = draw.choice([1.0, 1.0, _log_uniform(draw, 1e-3, 1e3)])
+    if draw.random() < 0.35:  # up to 4096 grid steps for the clip
+        asked["scale_factor"] = _log_uniform(draw, 0.05, 4096.0) / asked["l2_clip"]
+    if draw.random() < 0.1:
+        asked["linf_bound"] = Fraction(
+            max(1, round(_log_uniform(draw, 1, 1 << 24))), 4096
+        )
+    asked["rotation"] = draw.choice(["hadamard"] * 4 + list(ROTATION_NAMES))
 
 
 def _draw_rates(draw: random.Random, asked: dict[str, Any]) -> None:
@@ -335,8 +338,10 @@ def _summary(lines: list[dict[str, Any]]) -> Iterator[str]:
         ("not judged", lambda line: "judge_error" in line),
         (
             "much noise, and less by a choice",
-            lambda line: (line.get("better") or math.inf)
-            < 0.98 * line.get("noise_overhead", 0.0),
+            lambda line: (
+                (line.get("better") or math.inf)
+                < 0.98 * line.get("noise_overhead", 0.0)
+            ),
         ),
     ):
         numbers = [line["number"] for line in lines if holds(line)]

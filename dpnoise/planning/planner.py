@@ -168,7 +168,9 @@ class _Planner:
             scale_factor = request.scale_factor
             refuse_uncovered(self._model, scale_factor)
             calibrated = self._calibrated(scale_factor)
-            self._model = self._model.through({scale_factor: float(calibrated.variance)})
+            self._model = self._model.through(
+                {scale_factor: float(calibrated.variance)}
+            )
             bits = request.bits or self._bits_for(scale_factor)
             # Asking for the last digits of the noise takes as long again.
             self._refuse_bits(calibrated, bits)
