@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final, cast
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -256,7 +257,7 @@ def _better(asked: dict[str, Any], made: Plan) -> float | None:
         ]
     found = []
     for change in changes:
-        _, other = _timed(lambda change=change: plan(**asked | change))
+        _, other = _timed(partial(plan, **asked | change))
         if isinstance(other, Plan):
             found.append(other.noise_overhead)
     return min(found, default=None)
