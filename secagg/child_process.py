@@ -19,9 +19,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 
-__all__ = ["Child", "Listener", "say", "start_child"]
+__all__ = ["Child", "Listener", "say", "say_failed", "start_child"]
 
 Listener = Callable[[Mapping[str, object]], None]
 # A report of a session with a few hundred lost clients fits.
@@ -150,3 +150,14 @@ def say(event: str, **facts: object) -> None:
     """Tell the parent process one thing, at once (rule 4)."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
+
+
+def say_failed(error: SecAggError, **facts: object) -> None:
+    """Tell the parent process that this one's work has failed, and why."""
+    say(
+        "failed",
+        code=error.code.name,
+        message=str(error),
+        next_step=error.next_step,
+        **facts,
+    )

@@ -16,10 +16,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final, Self
 
+from secagg.disk import disk
 from secagg.durable_files import create_file
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["DurableLines", "disk"]
+__all__ = ["DurableLines"]
 
 
 class DurableLines:
@@ -133,26 +134,3 @@ def _row(line: bytes) -> dict[str, Any]:
 
 def _line(row: Mapping[str, object]) -> bytes:
     return json.dumps(row, sort_keys=True, separators=(",", ":")).encode() + b"\n"
-
-
-@contextmanager
-def disk(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into an error that says what to do.
-
-    Raises:
-        ServiceError: STORAGE_FAILED.
-    """
-    try:
-        yield
-    except FileExistsError:
-        raise ServiceError(
-            f"{path} exists already",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Choose another directory.",
-        ) from None
-    except OSError as error:
-        raise ServiceError(
-            f"{path} cannot be used: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the directory, its owner and the free space.",
-        ) from None

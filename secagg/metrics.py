@@ -125,137 +125,129 @@ class BoundedTasks:
 _ROUND_SECONDS: Final = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 _CALL_SECONDS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 
-SESSIONS: Final = Metric(
+
+def _counter(name: str, says: str, *labels: str) -> Metric:
+    return Metric(name, Kind.COUNTER, says, labels)
+
+
+def _gauge(name: str, says: str, *labels: str) -> Metric:
+    return Metric(name, Kind.GAUGE, says, labels)
+
+
+def _histogram(
+    name: str, says: str, *labels: str, buckets: tuple[float, ...]
+) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, says, labels, buckets)
+
+
+SESSIONS: Final = _counter(
     "secagg_sessions_total",
-    Kind.COUNTER,
     "Sessions that ended, by `released` or the code of their abort.",
-    ("task", "outcome"),
+    "task",
+    "outcome",
 )
-CLIENTS_LOST: Final = Metric(
+CLIENTS_LOST: Final = _counter(
     "secagg_clients_lost_total",
-    Kind.COUNTER,
     "Clients that sessions went on without, by the round in which they were lost.",
-    ("round", "reason"),
+    "round",
+    "reason",
 )
-ROUND_SECONDS: Final = Metric(
+ROUND_SECONDS: Final = _histogram(
     "secagg_round_seconds",
-    Kind.HISTOGRAM,
     "How long rounds were open, and whether everybody had answered.",
-    ("round", "closed_by"),
-    _ROUND_SECONDS,
+    "round",
+    "closed_by",
+    buckets=_ROUND_SECONDS,
 )
-SUM_SECONDS: Final = Metric(
+SUM_SECONDS: Final = _histogram(
     "secagg_sum_seconds",
-    Kind.HISTOGRAM,
     "How long it took to remove the masks from a sum.",
     buckets=_ROUND_SECONDS,
 )
-CALLS: Final = Metric(
-    "secagg_calls_total", Kind.COUNTER, "Calls of clients.", ("method",)
-)
-CALL_SECONDS: Final = Metric(
+CALLS: Final = _counter("secagg_calls_total", "Calls of clients.", "method")
+CALL_SECONDS: Final = _histogram(
     "secagg_call_seconds",
-    Kind.HISTOGRAM,
     "How long it took to answer a call, refusals included.",
-    ("method",),
-    _CALL_SECONDS,
+    "method",
+    buckets=_CALL_SECONDS,
 )
-REFUSALS: Final = Metric(
-    "secagg_refusals_total",
-    Kind.COUNTER,
-    "Calls of clients that were refused, by code.",
-    ("code",),
+REFUSALS: Final = _counter(
+    "secagg_refusals_total", "Calls of clients that were refused, by code.", "code"
 )
-UPLOAD_BYTES: Final = Metric(
-    "secagg_upload_bytes_total",
-    Kind.COUNTER,
-    "Bytes of masked inputs that arrived.",
-    ("task",),
+UPLOAD_BYTES: Final = _counter(
+    "secagg_upload_bytes_total", "Bytes of masked inputs that arrived.", "task"
 )
-DOWNLOAD_BYTES: Final = Metric(
+DOWNLOAD_BYTES: Final = _counter(
     "secagg_download_bytes_total",
-    Kind.COUNTER,
     "Bytes of payloads, sums and large updates that clients fetched.",
-    ("task",),
+    "task",
 )
-BOOK_COMMIT_SECONDS: Final = Metric(
+BOOK_COMMIT_SECONDS: Final = _histogram(
     "secagg_book_commit_seconds",
-    Kind.HISTOGRAM,
     "How long it took until a change of a session was on the disk.",
     buckets=_CALL_SECONDS,
 )
-BOOK_ERRORS: Final = Metric(
-    "secagg_book_errors_total", Kind.COUNTER, "Changes that the book refused."
+BOOK_ERRORS: Final = _counter(
+    "secagg_book_errors_total", "Changes that the book refused."
 )
 
 # Read when somebody asks.
-IS_READY: Final = Metric(
+IS_READY: Final = _gauge(
     "secagg_is_ready",
-    Kind.GAUGE,
     "1 if the book can be written, the disk has room and a task runs.",
 )
-SESSIONS_OPEN: Final = Metric(
-    "secagg_sessions_open", Kind.GAUGE, "Sessions that are not over.", ("task",)
+SESSIONS_OPEN: Final = _gauge(
+    "secagg_sessions_open", "Sessions that are not over.", "task"
 )
-ROUND_ANSWERED: Final = Metric(
+ROUND_ANSWERED: Final = _gauge(
     "secagg_round_answered",
-    Kind.GAUGE,
     "Clients that answered in the open round of the latest session.",
-    ("task",),
+    "task",
 )
-ROUND_EXPECTED: Final = Metric(
+ROUND_EXPECTED: Final = _gauge(
     "secagg_round_expected",
-    Kind.GAUGE,
     "Clients that may answer in the open round of the latest session.",
-    ("task",),
+    "task",
 )
-TASK_RUNS: Final = Metric(
-    "secagg_task_runs", Kind.GAUGE, "1 if a task runs, else 0.", ("task",)
+TASK_RUNS: Final = _gauge("secagg_task_runs", "1 if a task runs, else 0.", "task")
+TASK_SUMS_LEFT: Final = _gauge(
+    "secagg_task_sums_left", "Sums that a task still wants.", "task"
 )
-TASK_SUMS_LEFT: Final = Metric(
-    "secagg_task_sums_left", Kind.GAUGE, "Sums that a task still wants.", ("task",)
-)
-TASK_SESSIONS_LEFT: Final = Metric(
+TASK_SESSIONS_LEFT: Final = _gauge(
     "secagg_task_sessions_left",
-    Kind.GAUGE,
     "Sessions that a task's budget still covers, spare ones included.",
-    ("task",),
+    "task",
 )
-TASK_SPARE_LEFT: Final = Metric(
+TASK_SPARE_LEFT: Final = _gauge(
     "secagg_task_spare_left",
-    Kind.GAUGE,
     "Sessions left beyond the sums that a task still wants.",
-    ("task",),
+    "task",
 )
-TASK_EPSILON: Final = Metric(
+TASK_EPSILON: Final = _gauge(
     "secagg_task_epsilon",
-    Kind.GAUGE,
     "Epsilon that all sessions of a task cost together, against whom: "
     "`server` or `model_reader`.",
-    ("task", "against"),
+    "task",
+    "against",
 )
-CONNECTIONS: Final = Metric(
-    "secagg_connections_open", Kind.GAUGE, "Connections of clients that are open."
+CONNECTIONS: Final = _gauge(
+    "secagg_connections_open", "Connections of clients that are open."
 )
-CONNECTIONS_REFUSED: Final = Metric(
+CONNECTIONS_REFUSED: Final = _gauge(
     "secagg_connections_refused",
-    Kind.GAUGE,
     "Connections that were ended since the start of the process, by reason.",
-    ("reason",),
+    "reason",
 )
-CERTIFICATE_EXPIRES: Final = Metric(
+CERTIFICATE_EXPIRES: Final = _gauge(
     "secagg_certificate_expires_timestamp_seconds",
-    Kind.GAUGE,
     "When the aggregator's certificate, or the last authority that it trusts, ends, in "
     "Unix seconds.",
-    ("which",),
+    "which",
 )
-FREE_BYTES: Final = Metric(
-    "secagg_free_bytes", Kind.GAUGE, "Free bytes of the disk that holds the state."
+FREE_BYTES: Final = _gauge(
+    "secagg_free_bytes", "Free bytes of the disk that holds the state."
 )
-BUILD: Final = Metric(
-    "secagg_build_info", Kind.GAUGE, "1; the version is a label.", ("version",)
-)
+BUILD: Final = _gauge("secagg_build_info", "1; the version is a label.", "version")
 
 METRICS: Final = (
     SESSIONS,

@@ -76,6 +76,13 @@ class Graph(StrEnum):
     RING = "ring"
     K_OUT = "k-out"
 
+    @classmethod
+    def of(cls, profile: Profile, degree: int) -> Self:
+        """Return the graph of a profile's sessions; `degree` is 0 on no ring."""
+        if profile is Profile.MALICIOUS_SERVER_SPARSE:
+            return cls.K_OUT
+        return cls.RING if degree else cls.COMPLETE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolParameters:
@@ -160,9 +167,7 @@ class ProtocolParameters:
     @property
     def graph(self) -> Graph:
         """Who shares with whom."""
-        if self.profile is Profile.MALICIOUS_SERVER_SPARSE:
-            return Graph.K_OUT
-        return Graph.RING if self.degree else Graph.COMPLETE
+        return Graph.of(self.profile, self.degree)
 
     @property
     def is_complete_graph(self) -> bool:

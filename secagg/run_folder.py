@@ -15,9 +15,9 @@ from secagg.enrolment.keys import key_text
 from secagg.primitives.entropy import SystemEntropy
 from secagg.transport.certificates import Authority
 
-__all__ = ["SETTINGS_HEAD", "RunFolder", "client_name"]
+__all__ = ["RunFolder", "client_name", "settings_head"]
 
-SETTINGS_HEAD: Final = """\
+_SETTINGS_HEAD: Final = """\
 [tls]
 ca = "pki/ca.pem"
 certificate = "pki/server.pem"
@@ -25,10 +25,18 @@ key = "pki/server.key"
 
 [server]
 listen = "127.0.0.1:0"
-state_dir = "server-state"
+state_dir = "{name}-state"
 output_dir = "released"
 """
-"""How the aggregator's settings begin; more of its section may follow."""
+
+
+def settings_head(name: str = "server") -> str:
+    """Return how an aggregator's settings begin; more of its section may follow.
+
+    Args:
+        name: What its own folders begin with.
+    """
+    return _SETTINGS_HEAD.format(name=name)
 
 
 def client_name(number: int) -> str:

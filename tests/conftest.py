@@ -1,15 +1,56 @@
-"""Where the programs under test keep their rollback marks, and a database for them."""
+"""What ends a test that hangs, where rollback marks are kept, and a database."""
 
+import asyncio
+import faulthandler
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 _HOME = pytest.StashKey[str]()
+_TERMINAL = pytest.StashKey[int]()
+
+# Nothing here is a measurement: the longest test takes a tenth of it.
+_PATIENCE_SECONDS = 240
+_CLEANING_UP_SECONDS = 120
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Let no test wait for ever, and none of its fixtures."""
+    before = signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(_PATIENCE_SECONDS)
+    _watch(item, _PATIENCE_SECONDS + _CLEANING_UP_SECONDS)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item):
+    """Watch over the end of a test that has failed: pytest stops watching then."""
+    _watch(item, _CLEANING_UP_SECONDS)
+
+
+def _watch(item, seconds):
+    terminal = item.config.stash[_TERMINAL]
+    faulthandler.dump_traceback_later(seconds, exit=True, file=terminal)
+
+
+def _give_up(*_):
+    with suppress(RuntimeError):  # no loop runs
+        for task in asyncio.all_tasks():
+            task.print_stack()
+    pytest.fail(f"not over after {_PATIENCE_SECONDS} seconds")
 
 
 def pytest_configure(config):
@@ -17,6 +58,7 @@ def pytest_configure(config):
 
     Children are many: what one of them has compiled, the others find.
     """
+    config.stash[_TERMINAL] = os.dup(sys.stderr.fileno())
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.stash[_HOME] = tempfile.mkdtemp(prefix="secagg-marks-")
@@ -25,6 +67,7 @@ def pytest_configure(config):
 
 def pytest_unconfigure(config):
     """Leave none behind."""
+    os.close(config.stash[_TERMINAL])
     shutil.rmtree(config.stash[_HOME], ignore_errors=True)
 
 

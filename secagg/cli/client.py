@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secagg.cli.options import (
-    EXPERIMENTAL,
     ConfigOption,
     JSONOption,
     SetOption,
     ShowSettingsOption,
+    warn_if_experimental,
 )
 from secagg.cli.output import Output
 from secagg.client.session_paths import SessionPath
@@ -164,8 +164,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     accept_restored = _accepts(restored)
     log_to_stderr(settings.client.log_level, settings.client.log_format)
     for profile in client_policy(settings).profiles:
-        if profile.is_experimental:
-            output.line(EXPERIMENTAL.format(profile.label), style="bold red")
+        warn_if_experimental(profile, output)
     source = FileInput(
         vector, payload_path=payload_path, state_dir=settings.client.state_dir
     )

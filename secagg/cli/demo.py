@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.options import EXPERIMENTAL, JSONOption, named_profile
+from secagg.cli.options import (
+    JSONOption,
+    ProfileOption,
+    named_profile,
+    warn_if_experimental,
+)
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode
 
@@ -47,14 +52,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
             help="How long a round waits for clients that were killed.",
         ),
     ] = 5,
-    profile: Annotated[
-        str,
-        typer.Option(
-            "--profile",
-            help="Named threat model; malicious-server-sparse is experimental and "
-            "unreviewed.",
-        ),
-    ] = "honest-curious-server",
+    profile: ProfileOption = "honest-curious-server",
     adaptive_clip: Annotated[
         bool,
         typer.Option(
@@ -101,8 +99,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
 
     output = Output(as_json=as_json)
     chosen = named_profile(profile)
-    if chosen.is_experimental:
-        output.line(EXPERIMENTAL.format(chosen.label))
+    warn_if_experimental(chosen, output)
     planned = DemoPlan(
         clients=clients,
         steps=steps,

@@ -520,9 +520,8 @@ class _Way:
 
     async def connect(self) -> str:
         try:
-            _, writer = await asyncio.wait_for(
-                asyncio.open_connection(self._to.host, self._to.port), _ANSWER_SECONDS
-            )
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                _, writer = await asyncio.open_connection(self._to.host, self._to.port)
         except ConnectionRefusedError:
             raise _unreachable(
                 f"{self._to} refuses connections: nothing listens there",
@@ -552,10 +551,10 @@ class _Way:
         files = self._settings.tls
         context.load_cert_chain(files.certificate, files.key, password=b"")
         try:
-            _, writer = await asyncio.wait_for(
-                asyncio.open_connection(self._to.host, self._to.port, ssl=context),
-                _ANSWER_SECONDS,
-            )
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                _, writer = await asyncio.open_connection(
+                    self._to.host, self._to.port, ssl=context
+                )
         except (OSError, TimeoutError):  # an ssl.SSLError is an OSError
             raise ServiceError(
                 f"what listens at {self._to} does not speak TLS 1.3",
@@ -579,7 +578,9 @@ class _Way:
         expected = Expected(
             identity.identity.trust_domain, self._settings.client.aggregator
         )
-        peer = await meet(self._to, identity, expected, SystemClock())
+        peer = await meet(
+            self._to, identity, expected, SystemClock(), as_ourselves=True
+        )
         return f"{peer.uri}, and it accepts this client's certificate"
 
     async def asks(self) -> str | _Warning:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secagg.cli.options import EXPERIMENTAL, JSONOption
+from secagg.cli.options import JSONOption, warn_if_experimental
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def graph(  # noqa: PLR0913 - one parameter per flag
             f"figures only: this release serves no profile {profile.label} for "
             f"{clients} clients"
         )
-    elif profile.is_experimental:
-        output.line(EXPERIMENTAL.format(profile.label))
+    else:
+        warn_if_experimental(profile, output)
     shown = [
         ("graph", kind),
         ("profile", "" if profile is None else profile.label),

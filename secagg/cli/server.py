@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secagg.cli.options import (
-    EXPERIMENTAL,
     ConfigOption,
     JSONOption,
     SetOption,
     ShowSettingsOption,
+    warn_if_experimental,
 )
 from secagg.cli.output import Output
 
@@ -251,8 +251,7 @@ def print_task(prepared: "PreparedTask", output: Output) -> None:
         f"{parameters.max_clients} clients, threshold {parameters.threshold}, "
         f"at least {parameters.min_survivors} inputs in a sum"
     )
-    if parameters.profile.is_experimental:
-        output.line(EXPERIMENTAL.format(parameters.profile.label), style="bold red")
+    warn_if_experimental(parameters.profile, output)
     output.line(_graph_of(parameters))
     if prepared.noised is None or prepared.report is None:
         output.line("no noise: sums are released exactly", style="bold red")

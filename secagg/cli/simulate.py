@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.options import EXPERIMENTAL, JSONOption, named_profile
+from secagg.cli.options import (
+    JSONOption,
+    ProfileOption,
+    named_profile,
+    warn_if_experimental,
+)
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
@@ -28,14 +33,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             "--dimension", min=1, max=1 << 30, help="Entries of one client's vector."
         ),
     ] = 1 << 14,
-    profile: Annotated[
-        str,
-        typer.Option(
-            "--profile",
-            help="Named threat model; malicious-server-sparse is experimental and "
-            "unreviewed.",
-        ),
-    ] = "honest-curious-server",
+    profile: ProfileOption = "honest-curious-server",
     degree: Annotated[
         int,
         typer.Option(
@@ -164,8 +162,8 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             next_step="Correct that option; see secagg simulate --help.",
         ) from None
     unseen = parameters.most_set_apart(clients)
+    warn_if_experimental(chosen, output)
     if is_drawn:
-        output.line(EXPERIMENTAL.format(chosen.label))
         output.line(
             f"a server that lies can leave {unseen} honest inputs out of the sum, and "
             "nobody sees it"

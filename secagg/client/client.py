@@ -19,6 +19,7 @@ Rule 7: no vector is given twice without being told to: whoever gives to all ses
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -171,6 +172,8 @@ class Client:
             says, and nobody is told the coin who could have spared the making.
         on_progress: Told what the client is doing; called on the event loop, must not
             block.
+        threads: Where vectors are made and masked, closed by whoever made it.  Clients
+            of one process may share one; by default each has up to four threads.
 
     Raises:
         LocalProtocolError: Arguments that do not belong together, or no floors.
@@ -213,6 +216,7 @@ class Client:
         retention: Retention | None = None,
         answer_at: float | None = None,
         on_progress: Callable[[ClientProgress], None] | None = None,
+        threads: Executor | None = None,
     ) -> None:
         if not isinstance(floors, PrivacyFloors | ExactSumsAccepted):
             raise LocalProtocolError(
@@ -254,6 +258,7 @@ class Client:
         self._retention = retention or Retention()
         self._answer_at = answer_at
         self._on_progress = on_progress
+        self._threads = threads
         self._stack = AsyncExitStack()
         self._opened: tuple[ClientRunner, ClientStorage] | None = None
         self._turn: _Turn | None = None
@@ -277,8 +282,9 @@ class Client:
                 accept_restored=self._accept_restored,
             )
             stack.push_async_callback(storage.close)
-            workers = Workers()
-            stack.callback(workers.close)
+            workers = Workers(general=self._threads)
+            if self._threads is None:
+                stack.callback(workers.close)
             connection = await self._connect(stack)
             runner = ClientRunner(
                 connection.identity,

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+from secagg.disk import read_small
 from secagg.errors import ErrorCode, ServiceError
 
 __all__ = [
@@ -213,19 +214,14 @@ def _built(
 
 
 def _document_of(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise _bad(
-            f"the settings file {path} cannot be read: {error.strerror}",
-            "Check the path and that this user may read it.",
-        ) from None
-    if len(data) > MAX_FILE_BYTES:
-        raise _bad(
-            f"the settings file {path} has more than {MAX_FILE_BYTES} bytes",
-            "This does not look like a settings file; check the path.",
-        )
+    data = read_small(
+        path,
+        most=MAX_FILE_BYTES,
+        code=ErrorCode.BAD_SETTINGS,
+        what="the settings file",
+        if_unreadable="Check the path and that this user may read it.",
+        if_large="This does not look like a settings file; check the path.",
+    )
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from secagg.config.loader import setting
 from secagg.config.noise import NoiseSection
@@ -182,53 +182,37 @@ class CohortSection:
     )
 
 
+def _longest(doc: str, *, default: int = 60) -> Any:  # noqa: ANN401 - as `setting`
+    """Declare how long one round stays open at most."""
+    return setting(
+        doc, default=default, low=1, high=MAX_DEADLINE_SECONDS, unit="seconds"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class RoundsSection:
     """How long each round stays open at most."""
 
-    advertise_keys: int = setting(
+    advertise_keys: int = _longest(
         "Waiting for clients to join.",
-        default=60,
-        low=1,
-        high=MAX_DEADLINE_SECONDS,
-        unit="seconds",
     )
-    choose_edges: int = setting(
+    choose_edges: int = _longest(
         "Waiting for lists of drawn neighbours; only in the profile "
         "malicious-server-sparse.",
-        default=60,
-        low=1,
-        high=MAX_DEADLINE_SECONDS,
-        unit="seconds",
     )
-    share_keys: int = setting(
+    share_keys: int = _longest(
         "Waiting for shares.",
-        default=60,
-        low=1,
-        high=MAX_DEADLINE_SECONDS,
-        unit="seconds",
     )
-    masked_input: int = setting(
+    masked_input: int = _longest(
         "Waiting for masked inputs; grows while uploads progress.",
         default=300,
-        low=1,
-        high=MAX_DEADLINE_SECONDS,
-        unit="seconds",
     )
-    consistency: int = setting(
+    consistency: int = _longest(
         "Waiting for signatures on who is in the sum; only in profiles that distrust "
         "the server.",
-        default=60,
-        low=1,
-        high=MAX_DEADLINE_SECONDS,
-        unit="seconds",
     )
-    unmasking: int = setting(
+    unmasking: int = _longest(
         "Waiting for shares of the survivors.",
-        default=60,
-        low=1,
-        high=MAX_DEADLINE_SECONDS,
-        unit="seconds",
     )
 
 

@@ -39,7 +39,7 @@ from secagg import (
     SessionInfo,
     TLSIdentity,
 )
-from secagg.child_process import say
+from secagg.child_process import say, say_failed
 from secagg.demo.digits import load_shard
 from secagg.demo.layout import TASK_ID, DemoLayout
 from secagg.demo.softmax_model import DIMENSION, SoftmaxModel
@@ -153,12 +153,7 @@ async def _take_part(given: argparse.Namespace) -> int:
                     ):
                         say("aborted", code=error.code.name, message=str(error))
                         continue
-                    say(
-                        "failed",
-                        code=error.code.name,
-                        message=str(error),
-                        next_step=error.next_step,
-                    )
+                    say_failed(error)
                     return 1
 
 

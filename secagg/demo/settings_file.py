@@ -8,7 +8,7 @@ from secagg.demo.layout import TASK_ID, DemoLayout
 from secagg.demo.softmax_model import DIMENSION, L2_CLIP
 from secagg.parameters import Graph
 from secagg.profiles import Profile
-from secagg.run_folder import SETTINGS_HEAD
+from secagg.run_folder import settings_head
 
 __all__ = ["DemoPlan", "write_server_settings"]
 
@@ -108,7 +108,7 @@ def write_server_settings(
     """
     layout.server_settings.write_text(
         _TEMPLATE.format(
-            head=SETTINGS_HEAD,
+            head=settings_head(),
             task=TASK_ID,
             steps=planned.steps,
             profile=planned.profile.label,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from secagg.child_process import say
+from secagg.child_process import say, say_failed
 from secagg.config import load_server_settings
 from secagg.demo.layout import DemoLayout
 from secagg.demo.softmax_model import SoftmaxModel
@@ -101,12 +101,7 @@ def main(directory: Path) -> int:
             )
         )
     except SecAggError as error:
-        say(
-            "failed",
-            code=error.code.name,
-            message=str(error),
-            next_step=error.next_step,
-        )
+        say_failed(error)
         return 1
     say("done", receipts=[receipt.to_dict() for receipt in served.receipts])
     return 0

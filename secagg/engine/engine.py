@@ -96,9 +96,8 @@ class Engine:
             self._throw_away(pool)
             raise self._lost(error) from None
         try:
-            return await asyncio.wait_for(
-                asyncio.wrap_future(future), _PATIENCE_SECONDS
-            )
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                return await asyncio.wrap_future(future)
         except SecAggError:
             raise
         except asyncio.CancelledError as error:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from secagg.disk import disk, read_small
 from secagg.durable_files import replace_file
-from secagg.durable_lines import disk
 from secagg.enrolment.credential import CredentialRequest, IssuedCredential
 from secagg.enrolment.documents import is_name, not_a_name
 from secagg.enrolment.keys import read_key, write_key
@@ -122,20 +122,12 @@ def write_credential(path: Path, issued: IssuedCredential) -> None:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise _refused(
-            f"cannot read {path}: {error.strerror}",
-            "Check the path and who may read it.",
-        ) from None
-    if len(data) > _MAX_BYTES:
-        raise _refused(
-            f"{path} has more than {_MAX_BYTES} bytes",
-            "Name the file that `secagg pki` made.",
-        )
-    return data
+    return read_small(
+        path,
+        most=_MAX_BYTES,
+        code=ErrorCode.BAD_CREDENTIAL,
+        if_large="Name the file that `secagg pki` made.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

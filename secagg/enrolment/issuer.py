@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from secagg.disk import disk
 from secagg.durable_files import replace_file
-from secagg.durable_lines import disk
 from secagg.enrolment.credential import (
     Credential,
     CredentialRequest,

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from secagg.disk import disk
 from secagg.durable_files import create_file
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.secret_bytes import SecretBytes
@@ -68,20 +69,9 @@ def write_key(path: Path, key: IdentityKey) -> None:
     Raises:
         ServiceError: STORAGE_FAILED; it exists already, or cannot be written.
     """
-    try:
+    never = "Choose another directory; a private key is never overwritten."
+    with disk(path, if_exists=never):
         create_file(path, key.seed().reveal(), mode=0o600)
-    except FileExistsError:
-        raise ServiceError(
-            f"{path} exists already",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Choose another directory; a private key is never overwritten.",
-        ) from None
-    except OSError as error:
-        raise ServiceError(
-            f"cannot write {path}: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the directory, its owner and the free space.",
-        ) from None
 
 
 def read_key(path: Path) -> IdentityKey:

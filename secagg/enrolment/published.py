@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from secagg.enrolment.revocation import (
-    MAX_REVOCATION_BYTES,
-    RevocationList,
-)
-from secagg.errors import ErrorCode, ServiceError
+from secagg.disk import read_small
+from secagg.enrolment.revocation import MAX_REVOCATION_BYTES, RevocationList
+from secagg.errors import ErrorCode
 from secagg.profiles import Trust
 
 __all__ = ["PublishedEnrolment"]
@@ -55,30 +53,16 @@ class PublishedEnrolment:
         Raises:
             SecAggError: BAD_CREDENTIAL or BAD_ENCODING, naming what is wrong.
         """
-        data = b"" if revocations is None else _read(revocations)
-        published = cls(trust_domain, enrolment_key, data)
-        if revocations is not None:
-            found = RevocationList.decode(data)
-            found.check(trust_domain=trust_domain, enrolment_key=enrolment_key)
-        return published
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_REVOCATION_BYTES + 1)
-    except OSError as error:
-        raise _refused(
-            f"the revocation list {path} cannot be read: {error.strerror}",
-            "Check enrolment.revocations and who may read the file.",
-        ) from None
-    if len(data) > MAX_REVOCATION_BYTES:
-        raise _refused(
-            f"the revocation list {path} has more than {MAX_REVOCATION_BYTES} bytes",
-            "Begin a new issuer: clients would refuse a list of this length.",
+        if revocations is None:
+            return cls(trust_domain, enrolment_key)
+        data = read_small(
+            revocations,
+            most=MAX_REVOCATION_BYTES,
+            code=ErrorCode.BAD_CREDENTIAL,
+            what="the revocation list",
+            if_unreadable="Check enrolment.revocations and who may read the file.",
+            if_large="Begin a new issuer: clients would refuse a list of this length.",
         )
-    return data
-
-
-def _refused(complaint: str, next_step: str) -> ServiceError:
-    return ServiceError(complaint, code=ErrorCode.BAD_CREDENTIAL, next_step=next_step)
+        found = RevocationList.decode(data)
+        found.check(trust_domain=trust_domain, enrolment_key=enrolment_key)
+        return cls(trust_domain, enrolment_key, data)

@@ -1,6 +1,6 @@
 """The aggregator process of a load test: `secagg server`, which says what it costs.
 
-Run as ``python -m secagg.load.aggregator DIRECTORY``.
+Run as ``python -m secagg.load.aggregator DIRECTORY NUMBER``.
 
 Rule 1: it is the product's own server with the product's own limits; nothing is left
         out and nothing is relaxed.
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from secagg.child_process import say
+from secagg.child_process import say, say_failed
 from secagg.config import load_server_settings
 from secagg.errors import SecAggError
 from secagg.load.layout import LoadLayout
@@ -97,28 +97,28 @@ class _Meter:
         )
 
 
-def main(directory: Path) -> int:
-    """Serve one session and say what it has cost."""
+def main(directory: Path, number: int) -> int:
+    """Serve one session and say what it has cost.
+
+    Args:
+        directory: Of the load test.
+        number: Of this aggregator, counted from 1.
+    """
     layout = LoadLayout(directory)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        asyncio.run(_serve(layout))
+        asyncio.run(_serve(layout, number))
     except SecAggError as error:
-        say(
-            "failed",
-            code=error.code.name,
-            message=str(error),
-            next_step=error.next_step,
-        )
+        say_failed(error)
         return 1
     return 0
 
 
-async def _serve(layout: LoadLayout) -> None:
+async def _serve(layout: LoadLayout, number: int) -> None:
     settings = load_server_settings(
-        layout.server_settings, environment=os.environ
+        layout.settings_of(number), environment=os.environ
     ).settings
     prepared = await plan_task(settings)
     meter = _Meter()
@@ -159,4 +159,4 @@ def _bytes_of(ru_maxrss: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,12 +1,14 @@
 """A process full of clients: each a `secagg.Client` over TLS of its own.
 
-Run as ``python -m secagg.load.crowd DIRECTORY SERVER FIRST LAST ...``.
+Run as ``python -m secagg.load.crowd DIRECTORY SERVER,... FIRST LAST ...``.
 
 Rule 1: every client is the product's own, with a certificate and connections of its
-        own; what they share is the process and its event loop.  Their books are in
-        memory: the aggregator is what is measured.
+        own; what they share is the process, its event loop and its threads.  Their
+        books are in memory: the aggregator is what is measured.
 Rule 2: a client that is to be lost vanishes when it is asked for its vector: it has
         shared its keys, says nothing more, and closes its connection.
+Rule 3: a client arrives when one before it has joined, so that a machine that is busy
+        makes them slower and not late.
 """
 
 import argparse
@@ -15,8 +17,10 @@ import hashlib
 import resource
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +30,8 @@ from secagg import (
     Address,
     Client,
     ClientEnrolment,
+    ClientPhase,
+    ClientProgress,
     ExactSumsAccepted,
     GrpcConnection,
     Profile,
@@ -34,7 +40,8 @@ from secagg import (
     SessionInfo,
     TLSIdentity,
 )
-from secagg.child_process import say
+from secagg.child_process import say, say_failed
+from secagg.load.connection import SpreadConnection
 from secagg.load.layout import TASK_ID, LoadLayout
 from secagg.load.plan import LoadPlan
 from secagg.load.vectors import vector_of
@@ -42,16 +49,17 @@ from secagg.run_folder import client_name
 
 __all__ = ["main"]
 
-# Between the arrivals of two clients of one process, which share a core for their
-# handshakes: a hundred a second.
-_ARRIVAL_SECONDS: Final = 0.01
+# Clients of one process that are on their way into the session (rule 3).
+_ARRIVING: Final = 8
+# For vectors and masks of all clients of a process: what they wait for is a core.
+_THREADS: Final = 2
 
 
 def main(arguments: Sequence[str]) -> int:
     """Let all clients of this process take part in one session."""
     parser = argparse.ArgumentParser(prog="secagg.load.crowd")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("server", type=Address.parse)
+    parser.add_argument("servers", type=_addresses)
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
     parser.add_argument("--clients", type=int, required=True)
@@ -74,30 +82,41 @@ def main(arguments: Sequence[str]) -> int:
             round_seconds=given.round_seconds,
             profile=given.profile,
         ),
-        given.server,
+        given.servers,
         given.enrolment_key,
     )
     asyncio.run(crowd.take_part(range(given.first, given.last + 1)))
     return 0
 
 
+def _addresses(text: str) -> list[Address]:
+    return [Address.parse(each) for each in text.split(",")]
+
+
 class _Crowd:
     """The clients of this process."""
 
     def __init__(
-        self, layout: LoadLayout, planned: LoadPlan, server: Address, enrolment_key: str
+        self,
+        layout: LoadLayout,
+        planned: LoadPlan,
+        servers: Sequence[Address],
+        enrolment_key: str,
     ) -> None:
         self._layout = layout
         self._planned = planned
-        self._server = server
+        self._servers = servers
         self._enrolment_key = enrolment_key
+        self._gate = asyncio.Semaphore(_ARRIVING)
+        self._threads = ThreadPoolExecutor(_THREADS, "secagg-crowd")
 
     async def take_part(self, numbers: range) -> None:
         """Run all clients until each has its sum, is lost or has failed."""
+        asyncio.get_running_loop().set_default_executor(self._threads)
         async with asyncio.TaskGroup() as group:
             for number in numbers:
+                await self._gate.acquire()
                 group.create_task(self._run_one(number))
-                await asyncio.sleep(_ARRIVAL_SECONDS)
 
     async def _run_one(self, number: int) -> None:
         layout, name = self._layout, client_name(number)
@@ -107,22 +126,25 @@ class _Crowd:
             authority=layout.pki / "ca.pem",
             role=Role.CLIENT,
         )
-        async with GrpcConnection(self._server, identity=identity) as connection:
+        async with AsyncExitStack() as stack:
+            ways = [
+                await stack.enter_async_context(
+                    GrpcConnection(server, identity=identity)
+                )
+                for server in self._servers
+            ]
+            connection = SpreadConnection(ways, number % len(ways))
+            arriving = stack.enter_context(_Arrival(self._gate))
             try:
-                await self._contribute(number, connection)
+                await self._contribute(number, connection, arriving)
             except _VanishedError:
                 say("lost", number=number, **_traffic(connection))
             except SecAggError as error:
-                say(
-                    "failed",
-                    number=number,
-                    code=error.code.name,
-                    message=str(error),
-                    next_step=error.next_step,
-                    **_traffic(connection),
-                )
+                say_failed(error, number=number, **_traffic(connection))
 
-    async def _contribute(self, number: int, connection: GrpcConnection) -> None:
+    async def _contribute(
+        self, number: int, connection: SpreadConnection, arriving: "_Arrival"
+    ) -> None:
         planned = self._planned
 
         def make(_: SessionInfo) -> npt.NDArray[Any]:
@@ -138,6 +160,8 @@ class _Crowd:
             cohort=planned.policy(),
             attempts=1,
             wait_seconds=None,
+            on_progress=arriving.see,
+            threads=self._threads,
         )
         async with client:
             given = await client.contribute(make)
@@ -164,12 +188,42 @@ class _VanishedError(Exception):
     """A client is gone, for this process to know and for nobody else."""
 
 
-def _traffic(connection: GrpcConnection) -> dict[str, dict[str, list[int]]]:
+class _Arrival:
+    """Keeps a place in the gate until its client has joined, or is gone."""
+
+    def __init__(self, gate: asyncio.Semaphore) -> None:
+        self._gate = gate
+        self._has_passed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pass()
+
+    def see(self, progress: ClientProgress) -> None:
+        """Take what the client is doing."""
+        if progress.joined or progress.phase is ClientPhase.SHARING:
+            self._pass()
+
+    def _pass(self) -> None:
+        if not self._has_passed:
+            self._has_passed = True
+            self._gate.release()
+
+
+def _traffic(
+    connection: SpreadConnection,
+) -> dict[str, list[dict[str, list[int]]]]:
+    """Return calls, bytes up and bytes down, by aggregator and name of the call."""
     return {
-        "traffic": {
-            name: [each.calls, each.bytes_sent, each.bytes_received]
-            for name, each in connection.traffic.items()
-        }
+        "traffic": [
+            {
+                name: [each.calls, each.bytes_sent, each.bytes_received]
+                for name, each in way.traffic.items()
+            }
+            for way in connection.ways
+        ]
     }
 
 

@@ -1,6 +1,6 @@
 """Directs one load test: makes files, starts the processes, counts, compares.
 
-Rule 1: the aggregator is a process of its own, and so is every crowd of clients; this
+Rule 1: each aggregator is a process of its own, and so is every crowd of clients; this
         one only prepares their files, watches, and compares at the end.
 Rule 2: exactness is checked from the outside: the released sum must be that of the
         vectors of exactly the clients that the receipt names, and every client that
@@ -11,151 +11,47 @@ Rule 3: figures are CPU seconds, bytes and counts; what the clock on the wall sa
 
 import asyncio
 import hashlib
+import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from secagg.child_process import Child, start_child
+from secagg.child_process import Child, Listener, start_child
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
+from secagg.load.database import Database
+from secagg.load.heard import Heard, HeardServer
 from secagg.load.layout import LoadLayout
-from secagg.load.machine import CLIENTS_PER_PROCESS, Machine, check_machine
+from secagg.load.machine import Machine, check_machine, crowds_of
 from secagg.load.plan import LoadPlan, write_server_settings
+from secagg.load.result import LoadResult, ServerCost, mean_traffic
 from secagg.load.vectors import expected_sum
-from secagg.messages import Round
 from secagg.run_folder import client_name
-from secagg.wire.calls import CALLS
 
-__all__ = ["ALLOCATOR", "CallTraffic", "ClosedRound", "LoadResult", "run_load"]
+__all__ = ["ALLOCATOR", "run_load"]
 
 ALLOCATOR: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072"}
 """What the shipped unit tells the allocator of the C library: memory is measured as it
 is held in service."""
 
-# A cohort is told of this often while it gathers.
-_TELL_PARTS: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedRound:
-    """What one round cost the aggregator.
-
-    Attributes:
-        name: Of the round.
-        seconds: How long it was open.
-        cpu_seconds: Of the aggregator meanwhile.
-        late_seconds: Of these, the second half.
-        late_cpu_seconds: Of the aggregator in the second half.
-    """
-
-    name: str
-    seconds: float
-    cpu_seconds: float
-    late_seconds: float
-    late_cpu_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class CallTraffic:
-    """What one call meant for a client, on average over all of them.
-
-    Attributes:
-        name: Of the call.
-        calls: How often it was made.
-        bytes_up: Of its requests, before TLS and HTTP/2.
-        bytes_down: Of its answers and updates, likewise.
-    """
-
-    name: str
-    calls: float
-    bytes_up: float
-    bytes_down: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadResult:
-    """What a load test found out.
-
-    Attributes:
-        is_exact: The released sum is the right one, and every client has it.
-        clients_completed: Clients that took part to the end.
-        clients_lost: Clients that vanished as planned.
-        clients_failed: Clients that ended otherwise.
-        failure: The first of these in words; empty without one.
-        survivors: Inputs in the sum.
-        server_start_cpu_seconds: CPU of the aggregator until its port was open.
-        server_cpu_seconds: CPU from then on.
-        server_peak_rss_bytes: The most memory that it ever held.
-        traffic: Calls and bytes of a client, by name of the call, in their order.
-        wall_seconds: From the open port to the end of the aggregator.
-        rounds: What each round cost, in order.
-    """
-
-    is_exact: bool
-    clients_completed: int
-    clients_lost: int
-    clients_failed: int
-    failure: str
-    survivors: int
-    server_start_cpu_seconds: float
-    server_cpu_seconds: float
-    server_peak_rss_bytes: int
-    traffic: tuple[CallTraffic, ...]
-    wall_seconds: float
-    rounds: tuple[ClosedRound, ...]
-
-    @property
-    def bytes_up_per_client(self) -> float:
-        """Mean over all clients, before TLS and HTTP/2."""
-        return sum(each.bytes_up for each in self.traffic)
-
-    @property
-    def bytes_down_per_client(self) -> float:
-        """Likewise."""
-        return sum(each.bytes_down for each in self.traffic)
-
-    @property
-    def waiting_cpu_ms(self) -> float | None:
-        """CPU of the aggregator for a second that one client waits, in milliseconds.
-
-        From the second half of the round that waited for lost clients alone; None
-        without such a round.
-        """
-        name = Round.MASKED_INPUT_COLLECTION.name
-        for each in self.rounds:
-            if each.name == name and self.clients_lost and each.late_seconds > 0:
-                waited = each.late_seconds * self.survivors
-                return 1000.0 * each.late_cpu_seconds / waited
-        return None
-
-
-@dataclass(slots=True)
-class _Heard:
-    """What the processes have said so far."""
-
-    listening: asyncio.Future[Mapping[str, Any]]
-    included: list[str] = field(default_factory=list)
-    done: Mapping[str, Any] | None = None
-    failed: Mapping[str, Any] | None = None
-    reason: str = ""
-    rounds: list[ClosedRound] = field(default_factory=list)
-    clients: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    place: tuple[str, int] = ("", 0)
-
 
 async def run_load(
-    planned: LoadPlan, directory: Path, tell: Callable[[str], None]
+    planned: LoadPlan,
+    directory: Path,
+    tell: Callable[[str], None],
+    database: Database,
 ) -> LoadResult:
-    """Run one session of many clients and measure the aggregator.
+    """Run one session of many clients and measure the aggregators.
 
     Args:
-        planned: How many clients, which vectors, who is lost.
+        planned: How many clients and aggregators, which vectors, who is lost.
         directory: An empty directory for all files.
         tell: Told what happens, in lines for people.
+        database: Where the aggregators keep their book.
 
     Returns:
         Figures and whether the sum was exact.
@@ -169,9 +65,9 @@ async def run_load(
     check_machine(planned, Machine.here(directory))
     layout = LoadLayout(directory)
     key = await asyncio.to_thread(_make_files, layout, planned)
-    write_server_settings(layout, planned, enrolment_key=key)
+    write_server_settings(layout, planned, enrolment_key=key, store=database.url)
     tell(f"{planned.clients} clients have certificates")
-    return await _Direction(layout, planned, key, tell).run()
+    return await _Direction(layout, planned, key, tell, database).run()
 
 
 class _Direction:
@@ -183,12 +79,14 @@ class _Direction:
         planned: LoadPlan,
         enrolment_key: str,
         tell: Callable[[str], None],
+        database: Database,
     ) -> None:
         self._layout = layout
         self._planned = planned
         self._enrolment_key = enrolment_key
         self._tell = tell
-        self._heard = _Heard(asyncio.get_running_loop().create_future())
+        self._database = database
+        self._heard = Heard(tell, planned.servers)
         self._children: list[Child] = []
 
     async def run(self) -> LoadResult:
@@ -199,65 +97,78 @@ class _Direction:
             await asyncio.gather(*(child.end() for child in self._children))
 
     async def _run(self) -> LoadResult:
-        heard = self._heard
-        aggregator = await self._start(
-            "aggregator",
-            "secagg.load.aggregator",
-            [str(self._layout.root)],
-            environment=ALLOCATOR,
+        servers, addresses = [], []
+        for index in range(self._planned.servers):
+            ended, address = await self._start_server(index)
+            servers.append(ended)
+            addresses.append(address)
+        started, used_before = time.monotonic(), self._database.cpu_seconds()
+        crowds = [
+            await self._start(
+                name, "secagg.load.crowd", words, self._heard.hear_clients
+            )
+            for name, words in self._crowds(addresses)
+        ]
+        there: asyncio.Future[Any] = asyncio.gather(*servers)
+        here: asyncio.Future[Any] = asyncio.gather(*(each.wait() for each in crowds))
+        # Without their clients the aggregators would wait for ever.
+        await asyncio.wait({there, here}, return_when=asyncio.FIRST_COMPLETED)
+        if not there.done():
+            self._check_crowds(here.result())
+            await there
+        wall = time.monotonic() - started
+        used = self._database.cpu_seconds()
+        for server in self._heard.servers:
+            self._check_aggregator(server)
+        await here
+        return await asyncio.to_thread(
+            self._result,
+            wall,
+            None if used is None or used_before is None else used - used_before,
         )
-        ended = asyncio.create_task(aggregator.wait())
+
+    async def _start_server(self, index: int) -> tuple[asyncio.Task[int], str]:
+        """Start an aggregator; return its end, to come, and where it listens."""
+        heard = self._heard.servers[index]
+        child = await self._start(
+            f"aggregator-{index + 1}",
+            "secagg.load.aggregator",
+            [str(self._layout.root), str(index + 1)],
+            partial(self._heard.hear_server, index),
+        )
+        ended = asyncio.create_task(child.wait())
         first: set[asyncio.Future[Any]] = {ended, heard.listening}
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        self._check_aggregator()
-        began = heard.listening.result()
-        started = time.monotonic()
-        self._tell(f"the aggregator listens on {began['address']}")
-        crowds = [
-            await self._start(name, "secagg.load.crowd", words)
-            for name, words in self._crowds(began["address"])
-        ]
-        here = asyncio.gather(*(crowd.wait() for crowd in crowds))
-        # Without their clients the aggregator would wait for ever.
-        last: set[asyncio.Future[Any]] = {ended, here}
-        await asyncio.wait(last, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done():
-            self._check_crowds(here.result())
-            await ended
-        wall = time.monotonic() - started
-        self._check_aggregator()
-        await here
-        return await asyncio.to_thread(self._result, wall)
+        self._check_aggregator(heard)
+        address = str(heard.listening.result()["address"])
+        self._tell(f"an aggregator listens on {address}")
+        return ended, address
 
     async def _start(
-        self,
-        name: str,
-        module: str,
-        words: list[str],
-        environment: Mapping[str, str] | None = None,
+        self, name: str, module: str, words: list[str], listener: Listener
     ) -> Child:
         child = await start_child(
             name,
             module,
             words,
             log=self._layout.log(name),
-            listener=self._hear,
-            environment=environment,
+            listener=listener,
+            environment=ALLOCATOR,
         )
         self._children.append(child)
         return child
 
-    def _crowds(self, address: str) -> list[tuple[str, list[str]]]:
+    def _crowds(self, addresses: list[str]) -> list[tuple[str, list[str]]]:
         planned = self._planned
         # Of equal size, so that none is done long before the others.
-        count = -(-planned.clients // CLIENTS_PER_PROCESS)
+        count = crowds_of(planned, os.cpu_count() or 1)
         ends = [planned.clients * i // count for i in range(count + 1)]
         return [
             (
                 f"clients-{first + 1}-{last}",
                 [
                     str(self._layout.root),
-                    address,
+                    ",".join(addresses),
                     str(first + 1),
                     str(last),
                     f"--clients={planned.clients}",
@@ -272,65 +183,16 @@ class _Direction:
             for first, last in pairwise(ends)
         ]
 
-    # --- what they say ----------------------------------------------------------------
-
-    def _hear(self, said: Mapping[str, Any]) -> None:
-        heard = self._heard
-        match said["event"]:
-            case "listening":
-                heard.listening.set_result(said)
-            case "progress":
-                self._show(said)
-            case "closed":
-                heard.rounds.append(
-                    ClosedRound(
-                        said["round"],
-                        said["seconds"],
-                        said["cpu_seconds"],
-                        said["late_seconds"],
-                        said["late_cpu_seconds"],
-                    )
-                )
-            case "sum":
-                heard.included = list(said["included"])
-            case "done":
-                heard.done = said
-            case "completed" | "lost":
-                heard.clients[said["number"]] = said
-            case "failed" if "number" in said:
-                heard.clients[said["number"]] = said
-                name = client_name(said["number"])
-                self._tell(f"{name} has failed: {said['message']}")
-            case "failed":
-                heard.failed = said
-
-    def _show(self, said: Mapping[str, Any]) -> None:
-        """Tell of a new round, and of every tenth part of a cohort that gathers."""
-        heard = self._heard
-        if said["reason"]:
-            heard.reason = said["reason"]
-        gathering = said["round"] == Round.ADVERTISE_KEYS.name
-        part = _TELL_PARTS * said["joined"] // said["needed"] if gathering else 0
-        if (said["round"], part) == heard.place:
-            return
-        heard.place = (said["round"], part)
-        self._tell(
-            f"{said['round'].lower().replace('_', ' ')}: {said['joined']} joined, "
-            f"{said['lost']} lost"
-        )
-
-    def _check_aggregator(self) -> None:
-        heard = self._heard
+    def _check_aggregator(self, heard: HeardServer) -> None:
         if heard.failed is not None:
             raise SessionAbortedError(
-                f"the aggregator stopped: {heard.failed['message']}",
+                f"an aggregator stopped: {heard.failed['message']}",
                 code=ErrorCode[str(heard.failed["code"])],
-                next_step=str(heard.failed["next_step"])
-                or f"See {self._layout.log('aggregator')}.",
+                next_step=str(heard.failed["next_step"]) or "See what it says above.",
             )
         if not heard.listening.done():
             raise ServiceError(
-                "the aggregator ended before it listened",
+                "an aggregator ended before it listened",
                 code=ErrorCode.INTERNAL,
                 next_step="Run `secagg server` with settings of your own, and see what "
                 "it says.",
@@ -338,16 +200,9 @@ class _Direction:
 
     def _check_crowds(self, codes: list[int]) -> None:
         """Refuse to wait for a sum for which too few clients are left."""
-        complete = [
-            each
-            for each in self._heard.clients.values()
-            if each["event"] == "completed"
-        ]
-        if complete:
+        if self._heard.ended("completed"):
             return
-        failed = [
-            each for each in self._heard.clients.values() if each["event"] == "failed"
-        ]
+        failed = self._heard.ended("failed")
         if failed:
             raise SessionAbortedError(
                 f"no client took part to the end: {failed[0]['message']}",
@@ -362,34 +217,51 @@ class _Direction:
 
     # --- the end ----------------------------------------------------------------------
 
-    def _result(self, wall_seconds: float) -> LoadResult:
-        heard, clients = self._heard, list(self._heard.clients.values())
-        if heard.done is None or not heard.included:
+    def _result(self, wall_seconds: float, database: float | None) -> LoadResult:
+        heard, planned = self._heard, self._planned
+        servers = self._costs()
+        if len(servers) < planned.servers or not heard.included:
             raise SessionAbortedError(
                 f"the session released no sum: {heard.reason or 'nobody knows why'}",
                 code=ErrorCode.TOO_FEW_ANSWERS,
                 next_step="Take a longer --round-seconds, or fewer --clients.",
             )
-        ended = {
-            event: [each for each in clients if each["event"] == event]
-            for event in ("completed", "lost", "failed")
-        }
-        failed = ended["failed"]
+        completed, lost = heard.ended("completed"), heard.ended("lost")
+        failed = heard.ended("failed")
         return LoadResult(
-            is_exact=self._is_exact(ended["completed"]),
-            clients_completed=len(ended["completed"]),
-            clients_lost=len(ended["lost"]),
-            clients_failed=self._planned.clients
-            - len(ended["completed"])
-            - len(ended["lost"]),
+            is_exact=self._is_exact(completed),
+            clients_completed=len(completed),
+            clients_lost=len(lost),
+            clients_failed=planned.clients - len(completed) - len(lost),
             failure=str(failed[0]["message"]) if failed else "",
             survivors=len(heard.included),
-            server_start_cpu_seconds=heard.listening.result()["start_cpu_seconds"],
-            server_cpu_seconds=heard.done["cpu_seconds"],
-            server_peak_rss_bytes=heard.done["peak_rss_bytes"],
-            traffic=_mean_traffic(clients, self._planned.clients),
+            servers=servers,
+            database_cpu_seconds=database,
+            traffic=mean_traffic(heard.clients.values(), planned.clients),
             wall_seconds=wall_seconds,
-            rounds=tuple(heard.rounds),
+            rounds=heard.rounds(),
+        )
+
+    def _costs(self) -> tuple[ServerCost, ...]:
+        """Return what each aggregator has used that ended as it should."""
+        return tuple(
+            ServerCost(
+                start_cpu_seconds=server.listening.result()["start_cpu_seconds"],
+                cpu_seconds=server.done["cpu_seconds"],
+                peak_rss_bytes=server.done["peak_rss_bytes"],
+                bytes_up=self._bytes(index, 1),
+                bytes_down=self._bytes(index, 2),
+            )
+            for index, server in enumerate(self._heard.servers)
+            if server.done is not None
+        )
+
+    def _bytes(self, server: int, column: int) -> int:
+        """Return what clients have sent to an aggregator (1), or got from it (2)."""
+        return sum(
+            counted[column]
+            for client in self._heard.clients.values()
+            for counted in client["traffic"][server].values()
         )
 
     def _is_exact(self, completed: list[Mapping[str, Any]]) -> bool:
@@ -404,21 +276,6 @@ class _Direction:
         return np.array_equal(expected, released) and all(
             each["sum_sha256"] == digest for each in completed
         )
-
-
-def _mean_traffic(
-    clients: list[Mapping[str, Any]], count: int
-) -> tuple[CallTraffic, ...]:
-    """Return what clients have sent and received, divided by their number."""
-    totals: dict[str, list[int]] = {row.name: [0, 0, 0] for row in CALLS.values()}
-    for each in clients:
-        for name, counted in each["traffic"].items():
-            totals[name] = [a + b for a, b in zip(totals[name], counted, strict=True)]
-    return tuple(
-        CallTraffic(name, *(total / count for total in counted))
-        for name, counted in totals.items()
-        if counted[0]
-    )
 
 
 def _make_files(layout: LoadLayout, planned: LoadPlan) -> str:

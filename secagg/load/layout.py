@@ -14,6 +14,15 @@ TASK_ID = "load"
 class LoadLayout(RunFolder):
     """The directory of one run."""
 
+    def settings_of(self, server: int) -> Path:
+        """Settings file of one aggregator, counted from 1."""
+        return self.root / f"server-{server}.toml"
+
+    @property
+    def blobs(self) -> Path:
+        """What aggregators of one book share beside it."""
+        return self.root / "blobs"
+
     @property
     def released(self) -> Path:
         """The sum as the aggregator released it, modulo m."""

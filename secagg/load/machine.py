@@ -5,6 +5,7 @@ Rule 2: the figures per client are upper ones of what was measured with 1000 cli
         (docs/scale.md); a machine that says nothing about itself is believed.
 """
 
+import os
 import resource
 import shutil
 from dataclasses import dataclass
@@ -15,19 +16,21 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.load.plan import LoadPlan
 from secagg.storage.spool import MIN_FREE_BYTES
 
-__all__ = ["CLIENTS_PER_PROCESS", "Machine", "check_machine"]
+__all__ = ["Machine", "check_machine", "crowds_of"]
 
-# One event loop serves these without making them wait for each other.
-CLIENTS_PER_PROCESS: Final = 250
+# One event loop serves these without making them wait for each other; more processes
+# than cores only take memory.
+_CLIENTS_PER_CORE: Final = 250
+_CLIENTS_PER_PROCESS: Final = 1000
 
 _MIB: Final = 1 << 20
 # What a process holds before its first client: libraries, logs, its book.
 _FILES_OF_A_PROCESS: Final = 64
-# A connection, a handshake beside it, and a pair for whatever relays them.
-_FILES_PER_CLIENT: Final = 4
+# A connection and a handshake beside it; on one machine no relay stands before them.
+_FILES_PER_CLIENT: Final = 2
 _BYTES_OF_A_PROCESS: Final = 120 * _MIB
-# TLS and HTTP/2 at both ends, the client's state and threads.
-_BYTES_PER_CLIENT: Final = 2 * _MIB
+# TLS and HTTP/2 at both ends, and the client's state.
+_BYTES_PER_CLIENT: Final = _MIB
 # Bundles of one pair: in the aggregator's memory, and on its way.
 _BYTES_PER_PAIR: Final = 600
 # A client's vector, its masked form, packed, and the sum that it decodes.
@@ -57,19 +60,33 @@ class Machine:
         return cls(files, _free_memory(), shutil.disk_usage(directory).free)
 
 
+def crowds_of(planned: LoadPlan, cores: int) -> int:
+    """Return how many processes hold the clients.
+
+    Args:
+        planned: How many clients.
+        cores: Of the machine.
+    """
+    return max(
+        -(-planned.clients // _CLIENTS_PER_PROCESS),
+        min(cores, -(-planned.clients // _CLIENTS_PER_CORE)),
+    )
+
+
 def check_machine(planned: LoadPlan, machine: Machine) -> None:
     """Refuse a load test that the machine cannot hold.
 
     Raises:
         ServiceError: OVERLOADED, with what it takes and what there is.
     """
-    processes = 1 + -(-planned.clients // CLIENTS_PER_PROCESS)
-    files = _FILES_OF_A_PROCESS + _FILES_PER_CLIENT * planned.clients
+    processes = planned.servers + crowds_of(planned, os.cpu_count() or 1)
+    of_one = -(-planned.clients // planned.servers)
+    files = _FILES_OF_A_PROCESS + _FILES_PER_CLIENT * of_one
     neighbours = planned.degree or planned.clients - 1
     memory = (
         processes * _BYTES_OF_A_PROCESS
         + planned.clients * _BYTES_PER_CLIENT
-        + planned.clients * neighbours * _BYTES_PER_PAIR
+        + planned.servers * planned.clients * neighbours * _BYTES_PER_PAIR
         + planned.clients * planned.dimension * _BYTES_PER_ENTRY
     )
     disk = MIN_FREE_BYTES + planned.clients * (

@@ -8,7 +8,7 @@ from secagg.load.layout import TASK_ID, LoadLayout
 from secagg.parameters import Graph
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy
 from secagg.profiles import Profile
-from secagg.run_folder import SETTINGS_HEAD
+from secagg.run_folder import settings_head
 
 __all__ = ["LoadPlan", "write_server_settings"]
 
@@ -17,7 +17,8 @@ _JOIN_SECONDS: Final = 600
 
 _TEMPLATE: Final = """\
 # Written by `secagg load`; the same kind of file as deploy/config/server.full.toml.
-{head}rollback_mark = "server-mark"
+{head}rollback_mark = "{name}-mark"
+{sharing}
 
 [task]
 id = "{task}"
@@ -63,6 +64,7 @@ class LoadPlan:
             shares and before their upload, where a loss costs the aggregator most.
         round_seconds: How long the aggregator waits for those; all others wait too.
         profile: Named threat model.
+        servers: Aggregators, of one book.
     """
 
     clients: int
@@ -71,6 +73,7 @@ class LoadPlan:
     lost: int
     round_seconds: int
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
+    servers: int = 1
 
     @property
     def survivors(self) -> int:
@@ -80,9 +83,7 @@ class LoadPlan:
     @property
     def graph(self) -> Graph:
         """Who shares with whom."""
-        if self.profile is Profile.MALICIOUS_SERVER_SPARSE:
-            return Graph.K_OUT
-        return Graph.RING if self.degree else Graph.COMPLETE
+        return Graph.of(self.profile, self.degree)
 
     @property
     def packed_bytes(self) -> int:
@@ -108,34 +109,43 @@ class LoadPlan:
 
 
 def write_server_settings(
-    layout: LoadLayout, planned: LoadPlan, *, enrolment_key: str
-) -> ServerSettings:
-    """Write the aggregator's settings and load them as it will.
+    layout: LoadLayout, planned: LoadPlan, *, enrolment_key: str, store: str | None
+) -> list[ServerSettings]:
+    """Write the settings of all aggregators and load them as they will.
 
     Args:
         layout: Where.
         planned: What the load test is asked to do.
         enrolment_key: Of its issuer, as text.
+        store: Address of their PostgreSQL book; None for a file, of one aggregator.
 
     Raises:
         ServiceError: BAD_SETTINGS; no session can be like this.
     """
-    layout.server_settings.write_text(
-        _TEMPLATE.format(
-            head=SETTINGS_HEAD,
-            task=TASK_ID,
-            profile=planned.profile.label,
-            dimension=planned.dimension,
-            clients=planned.clients,
-            survivors=planned.survivors,
-            degree=planned.degree,
-            acknowledgement=NO_NOISE_ACKNOWLEDGEMENT,
-            join_seconds=_JOIN_SECONDS,
-            round_seconds=planned.round_seconds,
-            enrolment=f'enrolment_key = "{enrolment_key}"'
-            if planned.profile.has_identities
-            else "",
-        ),
-        encoding="utf-8",
-    )
-    return load_server_settings(layout.server_settings, environment={}).settings
+    written = []
+    for number in range(1, planned.servers + 1):
+        name, path = f"server-{number}", layout.settings_of(number)
+        path.write_text(
+            _TEMPLATE.format(
+                head=settings_head(name),
+                name=name,
+                sharing=""
+                if store is None
+                else f'store = "{store}"\nblobs = "file:{layout.blobs}"',
+                task=TASK_ID,
+                profile=planned.profile.label,
+                dimension=planned.dimension,
+                clients=planned.clients,
+                survivors=planned.survivors,
+                degree=planned.degree,
+                acknowledgement=NO_NOISE_ACKNOWLEDGEMENT,
+                join_seconds=_JOIN_SECONDS,
+                round_seconds=planned.round_seconds,
+                enrolment=f'enrolment_key = "{enrolment_key}"'
+                if planned.profile.has_identities
+                else "",
+            ),
+            encoding="utf-8",
+        )
+        written.append(load_server_settings(path, environment={}).settings)
+    return written

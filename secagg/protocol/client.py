@@ -46,17 +46,19 @@ from secagg.policy import ClientPolicy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import Profile
 from secagg.protocol import noise_terms
+from secagg.protocol.client_endings import (
+    complete,
+    fail,
+    give_up,
+    ignore,
+    leave,
+)
 from secagg.protocol.client_rounds import (
     advertise,
     agree,
     choose_edges,
     complaints_of,
-    complete,
-    fail,
-    give_up,
-    ignore,
     input_digest,
-    leave,
     mask_noised,
     mask_plain,
     open_bundles,

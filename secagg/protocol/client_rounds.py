@@ -18,15 +18,12 @@ from secagg.errors import (
     RemoteProtocolError,
 )
 from secagg.messages import (
-    Aborted,
     Advert,
     Bundles,
     Delivery,
     EdgesPublished,
     Envelope,
-    Fate,
     Quorum,
-    Released,
     Shares,
     is_neighbourhood,
 )
@@ -58,12 +55,9 @@ from secagg.protocol.client_states import (
     Advertised,
     Agreement,
     Answered,
-    ClientState,
     ClientStep,
-    Completed,
     Delivered,
     EdgesChosen,
-    Failed,
     Idle,
     Masked,
     ReadyForInput,
@@ -75,8 +69,6 @@ from secagg.protocol.client_states import (
 )
 from secagg.protocol.edges import check_published, draw_neighbors, sign_edges
 from secagg.protocol.events import (
-    AbortRequested,
-    ClientEvent,
     InputBound,
     InputReady,
     NoisedVector,
@@ -86,20 +78,14 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.membership import Member, signed_advert
 from secagg.protocol.noise_terms import noise_terms
-from secagg.protocol.outputs import Finish, MaskAndUpload, MaskJob, Send, Step
-from secagg.protocol.refund import Charge, Standing, charge_after
+from secagg.protocol.outputs import MaskAndUpload, MaskJob, Send, Step
 
 __all__ = [
     "advertise",
     "agree",
     "choose_edges",
     "complaints_of",
-    "complete",
-    "fail",
-    "give_up",
-    "ignore",
     "input_digest",
-    "leave",
     "mask_noised",
     "mask_plain",
     "open_bundles",
@@ -525,7 +511,7 @@ def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
     return Step(state, outputs, is_repeat=True)
 
 
-# --- Unmasking ----------------------------------------------------------------------
+# --- ConsistencyCheck ---------------------------------------------------------------
 
 
 def _checked_survivors(state: Masked, event: Received) -> RosterSet:
@@ -572,7 +558,7 @@ def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
     )
 
 
-# --- round 6 ------------------------------------------------------------------------
+# --- Unmasking ----------------------------------------------------------------------
 
 
 def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
@@ -637,7 +623,7 @@ def _answered(
     )
 
 
-# --- repeats and endings ------------------------------------------------------------
+# --- repeats ------------------------------------------------------------------------
 
 
 def _with(accepted: Accepted, event: Received) -> Accepted:
@@ -665,81 +651,4 @@ def repeat(
             f"the server sent a second, different message ({kind.__name__})",
             code=ErrorCode.EQUIVOCATION,
         )
-    return Step(state, is_repeat=True)
-
-
-def complete(
-    state: Masked | Signed | Answered, event: Received, _: ClientPolicy
-) -> ClientStep:
-    """Believe that a sum was released, as far as it fits what this client did.
-
-    Only states with a bound input have this row (R5.6-1).
-    """
-    released = Released.decode(event.envelope.data)
-    if isinstance(state, Signed | Answered):
-        _check_fate(released.fate)
-        vouched = int.from_bytes(state.survivors, "big").bit_count()
-        if released.survivors != vouched:
-            raise RemoteProtocolError(
-                f"the sum is said to add up {released.survivors} inputs, this client "
-                f"has vouched for {vouched}",
-                code=ErrorCode.U3_INVALID,
-            )
-    charge = _charge_of(state, released.fate)
-    return Step(Completed(released, charge), (Finish(None, "a sum was released"),))
-
-
-def fail(state: ClientState, event: Received, _: ClientPolicy) -> ClientStep:
-    """Take note that the server has ended the session without a sum."""
-    aborted = Aborted.decode(event.envelope.data)
-    if isinstance(state, Signed | Answered):
-        _check_fate(aborted.fate)
-    return leave(state, aborted.code, aborted.reason, fate=aborted.fate)
-
-
-def give_up(state: ClientState, event: AbortRequested, _: ClientPolicy) -> ClientStep:
-    """Leave the session because this client's runner cannot go on."""
-    return leave(state, event.code, event.reason)
-
-
-def leave(
-    state: ClientState, code: ErrorCode, reason: str, *, fate: Fate | None = None
-) -> ClientStep:
-    """Leave the session; the new state holds no key.
-
-    Args:
-        state: The state that is left.
-        code: Why.
-        reason: One sentence for people.
-        fate: What the server's last update stated, if one ended the session.
-    """
-    failed = Failed(code, reason, _charge_of(state, fate))
-    return Step(failed, (Finish(code, reason),))
-
-
-def _check_fate(fate: Fate) -> None:
-    """Refuse an ending that denies the U3 that this client has vouched for (R5.6-2)."""
-    if fate is not Fate.INCLUDED:
-        raise RemoteProtocolError(
-            "the server says that this client's input is not in U3, and has shown it "
-            "a U3 that names it: it lies, or has lost its state",
-            code=ErrorCode.U3_INVALID,
-        )
-
-
-def _charge_of(state: ClientState, fate: Fate | None) -> Charge:
-    match state:
-        case Masked():
-            profile, standing = state.facts.parameters.profile, Standing.MASKED
-        case Signed():
-            profile, standing = state.facts.parameters.profile, Standing.SIGNED
-        case Answered():
-            profile, standing = state.facts.parameters.profile, Standing.ANSWERED
-        case _:
-            return Charge.NEVER  # no input was bound: the same in every profile
-    return charge_after(profile, standing, fate)
-
-
-def ignore(state: Completed | Failed, _: ClientEvent, __: ClientPolicy) -> ClientStep:
-    """Disregard what arrives after the end."""
     return Step(state, is_repeat=True)

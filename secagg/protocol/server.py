@@ -63,22 +63,16 @@ from secagg.protocol.membership import enrolment_rules
 from secagg.protocol.noise_terms import NoiseReader, no_noise
 from secagg.protocol.outputs import ServerOutput, Step
 from secagg.protocol.rounds import FROM_CLIENTS
+from secagg.protocol.server_endings import abort_requested, abort_summing, complete
 from secagg.protocol.server_rounds import (
-    abort_requested,
-    abort_summing,
     close_advertise_keys,
     close_choose_edges,
-    close_consistency,
     close_masked_input,
     close_share_keys,
-    close_unmasking,
-    complete,
     record_advert,
     record_bundles,
     record_complaint,
     record_edges,
-    record_shares,
-    record_signature,
     record_upload,
 )
 from secagg.protocol.server_states import (
@@ -96,6 +90,12 @@ from secagg.protocol.server_states import (
     ShareKeys,
     Summing,
     Unmasking,
+)
+from secagg.protocol.server_unmasking import (
+    close_consistency,
+    close_unmasking,
+    record_shares,
+    record_signature,
 )
 from secagg.ring_odds import server_demand
 

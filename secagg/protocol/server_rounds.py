@@ -1,12 +1,13 @@
-"""What the server does in each round: the handlers of `server.TRANSITIONS`.
+"""What the server does until U3 is fixed: handlers of `server.TRANSITIONS`.
 
 A handler checks first and writes last.  It raises `RemoteProtocolError` for a message
 that it refuses, and then the state is as before.
+
+What comes behind U3 stands in `secagg.protocol.server_unmasking`, how a session ends in
+`secagg.protocol.server_endings`.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from hashlib import sha256
 from typing import Final
@@ -19,83 +20,54 @@ from secagg.errors import (
 )
 from secagg.messages import (
     BUNDLE_BYTES,
-    Aborted,
     Advert,
     Bundles,
     Complaint,
-    Consistency,
     Edges,
     Envelope,
-    Fate,
-    Quorum,
-    Released,
     Roster,
     RosterFrame,
     Round,
-    Shares,
     Survivors,
     Upload,
 )
 from secagg.parameters import Graph, ProtocolParameters
 from secagg.primitives.key_agreement import BadPublicKeyError, check_public_key
-from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
-from secagg.protocol import context, reconstruction
-from secagg.protocol.agreement import (
-    Signers,
-    check_bundle_signature,
-    check_signature,
-)
+from secagg.protocol import context
+from secagg.protocol.agreement import Signers, check_bundle_signature
 from secagg.protocol.edges import EdgeTrees, check_edges, check_edges_signature
-from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
+from secagg.protocol.events import Received, RoundClosed
 from secagg.protocol.membership import check_adverts, check_form
 from secagg.protocol.neighbors import SharingGraph, sharing_graph
-from secagg.protocol.noise_terms import layer_secret, noise_terms
+from secagg.protocol.noise_terms import noise_terms
 from secagg.protocol.outputs import (
-    ComputeSum,
-    DealerFailed,
-    DropClient,
-    NoiseRemoval,
-    ServerOutput,
-    ShareDisputed,
     Step,
 )
 from secagg.protocol.ring_safety import graph_risk
 from secagg.protocol.rounds import DropReason
+from secagg.protocol.server_endings import abort, dropped_for, too_few
 from secagg.protocol.server_states import (
     AdvertiseKeys,
     ChooseEdges,
     Cohort,
-    Completed,
     ConsistencyCheck,
-    Failed,
     MaskedInputCollection,
-    ServerState,
     ServerStep,
-    Session,
     ShareKeys,
-    Summing,
     Unmasking,
 )
-from secagg.protocol.share_bundles import Answer
 from secagg.ring_odds import server_demand
 
 __all__ = [
-    "abort_requested",
-    "abort_summing",
     "close_advertise_keys",
     "close_choose_edges",
-    "close_consistency",
     "close_masked_input",
     "close_share_keys",
-    "close_unmasking",
-    "complete",
     "record_advert",
     "record_bundles",
     "record_complaint",
     "record_edges",
-    "record_shares",
-    "record_signature",
     "record_upload",
 ]
 
@@ -177,7 +149,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
     descriptor = state.session.descriptor
     parameters = descriptor.parameters
     if len(state.adverts) < parameters.min_clients:
-        return _too_few(
+        return too_few(
             state.session,
             len(state.adverts),
             parameters.min_clients,
@@ -228,7 +200,7 @@ def record_edges(state: ChooseEdges, event: Received) -> ServerStep:
     """Record whom one client has drawn (PROTOCOL §5.9)."""
     cohort, sender = state.cohort, event.sender
     size = len(cohort.roster)
-    index = _member(cohort, sender, range(size))
+    index = cohort.index_within(sender, range(size))
     edges = Edges.decode(event.envelope.data)
     parameters = state.session.descriptor.parameters
     # R5.9-3
@@ -251,10 +223,10 @@ def close_choose_edges(state: ChooseEdges, _: RoundClosed) -> ServerStep:
     """Fix who has drawn, and show each what touches it (PROTOCOL §5.9)."""
     cohort, parameters = state.cohort, state.session.descriptor.parameters
     size, chosen = len(cohort.roster), frozenset(state.edges)
-    silent = _drops(cohort, frozenset(range(size)) - chosen, DropReason.NO_EDGES)
+    silent = dropped_for(cohort, frozenset(range(size)) - chosen, DropReason.NO_EDGES)
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(chosen) < needed:  # R5.9-11
-        return _too_few(
+        return too_few(
             state.session,
             len(chosen),
             needed,
@@ -281,7 +253,7 @@ def close_choose_edges(state: ChooseEdges, _: RoundClosed) -> ServerStep:
 def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
     """Record one client's sealed bundles (PROTOCOL §5.2)."""
     cohort, sender = state.cohort, event.sender
-    index = _member(cohort, sender, state.expected)
+    index = cohort.index_within(sender, state.expected)
     bundles = Bundles.decode(event.envelope.data)
     parameters = state.session.descriptor.parameters
     expected = len(cohort.graph.receivers(index)) * BUNDLE_BYTES
@@ -311,10 +283,10 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
     """Fix U2 and deliver the bundles (PROTOCOL §5.2)."""
     cohort, parameters = state.cohort, state.session.descriptor.parameters
     sharers = frozenset(state.bundles)
-    dropped = _drops(cohort, state.expected - sharers, DropReason.NO_SHARES)
+    dropped = dropped_for(cohort, state.expected - sharers, DropReason.NO_SHARES)
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(sharers) < needed:  # R5.2-12
-        return _too_few(
+        return too_few(
             state.session,
             len(sharers),
             needed,
@@ -326,7 +298,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
     # silence, who is lost where on the ring.
     stranded = _short_of_holders(cohort, sharers, sharers, parameters.threshold)
     if stranded is not None:
-        return _abort(
+        return abort(
             state.session,
             ErrorCode.DISPUTED,
             f"too few neighbours of {stranded!r} have shared their keys, "
@@ -367,7 +339,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
 def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
     """Record that one masked input is in (PROTOCOL §5.3)."""
     sender = event.sender
-    index = _member(state.cohort, sender, state.sharers)
+    index = state.cohort.index_within(sender, state.sharers)
     upload = Upload.decode(event.envelope.data)
     if upload.size != state.session.packed_bytes:
         raise RemoteProtocolError(
@@ -384,7 +356,7 @@ def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
 def record_complaint(state: MaskedInputCollection, event: Received) -> ServerStep:
     """Record that a dealer's bundle is of no use to one holder (R5.3-11)."""
     sender = event.sender
-    index = _member(state.cohort, sender, state.sharers)
+    index = state.cohort.index_within(sender, state.sharers)
     accused = Complaint.decode(event.envelope.data).accused
     others = state.sharers.intersection(state.cohort.graph.senders(index))
     if accused not in others:
@@ -402,10 +374,10 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
     cohort, parameters = state.cohort, state.session.descriptor.parameters
     survivors = frozenset(state.uploads)
     lost = state.sharers - survivors
-    dropped = _drops(cohort, lost, DropReason.NO_INPUT)
+    dropped = dropped_for(cohort, lost, DropReason.NO_INPUT)
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(survivors) < needed:  # R5.3-12, as are the losses and the disputes
-        return _too_few(
+        return too_few(
             state.session,
             len(survivors),
             needed,
@@ -415,10 +387,10 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
         )
     beyond = _lost_too_many(state, survivors)
     if beyond is not None:
-        return _abort(state.session, ErrorCode.TOO_MANY_DROPOUTS, beyond, dropped)
+        return abort(state.session, ErrorCode.TOO_MANY_DROPOUTS, beyond, dropped)
     disputed = _disputed(state, survivors)
     if disputed is not None:
-        return _abort(
+        return abort(
             state.session,
             ErrorCode.DISPUTED,
             f"too many holders complain about the shares of {disputed!r}: fewer than "
@@ -427,7 +399,7 @@ def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerSt
         )
     shortcoming = _shortcoming(parameters, cohort.graph, survivors)
     if shortcoming is not None:
-        return _abort(state.session, ErrorCode.TOO_MANY_DROPOUTS, shortcoming, dropped)
+        return abort(state.session, ErrorCode.TOO_MANY_DROPOUTS, shortcoming, dropped)
     # PROTOCOL §5.4: U3 is fixed here, and journalled before any client hears of it.
     return Step(_opened_for(state, survivors), dropped)
 
@@ -498,7 +470,7 @@ def _short_of_holders(
     """Name a dealer with fewer than `threshold` holders among those left, if any."""
     for dealer in sorted(dealers):
         if cohort.graph.count_holders(dealer, left) < threshold:
-            return cohort.roster.adverts[dealer].identity
+            return cohort.name_of(dealer)
     return None
 
 
@@ -514,7 +486,7 @@ def _disputed(state: MaskedInputCollection, survivors: frozenset[int]) -> str | 
     for dealer in sorted(lost_holders):
         holders = cohort.graph.count_holders(dealer, survivors)
         if holders - lost_holders[dealer] < threshold:
-            return cohort.roster.adverts[dealer].identity
+            return cohort.name_of(dealer)
     return None
 
 
@@ -526,296 +498,3 @@ def _shortcoming(
     if risk is None:
         return None
     return risk.shortcoming(server_demand(parameters.graph_bits))
-
-
-# --- round 5 ------------------------------------------------------------------------
-
-
-def record_signature(state: ConsistencyCheck, event: Received) -> ServerStep:
-    """Record that one client has signed U2 and U3 (R5.4-7)."""
-    sender, cohort = event.sender, state.cohort
-    index = _member(cohort, sender, state.survivors)
-    signature = Consistency.decode(event.envelope.data).signature
-    if cohort.signers is None:
-        raise InternalError("no profile with this round goes without signatures")
-    check_signature(
-        signature,
-        signers=cohort.signers,
-        index=index,
-        ctx3=state.ctx3,
-        suite=state.session.descriptor.parameters.suite,
-    )
-    state.signatures[index] = signature
-    state.session.accept(sender, event.envelope)
-    return Step(state)
-
-
-def close_consistency(state: ConsistencyCheck, _: RoundClosed) -> ServerStep:
-    """Show the quorum to all of U3, also to those who have not signed (R5.4-7)."""
-    cohort, parameters = state.cohort, state.session.descriptor.parameters
-    silent = _drops(
-        cohort, state.survivors - frozenset(state.signatures), DropReason.NO_SIGNATURE
-    )
-    if len(state.signatures) < parameters.quorum:
-        return _too_few(
-            state.session,
-            len(state.signatures),
-            parameters.quorum,
-            "signed the sets of clients",
-            ErrorCode.NO_QUORUM,
-            silent,
-            survivors=_names(cohort, state.survivors),
-        )
-    return Step(
-        Unmasking(
-            state.session.opening(Round.UNMASKING),
-            cohort,
-            sharers=state.sharers,
-            survivors=state.survivors,
-            survivors_shown=state.opening,
-            opening=Envelope.of(Quorum(tuple(sorted(state.signatures.items())))),
-            noise_layers=state.noise_layers,
-            ctx2=state.ctx2,
-            uploads=state.uploads,
-            answers={},
-        ),
-        silent,
-    )
-
-
-# --- round 6 ------------------------------------------------------------------------
-
-
-def record_shares(state: Unmasking, event: Received) -> ServerStep:
-    """Record one client's revealed shares (PROTOCOL §5.5)."""
-    sender = event.sender
-    index = _member(state.cohort, sender, state.survivors)
-    revealed = Shares.decode(event.envelope.data).revealed
-    try:
-        answer = Answer.parse(
-            revealed, _dealers(state, index), noise_layers=len(state.noise_layers)
-        )  # R5.5-11
-    except ValueError as error:
-        raise RemoteProtocolError(
-            f"the shares that {sender!r} revealed cannot be read: {error}",
-            code=ErrorCode.BAD_ENCODING,
-            sender=sender,
-        ) from None
-    state.answers[index] = answer
-    state.session.accept(sender, event.envelope)
-    return Step(state)
-
-
-def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
-    """Fix U5, rebuild the secrets and order the sum (PROTOCOL §5.5)."""
-    cohort, descriptor = state.cohort, state.session.descriptor
-    parameters = descriptor.parameters
-    answers, answered = state.answers, frozenset(state.answers)
-    silent = _drops(cohort, state.survivors - answered, DropReason.NO_ANSWER)
-    absent = Counter(d for answer in answers.values() for d in answer.absent)
-    for dealer in sorted(state.sharers):
-        left = cohort.graph.count_holders(dealer, answered) - absent[dealer]
-        if left < parameters.threshold:  # R5.5-12
-            return _too_few(
-                state.session,
-                left,
-                parameters.threshold,
-                f"answered for {cohort.roster.adverts[dealer].identity!r}",
-                ErrorCode.TOO_FEW_ANSWERS,
-                silent,
-                survivors=_names(cohort, state.survivors),
-            )
-    try:
-        rebuilt = reconstruction.rebuild(
-            parameters,
-            session_id=descriptor.session_id,
-            roster=cohort.roster,
-            graph=cohort.graph,
-            sharers=state.sharers,
-            survivors=state.survivors,
-            answers=answers,
-        )
-    except reconstruction.DealerError as error:
-        survivors = _names(cohort, state.survivors)
-        failed = DealerFailed(_name(cohort, error.dealer), error.is_proven)
-        found = (*silent, *_disputes(cohort, error.disputes), failed)
-        return _abort(state.session, error.code, str(error), found, survivors=survivors)
-    liars = _drops(cohort, rebuilt.liars, DropReason.BAD_SHARES)
-    liars += _drops(cohort, _withholding(state, answers), DropReason.WITHHELD_SHARES)
-    noise, misfits = _noise_removal(state)
-    liars += _drops(cohort, misfits, DropReason.BAD_NOISE_REVEAL)
-    job = ComputeSum(
-        session_id=descriptor.session_id,
-        mask_context=state.ctx2,
-        modulus=parameters.modulus,
-        dimension=parameters.dimension,
-        suite=parameters.suite,
-        uploads=tuple(sorted(state.uploads.items())),
-        survivor_seeds=rebuilt.survivor_seeds,
-        dropped_keys=rebuilt.dropped_keys,
-        noise=noise,
-    )
-    return Step(
-        Summing(state.session, cohort, survivors=state.survivors, job=job),
-        (*silent, *liars, *_disputes(cohort, rebuilt.disputes), job),
-    )
-
-
-def _noise_removal(state: Unmasking) -> tuple[NoiseRemoval | None, frozenset[int]]:
-    """Return what to subtract of the noise, and whose seeds do not fit its advert.
-
-    A seed that does not fit is not subtracted: more noise stays, and the sum is as
-    good as it was (PROTOCOL §5.5).
-    """
-    if not state.noise_layers:
-        return None, frozenset()
-    descriptor = state.session.descriptor
-    suite, seeds, misfits = descriptor.parameters.suite, [], set()
-    for index, answer in sorted(state.answers.items()):
-        advert = state.cohort.roster.adverts[index]
-        for layer, seed in zip(state.noise_layers, answer.noise_seeds, strict=True):
-            commitment = context.noise_commitment(
-                descriptor.session_id, advert.identity, layer, seed, suite
-            )
-            if commitment != advert.noise_commitments[layer]:
-                misfits.add(index)
-                continue
-            secret = layer_secret(
-                SecretBytes(seed), layer, context=state.ctx2, suite=suite
-            )
-            seeds.append((layer, secret))
-    removal = NoiseRemoval(
-        noise_block=descriptor.parameters.noise_block,
-        sharers=len(state.sharers),
-        seeds=tuple(seeds),
-    )
-    return removal, frozenset(misfits)
-
-
-def _withholding(state: Unmasking, answers: Mapping[int, Answer]) -> frozenset[int]:
-    """Return who lacks shares without having complained about their dealers."""
-    complaints = state.session.complaints
-    return frozenset(
-        holder
-        for holder, answer in answers.items()
-        for dealer in answer.absent
-        if (state.cohort.roster.adverts[holder].identity, dealer) not in complaints
-    )
-
-
-def _dealers(state: Unmasking, holder: int) -> tuple[int, ...]:
-    return tuple(d for d in state.cohort.graph.dealers(holder) if d in state.sharers)
-
-
-# --- the end ------------------------------------------------------------------------
-
-
-def complete(state: Summing, event: SumComputed) -> ServerStep:
-    """Release the sum."""
-    survivors = _names(state.cohort, state.survivors)
-    released = Released(
-        Fate.INCLUDED,
-        event.sum_hash,
-        event.size,
-        len(survivors),
-        event.kept_until,
-    )
-    return Step(
-        Completed(state.session, state.cohort, outcome=released, survivors=survivors)
-    )
-
-
-def abort_requested(state: ServerState, event: AbortRequested) -> ServerStep:
-    """End the session on request of the operator or the machinery."""
-    # PROTOCOL §5.6: from U3 on, the end costs its members their charge.
-    survivors = (
-        _names(state.cohort, state.survivors)
-        if isinstance(state, ConsistencyCheck | Unmasking)
-        else frozenset[str]()
-    )
-    return _abort(state.session, event.code, event.reason, survivors=survivors)
-
-
-def abort_summing(state: Summing, event: AbortRequested) -> ServerStep:
-    """Throw away a sum that could be known already, if that is really meant."""
-    if not event.discard_unmasked:
-        raise LocalProtocolError(
-            "the session is being summed up: its clients are charged whether or not "
-            "the sum is released",
-            next_step="Wait for the sum, or discard it expressly.",
-        )
-    survivors = _names(state.cohort, state.survivors)
-    failed = Failed(
-        state.session,
-        Aborted(Fate.LEFT_OUT, event.code, event.reason),
-        survivors,
-        was_unmasked=True,
-    )
-    return Step(failed)
-
-
-def _too_few(  # noqa: PLR0913, PLR0917 - one sentence and what it is about
-    session: Session,
-    alive: int,
-    needed: int,
-    did: str,
-    code: ErrorCode,
-    drops: tuple[ServerOutput, ...] = (),
-    *,
-    survivors: frozenset[str] = frozenset(),
-) -> ServerStep:
-    reason = f"{alive} clients {did}, {needed} are needed"
-    return _abort(session, code, reason, drops, survivors=survivors)
-
-
-def _abort(
-    session: Session,
-    code: ErrorCode,
-    reason: str,
-    drops: tuple[ServerOutput, ...] = (),
-    *,
-    survivors: frozenset[str] = frozenset(),
-) -> ServerStep:
-    fate = Fate.LEFT_OUT if survivors else Fate.NEVER_FIXED
-    return Step(Failed(session, Aborted(fate, code, reason), survivors), drops)
-
-
-def _names(cohort: Cohort, indices: AbstractSet[int]) -> frozenset[str]:
-    return frozenset(_name(cohort, index) for index in indices)
-
-
-def _name(cohort: Cohort, index: int) -> str:
-    return cohort.roster.adverts[index].identity
-
-
-# --- shared by the rounds -----------------------------------------------------------
-
-
-def _member(cohort: Cohort, sender: str, allowed: AbstractSet[int] | range) -> int:
-    index = cohort.index_of.get(sender)
-    if index is None or index not in allowed:
-        raise RemoteProtocolError(
-            f"{sender!r} is not part of this round",
-            code=ErrorCode.SESSION_OVER,
-            sender=sender,
-            next_step="Wait for the next session of the task.",
-        )
-    return index
-
-
-def _drops(
-    cohort: Cohort, indices: AbstractSet[int], reason: DropReason
-) -> tuple[ServerOutput, ...]:
-    return tuple(
-        DropClient(cohort.roster.adverts[index].identity, reason)
-        for index in sorted(indices)
-    )
-
-
-def _disputes(
-    cohort: Cohort, found: AbstractSet[tuple[int, int]]
-) -> tuple[ServerOutput, ...]:
-    return tuple(
-        ShareDisputed(_name(cohort, dealer), _name(cohort, holder))
-        for dealer, holder in sorted(found)
-    )

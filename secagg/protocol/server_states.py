@@ -4,7 +4,8 @@ A state holds what its round needs and nothing else.  The only mutable parts are
 collectors of the open round, written by the last statement of a handler.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Self
 
@@ -160,6 +161,30 @@ class Cohort:
     def has(self, identity: str) -> bool:
         """Whether a client is in the roster."""
         return identity in self.index_of
+
+    def name_of(self, index: int) -> str:
+        """Return who stands at an index of the roster."""
+        return self.roster.adverts[index].identity
+
+    def names_of(self, indices: Iterable[int]) -> frozenset[str]:
+        """Return who stands at some indices of the roster."""
+        return frozenset(map(self.name_of, indices))
+
+    def index_within(self, sender: str, allowed: AbstractSet[int] | range) -> int:
+        """Return the roster index of a sender, who must be one of those allowed.
+
+        Raises:
+            RemoteProtocolError: SESSION_OVER; the sender has no part in this round.
+        """
+        index = self.index_of.get(sender)
+        if index is None or index not in allowed:
+            raise RemoteProtocolError(
+                f"{sender!r} is not part of this round",
+                code=ErrorCode.SESSION_OVER,
+                sender=sender,
+                next_step="Wait for the next session of the task.",
+            )
+        return index
 
     def neighbourhood(self, index: int) -> Envelope:
         """Return what one client needs of the roster, with its proof (R5.2-23)."""

@@ -75,8 +75,7 @@ async def finish_before(
             return task.result()
         raise TimeoutError
     finally:
-        await _cancel(alarm)
-        await _cancel(task)
+        await _cancel(alarm, task)
 
 
 async def is_set_before(clock: Clock, deadline: float, flag: asyncio.Event) -> bool:
@@ -88,11 +87,12 @@ async def is_set_before(clock: Clock, deadline: float, flag: asyncio.Event) -> b
     return True
 
 
-async def _cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and wait until it has cleaned up behind itself."""
-    if not task.done():
+async def _cancel(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, all before the first wait, and let them clean up."""
+    for task in tasks:
         task.cancel()
-        await asyncio.wait({task})
-    if not task.cancelled():
-        # Looked at, so that nobody is told of it who was cancelled himself.
-        task.exception()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            # Looked at, so that nobody is told of it who was cancelled himself.
+            task.exception()

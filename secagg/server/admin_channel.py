@@ -96,8 +96,8 @@ async def watch_admin(
         )
         is_first = True
         while True:
-            limit = _ANSWER_SECONDS if is_first else None
-            answer = await asyncio.wait_for(read_message(reader), limit)
+            async with asyncio.timeout(_ANSWER_SECONDS if is_first else None):
+                answer = await read_message(reader)
             if answer is None:
                 if is_first:
                     raise _hung_up(path)

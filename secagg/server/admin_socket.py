@@ -24,6 +24,7 @@ from secagg.config import task_from_document
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.protocol.rounds import ROUNDS
 from secagg.server.admin_channel import read_message, short_path, write_message
+from secagg.server.callers import Callers
 from secagg.server.operated_server import OperatedServer
 from secagg.server.overview import Overview
 from secagg.server.progress import SessionPhase, SessionProgress
@@ -83,7 +84,7 @@ class AdminSocket:
         self._state_dir = state_dir
         self._finish = finish
         self._overview = Overview(server, state_dir)
-        self._callers: set[asyncio.Task[None]] = set()
+        self._callers = Callers()
         self._listener: asyncio.AbstractServer | None = None
         self._verbs: Mapping[str, _Verb] = {
             "status": self._status,
@@ -129,10 +130,7 @@ class AdminSocket:
         """Listen no more, and let callers go."""
         if self._listener is not None:
             self._listener.close()
-        for caller in self._callers:
-            caller.cancel()
-        if self._callers:
-            await asyncio.wait(self._callers)
+        await self._callers.let_go()
         with suppress(OSError):
             self._path.unlink()
 
@@ -153,9 +151,7 @@ class AdminSocket:
     # --- callers ----------------------------------------------------------------------
 
     def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        caller = asyncio.create_task(self._serve(reader, writer))
-        self._callers.add(caller)
-        caller.add_done_callback(self._callers.discard)
+        self._callers.begin(self._serve(reader, writer))
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -175,7 +171,10 @@ class AdminSocket:
                     code=ErrorCode.OVERLOADED,
                     next_step="Wait for the others.",
                 )
-            request = await asyncio.wait_for(read_message(reader), _REQUEST_SECONDS)
+            # Not `wait_for`, here and below: it forgets a cancellation that comes
+            # together with what is waited for, and a watch has no end of its own.
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                request = await read_message(reader)
             if request is not None:
                 await self._answer(request, reader, writer)
         except SecAggError as error:
@@ -442,7 +441,8 @@ async def _send(writer: asyncio.StreamWriter, message: View) -> None:
         OSError: The caller has gone, or takes nothing, and was let go.
     """
     try:
-        await asyncio.wait_for(write_message(writer, message), _TAKING_SECONDS)
+        async with asyncio.timeout(_TAKING_SECONDS):
+            await write_message(writer, message)
     except TimeoutError:
         # What is still to be written would keep the connection open for ever.
         writer.transport.abort()

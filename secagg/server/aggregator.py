@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from secagg import metrics, telemetry
@@ -33,14 +32,15 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import MAX_IDENTITY_BYTES, Aborted, Envelope, Released
+from secagg.messages import MAX_IDENTITY_BYTES, Envelope, Released
 from secagg.metrics import Meter, SilentMeter
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.ring_odds import server_demand
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.workers import Workers
-from secagg.server.durable_state import came_too_late
+from secagg.server.attendance import Attendance
+from secagg.server.durable_state import came_too_late, say_refused
 from secagg.server.ended_session import EndedSession
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
@@ -52,11 +52,11 @@ from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.shared_look import SharedLook
 from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
+from secagg.server.task_run import TaskRun
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import Book
-from secagg.storage.change import Role
 from secagg.storage.spool import PAYLOAD, SUM, Spool
-from secagg.storage.stored import Replica, SessionState
+from secagg.storage.stored import Replica
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
@@ -91,8 +91,6 @@ _Answer = TypeVar("_Answer")
 BEAT_SECONDS: Final = 5.0
 # How long a client waits that asks for a task which nobody here has heard of.
 HEARING_SECONDS: Final = 2.0
-# How long to wait for the word of an operator that another aggregator has taken.
-OVERTAKEN_SECONDS: Final = 1.0
 
 # What lies in the spool; all else is part of a session's state.
 _SPOOLED: Final[Mapping[Blob, str]] = {
@@ -164,20 +162,14 @@ class Aggregator:
             on_aborted=on_aborted,
             on_ended=on_ended,
         )
-        self._tasks: dict[str, TaskDefinition] = {}
+        self._runs: dict[str, TaskRun] = {}
         self._finished_tasks: set[str] = set()
         self._interrupted_tasks: set[str] = set()
-        # Tasks whose end was asked for while they run, and why.
-        self._ending: dict[str, str] = {}
         self._watches: Counter[str] = Counter()
         self._open_watches = 0
         self._refusals = RefusalCounts(self._context.clock)
         self._stopping = asyncio.Event()
-        self._last_call = self._context.clock.now()
-        # When those who wait for a session last asked for one.
-        self._waiting: dict[str, float] = {}
-        # When those were told of a sum who have not called since: they come for it.
-        self._fetching: dict[str, float] = {}
+        self._attendance = Attendance(self._context.clock, self._limits)
         # Each takes the identity and a request of its class: `answer` says so.
         self._answers: Mapping[
             type[Request[Any]], Callable[[str, Any], Awaitable[object]]
@@ -241,8 +233,8 @@ class Aggregator:
 
     async def watch(
         self, identity: str, request: WatchSession
-    ) -> AsyncIterator[Envelope | Reference]:
-        """Yield updates as they come; ends with the session.
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
+        """Yield updates as they come, and that there is none; ends with the session.
 
         Raises:
             ServiceError: OVERLOADED when too many streams are open; poll instead.
@@ -253,8 +245,11 @@ class Aggregator:
         with self._watch_slot(identity):
             if isinstance(session, SessionRunner):
                 async for update in session.watch(identity, request.after):
-                    self._last_call = self._context.clock.now()
-                    self._note_told(identity, update)
+                    if isinstance(update, Wait):
+                        yield update
+                        continue
+                    self._attendance.note_call()
+                    self._attendance.note_told(identity, update)
                     yield _as_answer(update)
             else:
                 update_of_ended = session.update_for(identity, request.after)
@@ -264,20 +259,21 @@ class Aggregator:
     async def _offer(
         self, identity: str, request: GetOffer
     ) -> SessionDescriptor | Wait:
-        self._waiting.pop(identity, None)
+        self._attendance.note_back(identity)
         self._sessions.note_back(identity, request.task_id)
-        if request.task_id not in self._tasks:
+        if request.task_id not in self._runs:
             await self._hear_of_tasks()
-        task = self._tasks.get(request.task_id)
-        if task is None and request.task_id in self._interrupted_tasks:
+        run = self._runs.get(request.task_id)
+        if run is None and request.task_id in self._interrupted_tasks:
             raise _shutting_down(self._limits.join_poll_seconds)
-        if task is None:
+        if run is None:
             over = request.task_id in self._finished_tasks
             raise ServiceError(
                 "the task has ended" if over else "there is no such task here",
                 code=ErrorCode.TASK_OVER if over else ErrorCode.UNKNOWN_SESSION,
                 next_step="Ask the operator which tasks run and what their names are.",
             )
+        task = run.task
         if task.invited is not None and identity not in task.invited:
             raise RemoteProtocolError(
                 f"{identity!r} is not invited to this task",
@@ -304,7 +300,7 @@ class Aggregator:
                 identity
             ):
                 return descriptor
-        self._waiting[identity] = self._context.clock.now()
+        self._attendance.note_waiting(identity)
         return Wait(self._limits.join_poll_seconds)
 
     async def _take(self, identity: str, request: SendMessage) -> None:
@@ -331,7 +327,7 @@ class Aggregator:
         update = session.update_for(identity, request.after)
         if update is None:
             return session.wait_of(identity, self._limits.poll_seconds)
-        self._note_told(identity, update)
+        self._attendance.note_told(identity, update)
         return _as_answer(update)
 
     async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
@@ -422,9 +418,9 @@ class Aggregator:
                 await self._sessions.look()
                 await self._task_look.take()
             except SecAggError as error:  # the next turn looks again
-                _say_refused(error)
-            for task in self._tasks.values():
-                task.gate.wake()
+                say_refused(error)
+            for run in self._runs.values():
+                run.task.gate.wake()
 
     async def _hear_of_tasks(self) -> None:
         """Have the keeper look: another aggregator may have been told of a new task."""
@@ -444,7 +440,7 @@ class Aggregator:
             try:
                 await self._context.book.beat(self._replica)
             except SecAggError as error:
-                _say_refused(error)
+                say_refused(error)
             await clock.sleep_until(clock.now() + BEAT_SECONDS)
 
     async def run_task(
@@ -472,23 +468,29 @@ class Aggregator:
             ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
         """
         task.parameters.validate(demanded_bits=server_demand)
-        if task.task_id in self._tasks:
+        if task.task_id in self._runs:
             raise LocalProtocolError(f"task {task.task_id!r} runs already")
-        self._tasks[task.task_id] = task
+        run = self._runs[task.task_id] = TaskRun(
+            task,
+            self._sessions,
+            self._context,
+            stopping=self._stopping,
+            next_payload=next_payload,
+            on_sum=on_sum,
+        )
         self._finished_tasks.discard(task.task_id)
         self._interrupted_tasks.discard(task.task_id)
         # Until its end is known, clients are told to come back, not to go home.
         afterwards = self._interrupted_tasks
         try:
-            receipts = await self._run_sessions(task, next_payload, on_sum)
+            receipts = await run.run()
             if not self._stopping.is_set():
                 afterwards = self._finished_tasks
         except SessionAbortedError:
             afterwards = self._finished_tasks
             raise
         finally:
-            del self._tasks[task.task_id]
-            self._ending.pop(task.task_id, None)
+            del self._runs[task.task_id]
             afterwards.add(task.task_id)
         return receipts
 
@@ -503,11 +505,8 @@ class Aggregator:
             task_id: Which.
             reason: Why, in words for the clients.
         """
-        if task_id in self._tasks:
-            self._ending[task_id] = reason
-            self._tasks[task_id].gate.wake()
-            for runner in self._sessions.running(task_id):
-                await runner.stop_waiting(reason)
+        if task_id in self._runs:
+            await self._runs[task_id].end(reason)
         else:
             self._interrupted_tasks.discard(task_id)
             self._finished_tasks.add(task_id)
@@ -522,15 +521,14 @@ class Aggregator:
             task_id: Which.
             reason: Why, in words for the clients.
         """
-        if task_id in self._tasks:
-            self._tasks[task_id].gate.pause()
-            for runner in self._sessions.running(task_id):
-                await runner.stop_waiting(reason)
+        if task_id in self._runs:
+            self._runs[task_id].task.gate.pause()
+            await self._runs[task_id].stop_waiting(reason)
 
     def resume_task(self, task_id: str) -> None:
         """Offer sessions of a task again; nothing happens if it does not run."""
-        if task_id in self._tasks:
-            self._tasks[task_id].gate.resume()
+        if task_id in self._runs:
+            self._runs[task_id].task.gate.resume()
 
     def hold_task(self, task_id: str) -> None:
         """Tell clients of a task that does not run here, and may again, to come back.
@@ -568,8 +566,8 @@ class Aggregator:
     def drain(self) -> None:
         """Offer no further sessions; those that run go on."""
         self._stopping.set()
-        for task in self._tasks.values():
-            task.gate.wake()
+        for run in self._runs.values():
+            run.task.gate.wake()
 
     def ended_before(self) -> bool:
         """Whether the latest session ended in an earlier process, which told some."""
@@ -587,32 +585,18 @@ class Aggregator:
         clock = self._context.clock
         deadline = clock.now() + at_most_seconds
         while (now := clock.now()) < deadline:
-            quiet_at = self._last_call + self._limits.quiet_seconds
-            is_awaited = (
-                self._sessions.has_untold()
-                or self._has_waiting(now)
-                or self._has_fetching(now)
-            )
-            if now >= quiet_at and not is_awaited:
+            quiet_at = self._attendance.quiet_at
+            if now >= quiet_at and not (
+                self._sessions.has_untold() or self._attendance.has_expected()
+            ):
                 try:
                     await self._sessions.note_settled()
                 except ServiceError as error:  # the next process waits in vain
-                    _say_refused(error)
+                    say_refused(error)
                 return
             await clock.sleep_until(
                 min(deadline, max(quiet_at, now + self._limits.quiet_seconds))
             )
-
-    def _has_waiting(self, now: float) -> bool:
-        """Whether somebody who was told to come back for a session still may."""
-        # Clients spread their polls by a quarter; the rest is for the way.
-        gone = now - 2 * self._limits.join_poll_seconds
-        return any(asked > gone for asked in self._waiting.values())
-
-    def _has_fetching(self, now: float) -> bool:
-        """Whether somebody may still be on the way to fetch a sum."""
-        gone = now - self._limits.fetch_seconds
-        return any(told > gone for told in self._fetching.values())
 
     async def close(self) -> None:
         """Release threads and end progress streams; sessions resume after a restart."""
@@ -624,188 +608,10 @@ class Aggregator:
         self._feed.close()
         self._workers.close()
 
-    # --- sessions ---------------------------------------------------------------------
-
-    async def _run_sessions(
-        self, task: TaskDefinition, next_payload: NextPayload, on_sum: OnSum
-    ) -> tuple[SessionReceipt, ...]:
-        """Run sessions until the task has its sums, or none may open any more."""
-        receipts: list[SessionReceipt] = []
-        runner = await self._sessions.resumable(task)
-        while True:
-            sums = await self._sums_of(task)
-            if task.sessions is not None and sums >= task.sessions:
-                break
-            if runner is None:
-                await self._may_open(task)
-                self._check_goes_on(task, sums)
-                if self._stopping.is_set():
-                    break
-                payload = await next_payload(sums)
-                if payload is None or self._stopping.is_set():
-                    break
-                if await self._sums_of(task) != sums:
-                    await self._note_missed_sum(task)
-                    continue
-                runner = await self._open(task, payload, attempt=1)
-            if runner is not None:
-                payload_again = partial(next_payload, sums)
-                receipt = await self._sum_of(task, runner, on_sum, payload_again)
-                receipts += () if receipt is None else (receipt,)
-            runner = None
-        if runner is not None:  # fewer sums are wanted than when it was opened
-            await runner.abort(
-                ErrorCode.CANCELLED,
-                "the task has all its sums",
-                discard_unmasked=True,
-            )
-            await self._sessions.close(runner)
-        return tuple(receipts)
-
-    async def _note_missed_sum(self, task: TaskDefinition) -> None:
-        """Note a sum of another aggregator of which nothing was heard here."""
-        latest = await self._context.book.sessions(
-            role=Role.SERVER, task=task.task_id, state=SessionState.ALL, limit=1
-        )
-        if latest:
-            task.gate.note_opened(latest[0].born)
-            task.gate.note_sum()
-
-    async def _sums_of(self, task: TaskDefinition) -> int:
-        """Return how many sums the task has released, here and elsewhere."""
-        return (await self._sessions.facts(task.task_id, newest=True)).sums
-
-    async def _open(
-        self, task: TaskDefinition, payload: bytes, *, attempt: int
-    ) -> SessionRunner | None:
-        """Open a session, or find the one that another aggregator has opened.
-
-        Returns:
-            None when what was known of the task has changed: look again.
-        """
-        runner = self._open_elsewhere(task)
-        if runner is None:
-            runner = await self._sessions.open(task, payload, attempt=attempt)
-        if runner is None:
-            await self._sessions.look()
-            runner = self._open_elsewhere(task)
-        if runner is None:  # a change that its keeper is about to hear of
-            clock = self._context.clock
-            await clock.sleep_until(clock.now() + OVERTAKEN_SECONDS)
-        return runner
-
-    def _open_elsewhere(self, task: TaskDefinition) -> SessionRunner | None:
-        """Return the task's open session, which only another aggregator can have begun.
-
-        One that fits what is known of the task here; another one is left to those who
-        know it.
-        """
-        for runner in self._sessions.running(task.task_id):
-            if runner.goes_on_under(task.parameters):
-                task.gate.note_opened(runner.opened)
-                return runner
-        return None
-
-    async def _sum_of(
-        self,
-        task: TaskDefinition,
-        runner: SessionRunner,
-        on_sum: OnSum,
-        payload_again: Callable[[], Awaitable[bytes | None]],
-    ) -> SessionReceipt | None:
-        """Run sessions until one releases a sum; None when nothing is open here."""
-        while True:
-            if task.task_id in self._ending:  # asked for while it was being opened
-                await runner.stop_waiting(self._ending[task.task_id])
-            elif task.gate.is_paused:  # then, or before an earlier process was killed
-                await runner.stop_waiting("the task is paused")
-            outcome = await self._run_in_window(task, runner)
-            if isinstance(outcome, Released):
-                task.gate.note_sum()
-                return await self._sessions.close(runner, on_sum)
-            attempt = await self._attempt_after(runner)
-            error = SessionAbortedError(
-                f"session {runner.descriptor.session_number} of task "
-                f"{task.task_id!r} was aborted: {outcome.reason}",
-                code=outcome.code,
-                next_step="See the receipt; run the task again when the cause is gone.",
-            )
-            if attempt > task.max_attempts:
-                if task.on_given_up is None:
-                    raise error
-                await task.on_given_up(error)
-                attempt = 1
-            may_open = await self._may_open(task)
-            if not may_open and self._open_elsewhere(task) is None:
-                raise error
-            # Not what the last one had: a task may be paused because that was wrong.
-            payload = await payload_again()
-            if payload is None:
-                raise error
-            if (another := await self._open(task, payload, attempt=attempt)) is None:
-                return None
-            runner = another
-
-    async def _attempt_after(self, runner: SessionRunner) -> int:
-        """Close a session without a sum; return which attempt the next one is."""
-        task_id = runner.descriptor.task_id
-        known = await self._sessions.facts(task_id)
-        receipt = await self._sessions.close(runner)
-        facts = await self._sessions.facts(task_id)
-        # A session that waited for its clients in vain has tried nothing; one that
-        # costs a corrupt client its place happens c times at most (PROTOCOL §5.7).
-        is_counted = receipt.members and facts.left_out == known.left_out
-        return runner.record.attempt + bool(is_counted)
-
-    async def _run_in_window(
-        self, task: TaskDefinition, runner: SessionRunner
-    ) -> Released | Aborted:
-        """Run a session; it stops waiting for clients when its window closes."""
-
-        async def close_in_time() -> None:
-            await task.gate.window_closes(self._context.clock)
-            await runner.stop_waiting("the time in which clients may join is over")
-
-        closing = asyncio.ensure_future(close_in_time())
-        try:
-            return await runner.run()
-        finally:
-            closing.cancel()
-            await asyncio.wait({closing})
-            if not closing.cancelled() and closing.exception() is not None:
-                # A disk that refuses: the session itself has met it too.
-                _say_refused(closing.exception())
-
-    async def _may_open(self, task: TaskDefinition) -> bool:
-        """Wait until a session may open; False when none will any more."""
-        return await task.gate.wait(
-            self._context.clock,
-            is_futile=lambda: (
-                self._stopping.is_set()
-                or task.task_id in self._ending
-                or self._open_elsewhere(task) is not None
-            ),
-        )
-
-    def _check_goes_on(self, task: TaskDefinition, sums: int) -> None:
-        """Refuse to open another session of a task that was ended."""
-        reason = self._ending.get(task.task_id)
-        if reason is not None:
-            raise SessionAbortedError(
-                f"task {task.task_id!r} ended after {sums} sum(s): {reason}",
-                code=ErrorCode.TASK_OVER,
-                next_step="Choose a new task.id for a new series of sums.",
-            )
-
     # --- callers ----------------------------------------------------------------------
 
-    def _note_told(self, identity: str, update: Envelope) -> None:
-        if update.kind is Released:
-            self._fetching[identity] = self._context.clock.now()
-
     def _check_caller(self, identity: str) -> None:
-        self._last_call = self._context.clock.now()
-        self._fetching.pop(identity, None)
+        self._attendance.note_call(identity)
         if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES or "\0" in identity:
             raise RemoteProtocolError(
                 f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes, none of them zero",
@@ -858,8 +664,3 @@ def _shutting_down(retry_after_seconds: float) -> ServiceError:
         next_step="Ask again when it is back.",
         retry_after_seconds=retry_after_seconds,
     )
-
-
-def _say_refused(error: BaseException | None) -> None:
-    """Log that the storage has refused something that nobody waits for."""
-    telemetry.log_event(_LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error)

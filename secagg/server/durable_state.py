@@ -58,6 +58,7 @@ __all__ = [
     "Position",
     "came_too_late",
     "patiently",
+    "say_refused",
 ]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
@@ -490,11 +491,14 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[None]]) -> None:
         except (TimelineError, StaleLeaseError):
             raise  # waiting changes nothing
         except ServiceError as error:
-            telemetry.log_event(
-                _LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error
-            )
+            say_refused(error)
             await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
     return await write()
+
+
+def say_refused(error: BaseException | None) -> None:
+    """Log that the storage has refused something."""
+    telemetry.log_event(_LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error)
 
 
 def came_too_late(sender: str) -> RemoteProtocolError:

@@ -19,6 +19,7 @@ from typing import Final, Self
 from urllib.parse import urlsplit
 
 from secagg import telemetry
+from secagg.server.callers import Callers
 from secagg.transport.address import Address
 
 __all__ = ["Answer", "HTTPListener", "Page", "text"]
@@ -80,7 +81,7 @@ class HTTPListener:
         self.address = address
         self._pages = pages
         self._is_local = is_local
-        self._callers: set[asyncio.Task[None]] = set()
+        self._callers = Callers()
         self._listener: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -103,18 +104,13 @@ class HTTPListener:
         """Listen no more, and let callers go."""
         if self._listener is not None:
             self._listener.close()
-        for caller in self._callers:
-            caller.cancel()
-        if self._callers:
-            await asyncio.wait(self._callers)
+        await self._callers.let_go()
 
     def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._callers) >= _CALLERS_AT_MOST:
             writer.transport.abort()
             return
-        caller = asyncio.create_task(self._serve(reader, writer))
-        self._callers.add(caller)
-        caller.add_done_callback(self._callers.discard)
+        self._callers.begin(self._serve(reader, writer))
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -17,7 +17,7 @@ from typing import Final, cast
 from secagg.protocol.rounds import ROUNDS
 from secagg.server.operated_server import OperatedServer
 from secagg.server.overview import Overview
-from secagg.server.progress import LiveSession
+from secagg.server.progress import LiveSession, named
 from secagg.server.views import View, budget_view, sessions_view
 from secagg.storage.stored import TaskRow, TaskState
 
@@ -211,7 +211,7 @@ def _wanting(process: View, tasks: Iterable[View], budgets: Iterable[View]) -> s
 
 def _row_of(live: LiveSession) -> tuple[_Cell, ...]:
     progress = live.progress
-    lost = _names([each.identity for each in progress.dropped])
+    lost = named([each.identity for each in progress.dropped], _NAMED_AT_MOST)
     return (
         progress.task_id,
         progress.session_number,
@@ -220,7 +220,7 @@ def _row_of(live: LiveSession) -> tuple[_Cell, ...]:
         _part(progress.answered, progress.expected),
         "" if live.seconds_left is None else _lasting(live.seconds_left),
         _Markup(
-            escape(_names(live.missing))
+            escape(named(live.missing, _NAMED_AT_MOST))
             + (f"<small>lost: {escape(lost)}</small>" if lost else "")
         ),
     )
@@ -285,12 +285,6 @@ def _lasting(seconds: float) -> str:
     if seconds < _HOUR:
         return f"{seconds / _MINUTE:.0f} min"
     return f"{seconds / _HOUR:.1f} h"
-
-
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED_AT_MOST
-    shown = ", ".join(names[:_NAMED_AT_MOST])
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _table(  # noqa: PLR0913 - what one table says

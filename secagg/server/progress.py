@@ -5,7 +5,7 @@ Rule 1: a watcher that is slow gets the latest state of every session, not a bac
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
 
@@ -17,6 +17,7 @@ __all__ = [
     "ProgressFeed",
     "SessionPhase",
     "SessionProgress",
+    "named",
 ]
 
 
@@ -153,3 +154,10 @@ class _Watcher:
         self.waiting.clear()
         self.wake.clear()
         return taken
+
+
+def named(identities: Sequence[str], at_most: int) -> str:
+    """Return names for people to read: the first few, and how many more there are."""
+    shown = ", ".join(identities[:at_most])
+    more = len(identities) - at_most
+    return f"{shown} and {more} more" if more > 0 else shown

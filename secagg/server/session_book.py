@@ -170,7 +170,7 @@ class SessionBook:
         if ended is not None and runner.session_id in self._running:
             del self._running[runner.session_id]
             self._facts.pop(runner.descriptor.task_id, None)
-            await runner.let_go()
+            await runner.lease.let_go()
             await self._keep(ended)
 
     def find(self, session_id: bytes) -> SessionRunner | EndedSession:
@@ -496,7 +496,7 @@ class SessionBook:
             ServiceError: STORAGE_FAILED.
         """
         try:
-            if await runner.hold():
+            if await runner.lease.hold():
                 outcome = runner.outcome()
                 if give is not None and isinstance(outcome, Released):
                     await give(await self.load_sum(runner, outcome))
@@ -504,7 +504,7 @@ class SessionBook:
             await self.retire(runner)
             return runner.receipt()
         finally:
-            await runner.let_go()
+            await runner.lease.let_go()
 
     async def finish(self, runner: SessionRunner) -> None:
         """Scrub a session that is over, and leave its receipt and what it tells."""

@@ -11,8 +11,8 @@ Rule 3: after a restart the journal is replayed and the open round gets its whol
         again.  Where several aggregators share the book, any of them takes messages,
         closes rounds and extends them, and the book keeps their deadline.
 Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
-Rule 5: of those who share the book one computes the sum, by a lease, and ends the
-        session.  Any other can: it would get the same bytes.
+Rule 5: of those who share the book one computes the sum and ends the session
+        (`secagg.server.session_lease`).  Any other can: it would get the same bytes.
 Rule 6: no message is waited for beyond the session's end, which its offer names.  A
         session that has no cohort when the time left is only just enough for its later
         rounds ends, and another one takes its place.
@@ -24,8 +24,8 @@ Which sessions there are, and who may ask for which, is said by
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -63,15 +63,24 @@ from secagg.server.durable_state import (
 )
 from secagg.server.ended_session import EndedSession
 from secagg.server.mask_executor import MaskExecutor
-from secagg.server.patience import is_short_of_clients, wait_of
-from secagg.server.progress import SessionProgress
+from secagg.server.patience import (
+    beat_of,
+    expiry_of,
+    is_short_of_clients,
+    missing_in,
+    quiet_seconds,
+    wait_of,
+)
+from secagg.server.progress import SessionProgress, named
 from secagg.server.readable import Readable, piece_of
 from secagg.server.receipt import SessionReceipt
+from secagg.server.session_bell import SessionBell
 from secagg.server.session_facts import SessionFacts
+from secagg.server.session_lease import SessionLease
 from secagg.server.session_record import SessionRecord
 from secagg.server.upload_desk import UploadDesk, UploadSlots
 from secagg.storage.book import Book
-from secagg.storage.change import Change, Lease, StaleLeaseError
+from secagg.storage.change import Change, StaleLeaseError
 from secagg.storage.spool import SUM, Spool
 from secagg.wire.calls import (
     Blob,
@@ -81,6 +90,7 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
 )
+from secagg.wire.limits import LEAST_QUIET_SECONDS
 
 __all__ = ["WAITING_SECONDS", "RunnerContext", "SessionRunner"]
 
@@ -91,10 +101,6 @@ UPLOAD_GRACE: Final = 0.25
 # How much longer than its rounds a session may last: until then it waits for clients.
 # Half of what clients grant for clocks that differ (R5.0-2).
 WAITING_SECONDS: Final = CLOCK_TOLERANCE_SECONDS // 2
-# How long a sum waits for a replica that has died; a third of it between signs of life.
-LEASE_SECONDS: Final = 12.0
-# Whoever waits for another replica looks again after so long.
-LOOK_EVERY_SECONDS: Final = 2.0
 # Every chunk asks for time, and an extension is a commit.
 EXTEND_EVERY_SECONDS: Final = 5.0
 # A log line stays readable when a thousand clients are lost at once.
@@ -154,7 +160,7 @@ class SessionRunner:
         self._descriptor = record.descriptor
         self._context = context
         self._is_restored = is_restored
-        self._changed = asyncio.Event()
+        self._bell = SessionBell(context.clock)
         self._attention = asyncio.Event()
         self._facts = SessionFacts(record.descriptor, record.left_out)
         self._readable = Readable()
@@ -164,8 +170,6 @@ class SessionRunner:
         self._rounds_entered = 0
         self._is_live = False
         self._ended_by_other: EndedSession | None = None
-        self._lease: Lease | None = None
-        self._renewing: asyncio.Task[None] | None = None
         self._extended_at = 0.0
         self._opened_at = context.clock.now()
         self._deadline = 0.0
@@ -186,6 +190,15 @@ class SessionRunner:
             slots=context.slots,
             arrived=self._ask_for_time,
             accept=self.submit,
+        )
+        self.lease = SessionLease(
+            record.session_key,
+            context.replica,
+            book=context.book,
+            clock=context.clock,
+            place=self._place,
+            look=self.look,
+            woken=self._woken,
         )
         self._is_resumed = bool(record.events)
         self._durable = DurableState(
@@ -236,6 +249,10 @@ class SessionRunner:
     def ended_by_other(self) -> EndedSession | None:
         """What is left of the session if another aggregator has ended it."""
         return self._ended_by_other
+
+    def _place(self) -> int | None:
+        """Return how many rounds were entered; None once somebody else has ended it."""
+        return None if self._ended_by_other is not None else self._rounds_entered
 
     @property
     def sequence(self) -> int:
@@ -412,16 +429,23 @@ class SessionRunner:
 
     async def watch(
         self, identity: str, after: Round | None
-    ) -> AsyncIterator[Envelope]:
-        """Yield updates as rounds open, until the session is over for this client."""
+    ) -> AsyncIterator[Envelope | Wait]:
+        """Yield updates as rounds open, until the session is over for this client.
+
+        In between, and at first, that there is none.
+        """
+        parameters = self.descriptor.parameters
         while after is not Round.FINISHED:
-            changed = self._changed
+            ringing = self._bell.listen()
             update = self.update_for(identity, after)
-            if update is None:
-                await changed.wait()
-                continue
-            after = update.kind.ROUND
-            yield update
+            if update is not None:
+                after, quiet = update.kind.ROUND, LEAST_QUIET_SECONDS
+                yield update
+            else:
+                quiet = quiet_seconds(self._state.ROUND, parameters)
+                yield self.wait_of(identity, quiet)
+            if after is not Round.FINISHED:
+                await self._bell.heard(ringing, beat_of(quiet))
 
     def tell(self, identity: str) -> None:
         """Note that a client knows how the session ended."""
@@ -454,7 +478,9 @@ class SessionRunner:
         )
         self._publish()
         async with AsyncExitStack() as failing:
-            failing.push_async_callback(self.let_go)  # somebody else may go on at once
+            failing.push_async_callback(
+                self.lease.let_go
+            )  # somebody else may go on at once
             await self._drive()
             failing.pop_all()
         return self.outcome()
@@ -468,84 +494,13 @@ class SessionRunner:
         while not self.is_over:
             job = next(iter(server.pending_outputs(self._state)), None)
             if isinstance(job, ComputeSum):
-                if await self.hold():
+                if await self.lease.hold():
                     await self._sum(job)
             elif not is_shared:
                 await self._round_answered()
                 await self._durable.advance(self._closing(self._state.ROUND))
             elif await self._round_is_ripe():
                 await self._durable.advance(self._closing(self._state.ROUND))
-
-    async def hold(self) -> bool:
-        """Have the session's last steps to oneself: its sum, and its end.
-
-        Returns:
-            False when somebody else has done them, or the session stands elsewhere
-            than when this was called.
-
-        Raises:
-            ServiceError: STORAGE_FAILED, again and again.
-        """
-        if not self._context.book.is_shared:
-            return True
-        held, entered = False, self._rounds_entered
-
-        async def hold() -> None:
-            nonlocal held
-            try:
-                held = await self._held(entered)
-            except ServiceError:
-                await self.let_go()  # whoever takes it again must look again
-                raise
-
-        await patiently(self._context.clock, hold)
-        return held
-
-    async def _held(self, entered: int) -> bool:
-        """See `hold`; the session stood at this round when that was called."""
-        context = self._context
-        if self._lease is not None and not await context.book.renew(
-            self._lease, seconds=LEASE_SECONDS
-        ):
-            await self.let_go()
-        while self._lease is None:
-            if self._ended_by_other is not None or self._rounds_entered != entered:
-                return False
-            self._woken.clear()
-            self._lease = await context.book.take(
-                f"sum/{self.record.session_key}",
-                holder=context.replica,
-                seconds=LEASE_SECONDS,
-            )
-            if self._lease is None:
-                again = context.clock.now() + LOOK_EVERY_SECONDS
-                await is_set_before(context.clock, again, self._woken)
-            else:  # its last holder may have done all that there is to do
-                await self.look()
-        if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew())
-        return self._ended_by_other is None and self._rounds_entered == entered
-
-    async def let_go(self) -> None:
-        """Let others have what `hold` has taken."""
-        lease, self._lease = self._lease, None
-        renewing, self._renewing = self._renewing, None
-        if renewing is not None:
-            renewing.cancel()
-            await asyncio.wait({renewing})
-        if lease is not None:
-            with suppress(ServiceError):  # it expires
-                await self._context.book.give_back(lease)
-
-    async def _renew(self) -> None:
-        clock = self._context.clock
-        while self._lease is not None:
-            await clock.sleep_until(clock.now() + LEASE_SECONDS / 3)
-            with suppress(ServiceError):  # a refusal at the next step says so
-                if not await self._context.book.renew(
-                    self._lease, seconds=LEASE_SECONDS
-                ):
-                    return
 
     async def stop_waiting(self, reason: str) -> None:
         """End the session if it still waits for clients; else it goes on."""
@@ -617,7 +572,7 @@ class SessionRunner:
 
     def missing(self) -> tuple[str, ...]:
         """Return who may still answer in the open round, by name, as far as known."""
-        return _missing_in(self._state)
+        return missing_in(self._state)
 
     # --- events -----------------------------------------------------------------------
 
@@ -638,8 +593,7 @@ class SessionRunner:
 
     def _wake(self) -> None:
         """Wake those who watch the session, and whoever drives it."""
-        closed, self._changed = self._changed, asyncio.Event()
-        closed.set()
+        self._bell.ring()
         self._woken.set()
 
     def _closing(self, closed: Round) -> MakeEvent:
@@ -649,7 +603,7 @@ class SessionRunner:
             if closed is not state.ROUND or isinstance(state, server.Summing):
                 return None
             if self._is_too_late(state):
-                return AbortRequested(*_expiry_of(state))
+                return AbortRequested(*expiry_of(state))
             opening = closed is Round.ADVERTISE_KEYS
             return RoundClosed(
                 closed, self._context.entropy.token(32) if opening else b""
@@ -816,7 +770,9 @@ class SessionRunner:
                     round=counts.round.name,
                     code=outcome.code.name,
                     reason=outcome.reason,
-                    lost=named([lost.identity for lost in progress.dropped]),
+                    lost=named(
+                        [lost.identity for lost in progress.dropped], NAMED_AT_MOST
+                    ),
                 )
             case _:
                 self.log(
@@ -864,10 +820,10 @@ class SessionRunner:
         try:
             await self._durable.advance(
                 lambda state: event if isinstance(state, server.Summing) else None,
-                lease=self._lease,
+                lease=self.lease.held,
             )
         except StaleLeaseError:  # this process was stopped for long
-            await self.let_go()
+            await self.lease.let_go()
 
     async def _computed(self, job: ComputeSum) -> bytes:
         """Remove the masks, also where the store of uploads is away for a moment."""
@@ -928,44 +884,3 @@ class SessionRunner:
             session=self.session_id.hex()[:16],
             **facts,
         )
-
-
-def _missing_in(state: server.ServerState) -> tuple[str, ...]:
-    if isinstance(state, server.AdvertiseKeys):
-        awaited = (state.invited or frozenset()) - state.left_out
-    elif isinstance(state, Rostered) and not isinstance(state, server.Summing):
-        adverts = state.cohort.roster.adverts
-        awaited = frozenset(adverts[index].identity for index in _awaited(state))
-    else:
-        return ()
-    answered = state.session.accepted.get(state.ROUND, ())
-    return tuple(sorted(awaited - frozenset(answered)))
-
-
-def _awaited(state: Rostered) -> Iterable[int]:
-    """Return the indices of those who may answer in the open round."""
-    match state:
-        case server.ShareKeys():
-            return state.expected
-        case server.MaskedInputCollection():
-            return state.sharers
-        case server.ConsistencyCheck() | server.Unmasking():
-            return state.survivors
-    return range(len(state.cohort.roster.adverts))
-
-
-def _expiry_of(state: server.ServerState) -> tuple[ErrorCode, str]:
-    """Return under which code a session that lasts too long is ended (R5-7)."""
-    if isinstance(state, server.AdvertiseKeys):
-        return (
-            ErrorCode.ROSTER_TOO_SMALL,
-            "no roster was fixed in time for the other rounds; another session follows",
-        )
-    return ErrorCode.DEADLINE, "the session has reached its end"
-
-
-def named(identities: Sequence[str]) -> str:
-    """Return names for a log line, the first few and how many more there are."""
-    shown = ", ".join(identities[:NAMED_AT_MOST])
-    more = len(identities) - NAMED_AT_MOST
-    return f"{shown} and {more} more" if more > 0 else shown

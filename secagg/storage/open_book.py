@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -112,7 +113,7 @@ async def open_state(
             made.
     """
     if directory is None:
-        return await open_book(_MEMORY)
+        return await open_book(_MEMORY, thread=_memory_thread())
     made = _made(directory)
     return await open_book(
         store or f"{_SQLITE}{made / BOOK_FILE}",
@@ -120,6 +121,16 @@ async def open_state(
         accept_restored=accept_restored,
         is_shared=is_shared,
     )
+
+
+@cache
+def _memory_thread() -> Executor:
+    """Return the thread of all books in memory.
+
+    None of them waits for a disk, so that hundreds of clients in one process need no
+    thread each.
+    """
+    return ThreadPoolExecutor(1, "secagg-memory-books")
 
 
 def _made(directory: Path) -> Path:

@@ -53,6 +53,9 @@ LOCK_TIMEOUT_SECONDS: Final = 10.0
 # "secA": tells a book from every other database with some version number.
 _APPLICATION_ID: Final = 0x73656341
 _MEMORY: Final = ":memory:"
+# A process may hold a thousand books in memory, most of whose tables stay empty; each
+# table and index has a page at least.
+_MEMORY_PAGE_BYTES: Final = 1024
 
 
 class SQLiteFile:
@@ -166,6 +169,8 @@ class SQLiteFile:
         # is made, and the first write takes the lock of rule 2.
         self._pragma("locking_mode = EXCLUSIVE")
         self._database.text_factory = stored_text
+        if self._name == _MEMORY:
+            self._pragma(f"page_size = {_MEMORY_PAGE_BYTES}")
         # A reader's lock only: nothing of a foreign file may change.
         self._database.execute("BEGIN IMMEDIATE")
         try:

@@ -27,8 +27,9 @@ from typing import Any, Final, Self
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from secagg.disk import disk
 from secagg.durable_files import replace_file
-from secagg.durable_lines import DurableLines, disk
+from secagg.durable_lines import DurableLines
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.transport.certificate_requests import (

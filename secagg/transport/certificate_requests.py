@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from secagg.disk import disk, read_small
 from secagg.durable_files import create_file, replace_file
-from secagg.durable_lines import disk
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.transport.certificates import PublicKey, key_pem, new_key
@@ -30,6 +30,10 @@ FINGERPRINT: Final = "sha256:"
 
 _MAX_REQUEST_BYTES: Final = 64 * 1024
 _RSA_BITS: Final = range(2048, 8193)
+_MAKE_AGAIN: Final = (
+    "Have it made again: `secagg enrol request` on the machine that keeps the key, or "
+    "openssl with a P-256 key."
+)
 
 
 def new_request(directory: Path, name: str, *, entropy: Entropy) -> tuple[Path, str]:
@@ -72,13 +76,14 @@ def read_request(path: Path) -> PublicKey:
         ServiceError: BAD_CERTIFICATE; it cannot be read, its signature does not fit
             the key in it, or TLS cannot use the key.
     """
+    data = read_small(
+        path,
+        most=_MAX_REQUEST_BYTES,
+        code=ErrorCode.BAD_CERTIFICATE,
+        if_large=_MAKE_AGAIN,
+    )
     try:
-        with path.open("rb") as stream:
-            data = stream.read(_MAX_REQUEST_BYTES + 1)
-    except OSError as error:
-        raise _refused(f"cannot read {path}: {error.strerror}") from None
-    try:
-        request = x509.load_pem_x509_csr(data[:_MAX_REQUEST_BYTES])
+        request = x509.load_pem_x509_csr(data)
         public, is_proven = request.public_key(), request.is_signature_valid
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         raise _refused(f"{path} is no request for a certificate in PEM") from None
@@ -113,6 +118,5 @@ def _refused(complaint: str) -> ServiceError:
     return ServiceError(
         complaint,
         code=ErrorCode.BAD_CERTIFICATE,
-        next_step="Have it made again: `secagg enrol request` on the machine that "
-        "keeps the key, or openssl with a P-256 key.",
+        next_step=_MAKE_AGAIN,
     )

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from secagg.disk import disk
 from secagg.durable_files import create_file, replace_file
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy, SystemEntropy
@@ -79,22 +80,11 @@ class IssuedCertificate:
                 cannot be written.
         """
         certificate, key = directory / f"{stem}.pem", directory / f"{stem}.key"
-        try:
+        away = "Choose another directory or name, or move the old key away."
+        with disk(key, if_exists=away):
             directory.mkdir(parents=True, exist_ok=True)
             create_file(key, self.private_key, mode=0o600)
             replace_file(certificate, self.certificate)
-        except FileExistsError:
-            raise ServiceError(
-                f"{key} exists already",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Choose another directory or name, or move the old key away.",
-            ) from None
-        except OSError as error:
-            raise ServiceError(
-                f"cannot write {key} and {certificate.name}: {error.strerror}",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Check the directory, its owner and the free space.",
-            ) from None
         return certificate, key
 
 

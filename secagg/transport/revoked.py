@@ -27,6 +27,7 @@ from typing import Final
 
 from cryptography import x509
 
+from secagg.disk import read_small
 from secagg.errors import ErrorCode, ServiceError
 from secagg.telemetry import (
     REVOKED_REFUSED,
@@ -119,17 +120,14 @@ def read_revoked(path: Path) -> frozenset[CertificateNumber]:
 
 
 def _contents(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise _refused(
-            f"cannot read {path}: {error.strerror}",
-            "Check the path and who may read it; an empty file takes nothing back.",
-        ) from None
-    if len(data) > _MAX_BYTES:
-        raise _refused(f"{path} is larger than {_MAX_BYTES} bytes", _COPY_AGAIN)
-    return data
+    return read_small(
+        path,
+        most=_MAX_BYTES,
+        code=ErrorCode.BAD_CERTIFICATE,
+        if_unreadable="Check the path and who may read it; an empty file takes "
+        "nothing back.",
+        if_large=_COPY_AGAIN,
+    )
 
 
 def _parsed(path: Path, data: bytes) -> frozenset[CertificateNumber]:

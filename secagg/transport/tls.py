@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.types import (
     PrivateKeyTypes,
 )
 
+from secagg.disk import read_small
 from secagg.errors import ErrorCode, ServiceError
 from secagg.telemetry import KEY_FILE_READABLE, TRANSPORT_LOGGER, log_event
 from secagg.transport.identity import RESERVED_SUFFIX, PeerIdentity, Role
@@ -393,20 +394,12 @@ def _warn_if_readable(path: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_PEM_BYTES + 1)
-    except OSError as error:
-        raise _bad(
-            f"cannot read {path}: {error.strerror}",
-            "Check the path and who may read it.",
-        ) from None
-    if len(data) > MAX_PEM_BYTES:
-        raise _bad(
-            f"{path} is larger than {MAX_PEM_BYTES} bytes",
-            "Name a PEM file with a certificate or a key.",
-        )
-    return data
+    return read_small(
+        path,
+        most=MAX_PEM_BYTES,
+        code=ErrorCode.BAD_CERTIFICATE,
+        if_large="Name a PEM file with a certificate or a key.",
+    )
 
 
 def _all_pem(certificates: list[x509.Certificate]) -> bytes:

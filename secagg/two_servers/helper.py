@@ -15,20 +15,19 @@ It never sees the leader's shares, nor a vector.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.messages import Envelope
 from secagg.parameters import MAX_CLIENTS
 from secagg.primitives.canonical import Reader, Writer
-from secagg.primitives.entropy import SEED_SIZE, Entropy, SystemEntropy
+from secagg.primitives.entropy import SEED_SIZE, Entropy
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import NewSession, Record, Role
@@ -42,39 +41,34 @@ from secagg.two_servers.messages import (
     names_of,
     write_names,
 )
+from secagg.two_servers.party import Party
 from secagg.two_servers.refusals import (
     no_such_call,
     no_such_session,
-    no_such_task,
     second_upload,
 )
 from secagg.two_servers.session_log import SessionLog
 from secagg.two_servers.shares import sum_of_seeds
-from secagg.two_servers.terms import check_pair, check_terms
+from secagg.two_servers.terms import check_pair
 from secagg.wire.calls import (
     Blob,
-    BlobChunk,
     FetchChunk,
     GetOffer,
     GetUploadStatus,
-    Reference,
     Request,
     UploadChunk,
     UploadStatus,
     Wait,
-    WatchSession,
 )
 from secagg.wire.limits import SESSION_ID_BYTES
 from secagg.wire.packing import pack
 
 __all__ = ["Helper"]
 
-_Answer = TypeVar("_Answer")
 _Result = TypeVar("_Result")
 
 _SHARE: Final = 1
 _AGREED: Final = 2
-_POLL_SECONDS: Final = 1.0
 # A helper that has lost its book catches up with its leader; a leader that lies does
 # not use up all numbers.
 _MAX_AHEAD: Final = 1 << 20
@@ -112,8 +106,13 @@ class _Session:
     shares: dict[str, HelperShare] = field(default_factory=dict)
     agreed: _Agreed | None = None
 
+    @property
+    def takes_shares(self) -> bool:
+        """Whether no set is agreed on yet."""
+        return self.agreed is None
 
-class Helper:
+
+class Helper(Party[_Session]):
     """The service of the helper; serve it as any other, with `GrpcServer`.
 
     Args:
@@ -143,46 +142,17 @@ class Helper:
         entropy: Entropy | None = None,
         workers: Workers | None = None,
     ) -> None:
-        check_terms(noise.parameters)
-        self._task = task
-        self._noise = noise
-        self._name = name
+        super().__init__(
+            task,
+            noise,
+            name=name,
+            storage=storage,
+            clock=clock,
+            entropy=entropy,
+            workers=workers,
+        )
         self._leader = leader
-        self._storage = storage
-        self._clock = clock or SystemClock()
-        self._entropy = entropy or SystemEntropy()
-        self._workers = workers or Workers()
-        self._turn = asyncio.Lock()
-        self._live: _Session | None = None
         self._in_work: set[asyncio.Future[Any]] = set()
-
-    async def recover(self) -> None:
-        """Load what an earlier process left; call it before the transport opens.
-
-        Raises:
-            ServiceError: STORAGE_FAILED, or STATE_DAMAGED.
-        """
-        book = self._storage.book
-        rows = await book.sessions(role=Role.SERVER, task=self._task)
-        for place, row in enumerate(rows):
-            stored = await book.load(row.key)
-            if stored is None:
-                continue
-            session = self._resumed(stored)
-            if place or stored.restored:
-                await session.log.end(b"")
-            else:
-                self._live = session
-                if session.agreed is not None:
-                    await self._end(session)
-
-    def close(self) -> None:
-        """Release the threads; the storage is the caller's."""
-        self._workers.close()
-
-    async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
-        """See `AggregatorService.answer`."""
-        return cast("_Answer", await self._answer(identity, request))
 
     async def _answer(self, identity: str, request: Request[Any]) -> object:
         is_leader = identity == self._leader
@@ -199,15 +169,9 @@ class Helper:
             case UploadChunk():
                 return await self._whole(self._take_share(identity, request))
             case FetchChunk() if is_leader and request.blob is Blob.SUM:
-                return await self._piece(request)
+                return await self._piece_of_sum(request)
             case _:
                 raise no_such_call(identity, request)
-
-    def watch(
-        self, identity: str, request: WatchSession
-    ) -> AsyncIterator[Envelope | Reference]:
-        """See `AggregatorService.watch`: a helper has no news for anybody."""
-        raise no_such_call(identity, request)
 
     async def _whole(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Finish what was begun, even when its caller hangs up: the book has moved."""
@@ -221,19 +185,11 @@ class Helper:
     async def _offer(
         self, request: GetOffer, *, is_leader: bool
     ) -> SessionDescriptor | Wait:
-        if request.task_id != self._task:
-            raise no_such_task(request.task_id)
+        self._check_task(request)
         if is_leader:
             async with self._turn:
                 await self._open(request.after_session)
-        live = self._live
-        if (
-            live is None
-            or live.agreed is not None
-            or live.offer.session_number <= request.after_session
-        ):
-            return Wait(_POLL_SECONDS)
-        return live.offer
+        return self._offered(request.after_session)
 
     async def _open(self, after_session: int) -> None:
         """Begin a session, unless one waits that the leader has not used."""
@@ -276,6 +232,13 @@ class Helper:
         )
         self._live = _Session(offer, log)
 
+    async def _give_up(self, session: _Session) -> None:
+        await session.log.end(b"")
+
+    async def _go_on(self, session: _Session) -> None:
+        if session.agreed is not None:
+            await self._end(session)
+
     def _resumed(self, stored: StoredSession) -> _Session:
         offer = SessionDescriptor.decode(stored.header)
         session = _Session(offer, SessionLog.resume(self._storage.book, stored))
@@ -285,12 +248,6 @@ class Helper:
             elif record.kind == _AGREED:
                 session.agreed = _Agreed.decode(record.body)
         return session
-
-    def _collecting(self, session_id: bytes) -> _Session:
-        live = self._live
-        if live is None or live.offer.session_id != session_id:
-            raise no_such_session()
-        return live
 
     # --- from clients -----------------------------------------------------------------
 
@@ -429,27 +386,12 @@ class Helper:
         """Return the digest of the list that a session was answered for, if any.
 
         Raises:
-            RemoteProtocolError: The session ended without an answer.
+            ServiceError: UNKNOWN_SESSION; the session ended without an answer.
         """
         live = self._live
         if live is not None and live.offer.session_id == session_id:
             return None if live.agreed is None else live.agreed.digest
-        stored = await self._storage.book.load(session_id.hex())
-        if stored is None or not stored.receipt or stored.task != self._task:
-            raise no_such_session()
-        return stored.receipt
-
-    async def _piece(self, request: FetchChunk) -> BlobChunk:
-        found = await self._workers.run(
-            self._storage.spool.read,
-            request.session_id,
-            SUM,
-            request.offset,
-            request.max_bytes,
-        )
-        if found is None:
-            raise no_such_session()
-        return BlobChunk(*found)
+        return await self._receipt_of(session_id)
 
 
 def _share_status(*, is_here: bool) -> UploadStatus:

@@ -14,11 +14,10 @@ It never sees a seed, nor a vector.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,10 +35,10 @@ from secagg.errors import (
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Upload
 from secagg.primitives.canonical import Reader, Writer
-from secagg.primitives.entropy import SEED_SIZE, Entropy, SystemEntropy
+from secagg.primitives.entropy import SEED_SIZE, Entropy
 from secagg.primitives.modular import add_into, reduce_in_place
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.runtime.clock import Clock, SystemClock, is_set_before
+from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
@@ -54,15 +53,15 @@ from secagg.two_servers.messages import (
     names_of,
     write_names,
 )
+from secagg.two_servers.party import POLL_SECONDS, Party
 from secagg.two_servers.refusals import (
     no_such_call,
     no_such_session,
-    no_such_task,
     second_upload,
 )
 from secagg.two_servers.session_log import SessionLog
 from secagg.two_servers.shares import sum_of_uploads
-from secagg.two_servers.terms import check_pair, check_terms
+from secagg.two_servers.terms import check_pair
 from secagg.wire.calls import (
     Blob,
     BlobChunk,
@@ -70,24 +69,20 @@ from secagg.wire.calls import (
     GetOffer,
     GetUpdate,
     GetUploadStatus,
-    Reference,
     Request,
     UploadChunk,
     UploadStatus,
     Wait,
-    WatchSession,
 )
 from secagg.wire.limits import MAX_DESCRIPTOR_BYTES, SESSION_ID_BYTES
 from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = ["Leader", "SharedSum"]
 
-_Answer = TypeVar("_Answer")
 
 _SHARE: Final = 1
 _CLOSED: Final = 2
 _AGREED: Final = 3
-_POLL_SECONDS: Final = 1.0
 _COUNTER_BYTES: Final = 8
 
 
@@ -178,8 +173,13 @@ class _Session:
     agreed: _Agreed | None = None
     is_full: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def takes_shares(self) -> bool:
+        """Whether the clients are not yet named to the helper."""
+        return self.named is None
 
-class Leader:
+
+class Leader(Party[_Session]):
     """The service of the leader; serve it as any other, with `GrpcServer`.
 
     Args:
@@ -208,45 +208,22 @@ class Leader:
         entropy: Entropy | None = None,
         workers: Workers | None = None,
     ) -> None:
-        check_terms(noise.parameters)
-        self._task = task
-        self._noise = noise
-        self._name = name
+        super().__init__(
+            task,
+            noise,
+            name=name,
+            storage=storage,
+            clock=clock,
+            entropy=entropy,
+            workers=workers,
+        )
         self._helper = helper
-        self._storage = storage
-        self._clock = clock or SystemClock()
-        self._entropy = entropy or SystemEntropy()
-        self._workers = workers or Workers()
         self._slots = UploadSlots()
         self._calls = ClientCalls(
             helper, self._clock, self._entropy, self._workers, watch=False
         )
-        self._turn = asyncio.Lock()
-        self._live: _Session | None = None
         self._is_summing = False
         self._was_interrupted = False
-
-    async def recover(self) -> None:
-        """Load what an earlier process left; call it before the transport opens.
-
-        Raises:
-            ServiceError: STORAGE_FAILED, or STATE_DAMAGED.
-        """
-        book = self._storage.book
-        rows = await book.sessions(role=Role.SERVER, task=self._task)
-        for place, row in enumerate(rows):
-            stored = await book.load(row.key)
-            if stored is None:
-                continue
-            session = self._resumed(stored)
-            if place or stored.restored:
-                await self._abort(session, ErrorCode.RESTORED_STATE, "set back")
-            else:
-                self._live = session
-
-    def close(self) -> None:
-        """Release the threads; storage and connection are the caller's."""
-        self._workers.close()
 
     async def next_sum(self) -> SharedSum:
         """Run one session, or finish one of an earlier process.
@@ -276,14 +253,11 @@ class Leader:
 
     # --- calls ------------------------------------------------------------------------
 
-    async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
-        """See `AggregatorService.answer`."""
-        return cast("_Answer", await self._answer(identity, request))
-
     async def _answer(self, identity: str, request: Request[Any]) -> object:
         match request:
             case GetOffer():
-                return self._offer(request)
+                self._check_task(request)
+                return self._offered(request.after_session)
             case GetUploadStatus():
                 session = self._collecting(request.session_id)
                 if identity in session.uploads:
@@ -297,30 +271,6 @@ class Leader:
                 return await self._piece(identity, request)
             case _:
                 raise no_such_call(identity, request)
-
-    def watch(
-        self, identity: str, request: WatchSession
-    ) -> AsyncIterator[Envelope | Reference]:
-        """See `AggregatorService.watch`: clients of two aggregators poll."""
-        raise no_such_call(identity, request)
-
-    def _offer(self, request: GetOffer) -> SessionDescriptor | Wait:
-        if request.task_id != self._task:
-            raise no_such_task(request.task_id)
-        live = self._live
-        if (
-            live is None
-            or live.named is not None
-            or live.offer.session_number <= request.after_session
-        ):
-            return Wait(_POLL_SECONDS)
-        return live.offer
-
-    def _collecting(self, session_id: bytes) -> _Session:
-        live = self._live
-        if live is None or live.offer.session_id != session_id:
-            raise no_such_session()
-        return live
 
     async def _take(self, identity: str, chunk: UploadChunk) -> UploadStatus:
         session = self._collecting(chunk.session_id)
@@ -346,30 +296,19 @@ class Leader:
     async def _update(self, identity: str, request: GetUpdate) -> Envelope | Wait:
         live = self._live
         if live is not None and live.offer.session_id == request.session_id:
-            return Wait(_POLL_SECONDS)
+            return Wait(POLL_SECONDS)
         ended = await self._ended(request.session_id)
         if identity not in ended.held:
             raise no_such_session()
         return ended.update_for(identity)
 
     async def _piece(self, identity: str, request: FetchChunk) -> BlobChunk:
-        ended = await self._ended(request.session_id)
-        found = await self._workers.run(
-            self._storage.spool.read,
-            request.session_id,
-            SUM,
-            request.offset,
-            request.max_bytes,
-        )
-        if found is None or identity not in ended.held:
+        if identity not in (await self._ended(request.session_id)).held:
             raise no_such_session()
-        return BlobChunk(*found)
+        return await self._piece_of_sum(request)
 
     async def _ended(self, session_id: bytes) -> _Ended:
-        stored = await self._storage.book.load(session_id.hex())
-        if stored is None or not stored.receipt or stored.task != self._task:
-            raise no_such_session()
-        return _Ended.decode(stored.receipt)
+        return _Ended.decode(await self._receipt_of(session_id))
 
     # --- a session --------------------------------------------------------------------
 
@@ -633,6 +572,12 @@ class Leader:
         add_into(total, helped, modulus)
         reduce_in_place(total, modulus)
         return self._noise.add_noise(total, seed=agreed.noise_seed)
+
+    async def _give_up(self, session: _Session) -> None:
+        await self._abort(session, ErrorCode.RESTORED_STATE, "set back")
+
+    async def _go_on(self, session: _Session) -> None:
+        """Leave the session to `next_sum`."""
 
     async def _abort(self, session: _Session, code: ErrorCode, reason: str) -> None:
         await self._close(session, (), Aborted(Fate.LEFT_OUT, code, reason))

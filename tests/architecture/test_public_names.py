@@ -14,6 +14,7 @@ FOREIGN = {
     *(
         "builtins",
         "collections",
+        "concurrent",
         "typing",
         "types",
         "pathlib",

@@ -150,10 +150,22 @@ def test_a_full_session_and_an_uninvited_client_are_refused():
         encryption_key=bytes(range(1, 33)),
     )
     assert refused(session, sent_by("late", late)) is (ErrorCode.ROSTER_TOO_LARGE)
-    session.server_state = server.start(
-        session.descriptor, packed_bytes=28, invited=frozenset({"somebody"})
-    )
-    assert refused(session, sent_by("late", late)) is (ErrorCode.NOT_INVITED)
+    for invited, out, is_welcome in (
+        ({"somebody"}, (), False),
+        ({"somebody", "late"}, (), True),
+        ({"late"}, {"late"}, False),  # PROTOCOL §5.7
+        (None, {"late"}, False),
+    ):
+        session.server_state = server.start(
+            session.descriptor,
+            packed_bytes=28,
+            invited=invited and frozenset(invited),
+            left_out=frozenset(out),
+        )
+        if is_welcome:
+            server.step(session.server_state, sent_by("late", late))
+        else:
+            assert refused(session, sent_by("late", late)) is ErrorCode.NOT_INVITED
 
 
 def contradicting(message):

@@ -1,9 +1,13 @@
-"""A load test in small: an aggregator and a crowd of clients as real processes."""
+"""A load test in small: two aggregators and a crowd of clients as real processes."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+
+import asyncpg
+import pytest
 
 KEYS = {
     "exact",
@@ -15,8 +19,18 @@ KEYS = {
 }
 
 
-def test_the_sum_of_a_crowd_is_exact_and_nothing_is_left_behind(tmp_path):
-    words = ["--clients", "8", "--dimension", "50", "--lost", "0.25"]
+async def empty(url):
+    database = await asyncpg.connect(url)
+    try:
+        await database.execute("DROP SCHEMA IF EXISTS secagg CASCADE")
+    finally:
+        await database.close()
+
+
+def test_the_sum_of_a_crowd_is_exact_and_nothing_is_left_behind(postgres_url, tmp_path):
+    asyncio.run(empty(postgres_url))
+    words = ["--clients=8", "--dimension=50", "--lost=0.25", "--servers=2"]
+    words += ["--store", postgres_url]
     done = subprocess.run(
         [sys.executable, "-m", "secagg", "load", *words, "--round-seconds=2", "--json"],
         cwd=tmp_path,
@@ -35,5 +49,12 @@ def test_the_sum_of_a_crowd_is_exact_and_nothing_is_left_behind(tmp_path):
     assert result["survivors"] == 6
     # A packed sum of 32 bits an entry and what else a session says.
     assert 200 < result["bytes_down_per_client"] < 20_000
-    assert result["server_cpu_seconds"] > 0
+    # Every other client at the second aggregator, whose work is counted with it.
+    for server in result["servers"]:
+        assert server["bytes_up"] == pytest.approx(
+            4 * result["bytes_up_per_client"], 0.3
+        )
+    cpu = [server["cpu_seconds"] for server in result["servers"]]
+    assert result["server_cpu_seconds"] == sum(cpu) > max(cpu) > 0
+    assert result["database_cpu_seconds"] is None  # not a server of its own
     assert not list(tmp_path.iterdir())

@@ -50,7 +50,6 @@ class ShiftCertificate:
         linf_sensitivity: Largest absolute shift S of a coordinate that is covered.
         unit_gdp: Upper bound on every examined increment: a shift by s steps is hidden
             at least as well as by a standard normal shifted by s times this number.
-        central_gdp: Upper bound on the central increment alone, for comparison.
         largest_at: The threshold t ≥ 0 of the largest examined increment.
         last_threshold: The last threshold T that was examined.
         tail: Upper bound on P(|noise| > T − 2S), the clamped mass per coordinate and
@@ -60,7 +59,6 @@ class ShiftCertificate:
     noise_variance: Fraction
     linf_sensitivity: int
     unit_gdp: float
-    central_gdp: float
     largest_at: int
     last_threshold: int
     tail: float
@@ -117,14 +115,13 @@ def certify_unit_shift(
             f"the tail of Skellam noise of variance {noise_variance} beyond {inner} "
             f"was expected below 2^-{_TAIL_BITS}"
         )
-    central, largest_units, largest_at = _largest_increment(
+    largest_units, largest_at = _largest_increment(
         low[: last + 1], high[: last + 1], bits
     )
     return ShiftCertificate(
         noise_variance=noise_variance,
         linf_sensitivity=linf_sensitivity,
         unit_gdp=_float_above(largest_units, bits),
-        central_gdp=_float_above(central, bits),
         largest_at=largest_at,
         last_threshold=last,
         tail=_float_above(tail_units, bits),
@@ -196,24 +193,20 @@ def _ratio_enclosures(
     return found
 
 
-def _largest_increment(
-    low: list[int], high: list[int], bits: int
-) -> tuple[int, int, int]:
-    """Bound the central increment, the largest one, and say where it is."""
+def _largest_increment(low: list[int], high: list[int], bits: int) -> tuple[int, int]:
+    """Bound the largest increment and say where it is."""
     walk = _NormalWalk(bits)
     previous_low = 0
-    central, largest, largest_at = 0, 0, 0
+    largest, largest_at = 0, 0
     for threshold, (tail_low, tail_high) in enumerate(zip(low, high, strict=True)):
         radius = walk.move_to(tail_low, tail_high)
         upper, lower = walk.position + radius, walk.position - radius
         # By symmetry z(−1) = −z(0), so the central increment is twice z(0).
         increment = 2 * upper if threshold == 0 else upper - previous_low
-        if threshold == 0:
-            central = increment
         if increment > largest:
             largest, largest_at = increment, threshold
         previous_low = lower
-    return central, largest, largest_at
+    return largest, largest_at
 
 
 class _NormalWalk:

@@ -1,6 +1,8 @@
 """A client keeps its floors, whoever builds it and whatever carries its calls."""
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -138,6 +140,23 @@ async def test_a_task_with_five_times_the_accepted_epsilon_is_refused(aggregator
             await one.contribute(np.ones(DIMENSION))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
     assert set(connection.asked) == {GetOffer}  # no key was made
+
+
+async def test_clients_of_one_process_can_share_their_threads(aggregator):
+    used = set()
+
+    def vector(_):
+        used.add(threading.current_thread())
+        return np.ones(DIMENSION)
+
+    with ThreadPoolExecutor(1) as pool:
+        async with Serving(aggregator, noised()):
+            given = [
+                contribute(aggregator, each, vector, threads=pool) for each in NAMES
+            ]
+            await asyncio.gather(*given)
+        # Nobody has closed it, and all have worked on it.
+        assert used == {pool.submit(threading.current_thread).result()}
 
 
 async def test_a_session_beyond_the_budget_is_refused_before_a_key_is_made(aggregator):

@@ -133,7 +133,7 @@ def test_a_request_of_another_key_is_not_renewed(directory, tmp_path, issuer_dir
     with refused(ErrorCode.BAD_SIGNATURE, "not signed"):
         renew_request(other, now=NOW)
     (directory / REQUEST).write_bytes(bytes(5000))
-    with refused(ErrorCode.BAD_CREDENTIAL, "more than 4096 bytes"):
+    with refused(ErrorCode.BAD_CREDENTIAL, "larger than 4096 bytes"):
         renew_request(directory, now=NOW)
 
 

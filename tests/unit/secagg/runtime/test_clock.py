@@ -70,6 +70,32 @@ def test_cancelling_the_caller_cancels_the_work():
     assert ended == [True]
 
 
+def test_a_caller_who_is_cancelled_twice_leaves_no_work_behind():
+    ended = []
+
+    async def work(clock):
+        try:
+            await clock.sleep_until(clock.now() + 100)
+        except asyncio.CancelledError:
+            ended.append(True)
+            raise
+
+    async def main(clock):
+        task = asyncio.ensure_future(
+            finish_before(clock, clock.now() + 50, work(clock))
+        )
+        await clock.sleep_until(clock.now() + 1)
+        task.cancel()
+        await asyncio.sleep(0)  # it cleans up
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)  # one turn of the loop for what it has cancelled
+        assert ended == [True]
+
+    manual_clock.run(main)
+
+
 def test_a_flag_is_waited_for_until_the_deadline():
     async def main(clock):
         flag = asyncio.Event()

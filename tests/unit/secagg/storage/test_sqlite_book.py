@@ -18,7 +18,7 @@ from secagg.storage import sqlite_file
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.change import Change, Committed, NewSession, Record, Resealed, Role
 from secagg.storage.charges import Charge
-from secagg.storage.open_book import open_book
+from secagg.storage.open_book import open_book, open_state
 from secagg.storage.stored import Retention, SessionState, Task, TaskState
 from secagg.testing import manual_clock
 from secagg.testing.manual_clock import InlineExecutor
@@ -104,7 +104,7 @@ async def test_a_change_is_durable_before_the_book_is_closed(path, tmp_path):
 WRITER = """
 import asyncio, sys
 from secagg.storage.change import Change, NewSession, Record, Role
-from secagg.storage.open_book import open_book
+from secagg.storage.open_book import open_book, open_state
 
 async def main(url):
     book = await open_book(url)
@@ -295,6 +295,24 @@ async def test_a_commit_that_the_thread_never_began_is_said(path):
     busy.result()
     with pytest.raises(ServiceError, match="is not known"):
         await waiting
+
+
+async def test_books_in_memory_share_a_thread_and_nothing_else():
+    first, second = [await open_state(None) for _ in range(2)]
+    assert first._thread is second._thread
+    await begin(first)
+    assert await second.load("a") is None
+    await first.close()
+    assert (await begin(second)).sequence == 0
+    pages = await second._read(
+        lambda database: (
+            database.execute("PRAGMA page_count").fetchone()[0]
+            * database.execute("PRAGMA page_size").fetchone()[0]
+        )
+    )
+    # A thousand of them fit into a process.
+    assert pages < 50_000
+    await second.close()
 
 
 def test_a_book_works_without_a_thread_where_time_stands_still():

@@ -25,7 +25,13 @@ from secagg.messages import (
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.transcript import decode_set
 from secagg.profiles import Profile
-from secagg.protocol import checks, client, client_rounds, ring_safety
+from secagg.protocol import (
+    checks,
+    client,
+    client_endings,
+    client_rounds,
+    ring_safety,
+)
 from secagg.protocol.client_states import Failed, Masked, Shared, Signed
 from secagg.protocol.outputs import Finish, Send, Step
 from secagg.protocol.refund import Charge
@@ -67,7 +73,7 @@ def refund_by_code(patch):
         charge = Charge.GIVEN_BACK if code in aborted else Charge.KEPT
         return Step(Failed(code, reason, charge), (Finish(code, reason),))
 
-    patch.setattr(client_rounds, "leave", leave)
+    patch.setattr(client_endings, "leave", leave)
 
 
 # --- shares -------------------------------------------------------------------------
@@ -176,7 +182,9 @@ def whoever_got_garbage_leaves(patch):
     def open_bundles(state, event, policy):
         step = row.handler(state, event, policy)
         if step.outputs:  # complaints
-            return client_rounds.leave(state, ErrorCode.BAD_SHARE_CIPHERTEXT, "garbage")
+            return client_endings.leave(
+                state, ErrorCode.BAD_SHARE_CIPHERTEXT, "garbage"
+            )
         return step
 
     leaving = client.Edge(open_bundles, row.may_enter)

@@ -1,0 +1,187 @@
+"""What leader and helper have in common: one task, and one session of it at a time.
+
+Rule 1: after a restart the newest session goes on. Others, and all that were put back
+        from a backup, are given up: nobody knows what was said in them.
+Rule 2: an offer is shown as long as its session takes shares.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+from secagg.descriptor import SessionDescriptor
+from secagg.distributed_dp import AggregatorNoise
+from secagg.messages import Envelope
+from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.workers import Workers
+from secagg.server.storage import ServerStorage
+from secagg.storage.change import Role
+from secagg.storage.spool import SUM
+from secagg.storage.stored import StoredSession
+from secagg.two_servers.refusals import no_such_call, no_such_session, no_such_task
+from secagg.two_servers.terms import check_terms
+from secagg.wire.calls import (
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    Reference,
+    Request,
+    Wait,
+    WatchSession,
+)
+
+__all__ = ["POLL_SECONDS", "Party"]
+
+POLL_SECONDS: Final = 1.0
+"""After so long whoever was told to wait asks again."""
+
+_Answer = TypeVar("_Answer")
+
+
+class _LiveSession(Protocol):
+    """What a party knows of the session that is not over."""
+
+    offer: SessionDescriptor
+
+    @property
+    def takes_shares(self) -> bool: ...
+
+
+_Session = TypeVar("_Session", bound=_LiveSession)
+
+
+class Party(ABC, Generic[_Session]):
+    """One of two aggregators: the service of one task.
+
+    Args:
+        task: Name of the task.
+        noise: The task, with the noise of one aggregator.
+        name: The party's own name, as its certificate has it.
+        storage: Book and spool; nobody else writes to them.
+        clock: Time; the machine's by default.
+        entropy: Source of nonces and seeds; the system's by default.
+        workers: Run what blocks; some threads by default.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the task is none between two.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a deployer decides
+        self,
+        task: str,
+        noise: AggregatorNoise,
+        *,
+        name: str,
+        storage: ServerStorage,
+        clock: Clock | None,
+        entropy: Entropy | None,
+        workers: Workers | None,
+    ) -> None:
+        check_terms(noise.parameters)
+        self._task = task
+        self._noise = noise
+        self._name = name
+        self._storage = storage
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._workers = workers or Workers()
+        self._turn = asyncio.Lock()
+        self._live: _Session | None = None
+
+    async def recover(self) -> None:
+        """Load what an earlier process left; call it before the transport opens.
+
+        Raises:
+            ServiceError: STORAGE_FAILED, or STATE_DAMAGED.
+        """
+        book = self._storage.book
+        rows = await book.sessions(role=Role.SERVER, task=self._task)
+        for place, row in enumerate(rows):
+            stored = await book.load(row.key)
+            if stored is None:
+                continue
+            session = self._resumed(stored)
+            if place or stored.restored:
+                await self._give_up(session)
+            else:
+                self._live = session
+                await self._go_on(session)
+
+    def close(self) -> None:
+        """Release the threads; what was handed in is the caller's."""
+        self._workers.close()
+
+    async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
+        """See `AggregatorService.answer`."""
+        return cast("_Answer", await self._answer(identity, request))
+
+    def watch(
+        self, identity: str, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
+        """See `AggregatorService.watch`: between two aggregators everybody polls."""
+        raise no_such_call(identity, request)
+
+    @abstractmethod
+    async def _answer(self, identity: str, request: Request[Any]) -> object:
+        """Answer a call."""
+
+    @abstractmethod
+    def _resumed(self, stored: StoredSession) -> _Session:
+        """Return a session as the book has it."""
+
+    @abstractmethod
+    async def _give_up(self, session: _Session) -> None:
+        """End a session that nobody can go on with."""
+
+    @abstractmethod
+    async def _go_on(self, session: _Session) -> None:
+        """Take a session up where an earlier process has left it."""
+
+    # --- what both answer alike -------------------------------------------------------
+
+    def _check_task(self, request: GetOffer) -> None:
+        if request.task_id != self._task:
+            raise no_such_task(request.task_id)
+
+    def _offered(self, after_session: int) -> SessionDescriptor | Wait:
+        """Return the offer of the session that takes shares, if it is a later one."""
+        live = self._live
+        if (
+            live is None
+            or not live.takes_shares
+            or live.offer.session_number <= after_session
+        ):
+            return Wait(POLL_SECONDS)
+        return live.offer
+
+    def _collecting(self, session_id: bytes) -> _Session:
+        live = self._live
+        if live is None or live.offer.session_id != session_id:
+            raise no_such_session()
+        return live
+
+    async def _receipt_of(self, session_id: bytes) -> bytes:
+        """Return what a session has left that ended with something to say.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION; it is not over, ended without an answer, or
+                never was.
+        """
+        stored = await self._storage.book.load(session_id.hex())
+        if stored is None or not stored.receipt or stored.task != self._task:
+            raise no_such_session()
+        return stored.receipt
+
+    async def _piece_of_sum(self, request: FetchChunk) -> BlobChunk:
+        found = await self._workers.run(
+            self._storage.spool.read,
+            request.session_id,
+            SUM,
+            request.offset,
+            request.max_bytes,
+        )
+        if found is None:
+            raise no_such_session()
+        return BlobChunk(*found)
