@@ -28,6 +28,7 @@ _PREFIX: Final = "hypothetical-"
 # A table has a cell for each integer of its window, each coordinate cell and each
 # contour cell. One release needs eight tables of 380 contour cells, a curve of many
 # releases 66 tables of 140, so small that a cell takes five times as long.
+_CURVE: Final = "mixture-pld"
 _CONTOUR_CELLS: Final = {"mixture-contour": 8 * 380.0, "mixture-pld": 5 * 66 * 140.0}
 # Where one coordinate may hold the whole norm, its phase turns as fast as the integrand
 # falls, and the series along the contour have eight times the blocks.
@@ -36,6 +37,10 @@ _CELLS_PER_FOLD: Final = {"mixture-contour": 40.0, "mixture-pld": 24.0}
 _STEEPEST: Final = {"mixture-contour": 2.0, "mixture-pld": 9.0}  # in √(v/C)
 _STEEP_FROM: Final = float(1 << 14)
 _STEEP_UP_TO: Final = float(1 << 14)
+# Steps so many, or an epsilon so small, that one release is next to nothing: a curve
+# reaches its depth on six times the contours.
+_FAINT_FROM: Final = float(1 << 25)  # variance over squared norm
+_FAINT: Final = 6.0
 _CELLS_PER_WIDE_FOLD: Final = 16.0  # where windows are wide, cells are, too
 _WIDE_FROM: Final = float(1 << 18)
 _DEVIATIONS: Final = 14.0
@@ -113,4 +118,6 @@ def accounting_cost(event: NoiseEvent, accountant: str) -> float:
         * math.sqrt(variance / norm)
     )
     blocks = 1.0 + _BLOCKS * largest * largest / norm
-    return window * cells * blocks * _CONTOUR_CELLS[name]
+    faint = name == _CURVE and variance > _FAINT_FROM * norm
+    contours = _CONTOUR_CELLS[name] * (_FAINT if faint else 1.0)
+    return window * cells * blocks * contours
