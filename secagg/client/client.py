@@ -172,8 +172,9 @@ class Client:
             says, and nobody is told the coin who could have spared the making.
         on_progress: Told what the client is doing; called on the event loop, must not
             block.
-        threads: Where vectors are made and masked, closed by whoever made it.  Clients
-            of one process may share one; by default each has up to four threads.
+        threads: Where vectors are made and masked; one thread is enough.  Whoever made
+            it closes it, and may give it to all clients of a process, which then take
+            turns; by default each client has up to four threads of its own.
 
     Raises:
         LocalProtocolError: Arguments that do not belong together, or no floors.

@@ -109,7 +109,7 @@ class PostgresBook(ReadingBook):
 
     async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
         """Return what a writer does not know of a session."""
-        return await self._look(
+        return await self._read(
             lambda database: postgres_queries.missed(
                 database,
                 key,

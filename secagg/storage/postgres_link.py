@@ -166,6 +166,7 @@ class PostgresLink:
                     OSError,
                     TimeoutError,
                     asyncpg.InterfaceError,
+                    asyncpg.InternalClientError,
                     asyncpg.PostgresConnectionError,
                     asyncio.CancelledError,
                 ):
@@ -415,7 +416,12 @@ def explained_failures() -> Iterator[None]:
         state = error.sqlstate or ""
         step = _NEXT_STEPS.get(state) or _NEXT_STEPS.get(state[:2], _CHECK_SERVER)
         raise _refused(f"{told} ({state})", step) from None
-    except (asyncpg.InterfaceError, TimeoutError, OSError) as error:
+    except (
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,  # an answer that came when none was awaited
+        TimeoutError,
+        OSError,
+    ) as error:
         told = getattr(error, "strerror", None) or type(error).__name__
         raise _refused(told, _CHECK_SERVER) from None
 

@@ -1,6 +1,7 @@
 """A book in one SQLite file or in memory: the default of every deployment.
 
-Rule 1: one thread does everything that blocks, so that the event loop never does.
+Rule 1: one thread does everything that blocks, so that the event loop never does.  A
+        book in memory waits for no disk and needs none.
 Rule 2: changes that arrive while one commit runs are written in one transaction, across
         sessions: a thousand adverts cost a few writes, not a thousand.
 Rule 3: each of them has a savepoint of its own.  A refused one takes no other with it,
@@ -24,6 +25,7 @@ from secagg.profiles import Trust
 from secagg.storage import sqlite_changes, sqlite_queries
 from secagg.storage.change import Behind, Change, Ended, Lease
 from secagg.storage.charges import Settlement
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.leases import Leases
 from secagg.storage.reading_book import ReadingBook
 from secagg.storage.rollback_mark import RollbackMark
@@ -80,7 +82,11 @@ class SQLiteBook(ReadingBook):
         thread: Executor | None,
     ) -> "SQLiteBook":
         """Open a book; see `secagg.storage.open_book`."""
-        worker = thread or ThreadPoolExecutor(1, "secagg-book")
+        worker = thread or (
+            InlineExecutor()  # hundreds of clients of one process need no thread each
+            if path is None
+            else ThreadPoolExecutor(1, "secagg-book")
+        )
         make = partial(
             SQLiteFile,
             path,

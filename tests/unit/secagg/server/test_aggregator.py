@@ -38,13 +38,13 @@ from secagg.server.task import TaskDefinition
 from secagg.server.task_gate import TaskGate
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import Retention
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.inline_book import inline_book
-from secagg.testing.manual_clock import InlineExecutor
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,

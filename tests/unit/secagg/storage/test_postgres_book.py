@@ -134,6 +134,27 @@ async def test_a_connection_that_fails_under_a_call_is_not_used_again(empty):
     await book.close()
 
 
+async def test_a_connection_that_has_lost_its_place_is_not_used_again(
+    empty, monkeypatch
+):
+    """As when the server ends a transaction in which nothing has come for seconds."""
+    book = await open_book(empty)
+    at = await begin(book)
+    connection = book._link._connection
+
+    async def confused(*_, **__):
+        raise asyncpg.InternalClientError("cannot switch to state 15")
+
+    monkeypatch.setattr(asyncpg.Connection, "fetchrow", confused)
+    with pytest.raises(ServiceError, match="InternalClientError") as caught:
+        await append(book, at, record(1))
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    monkeypatch.undo()
+    assert connection.is_closed()
+    assert isinstance(await append(book, at, record(1)), Committed)
+    await book.close()
+
+
 async def test_whoever_lost_the_book_to_another_does_not_write(empty, monkeypatch):
     zombie = await open_book(empty)
     at = await begin(zombie)
@@ -528,6 +549,25 @@ async def test_the_others_hear_of_a_round_at_once(shared, monkeypatch):
         await append(one, at, key=f"k{number}", **change)
         await waiting
     await heard.aclose()
+
+
+async def test_a_replica_that_is_behind_asks_once_what_it_has_missed(shared):
+    """Nearly every message is taken by one that is: each statement is paid for."""
+    one, two = await shared("one"), await shared("two")
+    at = await begin(one)
+    known = await append(one, at, record(1))
+    said = []
+    at = await append(two, at, record(2))  # and what types the columns have
+    known = await append(one, known, record(2), record(3))
+    two._link._connection.add_query_logger(lambda each: said.append(each.query))
+    behind = await append(two, at, record(4))
+    assert (behind.records, behind.chain) == ((record(2), record(3)), known.chain)
+    assert len(said) == 2  # what it wanted to write, and what it missed
+    assert isinstance(await append(two, behind, record(4)), Committed)
+    assert len(said) == 3
+    # Whose own history is another one reads all of this one, of one moment.
+    whole = await append(two, Committed(1, bytes(16), None), record(5))
+    assert (len(whole.records), whole.whole) == (4, True)
 
 
 async def test_replicas_are_listed_with_their_silence(shared):
