@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos fail-over wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -86,6 +86,10 @@ models: build/models-venv/bin/python  ## prove inequalities (z3) and set agreeme
 mutants: $(STAMP_DEV) ## which checks no test would miss, into docs/mutants.md; an hour
 	$(BIN)/python tests/mutation/run.py
 
+.PHONY: less-noise
+less-noise: $(STAMP_DEV) ## which test notices 3 % less noise, into docs/less-noise.md; minutes
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/mutation/less_noise.py --page
+
 engines: $(STAMP_DEV) ## masks removed by threads, processes, Dask and Ray
 	$(VENV)/bin/python -m pip install -q 'ray>=2.40'
 	SECAGG_ENGINES="threads processes dask ray" RAY_ENABLE_UV_RUN_RUNTIME_ENV=0 \
@@ -128,6 +132,9 @@ simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=.
 chaos: $(STAMP_DEV)   ## real processes, killed and cut off: make chaos SERVERS=... SUMS=... BLOWS=...
 	$(BIN)/python tests/chaos/run.py --servers $(or $(SERVERS),1) --sums $(or $(SUMS),10) --blows $(or $(BLOWS),40) \
 	  --seed $(or $(SEED),$(shell date +%s)) $(ARGUMENTS)
+
+fail-over: $(STAMP_DEV) ## a real PostgreSQL restarted, then its standby promoted: make fail-over SERVERS=... AWAY=...
+	$(BIN)/python tests/chaos/fail_over.py --servers $(or $(SERVERS),2) --away $(or $(AWAY),30)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,6 +12,9 @@ from secagg.run_folder import settings_head
 
 __all__ = ["LoadPlan", "write_server_settings"]
 
+# One client in so many may fail beside those that vanish: a fault is then a figure of
+# the result, and not the end of the session.
+_FAULTS_PER_CLIENTS: Final = 100
 # A waiting cohort reopens its round, so that no machine is too slow to gather it.
 _JOIN_SECONDS: Final = 600
 
@@ -136,7 +139,7 @@ def write_server_settings(
                 profile=planned.profile.label,
                 dimension=planned.dimension,
                 clients=planned.clients,
-                survivors=planned.survivors,
+                survivors=planned.survivors - planned.clients // _FAULTS_PER_CLIENTS,
                 degree=planned.degree,
                 acknowledgement=NO_NOISE_ACKNOWLEDGEMENT,
                 join_seconds=_JOIN_SECONDS,

@@ -16,9 +16,7 @@ It opens no socket and reads no settings.
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
@@ -40,10 +38,12 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.workers import Workers
 from secagg.server.attendance import Attendance
+from secagg.server.bell import Bell
 from secagg.server.durable_state import came_too_late, say_refused
 from secagg.server.ended_session import EndedSession
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
+from secagg.server.places import Places
 from secagg.server.progress import LiveSession, ProgressFeed, SessionProgress
 from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
@@ -51,10 +51,11 @@ from secagg.server.refusals import RefusalCounts
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.shared_look import SharedLook
+from secagg.server.sharing import refuse_other_names
 from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
 from secagg.server.task_run import TaskRun
 from secagg.server.upload_desk import UploadSlots
-from secagg.storage.book import Book
+from secagg.storage.book import AWAY_SECONDS, Book, BookAwayError
 from secagg.storage.spool import PAYLOAD, SUM, Spool
 from secagg.storage.stored import Replica
 from secagg.wire.calls import (
@@ -86,11 +87,19 @@ __all__ = ["Aggregator"]
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _Answer = TypeVar("_Answer")
+_MILLISECONDS: Final = 1000
 
 # How often an aggregator says that it is there, where others share its book.
 BEAT_SECONDS: Final = 5.0
 # How long a client waits that asks for a task which nobody here has heard of.
 HEARING_SECONDS: Final = 2.0
+
+# Questions for a session that wait here are looked at again this often, for what nobody
+# has rung for, as that somebody is invited now.  Not with every change of a book that
+# is shared: whoever runs the task rings for a session that another one has opened.
+HELD_LOOK_SECONDS: Final = 5.0
+# Whoever has waited as long as it wanted may ask again at once.
+AGAIN_SECONDS: Final = 0.05
 
 # What lies in the spool; all else is part of a session's state.
 _SPOOLED: Final[Mapping[Blob, str]] = {
@@ -133,10 +142,11 @@ class Aggregator:
         meter: Meter | None = None,
         replica: Replica | None = None,
     ) -> None:
-        self._replica = replica or Replica("alone", "", "")
+        self._replica = replace(replica or Replica("alone", "", ""), aggregator=name)
         self._following: tuple[asyncio.Task[None], ...] = ()
         self._on_change: Callable[[], Awaitable[None]] | None = None
         self._task_look = SharedLook(self._look_at_tasks, clock or SystemClock())
+        self._waiting_for_book = SharedLook(self._wait_for_book, clock or SystemClock())
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
         self._feed = ProgressFeed()
@@ -165,8 +175,9 @@ class Aggregator:
         self._runs: dict[str, TaskRun] = {}
         self._finished_tasks: set[str] = set()
         self._interrupted_tasks: set[str] = set()
-        self._watches: Counter[str] = Counter()
-        self._open_watches = 0
+        self._watches = Places(self._limits.watches_per_identity, self._limits.watches)
+        self._held = Places(self._limits.held_per_identity, self._limits.held)
+        self._offers = Bell(self._context.clock)
         self._refusals = RefusalCounts(self._context.clock)
         self._stopping = asyncio.Event()
         self._attendance = Attendance(self._context.clock, self._limits)
@@ -174,7 +185,7 @@ class Aggregator:
         self._answers: Mapping[
             type[Request[Any]], Callable[[str, Any], Awaitable[object]]
         ] = {
-            GetOffer: self._offer,
+            GetOffer: self._offer_in_time,
             AdvertiseKeys: self._take,
             ChooseEdges: self._take,
             ShareKeys: self._take,
@@ -209,8 +220,10 @@ class Aggregator:
             meter.add(metrics.REFUSALS, code=error.code.name)
             raise
         finally:
-            lasted = self._context.clock.now() - began
-            meter.observe(metrics.CALL_SECONDS, lasted, method=method)
+            # A question that waits says nothing of how fast answers are.
+            if not (isinstance(request, GetOffer) and request.wait_ms):
+                lasted = self._context.clock.now() - began
+                meter.observe(metrics.CALL_SECONDS, lasted, method=method)
 
     async def _answered(self, identity: str, request: Request[Any]) -> object:
         answer = self._answers[type(request)]
@@ -242,7 +255,14 @@ class Aggregator:
         self._check_caller(identity)
         request.check()
         session = await self._sessions.look_for(request.session_id)
-        with self._watch_slot(identity):
+        if not self._watches.is_free_for(identity):
+            raise ServiceError(
+                "too many streams are open",
+                code=ErrorCode.OVERLOADED,
+                next_step="Close other streams, or poll.",
+                retry_after_seconds=self._limits.poll_seconds,
+            )
+        with self._watches.taken_by(identity):
             if isinstance(session, SessionRunner):
                 async for update in session.watch(identity, request.after):
                     if isinstance(update, Wait):
@@ -255,6 +275,27 @@ class Aggregator:
                 update_of_ended = session.update_for(identity, request.after)
                 if update_of_ended is not None:
                     yield update_of_ended
+
+    async def _offer_in_time(
+        self, identity: str, request: GetOffer
+    ) -> SessionDescriptor | Wait:
+        """Answer a question for a session, when there is one or its time is up."""
+        clock = self._context.clock
+        ends = clock.now() + request.wait_ms / _MILLISECONDS - HELD_LOOK_SECONDS
+        ringing = self._offers.listen()
+        answer = await self._offer(identity, request)
+        if (
+            not isinstance(answer, Wait)
+            or clock.now() > ends
+            or not self._held.is_free_for(identity)
+        ):
+            return answer
+        with self._held.taken_by(identity):
+            while isinstance(answer, Wait) and clock.now() <= ends:
+                await self._offers.heard(ringing, HELD_LOOK_SECONDS)
+                ringing = self._offers.listen()
+                answer = await self._offer(identity, request)
+        return Wait(AGAIN_SECONDS) if isinstance(answer, Wait) else answer
 
     async def _offer(
         self, identity: str, request: GetOffer
@@ -391,9 +432,11 @@ class Aggregator:
         Live sessions answer their clients at once and go on with `run_task`.
 
         Raises:
-            ServiceError: STORAGE_FAILED.
+            ServiceError: STORAGE_FAILED.  BAD_SETTINGS where others share the book and
+                serve under another name.
         """
         book = self._context.book
+        refuse_other_names(self._replica, await book.replicas())
         # First of all, so that time without anybody counts for no deadline.
         await book.beat(self._replica)
         await self._sessions.recover()
@@ -466,6 +509,7 @@ class Aggregator:
                 waiting for clients, else TASK_OVER.
             SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
+                A book that is away is waited for.
         """
         task.parameters.validate(demanded_bits=server_demand)
         if task.task_id in self._runs:
@@ -475,6 +519,8 @@ class Aggregator:
             self._sessions,
             self._context,
             stopping=self._stopping,
+            wait_for_book=self.wait_for_book,
+            offering=self._offers.ring,
             next_payload=next_payload,
             on_sum=on_sum,
         )
@@ -492,6 +538,7 @@ class Aggregator:
         finally:
             del self._runs[task.task_id]
             afterwards.add(task.task_id)
+            self._offers.ring()
         return receipts
 
     async def end_task(self, task_id: str, reason: str) -> None:
@@ -529,6 +576,7 @@ class Aggregator:
         """Offer sessions of a task again; nothing happens if it does not run."""
         if task_id in self._runs:
             self._runs[task_id].task.gate.resume()
+            self._offers.ring()
 
     def hold_task(self, task_id: str) -> None:
         """Tell clients of a task that does not run here, and may again, to come back.
@@ -566,6 +614,7 @@ class Aggregator:
     def drain(self) -> None:
         """Offer no further sessions; those that run go on."""
         self._stopping.set()
+        self._offers.ring()
         for run in self._runs.values():
             run.task.gate.wake()
 
@@ -598,9 +647,35 @@ class Aggregator:
                 min(deadline, max(quiet_at, now + self._limits.quiet_seconds))
             )
 
+    async def wait_for_book(self) -> None:
+        """Wait until the book can be written, which may take minutes.
+
+        Raises:
+            ServiceError: It has come back otherwise than it went.
+        """
+        await self._waiting_for_book.take()
+
+    async def _wait_for_book(self) -> None:
+        clock = self._context.clock
+        began = clock.now()
+        while True:
+            try:
+                await self._context.book.touch()
+            except BookAwayError:
+                await clock.sleep_until(clock.now() + AWAY_SECONDS)
+            else:
+                telemetry.log_event(
+                    _LOG,
+                    logging.WARNING,
+                    telemetry.BOOK_IS_BACK,
+                    seconds=round(clock.now() - began, 1),
+                )
+                return
+
     async def close(self) -> None:
         """Release threads and end progress streams; sessions resume after a restart."""
         self._stopping.set()
+        self._offers.ring()
         for following in self._following:
             following.cancel()
         if self._following:
@@ -625,29 +700,6 @@ class Aggregator:
         if isinstance(session, SessionRunner):
             return session
         raise came_too_late(identity)
-
-    @contextmanager
-    def _watch_slot(self, identity: str) -> Iterator[None]:
-        limits = self._limits
-        if (
-            self._watches[identity] >= limits.watches_per_identity
-            or self._open_watches >= limits.watches
-        ):
-            raise ServiceError(
-                "too many streams are open",
-                code=ErrorCode.OVERLOADED,
-                next_step="Close other streams, or poll.",
-                retry_after_seconds=limits.poll_seconds,
-            )
-        self._watches[identity] += 1
-        self._open_watches += 1
-        try:
-            yield
-        finally:
-            self._open_watches -= 1
-            self._watches[identity] -= 1
-            if not self._watches[identity]:
-                del self._watches[identity]
 
 
 def _as_answer(update: Envelope) -> Envelope | Reference:

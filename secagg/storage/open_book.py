@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import cache
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
 
@@ -44,8 +43,8 @@ async def open_book(  # noqa: PLR0913 - every part can be exchanged
         entropy: Names a new book; the operating system's by default.
         now: The book's clock, in Unix seconds; by default the machine's, and with
             PostgreSQL the database's.
-        thread: Runs everything in SQLite that blocks, one call after the other; one
-            thread is made here when left out.
+        thread: Runs everything in SQLite that blocks, one call after the other; when
+            left out one thread is made here, and none for memory, where nothing blocks.
         is_shared: Others that say the same may use the book at the same time.
 
     Raises:
@@ -113,7 +112,7 @@ async def open_state(
             made.
     """
     if directory is None:
-        return await open_book(_MEMORY, thread=_memory_thread())
+        return await open_book(_MEMORY)
     made = _made(directory)
     return await open_book(
         store or f"{_SQLITE}{made / BOOK_FILE}",
@@ -121,16 +120,6 @@ async def open_state(
         accept_restored=accept_restored,
         is_shared=is_shared,
     )
-
-
-@cache
-def _memory_thread() -> Executor:
-    """Return the thread of all books in memory.
-
-    None of them waits for a disk, so that hundreds of clients in one process need no
-    thread each.
-    """
-    return ThreadPoolExecutor(1, "secagg-memory-books")
 
 
 def _made(directory: Path) -> Path:

@@ -44,7 +44,6 @@ from secagg.storage.postgres_queries import (
     read_charges,
     read_revocations,
     session_at,
-    snapshot,
     why_not,
 )
 from secagg.storage.postgres_sharing import (
@@ -143,10 +142,9 @@ async def apply_change(
                 written = await _apply(database, change, instant)
     except asyncpg.UniqueViolationError:
         raise await _second(database, change) from None
-    if written is not None:
-        return written
-    async with snapshot(database):
+    if written is None:
         return Written(await why_not(database, change, instant=instant), None)
+    return written
 
 
 def _is_plain(change: Change) -> bool:

@@ -32,6 +32,8 @@ from secagg.storage.session_columns import (
 )
 from secagg.storage.stored import (
     Finding,
+    Replica,
+    ReplicaRow,
     SessionRow,
     SessionState,
     StoredSession,
@@ -48,6 +50,7 @@ __all__ = [
     "find_faults",
     "held_lease",
     "lease_words",
+    "list_replicas",
     "list_sessions",
     "load_session",
     "missed",
@@ -112,18 +115,18 @@ async def load_session(
     return await _stored(database, session, after=after, instant=now)
 
 
-async def missed(
+async def missed(  # noqa: PLR0913 - as `Book.missed`, and whose clock
     database: Database,
     key: str,
     *,
     expect: int,
     previous: bytes,
+    restored: bool,
     instant: int | None,
 ) -> Behind | Ended:
-    """See `Book.missed`; inside a snapshot."""
-    return await why_not(
-        database, Change(key=key, expect=expect, previous=previous), instant=instant
-    )
+    """See `Book.missed`."""
+    nothing = Change(key=key, expect=expect, previous=previous, restored=restored)
+    return await why_not(database, nothing, instant=instant)
 
 
 async def _stored(
@@ -175,10 +178,13 @@ async def _chain_at(
 async def why_not(
     database: Database, change: Change, *, instant: int | None
 ) -> Behind | Ended:
-    """Say why a change of a session was not applied; inside a snapshot.
+    """Say why a change of a session was not applied.
+
+    It is what a replica asks for nearly every message while others take some, too: one
+    statement, which sees one moment.
 
     Args:
-        database: The book's.
+        database: The book's; no transaction is under way.
         change: The change.
         instant: A test's clock in milliseconds, or None for the database's.
 
@@ -189,29 +195,37 @@ async def why_not(
             know.
         ServiceError: STORAGE_FAILED; there is no such session.
     """
-    session = await session_at(database, change.key)
-    if session is None:
+    rows = await database.fetch(
+        _MISSED, instant, change.key, change.expect, *lease_words(change.lease)
+    )
+    if not rows:
         raise unknown_session(change.key)
+    session = SessionColumns(*rows[0][:_WIDTH])
+    timeline, now, is_held, chain, first = rows[0][_WIDTH : _WIDTH + 5]
     if session.receipt is not None:
         return Ended(session.receipt)
-    row = await database.fetchrow(f"SELECT {TIMELINE}")
-    if row is None or session.timeline != row[0]:
+    if session.timeline != timeline or (session.restored and not change.restored):
         raise TimelineError(change.key)
-    if session.restored and not change.restored:
-        raise TimelineError(change.key)
-    if change.lease is not None:
-        held = await database.fetchrow(
-            f"SELECT 1 WHERE {held_lease(2)}", instant, *lease_words(change.lease)
-        )
-        if held is None:
-            raise StaleLeaseError(change.lease)
-    instant = await read_instant(database, instant)
+    if change.lease is not None and not is_held:
+        raise StaleLeaseError(change.lease)
     if (session.sequence, session.chain) == (change.expect, change.previous):
-        return behind(session, (), whole=False, instant=instant)  # it is not due
+        return behind(session, (), whole=False, instant=now)  # it is not due
     # The count alone would not do: another history may be as long.
-    whole = await _chain_at(database, session, change.expect) != change.previous
-    missed = await _records(database, session, after=0 if whole else change.expect)
-    return behind(session, missed, whole=whole, instant=instant)
+    if chain != change.previous:
+        return await _all_of_it(database, change.key, instant=now)
+    records = [] if first is None else [tuple(row[_WIDTH + 4 :]) for row in rows]
+    missed = verified_records(session, records, after=change.expect, chain=chain)
+    return behind(session, missed, whole=False, instant=now)
+
+
+async def _all_of_it(database: Database, key: str, *, instant: int) -> Behind:
+    """Return the whole history of a session, for whom it shares none with."""
+    async with snapshot(database):
+        session = await session_at(database, key)
+        if session is None:
+            raise unknown_session(key)
+        records = await _records(database, session, after=0)
+    return behind(session, records, whole=True, instant=instant)
 
 
 def held_lease(first: int) -> str:
@@ -231,6 +245,19 @@ def held_lease(first: int) -> str:
 def lease_words(lease: Lease | None) -> tuple[str | None, str | None, int | None]:
     """Return the arguments of `held_lease`."""
     return (None,) * 3 if lease is None else (lease.name, lease.holder, lease.token)
+
+
+_WIDTH: Final = len(fields(SessionColumns))
+_MISSED: Final = f"""
+SELECT {", ".join(f"s.{field.name}" for field in fields(SessionColumns))},
+    {TIMELINE}, {INSTANT}, {held_lease(4)},
+    CASE WHEN $3::bigint = 0 THEN s.start ELSE
+        (SELECT chain FROM record WHERE session = s.position AND sequence = $3 - 1) END,
+    r.sequence, r.kind, r.sender, r.chain, r.body
+FROM session AS s LEFT JOIN record AS r
+    ON r.session = s.position AND r.sequence >= $3 AND s.receipt IS NULL
+WHERE s.key = $2 ORDER BY r.sequence
+"""  # noqa: S608 - our own words
 
 
 async def list_sessions(  # noqa: PLR0913 - one argument per condition
@@ -291,6 +318,25 @@ async def read_tasks(database: Database) -> tuple[TaskRow, ...]:
             )
             for task_id, state, settings, plan, reason, version in rows
         ]
+    )
+
+
+async def list_replicas(
+    database: Database, *, instant: int | None
+) -> tuple[ReplicaRow, ...]:
+    """See `Book.replicas`."""
+    rows = await database.fetch(
+        f"SELECT name, address, version, aggregator, started, {INSTANT} - seen "  # noqa: S608 - our own words
+        "FROM replica ORDER BY started, name",
+        instant,
+    )
+    return tuple(
+        ReplicaRow(
+            Replica(name, address, version, aggregator),
+            started / MILLISECONDS,
+            max(0.0, silent / MILLISECONDS),
+        )
+        for name, address, version, aggregator, started, silent in rows
     )
 
 

@@ -1,6 +1,7 @@
 """A book in one SQLite file or in memory: the default of every deployment.
 
-Rule 1: one thread does everything that blocks, so that the event loop never does.
+Rule 1: one thread does everything that blocks, so that the event loop never does.  A
+        book in memory waits for no disk and needs none.
 Rule 2: changes that arrive while one commit runs are written in one transaction, across
         sessions: a thousand adverts cost a few writes, not a thousand.
 Rule 3: each of them has a savepoint of its own.  A refused one takes no other with it,
@@ -24,6 +25,7 @@ from secagg.profiles import Trust
 from secagg.storage import sqlite_changes, sqlite_queries
 from secagg.storage.change import Behind, Change, Ended, Lease
 from secagg.storage.charges import Settlement
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.leases import Leases
 from secagg.storage.reading_book import ReadingBook
 from secagg.storage.rollback_mark import RollbackMark
@@ -33,7 +35,6 @@ from secagg.storage.sqlite_file import SQLiteFile
 from secagg.storage.stored import (
     Purged,
     Replica,
-    ReplicaRow,
     Retention,
     Task,
 )
@@ -80,7 +81,11 @@ class SQLiteBook(ReadingBook):
         thread: Executor | None,
     ) -> "SQLiteBook":
         """Open a book; see `secagg.storage.open_book`."""
-        worker = thread or ThreadPoolExecutor(1, "secagg-book")
+        worker = thread or (
+            InlineExecutor()  # hundreds of clients of one process need no thread each
+            if path is None
+            else ThreadPoolExecutor(1, "secagg-book")
+        )
         make = partial(
             SQLiteFile,
             path,
@@ -122,7 +127,14 @@ class SQLiteBook(ReadingBook):
         """Return the book's time: this machine's."""
         return self._now()
 
-    async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
+    async def missed(
+        self,
+        key: str,
+        *,
+        expect: int,
+        previous: bytes,
+        restored: bool = False,  # noqa: ARG002 - a file does not fail over
+    ) -> Behind | Ended:
         """Return what a writer does not know of a session."""
         return await self._read(
             lambda database: sqlite_changes.missed(
@@ -169,10 +181,6 @@ class SQLiteBook(ReadingBook):
 
     async def beat(self, replica: Replica) -> None:
         """Do nothing: there is nobody to tell."""
-
-    async def replicas(self) -> tuple[ReplicaRow, ...]:
-        """Return nobody."""
-        return ()
 
     async def settle(self, settlement: Settlement) -> None:
         """Settle the charge of a session that has ended without an answer."""

@@ -44,6 +44,7 @@ from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.book import Book
 from secagg.storage.charges import ChargeState
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import Spool, UploadSpool
 from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer
 from secagg.testing.crash_points import (
@@ -57,7 +58,7 @@ from secagg.testing.crash_points import (
 from secagg.testing.inline_book import inline_book
 from secagg.testing.knowledge import check
 from secagg.testing.lossy_connection import Fault, LossyConnection
-from secagg.testing.manual_clock import InlineExecutor, ManualClock, inline_engine
+from secagg.testing.manual_clock import ManualClock, inline_engine
 from secagg.testing.observed_connection import (
     CorruptEntropy,
     ObservedConnection,

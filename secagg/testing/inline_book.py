@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from secagg.primitives.entropy import SystemEntropy
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.rollback_mark import RollbackMark
 from secagg.storage.sqlite_book import SQLiteBook
 from secagg.storage.sqlite_file import SQLiteFile
-from secagg.testing.manual_clock import InlineExecutor
 
 __all__ = ["ask", "inline_book"]
 

@@ -13,15 +13,14 @@ import asyncio
 import heapq
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Executor, Future
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar
 
 from secagg.engine import Engine, Pool
+from secagg.storage.inline_executor import InlineExecutor
 
 __all__ = [
     "STARTED_AT",
     "DeadlockError",
-    "InlineExecutor",
     "ManualClock",
     "inline_engine",
     "run",
@@ -31,7 +30,6 @@ __all__ = [
 STARTED_AT: Final = 1_800_000_000.0
 
 _Result = TypeVar("_Result")
-_Parameters = ParamSpec("_Parameters")
 
 
 class DeadlockError(Exception):
@@ -90,25 +88,6 @@ class ManualClock:
             _, _, woken = heapq.heappop(self._sleepers)
             if not woken.done():
                 woken.set_result(None)
-
-
-class InlineExecutor(Executor):
-    """Runs every call at once, in the caller's thread."""
-
-    def submit(
-        self,
-        fn: Callable[_Parameters, _Result],
-        /,
-        *args: _Parameters.args,
-        **kwargs: _Parameters.kwargs,
-    ) -> Future[_Result]:
-        """Run the call and return its finished future."""
-        future: Future[_Result] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - belongs to the caller
-            future.set_exception(error)
-        return future
 
 
 def inline_engine(parts: int) -> Engine:

@@ -16,6 +16,7 @@ from secagg.server.mask_executor import MaskExecutor
 from secagg.server.task import SessionSum, TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.book import Book
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.stored import Replica
 from secagg.testing.crash_points import (
     CrashingBook,
@@ -25,7 +26,7 @@ from secagg.testing.crash_points import (
 )
 from secagg.testing.deployment import RESTART_SECONDS, TASK_ID, Deployment, entropy_of
 from secagg.testing.lossy_connection import LossyConnection
-from secagg.testing.manual_clock import InlineExecutor, inline_engine
+from secagg.testing.manual_clock import inline_engine
 from secagg.testing.shared_book import SharedBook
 from secagg.transport.in_memory import InMemoryConnection
 

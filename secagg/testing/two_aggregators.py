@@ -15,9 +15,10 @@ from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.book import Book
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
 from secagg.testing.inline_book import inline_book
-from secagg.testing.manual_clock import InlineExecutor, ManualClock
+from secagg.testing.manual_clock import ManualClock
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.two_servers import (
     Helper,

@@ -17,13 +17,13 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Role
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import RESTART_SECONDS, Deployment
 from secagg.testing.inline_book import ask, inline_book
-from secagg.testing.manual_clock import InlineExecutor
 
 CLIENTS = 4
 VICTIM = 2

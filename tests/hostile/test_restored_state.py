@@ -17,6 +17,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.journal import decode_ending, decode_offer
 from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import SessionState
@@ -25,7 +26,6 @@ from secagg.testing.cohorts import parameters_for, signing_parameters_for
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
 from secagg.testing.inline_book import ask, inline_book
-from secagg.testing.manual_clock import InlineExecutor
 from secagg.wire.calls import GetUpdate
 
 CLIENTS = 3

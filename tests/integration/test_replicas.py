@@ -23,6 +23,7 @@ from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.book import Book
 from secagg.storage.change import Role
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite_book import SQLiteBook
 from secagg.storage.stored import SessionState
@@ -31,7 +32,6 @@ from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import entropy_of
 from secagg.testing.inline_book import ask, inline_book
-from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.replicas import Replicas
 from secagg.testing.shared_book import SharedBook
 

@@ -19,6 +19,7 @@ from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.journal import decode_offer, decode_server_event
 from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import SessionState
@@ -28,7 +29,6 @@ from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
 from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.lossy_connection import Fault
-from secagg.testing.manual_clock import InlineExecutor
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,

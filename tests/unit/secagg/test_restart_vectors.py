@@ -11,9 +11,9 @@ from secagg.errors import RemoteProtocolError, SecAggError
 from secagg.messages import KINDS, Aborted
 from secagg.primitives.entropy import SystemEntropy
 from secagg.runtime.workers import Workers
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.testing.cohorts import LENIENT_POLICY
 from secagg.testing.inline_book import inline_book
-from secagg.testing.manual_clock import InlineExecutor
 from secagg.v1 import errors_pb2
 from secagg.wire.errors import decode_error
 

@@ -16,9 +16,9 @@ from secagg.messages import Delivery, Envelope, Quorum, Roster, Round, Survivors
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.held_executor import HeldExecutor
-from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk, GetUpdate, Wait

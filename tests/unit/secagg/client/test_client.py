@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from secagg.client.client import Client
+from secagg.client.runner import ClientRunner
 from secagg.client.taken_part import TakenPart
 from secagg.distributed_dp import NoisedTask, plan, task
 from secagg.errors import (
@@ -17,6 +18,7 @@ from secagg.errors import (
     LocalProtocolError,
     RemoteProtocolError,
     ServiceError,
+    SessionAbortedError,
 )
 from secagg.parameters import ProtocolParameters
 from secagg.policy import (
@@ -372,6 +374,20 @@ async def test_a_client_whose_calls_get_nowhere_says_so():
     nowhere = LossyConnection("alice", lambda: None, lambda *_: None)
     async with Client(nowhere, task="t", floors=floors(), wait_seconds=0.0) as one:
         with pytest.raises(Exception, match="gave up after 0 seconds") as caught:
+            await one.contribute(np.ones(DIMENSION))
+    assert caught.value.code is ErrorCode.UNREACHABLE
+
+
+async def test_a_client_without_end_of_patience_says_so_of_its_session(monkeypatch):
+    async def passed_unheard(*_):
+        raise SessionAbortedError("too late", code=ErrorCode.DEADLINE)
+
+    monkeypatch.setattr(ClientRunner, "run_session", passed_unheard)
+    nowhere = LossyConnection("alice", lambda: None, lambda *_: None)
+    async with Client(
+        nowhere, task="t", floors=floors(), wait_seconds=None, attempts=1
+    ) as one:
+        with pytest.raises(ServiceError, match="as long as its session") as caught:
             await one.contribute(np.ones(DIMENSION))
     assert caught.value.code is ErrorCode.UNREACHABLE
 

@@ -13,12 +13,12 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer, parameters_for
 from secagg.testing.deployment import TASK_ID, one_hot_input
 from secagg.testing.inline_book import inline_book
-from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_entropy import RecordingEntropy, ScriptedEntropy
 from secagg.transport.in_memory import InMemoryConnection
 

@@ -22,9 +22,9 @@ from secagg.simulation import identity_of
 from secagg.simulation.driver import OFFERED_AT, InProcessSession, accepting
 from secagg.simulation.enrolled import membership_of
 from secagg.storage.change import Role
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.testing.cohorts import parameters_for, sparse_parameters_for
 from secagg.testing.inline_book import inline_book
-from secagg.testing.manual_clock import InlineExecutor
 
 CLIENTS = 6
 LIMIT = 3

@@ -29,6 +29,7 @@ from secagg.runtime.clock import finish_before
 from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
 from secagg.storage.change import Role
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer, parameters_for
@@ -37,7 +38,6 @@ from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.lying_connection import LyingConnection, instead
-from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import (

@@ -19,13 +19,13 @@ from secagg.protocol.noise_terms import noise_secrets
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import Deployment
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lying_connection import LyingConnection
-from secagg.testing.manual_clock import InlineExecutor
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import UploadChunk
 

@@ -22,8 +22,8 @@ from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.clock import finish_before
 from secagg.runtime.workers import Workers
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.testing import manual_clock
-from secagg.testing.manual_clock import InlineExecutor
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.transport.tls import TLSFiles

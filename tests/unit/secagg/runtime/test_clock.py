@@ -3,8 +3,9 @@ import asyncio
 import pytest
 
 from secagg.runtime.clock import SystemClock, finish_before, is_set_before
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.testing import manual_clock
-from secagg.testing.manual_clock import DeadlockError, InlineExecutor, ManualClock
+from secagg.testing.manual_clock import DeadlockError, ManualClock
 
 
 def test_work_that_ends_in_time_returns_its_result():

@@ -13,10 +13,10 @@ from secagg.runtime.workers import Workers
 from secagg.server.durable_state import DurableState, Position
 from secagg.simulation import InProcessSession, identity_of
 from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.inline_book import inline_book
-from secagg.testing.manual_clock import InlineExecutor
 
 CLIENTS = 3
 

@@ -12,8 +12,9 @@ from secagg.protocol.masking import removal_masks
 from secagg.runtime.workers import Workers
 from secagg.server.mask_executor import MaskExecutor, check_packed_vector
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
-from secagg.testing.manual_clock import InlineExecutor, inline_engine
+from secagg.testing.manual_clock import inline_engine
 from secagg.testing.summing import expected_sum, spool_uploads, summing_session
 from secagg.wire.packing import pack, unpack
 

@@ -10,7 +10,7 @@ import pytest
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.server.server import Server
 from secagg.storage import postgres_link
-from secagg.storage.book import StateDamagedError, TimelineError
+from secagg.storage.book import BookAwayError, StateDamagedError, TimelineError
 from secagg.storage.book_reader import NoBookError, looking
 from secagg.storage.change import (
     Behind,
@@ -88,7 +88,7 @@ async def test_five_processes_that_start_together_migrate_once(empty):
         await book.close()
 
     await asyncio.gather(*(visit() for _ in range(5)))
-    assert await sql(empty, "SELECT number FROM secagg.migration") == [(1,), (2,)]
+    assert await sql(empty, "SELECT number FROM secagg.migration") == [(1,), (2,), (3,)]
     assert await sql(empty, "SELECT count(*) FROM secagg.book") == [(1,)]
 
 
@@ -113,6 +113,29 @@ async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
     await book.close()
 
 
+async def test_a_database_that_is_away_is_not_dialled_by_everybody(empty, monkeypatch):
+    book = await open_book(empty)
+    await begin(book)
+    attempts = []
+
+    async def refused(*_, **__):
+        attempts.append(1)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    await cut_off(empty, book)
+    with monkeypatch.context() as away:
+        away.setattr(postgres_link.asyncpg, "connect", refused)
+        for _ in range(5):
+            with pytest.raises(BookAwayError, match="refused") as caught:
+                await book.load("a")
+            assert caught.value.code is ErrorCode.STORAGE_FAILED
+            assert caught.value.retry_after_seconds
+        assert len(attempts) == 1
+    monkeypatch.setattr(book._link, "_next_attempt", 0.0)
+    assert (await book.load("a")).sequence == 0
+    await book.close()
+
+
 async def test_a_connection_that_fails_under_a_call_is_not_used_again(empty):
     book = await open_book(empty)
     at = await begin(book)
@@ -130,6 +153,27 @@ async def test_a_connection_that_fails_under_a_call_is_not_used_again(empty):
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     await held.rollback()
     await blocker.close()
+    assert isinstance(await append(book, at, record(1)), Committed)
+    await book.close()
+
+
+async def test_a_connection_that_has_lost_its_place_is_not_used_again(
+    empty, monkeypatch
+):
+    """As when the server ends a transaction in which nothing has come for seconds."""
+    book = await open_book(empty)
+    at = await begin(book)
+    connection = book._link._connection
+
+    async def confused(*_, **__):
+        raise asyncpg.InternalClientError("cannot switch to state 15")
+
+    monkeypatch.setattr(asyncpg.Connection, "fetchrow", confused)
+    with pytest.raises(ServiceError, match="InternalClientError") as caught:
+        await append(book, at, record(1))
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    monkeypatch.undo()
+    assert connection.is_closed()
     assert isinstance(await append(book, at, record(1)), Committed)
     await book.close()
 
@@ -214,7 +258,7 @@ async def test_a_session_of_an_older_timeline_is_not_continued(empty):
     with pytest.raises(TimelineError) as caught:
         await append(book, at, record(1))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
-    assert "Restart this aggregator" in caught.value.next_step
+    assert "inputs count as summed" in caught.value.next_step
     assert isinstance(await append(book, other, record(1), key="b"), Committed)
     await book.close()
     # The successor knows that it must end it, and can.
@@ -429,7 +473,7 @@ async def shared(empty, tmp_path):
 
 
 def replica(name):
-    return Replica(name, "127.0.0.1:1", "1.0")
+    return Replica(name, "127.0.0.1:1", "1.0", "agg")
 
 
 async def test_who_does_not_share_is_kept_out_and_keeps_out(empty, shared, monkeypatch):
@@ -530,6 +574,25 @@ async def test_the_others_hear_of_a_round_at_once(shared, monkeypatch):
     await heard.aclose()
 
 
+async def test_a_replica_that_is_behind_asks_once_what_it_has_missed(shared):
+    """Nearly every message is taken by one that is: each statement is paid for."""
+    one, two = await shared("one"), await shared("two")
+    at = await begin(one)
+    known = await append(one, at, record(1))
+    said = []
+    at = await append(two, at, record(2))  # and what types the columns have
+    known = await append(one, known, record(2), record(3))
+    two._link._connection.add_query_logger(lambda each: said.append(each.query))
+    behind = await append(two, at, record(4))
+    assert (behind.records, behind.chain) == ((record(2), record(3)), known.chain)
+    assert len(said) == 2  # what it wanted to write, and what it missed
+    assert isinstance(await append(two, behind, record(4)), Committed)
+    assert len(said) == 3
+    # Whose own history is another one reads all of this one, of one moment.
+    whole = await append(two, Committed(1, bytes(16), None), record(5))
+    assert (len(whole.records), whole.whole) == (4, True)
+
+
 async def test_replicas_are_listed_with_their_silence(shared):
     clock = Clock()
     one = await shared("one", now=clock)
@@ -537,9 +600,9 @@ async def test_replicas_are_listed_with_their_silence(shared):
     clock.seconds += 5
     await one.beat(replica("two"))
     listed = await one.replicas()
-    assert [(row.replica.name, row.silent_seconds) for row in listed] == [
-        ("one", 5.0),
-        ("two", 0.0),
+    assert [(row.replica, row.silent_seconds) for row in listed] == [
+        (replica("one"), 5.0),
+        (replica("two"), 0.0),
     ]
 
 
@@ -557,4 +620,9 @@ async def test_nobody_writes_to_a_session_that_was_put_back_without_knowing_it(
     assert (await two.load("a")).restored
     with pytest.raises(TimelineError):
         await append(one, at, record(1))
+    known = {"expect": at.sequence, "previous": at.chain}
+    with pytest.raises(TimelineError):
+        await one.missed("a", **known)
+    # Whoever knows it may look, and write.
+    assert (await two.missed("a", **known, restored=True)).records == ()
     assert isinstance(await append(two, at, record(1), restored=True), Committed)

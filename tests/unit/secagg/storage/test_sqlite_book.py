@@ -18,10 +18,10 @@ from secagg.storage import sqlite_file
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.change import Change, Committed, NewSession, Record, Resealed, Role
 from secagg.storage.charges import Charge
+from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.open_book import open_book, open_state
 from secagg.storage.stored import Retention, SessionState, Task, TaskState
 from secagg.testing import manual_clock
-from secagg.testing.manual_clock import InlineExecutor
 
 SECRET = b"\xa5secret seed\x5a" * 3
 
@@ -297,14 +297,12 @@ async def test_a_commit_that_the_thread_never_began_is_said(path):
         await waiting
 
 
-async def test_books_in_memory_share_a_thread_and_nothing_else():
-    first, second = [await open_state(None) for _ in range(2)]
-    assert first._thread is second._thread
-    await begin(first)
-    assert await second.load("a") is None
-    await first.close()
-    assert (await begin(second)).sequence == 0
-    pages = await second._read(
+async def test_a_book_in_memory_takes_no_thread_and_little_memory():
+    before = threading.active_count()
+    book = await open_state(None)
+    assert (await begin(book)).sequence == 0
+    assert threading.active_count() == before
+    pages = await book._read(
         lambda database: (
             database.execute("PRAGMA page_count").fetchone()[0]
             * database.execute("PRAGMA page_size").fetchone()[0]
@@ -312,7 +310,7 @@ async def test_books_in_memory_share_a_thread_and_nothing_else():
     )
     # A thousand of them fit into a process.
     assert pages < 50_000
-    await second.close()
+    await book.close()
 
 
 def test_a_book_works_without_a_thread_where_time_stands_still():
