@@ -578,7 +578,9 @@ class _Way:
         expected = Expected(
             identity.identity.trust_domain, self._settings.client.aggregator
         )
-        peer = await meet(self._to, identity, expected, SystemClock())
+        peer = await meet(
+            self._to, identity, expected, SystemClock(), as_ourselves=True
+        )
         return f"{peer.uri}, and it accepts this client's certificate"
 
     async def asks(self) -> str | _Warning:

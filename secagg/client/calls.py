@@ -6,7 +6,6 @@ Rule 2: whatever the server says about sizes is checked against what the session
         allows before it is believed.
 """
 
-import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
-    SecAggError,
     ServiceError,
     SessionAbortedError,
 )
@@ -39,7 +37,11 @@ from secagg.wire.calls import (
     Wait,
     WatchSession,
 )
-from secagg.wire.limits import MAX_CHUNK_BYTES
+from secagg.wire.limits import (
+    LEAST_QUIET_SECONDS,
+    MAX_CHUNK_BYTES,
+    MAX_QUIET_SECONDS,
+)
 
 __all__ = ["PATIENT_TELL_SECONDS", "TELL_SECONDS", "ClientCalls", "repeated"]
 
@@ -53,17 +55,6 @@ RETRYABLE: Final = frozenset(
 )
 # A link that corrupts every upload will not get better.
 MAX_UPLOAD_RESTARTS: Final = 5
-# A stream whose other end vanished without a word looks like one that is quiet.  After
-# a part of the time that is left the aggregator is asked what there is: in a round of s
-# seconds after s/3 and a little, so that there is time for its message.  And as the
-# others may end a long round early, after no more than a part of the round that
-# follows: what a dead stream did not say still has to be answered in that one.  Less
-# than the first of these only costs the server, more than the last one gains nothing.
-# Whoever is told at once that there is nothing yet goes on waiting on the same stream,
-# unless the next round is so short that this would leave no time to answer.
-WATCH_SECONDS: Final = (20.0, 240.0)
-WATCH_PARTS: Final = 6
-ANSWER_PARTS: Final = 3
 # Whoever looks at a client that gets nowhere is told this often; of one that waits for
 # ever, a log of a night stays readable.
 TELL_SECONDS: Final = 5.0
@@ -79,42 +70,30 @@ class _OpenStream:
     Attributes:
         session_id: The session that it is about.
         after: The round that its last update has opened.
-        updates: What it gives.
-        coming: Its next update, once somebody has asked for it.
+        said: What it gives.
+        quiet_seconds: How long it may say nothing from now on.
     """
 
     session_id: bytes
     after: Round
-    updates: AsyncIterator[Envelope | Reference]
-    coming: "asyncio.Task[Envelope | Reference | None] | None" = None
+    said: AsyncIterator[Envelope | Reference | Wait]
+    quiet_seconds: float = LEAST_QUIET_SECONDS
 
-    async def next_update(self) -> Envelope | Reference | None:
-        """Wait for its next update; None at its end.
-
-        Who is cancelled leaves the stream as it is: the next one waits for the same.
-        """
-        if self.coming is None:
-            self.coming = asyncio.create_task(_next_of(self.updates))
-        update = await asyncio.shield(self.coming)
-        self.coming = None
-        return update
+    async def next(self) -> Envelope | Reference | Wait | None:
+        """Wait for what it says next; None at its end."""
+        answer = await anext(self.said, None)
+        if isinstance(answer, Wait):
+            told = answer.retry_after_seconds
+            self.quiet_seconds = max(LEAST_QUIET_SECONDS, min(told, MAX_QUIET_SECONDS))
+        elif answer is not None:
+            self.after, self.quiet_seconds = answer.kind.ROUND, LEAST_QUIET_SECONDS
+        return answer
 
     async def close(self) -> None:
         """Give it up."""
-        if self.coming is not None:
-            self.coming.cancel()
-            await asyncio.wait({self.coming})
-            if not self.coming.cancelled():
-                self.coming.exception()  # nobody wants to know it any more
-        close = getattr(self.updates, "aclose", None)
+        close = getattr(self.said, "aclose", None)
         if close is not None:
             await close()
-
-
-async def _next_of(
-    updates: AsyncIterator[Envelope | Reference],
-) -> Envelope | Reference | None:
-    return await anext(updates, None)
 
 
 class ClientCalls:
@@ -153,7 +132,6 @@ class ClientCalls:
         self._on_unreachable = on_unreachable
         self._tell_seconds = tell_seconds
         self._open_stream: _OpenStream | None = None
-        self._has_tried_again = False
         self._told = float("-inf")
         self.has_been_answered = False
         self.failure: ServiceError | None = None
@@ -182,7 +160,6 @@ class ClientCalls:
                 if error.code not in RETRYABLE:
                     raise
                 reason = str(error)
-                self._has_tried_again = True
                 self._tell(error)
                 await self._sleep(
                     backoff.next_wait(error.retry_after_seconds), deadline, reason
@@ -211,7 +188,6 @@ class ClientCalls:
         session_id: bytes,
         *,
         after: Round,
-        answer_seconds: float,
         deadline: float,
         on_wait: Callable[[Wait], float],
     ) -> Envelope:
@@ -223,8 +199,6 @@ class ClientCalls:
         Args:
             session_id: The session.
             after: The round that the client is in.
-            answer_seconds: How long the round that the message opens lasts at most;
-                infinite if nothing is said in it.
             deadline: Until when to try.
             on_wait: Told of every answer that there is nothing yet; returns the
                 deadline from then on.
@@ -236,25 +210,19 @@ class ClientCalls:
             SessionAbortedError: DEADLINE.
         """
         pace = Backoff(self._entropy)
-        # In AdvertiseKeys people wait for people: who is there is asked before the
-        # stream, which says nothing until the round is closed.
-        is_streaming = self._watch and after is not Round.ADVERTISE_KEYS
         while True:
-            quiet = min(
-                (deadline - self._clock.now()) / WATCH_PARTS,
-                answer_seconds / ANSWER_PARTS,
-            )
-            answer = await self._ask(
-                session_id, after, deadline, quiet=quiet if is_streaming else None
-            )
-            is_streaming = self._watch
+            answer = await self._streamed(session_id, after, deadline)
+            is_polled = answer is None
+            if answer is None:
+                answer = await self.send(GetUpdate(session_id, after), deadline)
             if isinstance(answer, Wait):
                 deadline = on_wait(answer)
-                await self._sleep(
-                    pace.poll_wait(answer.retry_after_seconds),
-                    deadline,
-                    "the round was not closed",
-                )
+                if is_polled:
+                    await self._sleep(
+                        pace.poll_wait(answer.retry_after_seconds),
+                        deadline,
+                        "the round was not closed",
+                    )
                 continue
             if isinstance(answer, Envelope):
                 return answer
@@ -269,43 +237,15 @@ class ClientCalls:
             )
             return Envelope(answer.kind, data)
 
-    async def _ask(
-        self, session_id: bytes, after: Round, deadline: float, *, quiet: float | None
-    ) -> Envelope | Reference | Wait:
-        """Ask what there is; first wait on the stream, about `quiet` seconds."""
-        if quiet is not None:
-            least, most = WATCH_SECONDS
-            patience = min(max(least, quiet), most)
-            try:
-                streamed = await finish_before(
-                    self._clock,
-                    min(deadline, self._clock.now() + patience),
-                    self._first_streamed(session_id, after),
-                )
-            except TimeoutError:
-                streamed = None
-            except ServiceError as error:
-                if error.code not in RETRYABLE:
-                    raise
-                streamed = None
-            if streamed is not None:
-                return streamed
-            if quiet < least:
-                await self.hang_up()
-        self._has_tried_again = False
-        answer = await self.send(GetUpdate(session_id, after), deadline)
-        if self._has_tried_again or not isinstance(answer, Wait):
-            # The stream has said nothing of either.
-            await self.hang_up()
-        return answer
+    async def _streamed(
+        self, session_id: bytes, after: Round, deadline: float
+    ) -> Envelope | Reference | Wait | None:
+        """Return what the stream says next; None if there is none that says anything.
 
-    async def _first_streamed(
-        self, session_id: bytes, after: Round
-    ) -> Envelope | Reference | None:
-        """Return the next update of the stream; one stream serves a whole session.
-
-        Whoever has no patience left leaves the stream open.
+        One stream serves a whole session.
         """
+        if not self._watch:
+            return None
         stream = self._open_stream
         # What opens a round may bear the name of one that the profile leaves out.
         if (
@@ -314,18 +254,26 @@ class ClientCalls:
             or not stream.after <= after
         ):
             await self.hang_up()
-            updates = self._connection.watch(WatchSession(session_id, after))
-            stream = self._open_stream = _OpenStream(session_id, after, updates)
+            said = self._connection.watch(WatchSession(session_id, after))
+            stream = self._open_stream = _OpenStream(session_id, after, said)
+        silent_at = self._clock.now() + stream.quiet_seconds
+        answer = None
         try:
-            update = await stream.next_update()
-        except SecAggError:
-            await self.hang_up()
-            raise
-        if update is None or update.kind.ROUND is Round.FINISHED:
-            await self.hang_up()
-        else:
-            stream.after = update.kind.ROUND
-        return update
+            answer = await finish_before(
+                self._clock, min(deadline, silent_at), stream.next()
+            )
+        except TimeoutError:
+            pass
+        except ServiceError as error:
+            if error.code not in RETRYABLE:
+                raise
+        finally:
+            is_last = isinstance(answer, Envelope | Reference) and (
+                answer.kind.ROUND is Round.FINISHED
+            )
+            if answer is None or is_last:
+                await self.hang_up()
+        return answer
 
     async def hang_up(self) -> None:
         """Close the stream that is open; whoever leaves a session calls it."""

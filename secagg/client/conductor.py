@@ -14,7 +14,6 @@ Rule 4: where a secret coin decides whether an input counts, and making one may 
         One that is ready too late does not leave at all.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
@@ -48,7 +47,6 @@ from secagg.messages import (
     Shares,
     is_neighbourhood,
 )
-from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import BadVectorError
 from secagg.primitives.roster_set import RosterSet
 from secagg.profiles import RoundDeadlines
@@ -58,7 +56,7 @@ from secagg.protocol.masking import mask_input
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput, Finish, MaskAndUpload, Send
 from secagg.protocol.ring_safety import is_worst_case_safe
-from secagg.protocol.rounds import ROUNDS, rounds_of
+from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
 from secagg.wire.calls import Blob, GetUploadStatus, Wait, carrier_of
@@ -250,9 +248,6 @@ class Conductor:
             update = await self._parts.calls.next_update(
                 session.session_id,
                 after=session.round,
-                answer_seconds=_answer_seconds(
-                    session.round, session.descriptor.parameters
-                ),
                 deadline=self._deadline,
                 on_wait=self._wait_on,
             )
@@ -520,12 +515,3 @@ def _patience(entered: Round, deadlines: RoundDeadlines) -> int:
         # Removing the masks takes about as long as making them.
         seconds += ROUNDS[Round.MASKED_INPUT_COLLECTION].seconds(deadlines)
     return seconds
-
-
-def _answer_seconds(entered: Round, parameters: ProtocolParameters) -> float:
-    """Return how long the next round stays open; infinite if nothing is sent in it."""
-    later = (each for each in rounds_of(parameters.profile) if each > entered)
-    following = next(later, None)
-    if following is None:
-        return math.inf
-    return ROUNDS[following].seconds(parameters.deadlines)

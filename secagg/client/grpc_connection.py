@@ -35,6 +35,7 @@ from secagg.wire.calls import (
     GetOffer,
     Reference,
     Request,
+    Wait,
     WatchSession,
 )
 
@@ -173,10 +174,13 @@ class GrpcConnection:
             raise await self._error(error) from None
         except grpc.aio.UsageError:
             raise self._closed() from None
+        self._channel.note_answered()
         self.traffic[row.name].bytes_received += len(data)
         return cast("_Answer", row.decode(data))
 
-    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """See `AggregatorConnection.watch`.
 
         A stream that ends by its own deadline is opened again from the last update.
@@ -197,8 +201,9 @@ class GrpcConnection:
                 )
                 async for data in call:
                     self.traffic[row.name].bytes_received += len(data)
-                    update: Envelope | Reference = row.decode(data)
-                    after = update.kind.ROUND
+                    update: Envelope | Reference | Wait = row.decode(data)
+                    if not isinstance(update, Wait):
+                        after = update.kind.ROUND
                     yield update
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:

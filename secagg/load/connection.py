@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from secagg import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Envelope
-from secagg.wire.calls import Reference, Request, WatchSession
+from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
 __all__ = ["SpreadConnection"]
 
@@ -59,7 +59,9 @@ class SpreadConnection:
         self._failures = 0
         return answer
 
-    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """See `AggregatorConnection.watch`."""
         try:
             async for update in self.ways[self._at].watch(request):

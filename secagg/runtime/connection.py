@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from typing import Final, Protocol, TypeVar
 
 from secagg.messages import Envelope
-from secagg.wire.calls import Reference, Request, WatchSession
+from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
 __all__ = ["UNCERTIFIED_AGGREGATOR", "AggregatorConnection", "AggregatorService"]
 
@@ -39,8 +39,14 @@ class AggregatorConnection(Protocol):
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Ask, and return the answer."""
 
-    def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
-        """Receive all further updates as they come; ends with the session."""
+    def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
+        """Receive all further updates as they come; ends with the session.
+
+        A `Wait` in between says that the other end is there, and until when it will be
+        heard of again.
+        """
 
 
 class AggregatorService(Protocol):
@@ -55,5 +61,5 @@ class AggregatorService(Protocol):
 
     def watch(
         self, identity: str, request: WatchSession
-    ) -> AsyncIterator[Envelope | Reference]:
-        """Yield updates as they come."""
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
+        """Yield updates as they come, and now and then that there is none."""

@@ -233,8 +233,8 @@ class Aggregator:
 
     async def watch(
         self, identity: str, request: WatchSession
-    ) -> AsyncIterator[Envelope | Reference]:
-        """Yield updates as they come; ends with the session.
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
+        """Yield updates as they come, and that there is none; ends with the session.
 
         Raises:
             ServiceError: OVERLOADED when too many streams are open; poll instead.
@@ -245,6 +245,9 @@ class Aggregator:
         with self._watch_slot(identity):
             if isinstance(session, SessionRunner):
                 async for update in session.watch(identity, request.after):
+                    if isinstance(update, Wait):
+                        yield update
+                        continue
                     self._attendance.note_call()
                     self._attendance.note_told(identity, update)
                     yield _as_answer(update)

@@ -6,6 +6,8 @@ Rule 1: waiting is not failing.  AdvertiseKeys with too few clients stays open a
 Rule 2: a task ends by its sessions, by its end date or by its operator.  A session that
         still waits for clients then ends with it; one that has its cohort goes on.
 Rule 3: who has joined may know how many have; nobody else.
+Rule 4: a stream says that there is nothing yet, often enough for a client to notice in
+        time that its other end has vanished.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,15 +15,21 @@ from datetime import UTC, datetime
 from typing import Final
 
 from secagg.errors import ErrorCode
+from secagg.messages import Round
+from secagg.parameters import ProtocolParameters
 from secagg.protocol import server
+from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.protocol.server_states import Rostered
 from secagg.runtime.clock import Clock
 from secagg.wire.calls import Wait
+from secagg.wire.limits import LEAST_QUIET_SECONDS, MAX_QUIET_SECONDS
 
 __all__ = [
+    "beat_of",
     "expiry_of",
     "is_short_of_clients",
     "missing_in",
+    "quiet_seconds",
     "until",
     "utc_now",
     "wait_of",
@@ -29,6 +37,10 @@ __all__ = [
 
 # Machines sleep and dates are set right: the date is read this often, in seconds.
 _LOOK_EVERY: Final = 60.0
+# Of a round's time, as long as a stream may be quiet in it.
+_QUIET_PARTS: Final = 3
+# A stream is heard of when this part of its quiet is over: the rest is for the way.
+_BEAT_PART: Final = 0.75
 
 
 def is_short_of_clients(state: server.ServerState) -> bool:
@@ -97,6 +109,31 @@ def wait_of(
         needed=now.needed,
         closes_in_seconds=max(0.0, closes_in_seconds),
     )
+
+
+def quiet_seconds(open_round: Round, parameters: ProtocolParameters) -> float:
+    """Return how long a stream may be quiet in a round, in seconds.
+
+    A third of the round, so that a client whose stream has vanished still says what it
+    has to say in it; and as the others may end a long round early, no more than a third
+    of the one that follows: what a dead stream did not tell still has to be answered in
+    that one.
+    """
+    deadlines = parameters.deadlines
+    lasts = ROUNDS[open_round].seconds(deadlines)
+    if open_round >= Round.UNMASKING:
+        # Removing the masks takes about as long as making them.
+        lasts += ROUNDS[Round.MASKED_INPUT_COLLECTION].seconds(deadlines)
+    later = (each for each in rounds_of(parameters.profile) if each > open_round)
+    following = next(later, None)
+    if following is not None:
+        lasts = min(lasts, ROUNDS[following].seconds(deadlines))
+    return min(max(LEAST_QUIET_SECONDS, lasts / _QUIET_PARTS), MAX_QUIET_SECONDS)
+
+
+def beat_of(quiet: float) -> float:
+    """Return after how many seconds something is said that must come within `quiet`."""
+    return _BEAT_PART * quiet
 
 
 def utc_now() -> datetime:

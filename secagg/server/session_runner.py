@@ -64,14 +64,17 @@ from secagg.server.durable_state import (
 from secagg.server.ended_session import EndedSession
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.patience import (
+    beat_of,
     expiry_of,
     is_short_of_clients,
     missing_in,
+    quiet_seconds,
     wait_of,
 )
 from secagg.server.progress import SessionProgress, named
 from secagg.server.readable import Readable, piece_of
 from secagg.server.receipt import SessionReceipt
+from secagg.server.session_bell import SessionBell
 from secagg.server.session_facts import SessionFacts
 from secagg.server.session_lease import SessionLease
 from secagg.server.session_record import SessionRecord
@@ -87,6 +90,7 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
 )
+from secagg.wire.limits import LEAST_QUIET_SECONDS
 
 __all__ = ["WAITING_SECONDS", "RunnerContext", "SessionRunner"]
 
@@ -156,7 +160,7 @@ class SessionRunner:
         self._descriptor = record.descriptor
         self._context = context
         self._is_restored = is_restored
-        self._changed = asyncio.Event()
+        self._bell = SessionBell(context.clock)
         self._attention = asyncio.Event()
         self._facts = SessionFacts(record.descriptor, record.left_out)
         self._readable = Readable()
@@ -425,16 +429,23 @@ class SessionRunner:
 
     async def watch(
         self, identity: str, after: Round | None
-    ) -> AsyncIterator[Envelope]:
-        """Yield updates as rounds open, until the session is over for this client."""
+    ) -> AsyncIterator[Envelope | Wait]:
+        """Yield updates as rounds open, until the session is over for this client.
+
+        In between, and at first, that there is none.
+        """
+        parameters = self.descriptor.parameters
         while after is not Round.FINISHED:
-            changed = self._changed
+            ringing = self._bell.listen()
             update = self.update_for(identity, after)
-            if update is None:
-                await changed.wait()
-                continue
-            after = update.kind.ROUND
-            yield update
+            if update is not None:
+                after, quiet = update.kind.ROUND, LEAST_QUIET_SECONDS
+                yield update
+            else:
+                quiet = quiet_seconds(self._state.ROUND, parameters)
+                yield self.wait_of(identity, quiet)
+            if after is not Round.FINISHED:
+                await self._bell.heard(ringing, beat_of(quiet))
 
     def tell(self, identity: str) -> None:
         """Note that a client knows how the session ended."""
@@ -582,8 +593,7 @@ class SessionRunner:
 
     def _wake(self) -> None:
         """Wake those who watch the session, and whoever drives it."""
-        closed, self._changed = self._changed, asyncio.Event()
-        closed.set()
+        self._bell.ring()
         self._woken.set()
 
     def _closing(self, closed: Round) -> MakeEvent:

@@ -32,7 +32,7 @@ from secagg.storage.stored import (
     Task,
     TaskRow,
 )
-from secagg.wire.calls import CALLS, Reference, Request, WatchSession
+from secagg.wire.calls import CALLS, Reference, Request, Wait, WatchSession
 
 __all__ = [
     "CrashSwitch",
@@ -354,7 +354,9 @@ class CrashingConnection:
         with self._switch.around(CALLS[type(request)].name):
             return await self._inner.call(request)
 
-    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """Die before or after the stream is opened."""
         with self._switch.around(CALLS[type(request)].name):
             stream = self._inner.watch(request)
@@ -381,7 +383,9 @@ class MortalConnection:
         """Make the call; it breaks when the process at the other end dies."""
         return await self._while_alive(self._inner.call(request))
 
-    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """Open the stream; it breaks when the process at the other end dies."""
         stream = self._inner.watch(request)
         while True:
@@ -407,8 +411,8 @@ class MortalConnection:
 
 
 async def _next(
-    stream: AsyncIterator[Envelope | Reference],
-) -> Envelope | Reference | None:
+    stream: AsyncIterator[Envelope | Reference | Wait],
+) -> Envelope | Reference | Wait | None:
     return await anext(stream, None)
 
 

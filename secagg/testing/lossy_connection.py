@@ -19,6 +19,7 @@ from secagg.wire.calls import (
     Request,
     SendMessage,
     UploadChunk,
+    Wait,
     WatchSession,
 )
 
@@ -83,7 +84,9 @@ class LossyConnection:
             raise _unreachable()
         return answer
 
-    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """Open the stream as the script says; a lost answer breaks it."""
         fault = self._next_fault(request)
         if fault is Fault.LOSE_REQUEST:

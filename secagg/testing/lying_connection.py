@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar, cast
 
 from secagg.messages import Envelope
 from secagg.runtime.connection import AggregatorConnection
-from secagg.wire.calls import Reference, Request, WatchSession
+from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
 __all__ = ["Lie", "LyingConnection", "instead"]
 
@@ -40,7 +40,9 @@ class LyingConnection:
         lie = self._lies.get(type(request))
         return answer if lie is None else cast("_Answer", lie(answer))
 
-    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """Watch, and lie about every update."""
         lie = self._lies.get(WatchSession)
         async for update in self._inner.watch(request):

@@ -28,6 +28,7 @@ from secagg.wire.calls import (
     Request,
     SendMessage,
     UploadChunk,
+    Wait,
     WatchSession,
 )
 from secagg.wire.packing import unpack
@@ -129,7 +130,9 @@ class ObservedConnection:
         self._observer.said(self.identity, request, answer)
         return answer
 
-    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """Watch, and note every update."""
         async for update in self._inner.watch(request):
             self._observer.said(self.identity, request, update)

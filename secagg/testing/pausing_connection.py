@@ -15,6 +15,7 @@ from secagg.wire.calls import (
     ShareKeys,
     SignConsistency,
     UploadChunk,
+    Wait,
     WatchSession,
 )
 
@@ -73,6 +74,8 @@ class PausingConnection:
             self._current = answer.session_number
         return answer
 
-    def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+    def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """See `AggregatorConnection.watch`."""
         return self._connection.watch(request)

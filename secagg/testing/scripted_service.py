@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from secagg.messages import Envelope
-from secagg.wire.calls import Reference, Request, WatchSession
+from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
 __all__ = ["ScriptedService"]
 
@@ -32,7 +32,7 @@ class ScriptedService:
     """
 
     script: dict[type[Request[Any]], Any] = field(default_factory=dict)
-    updates: Sequence[Envelope | Reference | BaseException] = ()
+    updates: Sequence[Envelope | Reference | Wait | BaseException] = ()
     hold: asyncio.Event | None = None
     calls: list[tuple[str, Request[Any]]] = field(default_factory=list)
     ended_watches: int = 0
@@ -50,7 +50,7 @@ class ScriptedService:
 
     async def watch(
         self, identity: str, request: WatchSession
-    ) -> AsyncIterator[Envelope | Reference]:
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """Record the call, yield `updates`, wait for `hold`."""
         self.calls.append((identity, request))
         try:

@@ -5,8 +5,8 @@ Rule 1: gRPC's TLS demands, for every connection it ever makes, a certificate wi
         and name are checked by it before a byte of ours leaves.
 Rule 2: who that aggregator is comes from the settings; without them, from one
         handshake with the address, whose host must then be in the certificate.
-Rule 3: a handshake of our own comes first, which reads the whole certificate; and
-        again when the way fails, to say why.
+Rule 3: a handshake of our own comes first, which reads the whole certificate and ends
+        before our own is shown; and another one when the way fails, to say why.
 Rule 4: who was met once has the right settings.  What stands in the way later (a
         captive portal, a proxy's error page, files that are just being renewed) may
         pass: it is UNREACHABLE, so that nobody on the way ends a session.  Somebody
@@ -60,7 +60,7 @@ class AggregatorChannel:
         self._peer: PeerIdentity | None = None
         self._channel: grpc.aio.Channel | None = None
         self._is_closed = False
-        self._has_met = False
+        self._has_been_answered = False
         self._opening = asyncio.Lock()
         if identity is None:
             self._peer = PeerIdentity("tests", Role.SERVER, UNCERTIFIED_AGGREGATOR)
@@ -109,7 +109,10 @@ class AggregatorChannel:
         if self._identity is None:
             return grpc.aio.insecure_channel(str(self._address), options=CLIENT_OPTIONS)
         try:
-            self._peer = await self._meet(self._identity)
+            expected = self._expected(self._identity)
+            self._peer = await meet(
+                self._address, self._identity, expected, self._clock
+            )
         except ServiceError as error:
             # A proxy may lead where no direct way does.  TLS checks a name from the
             # settings without our help, and `explain` says what is wrong.
@@ -123,6 +126,10 @@ class AggregatorChannel:
                 ("grpc.ssl_target_name_override", self._peer.dns_name),
             ],
         )
+
+    def note_answered(self) -> None:
+        """Hear that a call got through: whoever is there has accepted us."""
+        self._has_been_answered = True
 
     async def renew(self, identity: TLSIdentity) -> None:
         """Present another certificate of the same client from the next call on.
@@ -151,13 +158,22 @@ class AggregatorChannel:
             self._identity.check_validity(_today(self._clock))
         except ServiceError as expired:
             return expired
-        has_met = self._has_met
+        expected = self._expected(self._identity)
         try:
-            await self._meet(self._identity)
+            await meet(
+                self._address,
+                self._identity,
+                expected,
+                self._clock,
+                as_ourselves=True,
+            )
         except StrangerError as stranger:
             return stranger
         except ServiceError as found:
-            return unreachable(str(found), found.next_step) if has_met else found
+            if self._has_been_answered:
+                return unreachable(str(found), found.next_step)
+            return found
+        self._has_been_answered = True  # as a call would have been
         return error
 
     async def close(self) -> None:
@@ -166,14 +182,9 @@ class AggregatorChannel:
         if self._channel is not None:
             await self._channel.close()
 
-    async def _meet(self, identity: TLSIdentity) -> PeerIdentity:
-        expected = Expected(
-            identity.identity.trust_domain,
-            None if self._peer is None else self._peer.name,
-        )
-        peer = await meet(self._address, identity, expected, self._clock)
-        self._has_met = True
-        return peer
+    def _expected(self, identity: TLSIdentity) -> Expected:
+        name = None if self._peer is None else self._peer.name
+        return Expected(identity.identity.trust_domain, name)
 
 
 def _today(clock: Clock) -> datetime:

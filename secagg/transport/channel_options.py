@@ -45,8 +45,10 @@ MAX_CONNECTION_GRACE_MS: Final = 5 * 60_000
 MAX_CONCURRENT_STREAMS: Final = 8
 
 # Bytes of a call that may be under way before the server asks for them, whatever the
-# bandwidth: 64 KiB for each open call is what a stalled connection costs.
-LOOKAHEAD_BYTES: Final = 64 << 10
+# bandwidth: what everybody's uploads that wait for their turn cost.  A round's other
+# messages fit.  Whoever is asked may send the whole message, so that a chunk takes two
+# ways there and back, whatever this is.
+LOOKAHEAD_BYTES: Final = 16 << 10
 
 # A health check carries the name of a service.
 MAX_HEALTH_BYTES: Final = 1024

@@ -1,7 +1,10 @@
 """One TLS handshake with the aggregator: who it is, or why it cannot be reached.
 
-Rule 1: nothing is sent but the handshake itself; the first bytes that come back only
-        tell whether our own certificate was accepted.
+Rule 1: nothing is sent but the handshake itself.  TLS 1.3 proves the aggregator before
+        a client has to show its own certificate: whoever only wants to know who is
+        there leaves then, and costs the aggregator no look at a certificate.  Whoever
+        looks for a fault goes on, until the first bytes that come back tell whether
+        our own certificate was accepted.
 Rule 2: every way to fail has a sentence and a next step of its own, made from what the
         system and the TLS library report and never from a text of gRPC.
 Rule 3: what would fail again in the same way (certificates, a port without TLS) is
@@ -14,10 +17,11 @@ settled by its own handshake: `secagg.transport.aggregator_channel`.
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from cryptography import x509
 
@@ -29,9 +33,14 @@ from secagg.transport.tls import TLSIdentity, identity_of
 
 __all__ = ["HANDSHAKE_SECONDS", "Expected", "StrangerError", "meet", "unreachable"]
 
+_Result = TypeVar("_Result")
+
 # A handshake takes two round trips: slow mobile links need a second of it.
 HANDSHAKE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 1.0
+
+# The largest record of TLS and its frame.
+_RECORD_BYTES: Final = (1 << 14) + 261
 
 # Numbers of X509_V_ERR_... that OpenSSL keeps for ever.
 _NOT_YET_VALID, _EXPIRED = 9, 10
@@ -93,26 +102,42 @@ class Expected:
 
 
 async def meet(
-    address: Address, identity: TLSIdentity, expected: Expected, clock: Clock
+    address: Address,
+    identity: TLSIdentity,
+    expected: Expected,
+    clock: Clock,
+    *,
+    as_ourselves: bool = False,
 ) -> PeerIdentity:
     """Return who listens at an address, if it is whom the client expects.
 
     Args:
         address: The aggregator's.
-        identity: The client's certificate; the aggregator sees it.
+        identity: The client's.
         expected: Whom to accept.
         clock: For the limit of `HANDSHAKE_SECONDS`.
+        as_ourselves: Show the client's certificate to whoever has proven to be the
+            expected one, and see whether it is accepted.  Otherwise nobody learns more
+            of the client than its address.
 
     Raises:
         ServiceError: BAD_CERTIFICATE or UNREACHABLE; says what is wrong and what to do.
     """
     identity.check_validity(datetime.fromtimestamp(clock.date(), UTC))
+    context = _context(identity, checks_host=expected.name is None)
+    if as_ourselves:
+        _present(context, identity)
+
+    async def who() -> PeerIdentity:
+        with await _connect(address, clock) as connected:
+            conversation = _Conversation(address, connected, context)
+            peer = await conversation.peer(expected)
+            if as_ourselves:
+                await conversation.see_whether_we_are_accepted()
+            return peer
+
     try:
-        return await finish_before(
-            clock,
-            clock.now() + HANDSHAKE_SECONDS,
-            _meet(address, identity, expected, clock),
-        )
+        return await finish_before(clock, clock.now() + HANDSHAKE_SECONDS, who())
     except TimeoutError:
         raise unreachable(
             f"nothing answers at {address}: no handshake within "
@@ -122,29 +147,80 @@ async def meet(
         ) from None
 
 
-async def _meet(
-    address: Address, identity: TLSIdentity, expected: Expected, clock: Clock
-) -> PeerIdentity:
-    context = _context(identity, checks_host=expected.name is None)
-    connected = await _connect(address, clock)
-    try:
-        # Closes the socket whatever happens.
-        reader, writer = await asyncio.open_connection(
-            sock=connected, ssl=context, server_hostname=address.host
+class _Conversation:
+    """TLS on one connected socket, step by step: what leaves when is seen here."""
+
+    def __init__(
+        self, address: Address, connected: socket.socket, context: ssl.SSLContext
+    ) -> None:
+        self._address = address
+        self._socket = connected
+        self._received, self._unsent = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._received, self._unsent, server_hostname=address.host
         )
-    except OSError as error:  # of which ssl.SSLError is one
-        raise _why_no_handshake(address, error) from None
-    try:
-        peer = _leaf_identity(writer)
+
+    async def peer(self, expected: Expected) -> PeerIdentity:
+        """Shake hands; return whom the verified certificate at the other end names.
+
+        The client's own last message of the handshake is made, and not sent.
+        """
+        try:
+            await self._take(self._tls.do_handshake)
+        except OSError as error:  # of which ssl.SSLError is one
+            raise _why_no_handshake(self._address, error) from None
+        peer = _named_in(self._tls.getpeercert(binary_form=True))
         expected.check(peer)
-        await _see_whether_we_are_accepted(reader, address)
         return peer
-    finally:
-        writer.transport.abort()
+
+    async def see_whether_we_are_accepted(self) -> None:
+        """Show our certificate, and wait for the aggregator's first frame.
+
+        In TLS 1.3 a client's handshake is done before the server has looked at the
+        client's certificate; a refusal shows only in what comes next.
+        """
+        try:
+            await self._send()
+            first = await self._take(lambda: self._tls.read(1))
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            first = b""
+        except ssl.SSLError:
+            raise _refused(
+                "the aggregator refuses this client's certificate",
+                "Ask its operator which authority and trust domain it accepts.",
+            ) from None
+        except OSError:
+            first = b""
+        if not first:
+            raise unreachable(
+                f"{self._address} closed the connection when it saw this client's "
+                "certificate",
+                "Unless it was stopping: check that the aggregator trusts the "
+                "authority of this certificate; its log may say more.",
+            )
+
+    async def _take(self, step: Callable[[], _Result]) -> _Result:
+        """Take a step of TLS as soon as enough has come for it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                await self._send()
+            data = await loop.sock_recv(self._socket, _RECORD_BYTES)
+            if data:
+                self._received.write(data)
+            else:
+                self._received.write_eof()
+
+    async def _send(self) -> None:
+        if self._unsent.pending:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(self._socket, self._unsent.read())
 
 
 def _context(identity: TLSIdentity, *, checks_host: bool) -> ssl.SSLContext:
-    """Return what the transport itself would present and trust."""
+    """Return what the transport itself would trust."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = checks_host
@@ -152,6 +228,11 @@ def _context(identity: TLSIdentity, *, checks_host: bool) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.set_alpn_protocols(["h2"])
     context.load_verify_locations(cadata=identity.authorities.decode("ascii"))
+    return context
+
+
+def _present(context: ssl.SSLContext, identity: TLSIdentity) -> None:
+    """Show the certificate that the transport itself would present."""
     files = identity.files
     try:
         # Python's TLS reads keys from files only.  The password is for a key that was
@@ -163,7 +244,6 @@ def _context(identity: TLSIdentity, *, checks_host: bool) -> ssl.SSLContext:
             f"{error.strerror}",
             "Put them back, or start again with the new ones.",
         ) from None
-    return context
 
 
 async def _connect(address: Address, clock: Clock) -> socket.socket:
@@ -258,11 +338,10 @@ def _why_not_believed(verify_code: int) -> ServiceError:
     )
 
 
-def _leaf_identity(writer: asyncio.StreamWriter) -> PeerIdentity:
-    """Return whom the verified certificate at the other end names."""
-    data = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+def _named_in(certificate: bytes | None) -> PeerIdentity:
+    """Return whom a verified certificate names."""
     try:
-        return identity_of(x509.load_der_x509_certificate(data))
+        return identity_of(x509.load_der_x509_certificate(certificate or b""))
     except ValueError:
         raise StrangerError(
             "the aggregator's certificate cannot be read",
@@ -273,31 +352,6 @@ def _leaf_identity(writer: asyncio.StreamWriter) -> PeerIdentity:
             f"whoever listens there is no aggregator to this client: {error}",
             f"Check the address, or tell the operator: {error.next_step}",
         ) from None
-
-
-async def _see_whether_we_are_accepted(
-    reader: asyncio.StreamReader, address: Address
-) -> None:
-    """Wait for the aggregator's first frame.
-
-    In TLS 1.3 a client's handshake is done before the server has looked at the
-    client's certificate; a refusal shows only in what comes next.
-    """
-    try:
-        first = await reader.read(1)
-    except ssl.SSLError:
-        raise _refused(
-            "the aggregator refuses this client's certificate",
-            "Ask its operator which authority and trust domain it accepts.",
-        ) from None
-    except OSError:
-        first = b""
-    if not first:
-        raise unreachable(
-            f"{address} closed the connection when it saw this client's certificate",
-            "Unless it was stopping: check that the aggregator trusts the authority "
-            "of this certificate; its log may say more.",
-        )
 
 
 def _refused(complaint: str, next_step: str) -> ServiceError:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from secagg.errors import SecAggError
 from secagg.messages import Envelope
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorService
-from secagg.wire.calls import Reference, Request, WatchSession
+from secagg.wire.calls import Reference, Request, Wait, WatchSession
 from secagg.wire.errors import seen_by_peer
 
 __all__ = ["InMemoryConnection"]
@@ -55,7 +55,9 @@ class InMemoryConnection:
         with _across():
             return await self._service.answer(self.identity, request)
 
-    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """See `AggregatorConnection.watch`."""
         with _across():
             async for update in self._service.watch(self.identity, request):

@@ -10,7 +10,6 @@ Rule 3: the seed goes first and serves once. Who has sent one share of two has t
         nobody anything.
 """
 
-import math
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -158,7 +157,6 @@ class TwoServerClient:
             update = await self._leader.next_update(
                 session_id,
                 after=Round.MASKED_INPUT_COLLECTION,
-                answer_seconds=math.inf,  # the outcome follows
                 deadline=joined.deadline,
                 on_wait=lambda _: joined.deadline,
             )

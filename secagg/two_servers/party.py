@@ -119,7 +119,7 @@ class Party(ABC, Generic[_Session]):
 
     def watch(
         self, identity: str, request: WatchSession
-    ) -> AsyncIterator[Envelope | Reference]:
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """See `AggregatorService.watch`: between two aggregators everybody polls."""
         raise no_such_call(identity, request)
 

@@ -151,10 +151,12 @@ class WatchSessionRequest(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., after: _Optional[_Union[_messages_pb2.Round, str]] = ...) -> None: ...
 
 class WatchSessionResponse(_message.Message):
-    __slots__ = ("update",)
+    __slots__ = ("update", "wait")
     UPDATE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
     update: _messages_pb2.ServerUpdate
-    def __init__(self, update: _Optional[_Union[_messages_pb2.ServerUpdate, _Mapping]] = ...) -> None: ...
+    wait: _messages_pb2.Wait
+    def __init__(self, update: _Optional[_Union[_messages_pb2.ServerUpdate, _Mapping]] = ..., wait: _Optional[_Union[_messages_pb2.Wait, _Mapping]] = ...) -> None: ...
 
 class FetchChunkRequest(_message.Message):
     __slots__ = ("session_id", "blob", "offset", "max_bytes")

@@ -5,7 +5,7 @@ import warnings
 
 from secagg.v1 import secagg_service_pb2 as secagg_dot_v1_dot_secagg__service__pb2
 
-GRPC_GENERATED_VERSION = '1.72.2'
+GRPC_GENERATED_VERSION = '1.72.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -173,9 +173,10 @@ class SecAggServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchSession(self, request, context):
-        """Any round: receive the same updates as they come, to the end of the session.
-        The aggregator may end the stream at any time with UNAVAILABLE; call again,
-        naming the last round that was opened.
+        """Any round: receive the same updates as they come, to the end of the session; and
+        while there are none, that there are none, so that a stream whose other end has
+        vanished is not taken for a quiet one.  The aggregator may end the stream at any
+        time with UNAVAILABLE; call again, naming the last round that was opened.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -409,8 +409,11 @@ class GetUpdate(Request[Envelope | Reference | Wait]):
 
 
 @dataclass(frozen=True, slots=True)
-class WatchSession(Request[Envelope | Reference]):
+class WatchSession(Request[Envelope | Reference | Wait]):
     """Any round: the newest update after `after`, then each later one as it comes.
+
+    In between a `Wait` says until when the stream will be heard of again: after a
+    longer silence its other end is gone.
 
     Attributes:
         session_id: 32 bytes.
@@ -593,6 +596,7 @@ def _read_update(message: messages_pb2.ServerUpdate) -> Envelope | Reference:
 
 
 def _encode_update(answer: Envelope | Reference | Wait) -> bytes:
+    # GetUpdateResponse and WatchSessionResponse are alike.
     message = secagg_service_pb2.GetUpdateResponse()
     if isinstance(answer, Wait):
         message.wait.CopyFrom(_encode_wait(answer))
@@ -610,19 +614,6 @@ def _decode_update(data: bytes) -> Envelope | Reference | Wait:
             return _decode_wait(message.wait)
         case _:
             raise refuse("GetUpdateResponse holds neither an update nor a wait")
-
-
-def _encode_watched(update: Envelope | Reference) -> bytes:
-    return secagg_service_pb2.WatchSessionResponse(
-        update=_update_message(update)
-    ).SerializeToString()
-
-
-def _decode_watched(data: bytes) -> Envelope | Reference:
-    message = parse(secagg_service_pb2.WatchSessionResponse(), data)
-    if not message.HasField("update"):
-        raise refuse("WatchSessionResponse holds no update")
-    return _read_update(message.update)
 
 
 # --- the table ------------------------------------------------------------------------
@@ -692,7 +683,7 @@ CALLS: Final[Mapping[type[Request[Any]], Call]] = {
         Call(SignConsistency, _encode_nothing, _decode_nothing, Deadline.SMALL),
         Call(RevealShares, _encode_nothing, _decode_nothing, Deadline.LARGE),
         Call(GetUpdate, _encode_update, _decode_update, Deadline.LARGE),
-        Call(WatchSession, _encode_watched, _decode_watched, Deadline.STREAM),
+        Call(WatchSession, _encode_update, _decode_update, Deadline.STREAM),
         Call(FetchChunk, _encode_chunk, _decode_chunk, Deadline.LARGE),
     )
 }

@@ -34,6 +34,7 @@ from secagg.parameters import (
 from secagg.profiles import SparseTail
 
 __all__ = [
+    "LEAST_QUIET_SECONDS",
     "MAX_CHUNK_BYTES",
     "MAX_DESCRIPTOR_BYTES",
     "MAX_DETAIL_BYTES",
@@ -41,6 +42,7 @@ __all__ = [
     "MAX_INLINE_BYTES",
     "MAX_MESSAGE_BYTES",
     "MAX_OBJECT_BYTES",
+    "MAX_QUIET_SECONDS",
     "MAX_RETRY_AFTER_SECONDS",
     "MAX_UPLOAD_BYTES",
     "SESSION_ID_BYTES",
@@ -89,6 +91,13 @@ MAX_NEXT_STEP_BYTES: Final = 500
 # Nobody is told to wait longer than an hour without asking again: by then the
 # address, the certificate or the task has changed.
 MAX_RETRY_AFTER_SECONDS: Final = 3600.0
+
+# A stream whose other end vanished without a word looks like one that is quiet.  So
+# none is quiet for longer than it has said, nor, before it has said anything and behind
+# an update, for longer than the first of these.  Less only costs the aggregator, and
+# takes a bad moment of the link for the end; more than the second gains nothing.
+LEAST_QUIET_SECONDS: Final = 20.0
+MAX_QUIET_SECONDS: Final = 240.0
 
 # Session id, tags and lengths around the payload of a request.
 _ENVELOPE_BYTES: Final = 128

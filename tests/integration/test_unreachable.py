@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import ipaddress
 import socket
+import ssl
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -267,6 +268,43 @@ async def test_files_that_are_gone_when_they_are_needed_are_named(deployment):
     client = deployment.client()
     client.files.private_key.unlink()
     with pytest.raises(ServiceError, match="cannot be used any more") as caught:
-        await meet(Address("127.0.0.1", 1), client, EXPECTED, SystemClock())
+        await meet(
+            Address("127.0.0.1", 1),
+            client,
+            EXPECTED,
+            SystemClock(),
+            as_ourselves=True,
+        )
     assert caught.value.code is LASTING
     assert str(client.files.private_key) in str(caught.value)
+
+
+@pytest.mark.parametrize("as_ourselves", [False, True])
+async def test_who_listens_sees_a_certificate_of_those_alone_who_show_it(
+    deployment, as_ourselves
+):
+    """TLS 1.3 proves the aggregator first; OpenSSL sees here what was sent."""
+    server, client = deployment.server(), deployment.client()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server.files.certificate, server.files.private_key)
+    context.load_verify_locations(server.files.authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["h2"])
+    seen = asyncio.get_running_loop().create_future()
+
+    async def serve(_reader, writer):
+        seen.set_result(writer.get_extra_info("peercert"))
+        writer.write(b"x")
+        await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with listener:
+        address = Address("127.0.0.1", listener.sockets[0].getsockname()[1])
+        peer = await meet(
+            address, client, EXPECTED, SystemClock(), as_ourselves=as_ourselves
+        )
+    assert peer.name == "agg"
+    assert seen.done() == as_ourselves
+    if as_ourselves:
+        assert ("URI", client.identity.uri) in seen.result()["subjectAltName"]

@@ -19,7 +19,7 @@ from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnecti
 from secagg.testing.world.dice import Dice
 from secagg.testing.world.loop import Process
 from secagg.testing.world.witness import Witness
-from secagg.wire.calls import Reference, Request, WatchSession
+from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
 __all__ = ["Link", "Listener", "Network", "Weather"]
 
@@ -170,11 +170,13 @@ class Link:
         self._network.witness.heard(self.identity, request, got)
         return got
 
-    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
         """See `AggregatorConnection.watch`."""
         self._leave(request)
         loop = self._network.loop
-        updates: asyncio.Queue[Envelope | Reference | SecAggError | None]
+        updates: asyncio.Queue[Envelope | Reference | Wait | SecAggError | None]
         updates = asyncio.Queue()
         carried = loop.create_task(
             self._stream(request, updates), context=self._network.context.copy()
@@ -258,14 +260,14 @@ class Link:
     async def _stream(
         self,
         request: WatchSession,
-        updates: "asyncio.Queue[Envelope | Reference | SecAggError | None]",
+        updates: "asyncio.Queue[Envelope | Reference | Wait | SecAggError | None]",
     ) -> None:
         """Bring the updates of a stream to its client, as they come."""
         handling: asyncio.Task[None] | None = None
         try:
             await self._network.cross(self.identity)
             listener = self._network.found()
-            said: asyncio.Queue[Envelope | Reference | SecAggError | None]
+            said: asyncio.Queue[Envelope | Reference | Wait | SecAggError | None]
             said = asyncio.Queue()
             handling = listener.process.start(self._watched(listener, request, said))
             dying = listener.process.death
@@ -281,7 +283,7 @@ class Link:
                     saying.cancel()
                 await self._network.cross(self.identity)
                 updates.put_nowait(update)
-                if not isinstance(update, Envelope | Reference):
+                if not isinstance(update, Envelope | Reference | Wait):
                     return
         except _Lost:
             updates.put_nowait(_unreachable())
@@ -293,7 +295,7 @@ class Link:
         self,
         listener: Listener,
         request: WatchSession,
-        said: "asyncio.Queue[Envelope | Reference | SecAggError | None]",
+        said: "asyncio.Queue[Envelope | Reference | Wait | SecAggError | None]",
     ) -> None:
         """Watch a session, in the aggregator's process."""
         witness = self._network.witness

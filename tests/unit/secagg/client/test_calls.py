@@ -2,12 +2,16 @@
 
 import asyncio
 import hashlib
-import math
 
 import pytest
 
 from secagg.client.calls import ClientCalls
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.messages import Delivery, Envelope, Quorum, Roster, Round, Survivors
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
@@ -87,7 +91,6 @@ def test_one_stream_serves_a_whole_session_and_ends_with_it():
             return await calls.next_update(
                 session_id,
                 after=after,
-                answer_seconds=60,
                 deadline=clock.now() + 60,
                 on_wait=lambda _: pytest.fail("nobody has to wait"),
             )
@@ -109,34 +112,44 @@ def test_one_stream_serves_a_whole_session_and_ends_with_it():
     manual_clock.run(follow)
 
 
-def streaming(silent, answer, clock, opened):
-    """Return calls whose streams give `silent` and are then as silent."""
+class Stream(InMemoryConnection):
+    """Streams that say one thing after another, at instants, and are then silent."""
 
-    class Stream(InMemoryConnection):
-        async def watch(self, request):
-            opened.append(request.after)
-            for update in silent:
-                yield update
-            await asyncio.Event().wait()
+    def __init__(self, clock, said, answer=None):
+        super().__init__(ScriptedService({GetUpdate: answer}), "client")
+        self.clock, self.said = clock, said
+        self.opened, self.asked = [], []
 
-    return ClientCalls(
-        Stream(ScriptedService({GetUpdate: answer}), "client"),
-        clock,
-        SeededEntropy(SecretBytes(bytes(32)), b"jitter"),
-        Workers(general=InlineExecutor()),
-        watch=True,
-    )
+    async def call(self, request):
+        self.asked.append(self.clock.now())
+        return await super().call(request)
+
+    async def watch(self, request):
+        self.opened.append((self.clock.now(), request.after))
+        for seconds, said in self.said:
+            await self.clock.sleep_until(self.clock.now() + seconds)
+            if isinstance(said, ServiceError):
+                raise said
+            yield said
+        await asyncio.Event().wait()
+
+    def calls(self):
+        return ClientCalls(
+            self,
+            self.clock,
+            SeededEntropy(SecretBytes(bytes(32)), b"jitter"),
+            Workers(general=InlineExecutor()),
+            watch=True,
+        )
 
 
 def test_a_round_that_the_profile_leaves_out_needs_no_stream_of_its_own():
     """A roster opens ChooseEdges by name; whoever draws nobody is in ShareKeys."""
-    opened, roster = [], Envelope(Roster, b"")
+    roster = Envelope(Roster, b"")
 
     async def follow(clock):
-        async def nothing_yet(_identity, _request):
-            return Wait(0.5)
-
-        calls = streaming((roster, UPDATES[0]), nothing_yet, clock, opened)
+        stream = Stream(clock, [(0, Wait(20)), (1, roster), (1, UPDATES[0])])
+        calls = stream.calls()
         for after, expected in (
             (Round.ADVERTISE_KEYS, roster),
             (Round.SHARE_KEYS, UPDATES[0]),
@@ -144,118 +157,141 @@ def test_a_round_that_the_profile_leaves_out_needs_no_stream_of_its_own():
             update = await calls.next_update(
                 bytes(32),
                 after=after,
-                answer_seconds=60,
                 deadline=clock.now() + 60,
                 on_wait=lambda _: clock.now() + 60,
             )
             assert update == expected
         await calls.hang_up()
+        assert [after for _, after in stream.opened] == [Round.ADVERTISE_KEYS]
+        assert not stream.asked
 
     manual_clock.run(follow)
-    assert opened == [Round.ADVERTISE_KEYS]
+
+
+def test_a_quiet_stream_is_kept_while_it_says_that_there_is_nothing():
+    """As long as it is heard of in time, however long that takes; nothing is asked."""
+    told = []
+
+    async def follow(clock):
+        quiet = [(39, Wait(40))] * 30
+        stream = Stream(clock, [(0, Wait(40)), *quiet, (39, UPDATES[0])])
+
+        def on_wait(wait):
+            told.append(wait)
+            return clock.now() + 60
+
+        update = await stream.calls().next_update(
+            bytes(32),
+            after=Round.SHARE_KEYS,
+            deadline=clock.now() + 60,
+            on_wait=on_wait,
+        )
+        assert update == UPDATES[0]
+        assert len(stream.opened) == 1
+        assert not stream.asked
+        assert told == [Wait(40)] * 31
+
+    manual_clock.run(follow)
 
 
 @pytest.mark.parametrize(
-    ("answer_seconds", "streams"),
+    ("said", "asked"),
     [
-        pytest.param(300, 1, id="who has time to answer keeps the stream"),
-        pytest.param(30, 3, id="who has none takes another one each time"),
+        pytest.param([], 20, id="a stream that never says a word"),
+        pytest.param([(5, Wait(100))], 105, id="one that said it would"),
+        pytest.param([(5, Wait(0.001))], 25, id="never at once"),
+        pytest.param([(5, Wait(3600))], 245, id="never much later"),
     ],
 )
-def test_a_quiet_stream_is_kept_while_the_aggregator_says_that_there_is_nothing(
-    answer_seconds, streams
-):
-    opened, answers = [], iter([Wait(0.5), Wait(0.5), UPDATES[0]])
-
+def test_a_silent_stream_is_given_up_and_the_aggregator_asked(said, asked):
     async def follow(clock):
         async def answer(_identity, _request):
-            return next(answers)
+            return UPDATES[0]
 
-        calls = streaming((), answer, clock, opened)
+        begun, stream = clock.now(), Stream(clock, said, answer)
+        calls = stream.calls()
         update = await calls.next_update(
             bytes(32),
             after=Round.SHARE_KEYS,
-            answer_seconds=answer_seconds,
-            deadline=clock.now() + 9000,
-            on_wait=lambda _: clock.now() + 9000,
+            deadline=begun + 9000,
+            on_wait=lambda _: begun + 9000,
         )
         assert update == UPDATES[0]
-        # It has said nothing of this update: it is of no use any more.
+        assert stream.asked == [begun + asked]
         assert calls._open_stream is None
 
     manual_clock.run(follow)
-    assert opened == [Round.SHARE_KEYS] * streams
 
 
-def test_a_quiet_stream_is_given_up_when_the_aggregator_was_out_of_reach():
-    """It may have started anew and know nothing of the stream."""
-    opened = []
-    gone = ServiceError(
-        "gone", code=ErrorCode.UNREACHABLE, next_step="-", retry_after_seconds=1.0
-    )
-    answers = iter([Wait(0.5), gone, Wait(0.5), UPDATES[0]])
+def test_behind_an_update_a_stream_is_heard_of_soon():
+    """How long it had been quiet before says nothing of the round that has opened."""
 
     async def follow(clock):
         async def answer(_identity, _request):
-            said = next(answers)
-            if isinstance(said, ServiceError):
-                raise said
-            return said
+            return UPDATES[1]
 
-        calls = streaming((), answer, clock, opened)
-        await calls.next_update(
+        begun = clock.now()
+        stream = Stream(clock, [(0, Wait(200)), (150, UPDATES[0])], answer)
+        calls = stream.calls()
+        for after, expected in (
+            (Round.SHARE_KEYS, UPDATES[0]),
+            (Round.MASKED_INPUT_COLLECTION, UPDATES[1]),
+        ):
+            update = await calls.next_update(
+                bytes(32),
+                after=after,
+                deadline=begun + 9000,
+                on_wait=lambda _: begun + 9000,
+            )
+            assert update == expected
+        assert stream.asked == [begun + 150 + 20]
+
+    manual_clock.run(follow)
+
+
+GONE = ServiceError(
+    "gone", code=ErrorCode.UNREACHABLE, next_step="-", retry_after_seconds=1.0
+)
+
+
+@pytest.mark.parametrize("said", [[(5, GONE)], [], [(0, Wait(20))]])
+def test_another_stream_is_opened_when_the_aggregator_has_nothing_either(said):
+    async def follow(clock):
+        async def answer(_identity, _request):
+            stream.said = [(1, UPDATES[0])]
+            return Wait(0.5)
+
+        stream = Stream(clock, said, answer)
+        update = await stream.calls().next_update(
             bytes(32),
             after=Round.SHARE_KEYS,
-            answer_seconds=300,
             deadline=clock.now() + 9000,
             on_wait=lambda _: clock.now() + 9000,
         )
+        assert update == UPDATES[0]
+        assert [after for _, after in stream.opened] == [Round.SHARE_KEYS] * 2
+        assert len(stream.asked) == 1
 
     manual_clock.run(follow)
-    assert opened == [Round.SHARE_KEYS] * 2
 
 
-@pytest.mark.parametrize(
-    ("deadline", "answer_seconds", "asked"),
-    [
-        pytest.param(630, 300, 100, id="a third of the round that follows"),
-        pytest.param(300, 3000, 50, id="a sixth of the time that is left"),
-        pytest.param(630, 30, 20, id="never at once"),
-        pytest.param(9000, math.inf, 240, id="never much later"),
-    ],
-)
-def test_a_silent_stream_is_given_up_while_there_is_time_to_answer(
-    deadline, answer_seconds, asked
-):
-    instants = []
+def test_a_stream_is_not_believed_beyond_the_round():
+    """Patience is the session's: a promise to speak later does not lengthen it."""
 
     async def follow(clock):
         async def answer(_identity, _request):
-            instants.append(clock.now())
-            return UPDATES[0]
+            return Wait(0.5)
 
-        class Silent(InMemoryConnection):
-            async def watch(self, request):
-                del request
-                await asyncio.Event().wait()
-                yield
-
-        calls = ClientCalls(
-            Silent(ScriptedService({GetUpdate: answer}), "client"),
-            clock,
-            SeededEntropy(SecretBytes(bytes(32)), b"jitter"),
-            Workers(general=InlineExecutor()),
-            watch=True,
-        )
         begun = clock.now()
-        update = await calls.next_update(
-            bytes(32),
-            after=Round.SHARE_KEYS,
-            answer_seconds=answer_seconds,
-            deadline=begun + deadline,
-            on_wait=lambda _: pytest.fail("nobody has to wait"),
-        )
-        assert update == UPDATES[0]
-        assert instants == [begun + asked]
+        stream = Stream(clock, [(0, Wait(240)), *([(200, Wait(240))] * 9)], answer)
+        with pytest.raises(SessionAbortedError) as caught:
+            await stream.calls().next_update(
+                bytes(32),
+                after=Round.SHARE_KEYS,
+                deadline=begun + 500,
+                on_wait=lambda _: begun + 500,
+            )
+        assert caught.value.code is ErrorCode.DEADLINE
+        assert clock.now() == begun + 500
 
     manual_clock.run(follow)

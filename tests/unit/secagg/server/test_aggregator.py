@@ -378,6 +378,7 @@ def test_nobody_sees_a_round_before_its_opening_is_durable():
         watcher = world.aggregator.watch(
             "a", WatchSession(world.id, after=Round.ADVERTISE_KEYS)
         )
+        assert isinstance(await anext(watcher), Wait)
         streamed = asyncio.ensure_future(anext(watcher))
         world.disk.is_holding = True
         last = asyncio.ensure_future(
@@ -911,6 +912,8 @@ def test_open_streams_are_bounded_per_client_and_in_all():
             )
             for name in ("a", "b")
         ]
+        for stream in streams:
+            assert isinstance(await anext(stream), Wait)
         waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
         await world.settle()
         with pytest.raises(ServiceError) as caught:
@@ -926,11 +929,45 @@ def test_open_streams_are_bounded_per_client_and_in_all():
         again = world.aggregator.watch(
             "a", WatchSession(world.id, after=Round.ADVERTISE_KEYS)
         )
-        third = asyncio.ensure_future(anext(again))
-        await world.settle()
-        assert not third.done()
+        assert isinstance(await anext(again), Wait)
 
     scenario(test, watches_per_identity=1, watches=2)
+
+
+def test_a_stream_says_how_many_have_joined_and_goes_on_saying_it():
+    """At once, and again before it was to be missed; to all who watch at one moment."""
+
+    async def test(world):
+        world.start()
+        await world.settle()
+        for name in ("a", "b"):
+            await world.join(name)
+        begun, told = world.clock.now(), []
+
+        def note(name, said):
+            told.append((world.clock.now() - begun, name, said))
+
+        async def follow(name):
+            stream = world.aggregator.watch(
+                name, WatchSession(world.id, after=Round.ADVERTISE_KEYS)
+            )
+            async for said in stream:
+                note(name, said)
+
+        following = [asyncio.ensure_future(follow(name)) for name in "ab"]
+        await world.settle()
+        round_seconds = world.descriptor.parameters.deadlines.advertise_keys
+        quiet = min(max(20.0, round_seconds / 3), 240.0)
+        await world.clock.sleep_until(begun + 3 * 0.75 * quiet + 1)
+        for each in following:
+            each.cancel()
+        assert [(seconds, name) for seconds, name, _ in told] == [
+            (0.75 * quiet * part, name) for part in range(4) for name in "ab"
+        ]
+        assert {said.retry_after_seconds for _, _, said in told} == {quiet}
+        assert {said.joined for _, _, said in told} == {2}
+
+    scenario(test)
 
 
 @pytest.mark.parametrize(("offset", "max_bytes"), [(-1, 5), (0, 0), (0, -1)])

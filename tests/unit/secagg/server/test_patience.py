@@ -1,7 +1,13 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from secagg.server.patience import until
+import pytest
+
+from secagg.messages import Round
+from secagg.profiles import RoundDeadlines
+from secagg.server.patience import beat_of, quiet_seconds, until
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
 
 MOMENT = datetime(2027, 1, 31, 18, tzinfo=UTC)
 
@@ -44,3 +50,21 @@ def test_a_date_that_is_set_right_meanwhile_counts():
     assert MOMENT <= late < MOMENT + timedelta(minutes=1)
     early = acts_at(MOMENT - timedelta(hours=5), jump=timedelta(hours=-3))
     assert early == MOMENT
+
+
+@pytest.mark.parametrize(
+    ("which", "quiet"),
+    [
+        pytest.param(Round.ADVERTISE_KEYS, 26, id="a third of the round that follows"),
+        pytest.param(Round.SHARE_KEYS, 26, id="a third of the round"),
+        pytest.param(Round.MASKED_INPUT_COLLECTION, 20, id="never at once"),
+        pytest.param(Round.UNMASKING, 240, id="never much later"),
+    ],
+)
+def test_a_stream_is_quiet_for_less_time_than_an_answer_takes(which, quiet):
+    lasting = RoundDeadlines(
+        advertise_keys=90, share_keys=78, masked_input=2000, unmasking=45
+    )
+    parameters = replace(parameters_for(3, dimension=9, threshold=2), deadlines=lasting)
+    assert quiet_seconds(which, parameters) == quiet
+    assert 0.5 * quiet < beat_of(quiet) < quiet

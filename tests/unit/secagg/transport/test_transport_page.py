@@ -42,6 +42,12 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
         f"| offer, advert, upload status | {DEADLINES.small:g} s |",
         f"| shares, chunk, reveal, update, fetched piece | {DEADLINES.large:g} s |",
         f"| stream of updates | {DEADLINES.stream:g} s |",
+        (
+            "| silence of a stream | as long as it has said, "
+            f"{limits.LEAST_QUIET_SECONDS:g} s behind an update: a third of the round "
+            f"or of the one that follows, {limits.LEAST_QUIET_SECONDS:g} to "
+            f"{limits.MAX_QUIET_SECONDS:g} s |"
+        ),
         f"| handshake that finds out who or what is there | {HANDSHAKE_SECONDS:g} s |",
         f"ends within {WARNED_BEFORE.days} days",
         f"DNS:{PeerIdentity('example.org', Role.SERVER, 'aggregator').dns_name}",

@@ -240,6 +240,7 @@ ANSWERS = [
     (UploadChunk, UploadStatus(1 << 33, complete=True)),
     (GetUpdate, Wait(0.25)),
     *((GetUpdate, update) for update in UPDATES),
+    (WatchSession, Wait(240, joined=7, needed=9, closes_in_seconds=1.5)),
     *((WatchSession, update) for update in UPDATES),
     (FetchChunk, BlobChunk(b"piece", 1 << 40)),
     (FetchChunk, BlobChunk(b"", 0)),
