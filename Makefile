@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos wheel docs clean
+.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos fail-over wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -128,6 +128,9 @@ simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=.
 chaos: $(STAMP_DEV)   ## real processes, killed and cut off: make chaos SERVERS=... SUMS=... BLOWS=...
 	$(BIN)/python tests/chaos/run.py --servers $(or $(SERVERS),1) --sums $(or $(SUMS),10) --blows $(or $(BLOWS),40) \
 	  --seed $(or $(SEED),$(shell date +%s)) $(ARGUMENTS)
+
+fail-over: $(STAMP_DEV) ## a real PostgreSQL restarted, then its standby promoted: make fail-over SERVERS=... AWAY=...
+	$(BIN)/python tests/chaos/fail_over.py --servers $(or $(SERVERS),2) --away $(or $(AWAY),30)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,6 +19,7 @@ from typing import Final
 __all__ = [
     "ADMIN_REFUSED",
     "AGGREGATOR_UNREACHABLE",
+    "BOOK_IS_BACK",
     "BUDGET_SHORT",
     "CALL_FAILED",
     "CALL_REFUSED",
@@ -85,6 +86,7 @@ TASK_DIFFERS: Final = "task_differs"
 ADMIN_REFUSED: Final = "admin_refused"
 ENGINE_LOST: Final = "engine_lost"
 STORAGE_REFUSED: Final = "storage_refused"
+BOOK_IS_BACK: Final = "book_is_back"
 SPOOL_FOREIGN: Final = "spool_foreign"
 MESSAGE_ACCEPTED: Final = "message_accepted"
 MESSAGE_REFUSED: Final = "message_refused"

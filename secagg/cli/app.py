@@ -33,9 +33,9 @@ from secagg.cli import (
     status,
     tasks,
 )
-from secagg.cli.exit_codes import EXIT_OK, EXIT_USAGE, exit_code_of
-from secagg.cli.output import Output
-from secagg.errors import ErrorCode, SecAggError
+from secagg.cli.exit_codes import EXIT_OK, EXIT_UNREAD, EXIT_USAGE, exit_code_of
+from secagg.cli.output import Output, give_up
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 
 __all__ = ["app", "run"]
 
@@ -110,11 +110,15 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
     Raises:
         KeyboardInterrupt: A signal stopped the command.
     """
+    _open_streams()
     output = Output(as_json="--json" in words)
     try:
         code = app(args=words, prog_name="secagg", standalone_mode=False)
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
         raise
+    except SystemExit:
+        # What typer and rich make of a pipe that nobody reads; nothing else does here.
+        return _left_unread()
     except Exception as error:  # noqa: BLE001 - the outermost frame of the process
         if was_stopped() or isinstance(error, typer.Abort):
             raise KeyboardInterrupt from None
@@ -134,9 +138,11 @@ def _report(error: Exception, output: Output) -> int:
     if isinstance(error, _ClickError):
         return _usage_error(error, output)
     if isinstance(error, BrokenPipeError):
-        # The reader of a pipe has gone; a second write would raise again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+        return _left_unread()
+    if isinstance(error, OSError) and (refusal := _refusal_of_output()) is not None:
+        give_up(sys.stdout)
+        output.error(refusal)
+        return exit_code_of(refusal)
     traceback.print_exception(error)
     output.failure(
         f"internal error: {type(error).__name__}",
@@ -146,6 +152,33 @@ def _report(error: Exception, output: Output) -> int:
         exit_code=exit_code_of(ErrorCode.INTERNAL),
     )
     return exit_code_of(ErrorCode.INTERNAL)
+
+
+def _open_streams() -> None:
+    """Have streams where a command was started without; what is said there is lost."""
+    for name in ("stdin", "stdout", "stderr"):  # in the order of their numbers
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115, PTH123 - for the whole process
+
+
+def _refusal_of_output() -> ServiceError | None:
+    """Return why standard output takes nothing, or None if it does."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError as error:
+        return ServiceError(
+            f"standard output cannot be written: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Make room where it goes, or send it elsewhere.",
+        )
+    return None
+
+
+def _left_unread() -> int:
+    """End as every tool does whose reader has gone."""
+    give_up(sys.stdout)
+    return EXIT_UNREAD
 
 
 def _usage_error(error: BaseException, output: Output) -> int:

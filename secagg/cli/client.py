@@ -134,7 +134,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from secagg.client.program import client_policy
     from secagg.config import load_client_settings
 
-    output = Output(as_json=as_json)
+    output = Output(as_json=as_json, is_aside=not show_settings)
     loaded = load_client_settings(
         config, environment=os.environ, overrides=overrides or ()
     )

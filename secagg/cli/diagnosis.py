@@ -51,12 +51,14 @@ from secagg.errors import ErrorCode, SecAggError, ServiceError, printable
 from secagg.runtime.clock import SystemClock
 from secagg.server.admin_channel import call_admin
 from secagg.server.service import admin_socket_of
+from secagg.server.sharing import refuse_other_names
 from secagg.server.task_setup import prepare_task
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.book import StateDamagedError
 from secagg.storage.book_reader import BookInUseError, NoBookError, looking
 from secagg.storage.open_blobs import open_blobs
 from secagg.storage.open_book import BOOK_FILE
+from secagg.storage.stored import Replica
 from secagg.transport.address import Address
 from secagg.transport.admission import (
     FILES_PER_CONNECTION,
@@ -177,6 +179,11 @@ async def server_findings(path: Path) -> list[Finding]:
                     if blobs is not None
                 ),
                 ("D160", "book", lambda: _book(server.state_dir, owner, server.store)),
+                *(
+                    ("D163", "other aggregators", lambda: _others(host))
+                    for _ in [server.store]
+                    if server.store is not None and server.blobs is not None
+                ),
             ]
         ),
         *await _branch([("D165", "engine", lambda: _engine(server.engine))]),
@@ -456,6 +463,19 @@ async def _book(
     if faults:
         raise StateDamagedError(faults[0].complaint, key=faults[0].key)
     return f"{path if store is None else 'the database'} is sound"
+
+
+async def _others(host: HostSettings) -> str:
+    """Compare names with the aggregators that share the book."""
+    server = host.server
+    own = _identity(host.tls, Role.SERVER).identity.name
+    try:
+        async with looking(server.state_dir, store=server.store) as book:
+            rows = await book.replicas()
+    except NoBookError:
+        return "there is none yet"
+    refuse_other_names(Replica("", "", "", own), rows)
+    return f"all have the name {own!r}" if rows else "there is none yet"
 
 
 def _port(host: HostSettings, owner: str | None) -> str:

@@ -12,6 +12,7 @@ from secagg.errors import ErrorCode, SecAggError
 
 __all__ = [
     "EXIT_OK",
+    "EXIT_UNREAD",
     "EXIT_USAGE",
     "FIRST_ERROR_EXIT_CODE",
     "FIRST_SIGNAL_EXIT_CODE",
@@ -24,6 +25,8 @@ EXIT_USAGE: Final = 2
 FIRST_ERROR_EXIT_CODE: Final = 10
 # As shells count: 130 for SIGINT, 143 for SIGTERM.
 FIRST_SIGNAL_EXIT_CODE: Final = 128
+# SIGPIPE, which Python turns into an error: the reader of the output has gone.
+EXIT_UNREAD: Final = 141
 
 
 def exit_code_of(error: SecAggError | ErrorCode) -> int:

@@ -2,21 +2,30 @@
 
 Rule 1: with ``--json`` standard output holds JSON only and its last line is one
         object; everything meant for people goes to standard error.
-Rule 2: colours and boxes appear on a terminal only; a pipe gets plain lines.
+Rule 2: what cannot be printed ends a command that is there to say something.  One that
+        has other work goes on with it: nobody's session ends by a full log.
+Rule 3: colours and boxes appear on a terminal only; a pipe gets plain lines.
 
 Failures are written by `secagg.cli.failures`.
 """
 
 import io
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Final
 
 from secagg.cli.exit_codes import exit_code_of
 from secagg.cli.failures import to_json_line, write_failure
 from secagg.errors import SecAggError
 
-__all__ = ["Output"]
+__all__ = ["Output", "give_up"]
+
+
+def give_up(stream: IO[str]) -> None:
+    """Write nothing more to a stream that has failed: it would fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Output:
@@ -24,9 +33,10 @@ class Output:
 
     Args:
         as_json: Whether a program reads standard output.
+        is_aside: The command has other work than to print.
     """
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, is_aside: bool = False) -> None:
         # Imported here because `secagg --help` prints nothing through it.
         from rich.console import Console
 
@@ -35,6 +45,7 @@ class Output:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)
         self.as_json: Final = as_json
+        self._is_aside: Final = is_aside
         self.console: Final = Console(
             file=sys.stderr if as_json else sys.stdout, highlight=False, markup=False
         )
@@ -46,7 +57,17 @@ class Output:
 
     def line(self, text: str = "", *, style: str | None = None) -> None:
         """Print one line for people."""
-        self.console.print(text, style=style, soft_wrap=True)
+        with self._printing():
+            self.console.print(text, style=style, soft_wrap=True)
+
+    @contextmanager
+    def _printing(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SystemExit):  # the second is rich's, for a pipe without reader
+            if not self._is_aside:
+                raise
+            give_up(self.console.file)
 
     def heading(self, text: str) -> None:
         """Print a line that opens a section."""
@@ -92,7 +113,8 @@ class Output:
             table.add_column(column, justify="right" if i in right else "left")
         for row in cells:
             table.add_row(*row)
-        self.console.print(table)
+        with self._printing():
+            self.console.print(table)
 
     def pairs(self, pairs: Iterable[tuple[str, str]], *, title: str = "") -> None:
         """Print names and values."""

@@ -72,7 +72,7 @@ def server(  # noqa: PLR0913 - one argument per option
     from secagg.server.task_setup import prepare_task
     from secagg.storage.postgres_address import judged_address
 
-    output = Output(as_json=as_json)
+    output = Output(as_json=as_json, is_aside=not show_settings)
     changed = [
         *(overrides or ()),
         *([] if store is None else [f"server.store={store}"]),

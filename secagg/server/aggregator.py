@@ -51,10 +51,11 @@ from secagg.server.refusals import RefusalCounts
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.shared_look import SharedLook
+from secagg.server.sharing import refuse_other_names
 from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
 from secagg.server.task_run import TaskRun
 from secagg.server.upload_desk import UploadSlots
-from secagg.storage.book import Book
+from secagg.storage.book import AWAY_SECONDS, Book, BookAwayError
 from secagg.storage.spool import PAYLOAD, SUM, Spool
 from secagg.storage.stored import Replica
 from secagg.wire.calls import (
@@ -133,10 +134,11 @@ class Aggregator:
         meter: Meter | None = None,
         replica: Replica | None = None,
     ) -> None:
-        self._replica = replica or Replica("alone", "", "")
+        self._replica = replace(replica or Replica("alone", "", ""), aggregator=name)
         self._following: tuple[asyncio.Task[None], ...] = ()
         self._on_change: Callable[[], Awaitable[None]] | None = None
         self._task_look = SharedLook(self._look_at_tasks, clock or SystemClock())
+        self._waiting_for_book = SharedLook(self._wait_for_book, clock or SystemClock())
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
         self._feed = ProgressFeed()
@@ -391,9 +393,11 @@ class Aggregator:
         Live sessions answer their clients at once and go on with `run_task`.
 
         Raises:
-            ServiceError: STORAGE_FAILED.
+            ServiceError: STORAGE_FAILED.  BAD_SETTINGS where others share the book and
+                serve under another name.
         """
         book = self._context.book
+        refuse_other_names(self._replica, await book.replicas())
         # First of all, so that time without anybody counts for no deadline.
         await book.beat(self._replica)
         await self._sessions.recover()
@@ -466,6 +470,7 @@ class Aggregator:
                 waiting for clients, else TASK_OVER.
             SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
+                A book that is away is waited for.
         """
         task.parameters.validate(demanded_bits=server_demand)
         if task.task_id in self._runs:
@@ -475,6 +480,7 @@ class Aggregator:
             self._sessions,
             self._context,
             stopping=self._stopping,
+            wait_for_book=self.wait_for_book,
             next_payload=next_payload,
             on_sum=on_sum,
         )
@@ -597,6 +603,31 @@ class Aggregator:
             await clock.sleep_until(
                 min(deadline, max(quiet_at, now + self._limits.quiet_seconds))
             )
+
+    async def wait_for_book(self) -> None:
+        """Wait until the book can be written, which may take minutes.
+
+        Raises:
+            ServiceError: It has come back otherwise than it went.
+        """
+        await self._waiting_for_book.take()
+
+    async def _wait_for_book(self) -> None:
+        clock = self._context.clock
+        began = clock.now()
+        while True:
+            try:
+                await self._context.book.touch()
+            except BookAwayError:
+                await clock.sleep_until(clock.now() + AWAY_SECONDS)
+            else:
+                telemetry.log_event(
+                    _LOG,
+                    logging.WARNING,
+                    telemetry.BOOK_IS_BACK,
+                    seconds=round(clock.now() - began, 1),
+                )
+                return
 
     async def close(self) -> None:
         """Release threads and end progress streams; sessions resume after a restart."""

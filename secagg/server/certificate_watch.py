@@ -4,6 +4,7 @@ Rule 1: its own certificate, its key, the authorities that it trusts and the lis
         revoked certificates follow their files without a restart.
 Rule 2: a certificate that was taken back is refused with its next call, its open calls
         end and its connections are dropped: a minute after the file, at the latest.
+        So do those of one that has ended: TLS judges it once, when they are made.
 Rule 3: what expires soon is said while there is time.
 """
 
@@ -32,7 +33,8 @@ class CertificateWatch:
         followed: The aggregator's own.
         revoked: The list that is in force.
         clock: Time.
-        on_revoked: Called when the list takes back what it did not before.
+        end_unwelcome: Ends calls and connections of certificates that are no good any
+            more; called with every look.
     """
 
     def __init__(
@@ -40,12 +42,12 @@ class CertificateWatch:
         followed: FollowedIdentity,
         revoked: RevokedCertificates,
         clock: Clock,
-        on_revoked: Callable[[], None],
+        end_unwelcome: Callable[[], None],
     ) -> None:
         self._followed = followed
         self._revoked = revoked
         self._clock = clock
-        self._on_revoked = on_revoked
+        self._end_unwelcome = end_unwelcome
         self._warnings = ExpiryWarnings()
         self._warn()
 
@@ -59,8 +61,8 @@ class CertificateWatch:
                 log_defect(_LOG, WATCH_FAILED)
 
     def _look(self) -> None:
-        if self._revoked.look():
-            self._on_revoked()
+        self._revoked.look()
+        self._end_unwelcome()
         self._followed.look()
         self._warn()
 

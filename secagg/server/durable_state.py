@@ -17,9 +17,10 @@ It knows no time but that of a disk that refuses: when a round is closed is deci
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from secagg import telemetry
 from secagg.errors import (
@@ -38,7 +39,12 @@ from secagg.protocol.server_states import ServerStep
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
 from secagg.server.shared_look import SharedLook
-from secagg.storage.book import Book, StateDamagedError, TimelineError
+from secagg.storage.book import (
+    Book,
+    BookAwayError,
+    StateDamagedError,
+    TimelineError,
+)
 from secagg.storage.change import (
     Behind,
     Change,
@@ -63,9 +69,13 @@ __all__ = [
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
+_Result = TypeVar("_Result")
+
 # A full disk is often freed by somebody else within a minute; then the session aborts.
 STORAGE_ATTEMPTS: Final = 12
 STORAGE_RETRY_SECONDS: Final = 5.0
+# What a person has to look at.
+_LASTING: Final = frozenset({ErrorCode.RESTORED_STATE, ErrorCode.STATE_DAMAGED})
 
 # What the state asks for next, or None when somebody else has done it.
 MakeEvent: TypeAlias = Callable[[server.ServerState], ServerEvent | None]
@@ -133,8 +143,11 @@ class DurableState:
         on_message: Told of every message that the state holds now.
         on_round: Told of every other step: the state that was left, and what came.
         on_end: Told that somebody else has ended the session.
+        on_put_back: Told that the book was put back under the session.
 
     Attributes:
+        was_put_back: The book has failed over: it may have forgotten what it was told
+            of the session, which has to be taken up from there and ended.
         deadline: Of the open round, on the runner's clock, as the book has said last;
             None for none.
         receipt: What somebody else has left of the session; None while it goes on.
@@ -154,6 +167,7 @@ class DurableState:
         on_message: Callable[[Received], None],
         on_round: Callable[[server.ServerState, ServerStep], None],
         on_end: Callable[[], None] = lambda: None,
+        on_put_back: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
         self._key = session_key
@@ -166,6 +180,8 @@ class DurableState:
         self._on_message = on_message
         self._on_round = on_round
         self._on_end = on_end
+        self._on_put_back = on_put_back
+        self.was_put_back = False
         self._is_closed = False
         self._is_catching_up = False
         self._shared_look = SharedLook(self._look, clock)
@@ -264,9 +280,13 @@ class DurableState:
         async with self._lock:
             if self.receipt is None and not self._is_closed:
                 at = self._position
-                missed = await self._book.missed(
-                    self._key, expect=at.sequence, previous=at.chain
-                )
+                with self._noting_fail_over():
+                    missed = await self._book.missed(
+                        self._key,
+                        expect=at.sequence,
+                        previous=at.chain,
+                        restored=self._is_restored,
+                    )
                 await self._learn(missed)
 
     # --- messages of clients ----------------------------------------------------------
@@ -410,14 +430,15 @@ class DurableState:
         """
         position, began = self._position, self._clock.now()
         try:
-            answer = await self._book.commit(
-                replace(
-                    change,
-                    expect=position.sequence,
-                    previous=position.chain,
-                    restored=self._is_restored,
+            with self._noting_fail_over():
+                answer = await self._book.commit(
+                    replace(
+                        change,
+                        expect=position.sequence,
+                        previous=position.chain,
+                        restored=self._is_restored,
+                    )
                 )
-            )
         except ServiceError:
             self._meter.add(BOOK_ERRORS)
             raise
@@ -432,6 +453,15 @@ class DurableState:
             return True
         await self._learn(answer)
         return False
+
+    @contextmanager
+    def _noting_fail_over(self) -> Iterator[None]:
+        try:
+            yield
+        except TimelineError:
+            self.was_put_back = True
+            self._on_put_back()
+            raise
 
     async def _learn(self, answer: Behind | Ended) -> None:
         """Take in what others have stored, or a commit that seemed to fail."""
@@ -479,18 +509,26 @@ class DurableState:
             self._on_round(before, step)
 
 
-async def patiently(clock: Clock, write: Callable[[], Awaitable[None]]) -> None:
-    """Write, and try again for a while when the disk refuses.
+async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _Result:
+    """Read or write, and try again for a while when the disk refuses.
+
+    Args:
+        clock: How to wait.
+        write: What is done; doing it twice must be harmless.
 
     Raises:
+        BookAwayError: At once.  It takes as long as it takes, and rounds need their
+            time again afterwards: `Aggregator.run_task` waits.
         ServiceError: STORAGE_FAILED, a dozen times within a minute.
     """
     for _ in range(STORAGE_ATTEMPTS - 1):
         try:
             return await write()
-        except (TimelineError, StaleLeaseError):
-            raise  # waiting changes nothing
+        except (TimelineError, StaleLeaseError, BookAwayError):
+            raise  # waiting here changes nothing
         except ServiceError as error:
+            if error.code in _LASTING:
+                raise
             say_refused(error)
             await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
     return await write()

@@ -199,6 +199,7 @@ class GrpcServer:
         self._followed = followed
         self._watching: asyncio.Task[None] | None = None
         self._is_stopping = False
+        self._is_announced = False
         self.address: Final = ports[0].address
         self.health_address: Final = ports[1].address if ports[1:] else None
         self.relay: Final = ports[0].relay
@@ -254,7 +255,9 @@ class GrpcServer:
         door = _Door(
             MetadataAuthenticator()
             if identity is None
-            else TLSAuthenticator(identity.identity.trust_domain, taken_back)
+            else TLSAuthenticator(
+                identity.identity.trust_domain, taken_back, clock.date
+            )
         )
         limits, admission = limits or CallLimits(), admission or Admission()
         reader = BodyReader(limits.bodies_at_once, limits.body_seconds)
@@ -295,7 +298,11 @@ class GrpcServer:
                 followed,
                 taken_back,
                 clock,
-                lambda: door.end(lambda who: who.certificate in taken_back),
+                lambda: door.end(
+                    lambda who: (
+                        who.certificate in taken_back or who.has_ended(clock.date())
+                    )
+                ),
             )
             started._watching = asyncio.create_task(watch.run())
         return started
@@ -348,7 +355,9 @@ class GrpcServer:
 
     async def announce_stop(self) -> None:
         """Say NOT_SERVING from now on, so that balancers send nobody new."""
-        log_event(_LOG, logging.INFO, TRANSPORT_DRAINING, address=self.address)
+        if not self._is_announced:  # whoever stops it may have asked before
+            self._is_announced = True
+            log_event(_LOG, logging.INFO, TRANSPORT_DRAINING, address=self.address)
         await self._health.enter_graceful_shutdown()
 
 

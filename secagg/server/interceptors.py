@@ -6,8 +6,8 @@ Rule 2: the caller's identity comes from the verified certificate, over TLS 1.3,
         from nothing that the caller may choose.
 Rule 3: whatever fails becomes a status with a numbered detail.  What was not meant
         to fail becomes INTERNAL without its text, and goes to the log.
-Rule 4: a certificate that was taken back opens no call and keeps none: those that are
-        open end when the list says so.
+Rule 4: a certificate that was taken back, or has ended, opens no call and keeps none:
+        those that are open end when the list, or the clock, says so.
 Rule 5: one identity's calls are limited in number at once and over time, so that no
         client can keep the others out; those that need none, by certificate.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import (
@@ -220,6 +221,10 @@ class Caller:
     name: str
     certificate: CertificateNumber | None = None
 
+    def has_ended(self, date: float) -> bool:
+        """Whether the certificate has, at a date in Unix seconds."""
+        return self.certificate is not None and self.certificate.ends <= date
+
 
 class Authenticator(Protocol):
     """Says who makes a call."""
@@ -240,16 +245,19 @@ class TLSAuthenticator:
     Attributes:
         trust_domain: The only one whose clients are known here.
         revoked: Certificates that were taken back; asked with every call.
+        date: The present in Unix seconds; the machine's by default.
     """
 
     trust_domain: str
     revoked: Container[CertificateNumber] = frozenset()
+    date: Callable[[], float] = time.time
 
     def identity_of(self, context: CallContext) -> Caller:
         """Return the name in the certificate itself.
 
         Raises:
             ServiceError: UNAUTHENTICATED; the peer needs another certificate.
+                UNREACHABLE for one that was good when the connection was made.
         """
         properties = context.auth_context()
         # Absent in old gRPC releases, which negotiate TLS 1.3 all the same.
@@ -273,24 +281,32 @@ class TLSAuthenticator:
                 f"the certificate belongs to trust domain {peer.trust_domain}, "
                 f"this aggregator serves {self.trust_domain}"
             )
-        self._refuse_revoked(number)
+        self._refuse_over(number)
         return Caller(peer.name, number)
 
     def holder_of(self, context: CallContext) -> Caller:
         """Name the certificate: its holder may be anybody whom the authority knows.
 
         Raises:
-            ServiceError: UNAUTHENTICATED; it was taken back.
+            ServiceError: UNAUTHENTICATED or UNREACHABLE, as `identity_of`.
         """
         certificates = list(context.auth_context().get("x509_pem_cert", []))
         name = _ANYBODY + hashlib.sha256(b"".join(certificates)).hexdigest()
         if len(certificates) != 1:
             return Caller(name)
         number = _number_in(certificates[0])
-        self._refuse_revoked(number)
+        self._refuse_over(number)
         return Caller(name, number)
 
-    def _refuse_revoked(self, number: CertificateNumber) -> None:
+    def _refuse_over(self, number: CertificateNumber) -> None:
+        if number.ends <= self.date():
+            # As TLS will say of the next connection; the client looks at its own files
+            # then, where a new one may lie.
+            raise ServiceError(
+                "the certificate of this connection has ended",
+                code=ErrorCode.UNREACHABLE,
+                next_step="Connect again, with a certificate that is valid.",
+            )
         if number in self.revoked:
             raise ServiceError(
                 "this certificate was revoked",

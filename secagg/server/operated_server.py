@@ -95,6 +95,14 @@ class OperatedServer(Server):
         if self.transport is not None:
             self.transport.end_clients(is_unwelcome)
 
+    async def wait_for_book(self) -> None:
+        """Wait until the book can be written, which may take minutes.
+
+        Raises:
+            ServiceError: It has come back otherwise than it went.
+        """
+        await self._opened().aggregator.wait_for_book()
+
     def follow_with(self, then: Callable[[], Awaitable[None]]) -> None:
         """Have somebody told when another server may have changed a task."""
         self._opened().aggregator.when_changed(then)

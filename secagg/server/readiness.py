@@ -30,18 +30,28 @@ class Readiness:
         state_dir: Where its uploads go.
         runs_tasks: Whether sessions may open.
         clock: Time.
+        is_book_elsewhere: The book is no file of this machine: when it hangs, another
+            process would wait in the same way.
 
     Attributes:
-        book_answers: Whether the book answered the last time, if only to refuse.
+        book_answers: Whether the book answered the last time, if only to refuse; one
+            elsewhere is not asked about.
     """
 
     def __init__(
-        self, book: Book, state_dir: Path, runs_tasks: Callable[[], bool], clock: Clock
+        self,
+        book: Book,
+        state_dir: Path,
+        runs_tasks: Callable[[], bool],
+        clock: Clock,
+        *,
+        is_book_elsewhere: bool = False,
     ) -> None:
         self._book = book
         self._state_dir = state_dir
         self._runs_tasks = runs_tasks
         self._clock = clock
+        self._is_book_elsewhere = is_book_elsewhere
         self._one_at_a_time = asyncio.Lock()
         self._looked_at = -LOOK_EVERY_SECONDS
         self._disk = ""
@@ -65,10 +75,10 @@ class Readiness:
             await finish_before(self._clock, deadline, self._book.touch())
             free = shutil.disk_usage(self._state_dir).free
         except TimeoutError:
-            self.book_answers = False
+            self.book_answers = self._is_book_elsewhere
             return f"the book took longer than {_WRITE_SECONDS:g} s to write"
         except (SecAggError, OSError) as error:
-            return f"the disk refuses: {error}"
+            return f"storage refuses: {error}"
         if free < MIN_FREE_BYTES:
             return f"{free >> 20} MiB of disk are free, {MIN_FREE_BYTES >> 20} needed"
         return ""

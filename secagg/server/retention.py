@@ -10,6 +10,7 @@ import logging
 from typing import Final
 
 from secagg import telemetry
+from secagg.errors import ServiceError
 from secagg.runtime.clock import Clock
 from secagg.server.session_report import SessionReports
 from secagg.storage.book import Book
@@ -42,16 +43,17 @@ async def purge_regularly(
     while True:
         await purge_once(book, policy, _LOG)
         if reports is not None:
-            await _purge_reports(reports, policy, now=await book.now())
+            await _purge_reports(book, reports, policy)
         await clock.sleep_until(clock.now() + PURGE_EVERY_SECONDS)
 
 
 async def _purge_reports(
-    reports: SessionReports, policy: Retention, *, now: float
+    book: Book, reports: SessionReports, policy: Retention
 ) -> None:
     try:
+        now = await book.now()
         await asyncio.to_thread(reports.purge, policy, now=now)
-    except OSError as error:
+    except (ServiceError, OSError) as error:
         telemetry.log_event(
             _LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error
         )

@@ -27,7 +27,7 @@ from secagg.errors import (
 )
 from secagg.messages import Released, Round
 from secagg.ring_odds import server_demand
-from secagg.server.durable_state import Position
+from secagg.server.durable_state import Position, patiently
 from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_record import SessionRecord
@@ -303,11 +303,18 @@ class SessionBook:
         age = await self._workers.run(self._context.spool.age_seconds, session_id)
         return age < ORPHAN_SECONDS
 
-    async def _resume(self, stored: StoredSession) -> SessionRunner:
-        """Go on with a session from its records."""
+    async def _resume(
+        self, stored: StoredSession, *, instead_of: SessionRunner | None = None
+    ) -> SessionRunner:
+        """Go on with a session from its records.
+
+        Args:
+            stored: The session.
+            instead_of: What answers its clients until then.
+        """
         record = SessionRecord.decode(stored)
         try:
-            runner = await self._adopt(record, stored)
+            runner = await self._adopt(record, stored, instead_of=instead_of)
         except (RemoteProtocolError, LocalProtocolError) as error:
             # Only accepted events are stored: the fault is the storage's.
             raise ServiceError(
@@ -420,17 +427,23 @@ class SessionBook:
         return self._context.clock.date()
 
     async def _adopt(
-        self, record: SessionRecord, stands: StoredSession | Committed
+        self,
+        record: SessionRecord,
+        stands: StoredSession | Committed,
+        *,
+        instead_of: SessionRunner | None = None,
     ) -> SessionRunner:
         """Have a session answer its clients.
 
         Args:
             record: The session.
             stands: Where the book has it.
+            instead_of: What answers them until then.
         """
         date, session_id = await self._date(), record.descriptor.session_id
-        if session_id in self._running:  # somebody has looked meanwhile
-            return self._running[session_id]
+        known = self._running.get(session_id)
+        if known is not None and known is not instead_of:
+            return known  # somebody has looked meanwhile
         is_restored, open_seconds = False, 0.0
         if isinstance(stands, StoredSession):
             is_restored = stands.restored
@@ -447,8 +460,46 @@ class SessionBook:
         self._running[session_id] = runner
         return runner
 
+    async def take_up_again(self, task_id: str) -> bool:
+        """Take up the sessions of a task that the book was put back under.
+
+        They end: after a fail-over the book may have forgotten what was sent, and what
+        this process remembers need not be what other ones have stored since.
+
+        Returns:
+            Whether there were any.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        put_back = [each for each in self.running(task_id) if each.was_put_back]
+        for runner in put_back:
+            stored = await self._book.load(runner.record.session_key)
+            if stored is None:
+                del self._running[runner.session_id]
+            elif stored.receipt is None:
+                again = await self._resume(stored, instead_of=runner)
+                again.is_given = runner.is_given
+            else:
+                del self._running[runner.session_id]
+                await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
+                self._facts.pop(task_id, None)
+        return bool(put_back)
+
+    async def take_in(self, task_id: str) -> None:
+        """Take in sessions of a task that the book has and this process does not know.
+
+        Such as one of its own that was created while the answer was lost.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        for row in await self._book.sessions(role=Role.SERVER, task=task_id):
+            await self._take_in(row.key)
+
     async def resumable(self, task: TaskDefinition) -> SessionRunner | None:
         """Return the interrupted session of a task; end those that no longer fit."""
+        await self.take_in(task.task_id)
         fitting = None
         for runner in tuple(self._running.values()):
             if runner.descriptor.task_id != task.task_id:
@@ -495,35 +546,64 @@ class SessionBook:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
+        clock, outcome = self._context.clock, runner.outcome()
         try:
             if await runner.lease.hold():
-                outcome = runner.outcome()
-                if give is not None and isinstance(outcome, Released):
-                    await give(await self.load_sum(runner, outcome))
-                await self.finish(runner)
+                if isinstance(outcome, Released) and give is not None:
+                    await self._give_once(runner, outcome, give)
+                # Each step may be taken again: it writes the same once more.
+                await patiently(clock, lambda: self._report(runner))
+                known, facts = await patiently(clock, lambda: self._scrub(runner))
+                self._note_end(runner, known, facts)
+                spool = self._context.spool
+                await patiently(
+                    clock,
+                    lambda: self._workers.run(spool.drop_uploads, runner.session_id),
+                )
+                await self._keep(runner)
+                self._running.pop(runner.session_id, None)
             await self.retire(runner)
             return runner.receipt()
         finally:
             await runner.lease.let_go()
 
-    async def finish(self, runner: SessionRunner) -> None:
-        """Scrub a session that is over, and leave its receipt and what it tells."""
-        session_id, task_id = runner.session_id, runner.descriptor.task_id
+    async def _give_once(
+        self, runner: SessionRunner, outcome: Released, give: OnSum
+    ) -> None:
+        """Give a sum, unless this process has done so and then met a refusal."""
+        if not runner.is_given:
+            total = await patiently(
+                self._context.clock, lambda: self.load_sum(runner, outcome)
+            )
+            await give(total)
+            runner.is_given = True
+
+    async def _report(self, runner: SessionRunner) -> None:
+        """Tell those who were promised it what became of a session."""
         if self._on_aborted is not None and not isinstance(runner.outcome(), Released):
             await self._on_aborted(runner.descriptor, runner.audit().encode())
         if self._on_ended is not None:
             await self._on_ended(runner.receipt(), runner.progress())
-        known = await self.facts(task_id, newest=True)
+
+    async def _scrub(self, runner: SessionRunner) -> tuple[TaskFacts, TaskFacts]:
+        """Scrub a session that is over, and leave its receipt and what it tells.
+
+        Returns:
+            What its task knew, and what it knows now.
+        """
+        known = await self.facts(runner.descriptor.task_id, newest=True)
         facts = await self._workers.run(known.after, runner.receipt())
         facts = replace(facts, noise_terms=await self._terms_after(runner, known))
         await runner.finish(facts.encode())
+        return known, facts
+
+    def _note_end(
+        self, runner: SessionRunner, known: TaskFacts, facts: TaskFacts
+    ) -> None:
         self._measure(runner)
-        self._facts[task_id] = facts
+        self._facts[runner.descriptor.task_id] = facts
         for identity in sorted(facts.left_out - known.left_out):
             runner.log(telemetry.CLIENT_LEFT_OUT, sender=identity)
-        await self._workers.run(self._context.spool.drop_uploads, session_id)
-        await self._keep(runner)
-        self._running.pop(session_id, None)
 
     def _measure(self, runner: SessionRunner) -> None:
         meter, task_id = self._context.meter, runner.descriptor.task_id

@@ -29,7 +29,7 @@ from secagg.protocol.rounds import ROUNDS
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task_folder import folder_of
-from secagg.storage.book import Book
+from secagg.storage.book import Book, BookAwayError
 from secagg.storage.change import Role
 from secagg.storage.stored import Retention
 
@@ -156,6 +156,9 @@ class SessionReports:
             book: Knows when the session was opened.
             receipt: Of the session.
             progress: Where it stands.
+
+        Raises:
+            BookAwayError: It has to be asked again.
         """
         try:
             ended = await book.now()
@@ -164,6 +167,8 @@ class SessionReports:
             opened = min((r.born for r in running if r.number == number), default=ended)
             report = report_of(receipt, progress, opened=opened, ended=ended)
             await asyncio.to_thread(self._write, task_id, number, report)
+        except BookAwayError:
+            raise  # the session cannot end without it either
         except Exception as error:  # noqa: BLE001 - no sum waits for a report
             telemetry.log_event(
                 _LOG,

@@ -3,19 +3,15 @@
 Rule 1: persist, then speak.  An accepted event is durable before its sender hears so,
         and a closed round is durable before anybody sees what it opened: what is shown
         of the state is `secagg.server.durable_state`'s.
-Rule 2: a round closes as soon as everybody who can answer has, else at its deadline.
-        The clock of AdvertiseKeys starts with its first advert, and again at its
-        deadline while too few have joined.  Bytes of inputs that arrive extend their
-        round, in all by one more deadline at most.
-Rule 3: after a restart the journal is replayed and the open round gets its whole time
-        again.  Where several aggregators share the book, any of them takes messages,
-        closes rounds and extends them, and the book keeps their deadline.
+Rule 2: a round is closed when its time has come (`secagg.server.round_timer`).
+Rule 3: after a restart the journal is replayed.  Where several aggregators share the
+        book, any of them takes messages and closes rounds.
 Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
 Rule 5: of those who share the book one computes the sum and ends the session
         (`secagg.server.session_lease`).  Any other can: it would get the same bytes.
-Rule 6: no message is waited for beyond the session's end, which its offer names.  A
-        session that has no cohort when the time left is only just enough for its later
-        rounds ends, and another one takes its place.
+Rule 6: a session ends at the date that its offer names.  One that has no cohort when
+        the time left is only just enough for its later rounds ends, and another one
+        takes its place.
 
 Which sessions there are, and who may ask for which, is said by
 `secagg.server.aggregator`.
@@ -23,7 +19,6 @@ Which sessions there are, and who may ask for which, is said by
 
 import asyncio
 import logging
-import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -51,9 +46,8 @@ from secagg.protocol.events import (
     SumComputed,
 )
 from secagg.protocol.outputs import ComputeSum
-from secagg.protocol.rounds import ROUNDS
 from secagg.protocol.server_states import Rostered, ServerStep
-from secagg.runtime.clock import Clock, is_set_before
+from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
 from secagg.server.durable_state import (
     DurableState,
@@ -74,12 +68,13 @@ from secagg.server.patience import (
 from secagg.server.progress import SessionProgress, named
 from secagg.server.readable import Readable, piece_of
 from secagg.server.receipt import SessionReceipt
+from secagg.server.round_timer import RoundTimer
 from secagg.server.session_bell import SessionBell
 from secagg.server.session_facts import SessionFacts
 from secagg.server.session_lease import SessionLease
 from secagg.server.session_record import SessionRecord
 from secagg.server.upload_desk import UploadDesk, UploadSlots
-from secagg.storage.book import Book
+from secagg.storage.book import Book, TimelineError
 from secagg.storage.change import Change, StaleLeaseError
 from secagg.storage.spool import SUM, Spool
 from secagg.wire.calls import (
@@ -96,13 +91,9 @@ __all__ = ["WAITING_SECONDS", "RunnerContext", "SessionRunner"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
-# Bytes that arrived within this share of the deadline keep MaskedInputCollection open.
-UPLOAD_GRACE: Final = 0.25
 # How much longer than its rounds a session may last: until then it waits for clients.
 # Half of what clients grant for clocks that differ (R5.0-2).
 WAITING_SECONDS: Final = CLOCK_TOLERANCE_SECONDS // 2
-# Every chunk asks for time, and an extension is a commit.
-EXTEND_EVERY_SECONDS: Final = 5.0
 # A log line stays readable when a thousand clients are lost at once.
 NAMED_AT_MOST: Final = 20
 
@@ -161,36 +152,12 @@ class SessionRunner:
         self._context = context
         self._is_restored = is_restored
         self._bell = SessionBell(context.clock)
-        self._attention = asyncio.Event()
         self._facts = SessionFacts(record.descriptor, record.left_out)
         self._readable = Readable()
-        self._joined = asyncio.Event()
         # Set whenever whoever drives the session should look at it again.
         self._woken = asyncio.Event()
-        self._rounds_entered = 0
         self._is_live = False
         self._ended_by_other: EndedSession | None = None
-        self._extended_at = 0.0
-        self._opened_at = context.clock.now()
-        self._deadline = 0.0
-        self._wanted_until = 0.0
-        clock, offered = context.clock, record.descriptor
-        now = clock.date() if date is None else date
-        self._ends_at = clock.now() + offered.session_end - now
-        # Whoever joins later could not be served to the end.
-        deadlines = offered.parameters.deadlines
-        self._last_start = (
-            self._ends_at - deadlines.longest_session + deadlines.advertise_keys
-        )
-        self._desk = UploadDesk(
-            self.session_id,
-            record.descriptor.parameters,
-            spool=context.spool,
-            workers=context.workers,
-            slots=context.slots,
-            arrived=self._ask_for_time,
-            accept=self.submit,
-        )
         self.lease = SessionLease(
             record.session_key,
             context.replica,
@@ -213,12 +180,33 @@ class SessionRunner:
             on_message=self._note,
             on_round=self._enter,
             on_end=self._note_end,
+            on_put_back=self._note_put_back,
+        )
+        self._timer = RoundTimer(
+            record.descriptor,
+            record.session_key,
+            self._durable,
+            is_shared=context.book.is_shared,
+            clock=context.clock,
+            date=context.clock.date() if date is None else date,
+            woken=self._woken,
+        )
+        self._desk = UploadDesk(
+            self.session_id,
+            record.descriptor.parameters,
+            spool=context.spool,
+            workers=context.workers,
+            slots=context.slots,
+            arrived=self._timer.ask_for_time,
+            accept=self.submit,
         )
         self._durable.replay(record.events)
-        self._opened_at = context.clock.now() - open_seconds
+        self._timer.opened_at = context.clock.now() - open_seconds
         self._is_live = True
         # An earlier process may have told the clients; nobody knows whom.
         self.was_over = self.is_over
+        # Whoever ends the session may have to try again, and gives its sum once.
+        self.is_given = False
         # The state holds what is still needed of them; share bundles are large.
         self.record = replace(record, events=())
 
@@ -252,7 +240,12 @@ class SessionRunner:
 
     def _place(self) -> int | None:
         """Return how many rounds were entered; None once somebody else has ended it."""
-        return None if self._ended_by_other is not None else self._rounds_entered
+        return None if self._ended_by_other is not None else self._timer.rounds_entered
+
+    @property
+    def was_put_back(self) -> bool:
+        """Whether the book has failed over: the session goes on in another runner."""
+        return self._durable.was_put_back
 
     @property
     def sequence(self) -> int:
@@ -387,7 +380,7 @@ class SessionRunner:
             self._state,
             identity,
             retry_after_seconds=retry_after_seconds,
-            closes_in_seconds=self._deadline - self._context.clock.now(),
+            closes_in_seconds=self._timer.closes_in(),
         )
 
     def is_member(self, identity: str) -> bool:
@@ -433,9 +426,14 @@ class SessionRunner:
         """Yield updates as rounds open, until the session is over for this client.
 
         In between, and at first, that there is none.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session is about to be ended, ask again.
         """
         parameters = self.descriptor.parameters
         while after is not Round.FINISHED:
+            if self.was_put_back:
+                raise TimelineError(self.record.session_key)
             ringing = self._bell.listen()
             update = self.update_for(identity, after)
             if update is not None:
@@ -486,20 +484,13 @@ class SessionRunner:
         return self.outcome()
 
     async def _drive(self) -> None:
-        is_shared = self._context.book.is_shared
-        if is_shared:
-            self._open_round()
-        else:
-            await self._give_time()
+        await self._timer.begin()
         while not self.is_over:
             job = next(iter(server.pending_outputs(self._state)), None)
             if isinstance(job, ComputeSum):
                 if await self.lease.hold():
                     await self._sum(job)
-            elif not is_shared:
-                await self._round_answered()
-                await self._durable.advance(self._closing(self._state.ROUND))
-            elif await self._round_is_ripe():
+            elif await self._timer.is_ripe():
                 await self._durable.advance(self._closing(self._state.ROUND))
 
     async def stop_waiting(self, reason: str) -> None:
@@ -566,9 +557,7 @@ class SessionRunner:
 
     def seconds_left(self) -> float | None:
         """Return the time until the open round's deadline; None before any advert."""
-        if isinstance(self._state, server.AdvertiseKeys) and not self._joined.is_set():
-            return None
-        return max(0.0, self._deadline - self._context.clock.now())
+        return self._timer.seconds_left()
 
     def missing(self) -> tuple[str, ...]:
         """Return who may still answer in the open round, by name, as far as known."""
@@ -578,18 +567,20 @@ class SessionRunner:
 
     def _note(self, _: Received) -> None:
         """Tell the session's other parts that a message was accepted."""
-        self._joined.set()
-        self._woken.set()
-        if server.is_round_full(self._state):
-            self._attention.set()
+        self._timer.note_message()
 
     def _note_end(self) -> None:
         """Note that somebody else has ended the session, and left its receipt."""
         receipt = SessionReceipt.decode(self._durable.receipt or b"")
         self._ended_by_other = EndedSession(receipt)
-        self._attention.set()
+        self._timer.note_end()
         self._wake()
         self.log(telemetry.SESSION_ENDED_ELSEWHERE, reason=receipt.outcome_name)
+
+    def _note_put_back(self) -> None:
+        """Have whoever drives the session, or watches it, leave it."""
+        self._timer.note_end()
+        self._wake()
 
     def _wake(self) -> None:
         """Wake those who watch the session, and whoever drives it."""
@@ -602,7 +593,7 @@ class SessionRunner:
         def make(state: server.ServerState) -> RoundClosed | AbortRequested | None:
             if closed is not state.ROUND or isinstance(state, server.Summing):
                 return None
-            if self._is_too_late(state):
+            if self._timer.is_too_late(state):
                 return AbortRequested(*expiry_of(state))
             opening = closed is Round.ADVERTISE_KEYS
             return RoundClosed(
@@ -613,7 +604,7 @@ class SessionRunner:
 
     def _enter(self, before: server.ServerState, step: ServerStep) -> None:
         """Note what a closed round leaves behind."""
-        seconds = self._context.clock.now() - self._opened_at
+        seconds = self._context.clock.now() - self._timer.opened_at
         for lost in self._facts.enter(
             before, step.state, step.outputs, seconds=seconds
         ):
@@ -624,130 +615,12 @@ class SessionRunner:
                 reason=lost.reason,
             )
         self._readable.enter(step.state)
-        self._rounds_entered += 1
+        self._timer.rounds_entered += 1
         if self._is_live:
-            self._open_round()
+            self._timer.open_round()
             self._announce(before, seconds)
 
-    # --- rounds -----------------------------------------------------------------------
-
-    async def _give_time(self) -> None:
-        """Give the open round its whole time, in the book too (rule 3)."""
-        self._open_round()
-        if server.is_over(self._state) or not self._joined.is_set():
-            return
-        await self._put_deadline(self._deadline - self._opened_at)
-
-    async def _put_deadline(self, seconds: float, *, extend: bool = False) -> None:
-        entered = self._rounds_entered
-        change = Change(
-            key=self.record.session_key, deadline_seconds=seconds, extend=extend
-        )
-        await patiently(
-            self._context.clock,
-            lambda: self._durable.write(
-                lambda _: change if self._rounds_entered == entered else None
-            ),
-        )
-
-    def _open_round(self) -> None:
-        now = self._context.clock.now()
-        self._opened_at = now
-        self._wanted_until = 0.0  # what uploads asked for was for their own round
-        if self._context.book.is_shared:
-            self._deadline = min(self._durable.deadline or math.inf, self._last())
-        else:
-            lasts = self._seconds_of(self._state.ROUND)
-            self._deadline = min(now + lasts, self._last())
-        self._attention.clear()
-        if server.is_over(self._state) or server.is_round_full(self._state):
-            self._attention.set()
-
-    def _last(self) -> float:
-        """Return until when the open round may last."""
-        if isinstance(self._state, server.AdvertiseKeys):
-            return self._last_start
-        return self._ends_at
-
-    def _is_too_late(self, state: server.ServerState) -> bool:
-        """Whether what a round would open could not come to an end any more."""
-        now = self._context.clock.now()
-        if isinstance(state, server.AdvertiseKeys):
-            return now > self._last_start or (
-                now == self._last_start and is_short_of_clients(state)
-            )
-        # Whoever has answered has said all that the sum takes.
-        return now >= self._ends_at and not isinstance(state, server.Unmasking)
-
-    def _seconds_of(self, opened: Round) -> int:
-        return ROUNDS[opened].seconds(self.descriptor.parameters.deadlines)
-
-    async def _round_answered(self) -> None:
-        """Wait until the round is full, its deadline has passed or it was aborted."""
-        clock = self._context.clock
-        if isinstance(self._state, server.AdvertiseKeys):
-            waiting = asyncio.ensure_future(self._joined.wait())
-            attention = asyncio.ensure_future(self._attention.wait())
-            expiry = asyncio.ensure_future(clock.sleep_until(self._last_start))
-            try:
-                await asyncio.wait(
-                    {waiting, attention, expiry}, return_when=asyncio.FIRST_COMPLETED
-                )
-            finally:
-                waiting.cancel()
-                attention.cancel()
-                expiry.cancel()
-            self._open_round()
-        while not await is_set_before(clock, self._deadline, self._attention):
-            if is_short_of_clients(self._state) and clock.now() < self._last_start:
-                await self._give_time()  # waiting is not failing
-                continue
-            # Bytes that have arrived meanwhile ask for more time.
-            wanted = min(self._wanted_until, self._ends_at)
-            if wanted <= self._deadline:
-                return
-            self._deadline = wanted
-            await self._put_deadline(self._deadline - clock.now())
-
-    async def _round_is_ripe(self) -> bool:
-        """Wait until the open round may be closed; False when somebody else has.
-
-        More time is asked for before the deadline, so that others hear of it.
-        """
-        clock, entered = self._context.clock, self._rounds_entered
-        while not self.is_over and self._rounds_entered == entered:
-            self._woken.clear()
-            self._deadline = min(self._durable.deadline or math.inf, self._last())
-            now, wanted = clock.now(), min(self._wanted_until, self._ends_at)
-            if server.is_round_full(self._state):
-                return True
-            if wanted > max(now, self._deadline) and (
-                now >= self._deadline or self._may_extend(now)
-            ):
-                self._extended_at = now
-                await self._put_deadline(wanted - now, extend=True)
-            elif now < self._deadline:
-                await is_set_before(clock, self._deadline, self._woken)
-            elif is_short_of_clients(self._state) and now < self._last_start:
-                lasts = self._seconds_of(self._state.ROUND)
-                await self._put_deadline(lasts, extend=True)  # waiting is not failing
-            else:
-                return True
-        return False
-
-    def _may_extend(self, now: float) -> bool:
-        """Whether the last extension is so old that another one costs little."""
-        grace = UPLOAD_GRACE * self._seconds_of(self._state.ROUND)
-        return now >= self._extended_at + min(EXTEND_EVERY_SECONDS, grace / 4)
-
-    def _ask_for_time(self) -> None:
-        """Note that bytes of an upload have arrived."""
-        if isinstance(self._state, server.MaskedInputCollection):
-            seconds = self._seconds_of(Round.MASKED_INPUT_COLLECTION)
-            wanted = self._context.clock.now() + UPLOAD_GRACE * seconds
-            self._wanted_until = min(wanted, self._opened_at + 2 * seconds)
-            if self._wanted_until > self._deadline:
-                self._woken.set()
+    # --- what is told -----------------------------------------------------------------
 
     def _announce(self, before: server.ServerState, seconds: float) -> None:
         """Wake watchers and tell the operator.
@@ -848,7 +721,10 @@ class SessionRunner:
     async def _kept_until(self) -> int:
         """Return until when the sum can be fetched at least, in Unix seconds."""
         kept = self._context.keep_seconds
-        return int(await self._context.book.now() + kept) if kept else 0
+        if not kept:
+            return 0
+        now = await patiently(self._context.clock, self._context.book.now)
+        return int(now + kept)
 
     def _has_uploaded(self, identity: str) -> bool:
         accepted = self._state.session.accepted

@@ -16,11 +16,11 @@ Rule 6: what is said of one task waits for what was said of it before, and for n
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 from secagg import telemetry
@@ -49,13 +49,15 @@ from secagg.server.task_setup import (
     settle_task,
 )
 from secagg.server.views import find_task, short_of_budget, state_of
-from secagg.storage.book import Book
+from secagg.storage.book import Book, BookAwayError
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.stored import SessionState, TaskRow, TaskState
 
 __all__ = ["TaskKeeper"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+_Result = TypeVar("_Result")
 
 # A payload that has gone, a revocation list that will not do: nothing of the server's.
 _ITS_OWN_FAULT: Final = frozenset(
@@ -471,8 +473,8 @@ class TaskKeeper:
     # --- work -------------------------------------------------------------------------
 
     async def _run_anew(self, task_id: str) -> TaskRow:
-        row = await find_task(self._book, task_id)
-        await self._run(row)
+        row = await self._through_outages(lambda: find_task(self._book, task_id))
+        await self._through_outages(lambda: self._run(row))
         return row
 
     def _show_out(self, before: TaskRow, after: TaskRow) -> None:
@@ -483,13 +485,21 @@ class TaskKeeper:
                 lambda name: name not in are and (not were or name in were)
             )
 
+    async def _through_outages(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Do what nobody else would do again when the book is away meanwhile."""
+        while True:
+            try:
+                return await call()
+            except BookAwayError:
+                await self._server.wait_for_book()
+
     async def _run_again(self, row: TaskRow) -> None:
         """Run a task of an earlier process; pause it if its files are not there.
 
         Other tasks can do without it, and its operator needs an aggregator that runs.
         """
         try:
-            await self._run(row)
+            await self._through_outages(lambda: self._run(row))
         except SecAggError as error:
             if error.code not in _ITS_OWN_FAULT:
                 raise
@@ -571,7 +581,9 @@ class TaskKeeper:
 
     async def _warn_if_short(self, task_id: str) -> None:
         """Say that the sums that are missing take what was planned for faults."""
-        short = short_of_budget(await find_task(self._book, task_id))
+        short = short_of_budget(
+            await self._through_outages(lambda: find_task(self._book, task_id))
+        )
         if short is not None:
             left, spare = short
             telemetry.log_event(
@@ -602,7 +614,9 @@ class TaskKeeper:
         try:
             while True:
                 try:
-                    await self.stop(task_id, reason=reason)
+                    await self._through_outages(
+                        lambda: self.stop(task_id, reason=reason)
+                    )
                 except _ChangedMeanwhileError:
                     continue  # perhaps another server has, for the same reason
                 return
@@ -612,7 +626,10 @@ class TaskKeeper:
     async def _give_up(self, task_id: str, error: SecAggError) -> None:
         """Pause a task whose attempts at a sum are used up."""
         async with self._alone(task_id):
-            if await self._pause_by_itself(task_id, str(error)):
+            is_paused = await self._through_outages(
+                lambda: self._pause_by_itself(task_id, str(error))
+            )
+            if is_paused:
                 await self._server.pause_task(task_id, str(error))
 
     async def _pause_by_itself(self, task_id: str, reason: str) -> bool:
@@ -637,7 +654,9 @@ class TaskKeeper:
         # Such as a payload that has gone: the other tasks can do without it.
         try:
             async with self._alone(task_id):
-                await self._pause_by_itself(task_id, str(error))
+                await self._through_outages(
+                    lambda: self._pause_by_itself(task_id, str(error))
+                )
         except SecAggError as failure:
             self._fail(failure)
 

@@ -4,26 +4,31 @@ Rule 1: a session opens when the task's gate lets it, unless it is open elsewher
         several aggregators each joins what another one has opened.
 Rule 2: a session without a sum is followed by another attempt at the same sum, until
         the task's attempts are used up.
-Rule 3: a task that was ended opens nothing more.  A session that waits for clients ends
+Rule 3: a book that is away is waited for, and one that was put back is gone on with as
+        after a restart.
+Rule 4: a task that was ended opens nothing more.  A session that waits for clients ends
         with it, one that has its cohort goes on.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.messages import Aborted, Released
-from secagg.server.durable_state import say_refused
+from secagg.server.durable_state import patiently, say_refused
 from secagg.server.receipt import SessionReceipt
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import RunnerContext, SessionRunner
 from secagg.server.task import NextPayload, OnSum, TaskDefinition
+from secagg.storage.book import BookAwayError, TimelineError
 from secagg.storage.change import Role
 from secagg.storage.stored import SessionState
 
 __all__ = ["TaskRun"]
+
+_Result = TypeVar("_Result")
 
 # How long to wait for the word of an operator that another aggregator has taken.
 OVERTAKEN_SECONDS: Final = 1.0
@@ -37,6 +42,7 @@ class TaskRun:
         sessions: Opens, finds and closes its sessions.
         context: What all sessions of the aggregator share.
         stopping: Set when the aggregator opens no session any more.
+        wait_for_book: Waits until a book that is away can be written again.
         next_payload: Supplies each session's payload; b"" for none.
         on_sum: Takes each sum.
 
@@ -51,6 +57,7 @@ class TaskRun:
         context: RunnerContext,
         *,
         stopping: asyncio.Event,
+        wait_for_book: Callable[[], Awaitable[None]],
         next_payload: NextPayload,
         on_sum: OnSum,
     ) -> None:
@@ -59,13 +66,14 @@ class TaskRun:
         self._book = context.book
         self._clock = context.clock
         self._stopping = stopping
+        self._wait_for_book = wait_for_book
         self._next_payload = next_payload
         self._on_sum = on_sum
         # Why its end was asked for; None while it goes on.
         self._ending: str | None = None
 
     async def end(self, reason: str) -> None:
-        """Open no further session (rule 3).
+        """Open no further session (rule 4).
 
         Args:
             reason: Why, in words for the clients.
@@ -80,7 +88,10 @@ class TaskRun:
             await runner.stop_waiting(reason)
 
     async def run(self) -> tuple[SessionReceipt, ...]:
-        """Run sessions until the task has its sums, or none may open any more.
+        """Run sessions; go on as after a restart when the book was away or failed over.
+
+        Whatever was under way when it went is not known to be written, and the open
+        round needs its time again.
 
         Returns:
             The receipts of the sessions that released a sum.
@@ -88,9 +99,35 @@ class TaskRun:
         Raises:
             SecAggError: See `Aggregator.run_task`.
         """
-        task = self.task
         receipts: list[SessionReceipt] = []
-        runner = await self._sessions.resumable(task)
+        while True:
+            try:
+                await self._run_sessions(receipts)
+            except BookAwayError as error:
+                say_refused(error)
+                await self._wait_for_book()
+            except TimelineError as error:
+                say_refused(error)
+                if not await self._taken_up_again():
+                    raise  # nobody would do better at the second attempt
+            else:
+                return tuple(receipts)
+
+    async def _taken_up_again(self) -> bool:
+        while True:
+            try:
+                return await self._sessions.take_up_again(self.task.task_id)
+            except BookAwayError:
+                await self._wait_for_book()
+
+    async def _run_sessions(self, receipts: list[SessionReceipt]) -> None:
+        """Run sessions until the task has its sums, or none may open any more.
+
+        Args:
+            receipts: Those of sessions that released a sum are added.
+        """
+        task = self.task
+        runner = await self._patiently(lambda: self._sessions.resumable(task))
         while True:
             sums = await self._sums()
             if task.sessions is not None and sums >= task.sessions:
@@ -104,13 +141,14 @@ class TaskRun:
                 if payload is None or self._stopping.is_set():
                     break
                 if await self._sums() != sums:
-                    await self._note_missed_sum()
+                    await self._patiently(self._note_missed_sum)
                     continue
                 runner = await self._open(payload, attempt=1)
             if runner is not None:
                 payload_again = partial(self._next_payload, sums)
                 receipt = await self._sum_from(runner, payload_again)
-                receipts += () if receipt is None else (receipt,)
+                if receipt is not None:
+                    receipts.append(receipt)
             runner = None
         if runner is not None:  # fewer sums are wanted than when it was opened
             await runner.abort(
@@ -119,7 +157,10 @@ class TaskRun:
                 discard_unmasked=True,
             )
             await self._sessions.close(runner)
-        return tuple(receipts)
+
+    async def _patiently(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Ask the book, also one that refuses for a moment."""
+        return await patiently(self._clock, call)
 
     async def _note_missed_sum(self) -> None:
         """Note a sum of another aggregator of which nothing was heard here."""
@@ -132,7 +173,11 @@ class TaskRun:
 
     async def _sums(self) -> int:
         """Return how many sums the task has released, here and elsewhere."""
-        return (await self._sessions.facts(self.task.task_id, newest=True)).sums
+        task_id = self.task.task_id
+        facts = await self._patiently(
+            lambda: self._sessions.facts(task_id, newest=True)
+        )
+        return facts.sums
 
     async def _open(self, payload: bytes, *, attempt: int) -> SessionRunner | None:
         """Open a session, or find the one that another aggregator has opened.
@@ -142,16 +187,26 @@ class TaskRun:
         """
         runner = self._open_elsewhere()
         if runner is None:
-            runner = await self._sessions.open(self.task, payload, attempt=attempt)
+            runner = await self._patiently(
+                lambda: self._open_here(payload, attempt=attempt)
+            )
         if runner is None:
-            await self._sessions.look()
+            await self._patiently(self._sessions.look)
             runner = self._open_elsewhere()
         if runner is None:  # a change that its keeper is about to hear of
             await self._clock.sleep_until(self._clock.now() + OVERTAKEN_SECONDS)
         return runner
 
+    async def _open_here(self, payload: bytes, *, attempt: int) -> SessionRunner | None:
+        # An earlier attempt may have come through although the book refused.
+        await self._sessions.take_in(self.task.task_id)
+        found = self._open_elsewhere()
+        if found is not None:
+            return found
+        return await self._sessions.open(self.task, payload, attempt=attempt)
+
     def _open_elsewhere(self) -> SessionRunner | None:
-        """Return the task's open session, which only another aggregator can have begun.
+        """Return the task's open session that is not of this turn of `_open_here`.
 
         One that fits what is known of the task here; another one is left to those who
         know it.
@@ -204,9 +259,9 @@ class TaskRun:
     async def _attempt_after(self, runner: SessionRunner) -> int:
         """Close a session without a sum; return which attempt the next one is."""
         task_id = runner.descriptor.task_id
-        known = await self._sessions.facts(task_id)
+        known = await self._patiently(lambda: self._sessions.facts(task_id))
         receipt = await self._sessions.close(runner)
-        facts = await self._sessions.facts(task_id)
+        facts = await self._patiently(lambda: self._sessions.facts(task_id))
         # A session that waited for its clients in vain has tried nothing; one that
         # costs a corrupt client its place happens c times at most (PROTOCOL §5.7).
         is_counted = receipt.members and facts.left_out == known.left_out

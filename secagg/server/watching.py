@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from secagg.config.server import ServerSection
@@ -95,15 +94,19 @@ class _Pages:
     def __init__(
         self,
         server: OperatedServer,
-        state_dir: Path,
+        section: ServerSection,
         meter: PrometheusMeter | None,
         clock: Clock,
     ) -> None:
         self._server = server
         self._meter = meter
-        self._overview = Overview(server, state_dir)
+        self._overview = Overview(server, section.state_dir)
         self._readiness = Readiness(
-            server.storage.book, state_dir, server.runs_a_task, clock
+            server.storage.book,
+            section.state_dir,
+            server.runs_a_task,
+            clock,
+            is_book_elsewhere=section.store is not None,
         )
 
     async def is_ready(self) -> bool:
@@ -159,7 +162,7 @@ async def watching(
         ServiceError: PORT_IN_USE or BAD_SETTINGS.
     """
     clock, manager = clock or SystemClock(), manager or ServiceManager()
-    pages = _Pages(server, section.state_dir, meter, clock)
+    pages = _Pages(server, section, meter, clock)
 
     async def announce() -> None:
         while True:

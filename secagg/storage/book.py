@@ -41,11 +41,17 @@ from secagg.storage.stored import (
 )
 
 __all__ = [
+    "AWAY_SECONDS",
     "Book",
+    "BookAwayError",
     "StateDamagedError",
     "TimelineError",
     "unknown_session",
 ]
+
+
+AWAY_SECONDS: Final = 2.0
+"""When to try again to reach a book that is away."""
 
 
 class Book(Protocol):
@@ -96,13 +102,16 @@ class Book(Protocol):
         """
         ...
 
-    async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
+    async def missed(
+        self, key: str, *, expect: int, previous: bytes, restored: bool = False
+    ) -> Behind | Ended:
         """Return what a writer does not know of a session, as `commit` would.
 
         Args:
             key: The session.
             expect: How many records the writer knows.
             previous: Chain value at that position.
+            restored: As `Change.restored`.
 
         Returns:
             `Behind`, without records where the writer knows all.
@@ -242,6 +251,22 @@ class Book(Protocol):
         ...
 
 
+class BookAwayError(ServiceError):
+    """The book cannot be reached: its database is down, or on another machine by now.
+
+    Whether the last change was written is not known.  It may be back at any moment, and
+    a process that waits for it needs no restart.
+    """
+
+    def __init__(self, complaint: str, *, next_step: str) -> None:
+        super().__init__(
+            complaint,
+            code=ErrorCode.STORAGE_FAILED,
+            next_step=next_step,
+            retry_after_seconds=AWAY_SECONDS,
+        )
+
+
 class StateDamagedError(ServiceError):
     """What is stored does not fit together.
 
@@ -277,8 +302,8 @@ class TimelineError(ServiceError):
             f"session {key} was begun before the database failed over: what was sent "
             "for it may be forgotten",
             code=ErrorCode.STORAGE_FAILED,
-            next_step="Restart this aggregator: it ends the sessions that were open, "
-            "and their inputs count as summed.",
+            next_step="Wait: the aggregator ends the session, and its inputs count as "
+            "summed.",
         )
 
 

@@ -30,6 +30,7 @@ from secagg.storage.sqlite_file import (
 )
 from secagg.storage.stored import (
     Finding,
+    ReplicaRow,
     SessionRow,
     SessionState,
     StoredSession,
@@ -102,6 +103,10 @@ class ReadsBook(Protocol):
 
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """See `Book.charges`."""
+        ...
+
+    async def replicas(self) -> tuple[ReplicaRow, ...]:
+        """See `Book.replicas`."""
         ...
 
     async def check(self) -> tuple[Finding, ...]:

@@ -30,7 +30,6 @@ from secagg.storage.session_columns import MILLISECONDS
 from secagg.storage.stored import (
     Purged,
     Replica,
-    ReplicaRow,
     Retention,
     Task,
 )
@@ -107,7 +106,9 @@ class PostgresBook(ReadingBook):
         )
         return instant / MILLISECONDS
 
-    async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
+    async def missed(
+        self, key: str, *, expect: int, previous: bytes, restored: bool = False
+    ) -> Behind | Ended:
         """Return what a writer does not know of a session."""
         return await self._read(
             lambda database: postgres_queries.missed(
@@ -115,6 +116,7 @@ class PostgresBook(ReadingBook):
                 key,
                 expect=expect,
                 previous=previous,
+                restored=restored,
                 instant=self._instant(),
             )
         )
@@ -184,14 +186,6 @@ class PostgresBook(ReadingBook):
 
         if self.is_shared:
             await self._read(beat)
-
-    async def replicas(self) -> tuple[ReplicaRow, ...]:
-        """Return who shares the book, or has of late."""
-        return await self._read(
-            lambda database: postgres_sharing.list_replicas(
-                database, instant=self._instant()
-            )
-        )
 
     async def settle(self, settlement: Settlement) -> None:
         """Settle the charge of a session that has ended without an answer."""

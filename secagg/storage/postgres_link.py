@@ -11,9 +11,11 @@ Rule 3: a transaction counts as committed when it is on the database's disk: a s
         that does not wait for its disk is refused.
 Rule 4: every commit raises the generation, and the rollback mark follows before
         anybody hears of it.
-Rule 5: at the start, sessions of an older timeline count as restored: after a fail-over
-        the new primary may have forgotten what was sent.
-Rule 6: tables are made and brought forward by whoever is alone.  A machine without a
+Rule 5: with every connection, sessions of an older timeline count as restored: after a
+        fail-over the new primary may have forgotten what was sent.
+Rule 6: a database that cannot be reached is away (`BookAwayError`), for everybody who
+        asks within a second of the attempt: nobody queues for it.
+Rule 7: tables are made and brought forward by whoever is alone.  A machine without a
         mark is let in to a book in use: those who use it would have noticed.
 """
 
@@ -32,7 +34,7 @@ import asyncpg
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
-from secagg.storage.book import StateDamagedError
+from secagg.storage.book import BookAwayError, StateDamagedError
 from secagg.storage.postgres_changes import (
     count_commit,
     mark_restored,
@@ -44,6 +46,7 @@ from secagg.storage.postgres_sharing import (
     CHANNEL,
     begin_alone,
     note_presence,
+    notify,
     was_somebody_there,
 )
 from secagg.storage.rollback_mark import (
@@ -63,6 +66,8 @@ _LOCK_POLL_SECONDS: Final = 0.2
 _LOCK: Final = 0x73656341
 
 _CONNECT_SECONDS: Final = 10.0
+# Between two attempts to reach a database that is away.
+_RECONNECT_SECONDS: Final = 1.0
 # Whoever shares a book looks again after so long, whatever has been heard.
 _HINT_SECONDS: Final = 2.0
 # Above what a synchronous standby takes to answer: whoever gives up earlier cancels a
@@ -79,6 +84,11 @@ def session_settings() -> dict[str, str]:
         "lock_timeout": "10s",
         "idle_in_transaction_session_timeout": "5s",
         "default_transaction_isolation": "read committed",
+        # A server that a broken network has cut off from us lets go of the book within
+        # ten seconds; else our next connection would wait for that of our own ghost.
+        "tcp_keepalives_idle": "4",
+        "tcp_keepalives_interval": "2",
+        "tcp_keepalives_count": "3",
     }
 
 
@@ -95,6 +105,8 @@ class PostgresLink:
         self._state: Mark | None = None
         self._turn: Final = asyncio.Lock()
         self._connection: Any = None
+        self._away: BookAwayError | None = None
+        self._next_attempt = 0.0
 
     def __repr__(self) -> str:
         return "PostgresLink()"
@@ -154,6 +166,7 @@ class PostgresLink:
         """Give out the database for one call.
 
         Raises:
+            BookAwayError: The database cannot be reached.
             ServiceError: STORAGE_FAILED; whether anything was written is not known.
                 Also while the mark is behind: what is read might be told to somebody.
         """
@@ -233,18 +246,33 @@ class PostgresLink:
         """Have a connection that holds the same book, and a mark that is not behind."""
         if self._connection is None or self._connection.is_closed():
             self._throw_away()
-            await self._connect()
-            with ExitStack() as undo:
-                # The next call must not take it as judged.
-                undo.callback(self._throw_away)
-                found = await self._read_state()
-                if self._state is not None:
-                    _refuse_exchanged(found, self._state)
-                if self.is_shared:
-                    await self._note_failover()
-                undo.pop_all()
-            self._state = found
+            await self._reconnect()
         await self._keep_mark()
+
+    async def _reconnect(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._away is not None and loop.time() < self._next_attempt:
+            raise BookAwayError(str(self._away), next_step=self._away.next_step)
+        try:
+            with explained_failures():
+                await self._connect_again()
+        except BookAwayError as error:
+            self._away, self._next_attempt = error, loop.time() + _RECONNECT_SECONDS
+            raise
+        self._away = None
+
+    async def _connect_again(self) -> None:
+        """Connect to the same book, in which nothing that was said is forgotten."""
+        await self._connect()
+        with ExitStack() as undo:
+            # The next call must not take it as judged.
+            undo.callback(self._throw_away)
+            found = await self._read_state()
+            if self._state is not None:
+                _refuse_exchanged(found, self._state)
+            await self._note_failover()
+            undo.pop_all()
+        self._state = found
 
     async def _connect(self) -> bool:
         """Connect and take the book; return whether nobody else has it."""
@@ -311,6 +339,7 @@ class PostgresLink:
         async with database.transaction():
             if await mark_restored(database, everything=False):
                 await count_commit(database)
+                await notify(database)
 
     def _throw_away(self) -> None:
         connection, self._connection = self._connection, None
@@ -406,6 +435,7 @@ def explained_failures() -> Iterator[None]:
     """Turn every failure of the machinery into one that says what to do.
 
     Raises:
+        BookAwayError: The database cannot be reached, or takes no writes.
         ServiceError: STORAGE_FAILED.
     """
     try:
@@ -415,7 +445,12 @@ def explained_failures() -> Iterator[None]:
         told = getattr(error, "message", None) or type(error).__name__
         state = error.sqlstate or ""
         step = _NEXT_STEPS.get(state) or _NEXT_STEPS.get(state[:2], _CHECK_SERVER)
-        raise _refused(f"{told} ({state})", step) from None
+        complaint = f"{_CANNOT}: {told} ({state})"
+        if state in _AWAY or state[:2] in _AWAY:
+            raise BookAwayError(complaint, next_step=step) from None
+        raise ServiceError(
+            complaint, code=ErrorCode.STORAGE_FAILED, next_step=step
+        ) from None
     except (
         asyncpg.InterfaceError,
         asyncpg.InternalClientError,  # an answer that came when none was awaited
@@ -423,15 +458,10 @@ def explained_failures() -> Iterator[None]:
         OSError,
     ) as error:
         told = getattr(error, "strerror", None) or type(error).__name__
-        raise _refused(told, _CHECK_SERVER) from None
+        raise BookAwayError(f"{_CANNOT}: {told}", next_step=_CHECK_SERVER) from None
 
 
-def _refused(complaint: str, next_step: str) -> ServiceError:
-    return ServiceError(
-        f"the PostgreSQL store cannot be used: {complaint}",
-        code=ErrorCode.STORAGE_FAILED,
-        next_step=next_step,
-    )
+_CANNOT: Final = "the PostgreSQL store cannot be used"
 
 
 _CHECK_SERVER: Final = (
@@ -439,6 +469,8 @@ _CHECK_SERVER: Final = (
 )
 _CREDENTIALS: Final = "Check the user of the address, and passfile= or PGPASSFILE."
 _PRIMARY: Final = "Point the address at the primary: this server takes no writes."
+# It starts or stops, is a standby that was not promoted yet, or has no connection left.
+_AWAY: Final = frozenset({"08", "57P01", "57P02", "57P03", "25006", "55000", "53300"})
 _NEXT_STEPS: Final = {
     "28": _CREDENTIALS,
     "3D": "Create the database, or correct its name in the address.",

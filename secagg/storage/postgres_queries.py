@@ -32,6 +32,8 @@ from secagg.storage.session_columns import (
 )
 from secagg.storage.stored import (
     Finding,
+    Replica,
+    ReplicaRow,
     SessionRow,
     SessionState,
     StoredSession,
@@ -48,6 +50,7 @@ __all__ = [
     "find_faults",
     "held_lease",
     "lease_words",
+    "list_replicas",
     "list_sessions",
     "load_session",
     "missed",
@@ -112,18 +115,18 @@ async def load_session(
     return await _stored(database, session, after=after, instant=now)
 
 
-async def missed(
+async def missed(  # noqa: PLR0913 - as `Book.missed`, and whose clock
     database: Database,
     key: str,
     *,
     expect: int,
     previous: bytes,
+    restored: bool,
     instant: int | None,
 ) -> Behind | Ended:
     """See `Book.missed`."""
-    return await why_not(
-        database, Change(key=key, expect=expect, previous=previous), instant=instant
-    )
+    nothing = Change(key=key, expect=expect, previous=previous, restored=restored)
+    return await why_not(database, nothing, instant=instant)
 
 
 async def _stored(
@@ -315,6 +318,25 @@ async def read_tasks(database: Database) -> tuple[TaskRow, ...]:
             )
             for task_id, state, settings, plan, reason, version in rows
         ]
+    )
+
+
+async def list_replicas(
+    database: Database, *, instant: int | None
+) -> tuple[ReplicaRow, ...]:
+    """See `Book.replicas`."""
+    rows = await database.fetch(
+        f"SELECT name, address, version, aggregator, started, {INSTANT} - seen "  # noqa: S608 - our own words
+        "FROM replica ORDER BY started, name",
+        instant,
+    )
+    return tuple(
+        ReplicaRow(
+            Replica(name, address, version, aggregator),
+            started / MILLISECONDS,
+            max(0.0, silent / MILLISECONDS),
+        )
+        for name, address, version, aggregator, started, silent in rows
     )
 
 

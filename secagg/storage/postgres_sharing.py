@@ -13,7 +13,7 @@ from secagg.storage.change import Lease
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_queries import INSTANT, lease_words
 from secagg.storage.session_columns import MILLISECONDS
-from secagg.storage.stored import Replica, ReplicaRow
+from secagg.storage.stored import Replica
 
 __all__ = [
     "CHANNEL",
@@ -23,7 +23,6 @@ __all__ = [
     "begin_alone",
     "forget_leases",
     "give_lease_back",
-    "list_replicas",
     "name_blobs",
     "note_presence",
     "notify",
@@ -130,12 +129,13 @@ async def beat(database: Database, replica: Replica, *, instant: int | None) -> 
     """See `Book.beat`."""
     now = await note_presence(database, instant=instant)
     await database.execute(
-        "INSERT INTO replica (name, address, version, started, seen) "
-        "VALUES ($1, $2, $3, $4, $4) ON CONFLICT (name) DO UPDATE "
+        "INSERT INTO replica (name, address, version, aggregator, started, seen) "
+        "VALUES ($1, $2, $3, $4, $5, $5) ON CONFLICT (name) DO UPDATE "
         "SET address = excluded.address, seen = excluded.seen",
         replica.name,
         replica.address,
         replica.version,
+        replica.aggregator,
         now,
     )
     await database.execute(
@@ -166,22 +166,3 @@ async def was_somebody_there(database: Database, *, instant: int | None) -> bool
         SILENCE_MILLISECONDS,
     )
     return row is not None
-
-
-async def list_replicas(
-    database: Database, *, instant: int | None
-) -> tuple[ReplicaRow, ...]:
-    """See `Book.replicas`."""
-    rows = await database.fetch(
-        f"SELECT name, address, version, started, {INSTANT} - seen FROM replica "  # noqa: S608 - our own words
-        "ORDER BY started, name",
-        instant,
-    )
-    return tuple(
-        ReplicaRow(
-            Replica(name, address, version),
-            started / MILLISECONDS,
-            max(0.0, silent / MILLISECONDS),
-        )
-        for name, address, version, started, silent in rows
-    )

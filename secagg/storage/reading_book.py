@@ -11,6 +11,7 @@ from secagg.storage.change import Role
 from secagg.storage.charges import ChargeRow
 from secagg.storage.stored import (
     Finding,
+    ReplicaRow,
     SessionRow,
     SessionState,
     StoredSession,
@@ -72,6 +73,13 @@ class ReadingBook(ABC):
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """Return the charges of a task."""
         found: tuple[ChargeRow, ...] = await self._ask("read_charges", task)
+        return found
+
+    async def replicas(self) -> tuple[ReplicaRow, ...]:
+        """Return who shares the book, or has of late."""
+        found: tuple[ReplicaRow, ...] = await self._ask(
+            "list_replicas", instant=self._instant()
+        )
         return found
 
     async def check(self) -> tuple[Finding, ...]:

@@ -35,7 +35,6 @@ from secagg.storage.sqlite_file import SQLiteFile
 from secagg.storage.stored import (
     Purged,
     Replica,
-    ReplicaRow,
     Retention,
     Task,
 )
@@ -128,7 +127,14 @@ class SQLiteBook(ReadingBook):
         """Return the book's time: this machine's."""
         return self._now()
 
-    async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
+    async def missed(
+        self,
+        key: str,
+        *,
+        expect: int,
+        previous: bytes,
+        restored: bool = False,  # noqa: ARG002 - a file does not fail over
+    ) -> Behind | Ended:
         """Return what a writer does not know of a session."""
         return await self._read(
             lambda database: sqlite_changes.missed(
@@ -175,10 +181,6 @@ class SQLiteBook(ReadingBook):
 
     async def beat(self, replica: Replica) -> None:
         """Do nothing: there is nobody to tell."""
-
-    async def replicas(self) -> tuple[ReplicaRow, ...]:
-        """Return nobody."""
-        return ()
 
     async def settle(self, settlement: Settlement) -> None:
         """Settle the charge of a session that has ended without an answer."""

@@ -28,6 +28,7 @@ from secagg.storage.sqlite_rows import (
 )
 from secagg.storage.stored import (
     Finding,
+    ReplicaRow,
     SessionRow,
     SessionState,
     StoredSession,
@@ -40,6 +41,7 @@ from secagg.storage.stored import (
 __all__ = [
     "chain_at",
     "find_faults",
+    "list_replicas",
     "list_sessions",
     "load_session",
     "read_charges",
@@ -125,6 +127,11 @@ def read_tasks(database: sqlite3.Connection) -> tuple[TaskRow, ...]:
         )
         for row in TASKS.find(database, "true ORDER BY task_id")
     )
+
+
+def list_replicas(_: sqlite3.Connection, *, instant: int) -> tuple[ReplicaRow, ...]:  # noqa: ARG001 - as in PostgreSQL
+    """See `Book.replicas`: whoever has a file has it alone."""
+    return ()
 
 
 def read_charges(database: sqlite3.Connection, task: str) -> tuple[ChargeRow, ...]:

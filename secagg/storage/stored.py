@@ -187,11 +187,13 @@ class Replica:
         name: Unique among all that ever were.
         address: Where it listens, for people.
         version: Its release.
+        aggregator: The name in its certificate, which clients demand.
     """
 
     name: str
     address: str
     version: str
+    aggregator: str = ""
 
 
 @dataclass(frozen=True, slots=True)

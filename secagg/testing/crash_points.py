@@ -191,10 +191,14 @@ class CrashingBook:
         self._switch.check()
         return await self._inner.load(key, after=after)
 
-    async def missed(self, key: str, *, expect: int, previous: bytes) -> Behind | Ended:
+    async def missed(
+        self, key: str, *, expect: int, previous: bytes, restored: bool = False
+    ) -> Behind | Ended:
         """See `Book.missed`."""
         self._switch.check()
-        return await self._inner.missed(key, expect=expect, previous=previous)
+        return await self._inner.missed(
+            key, expect=expect, previous=previous, restored=restored
+        )
 
     async def sessions(
         self,

@@ -20,6 +20,8 @@ from secagg.transport.tls import TLSFiles, TLSIdentity
 
 __all__ = ["TLSDeployment"]
 
+LONGER_DAYS = 200
+
 
 class TLSDeployment:
     """An authority, a second one with the same trust domain, and leaves of both.
@@ -45,6 +47,10 @@ class TLSDeployment:
     def client(self, name: str = "client-7") -> TLSIdentity:
         """Return a client of ours."""
         return self.load(self.ours.issue_client(name), Role.CLIENT)
+
+    def longer_client(self, name: str) -> TLSIdentity:
+        """Return a client of ours whose certificate outlives those of the others."""
+        return self.load(self.ours.issue_client(name, days=LONGER_DAYS), Role.CLIENT)
 
     def load(
         self,

@@ -10,6 +10,7 @@ It issues nothing (`secagg.transport.certificates`) and does not revoke.
 """
 
 import logging
+import math
 import stat
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -61,10 +62,13 @@ class CertificateNumber:
     Attributes:
         issuer: Name of the authority.
         serial: The number that it gave.
+        ends: When the certificate ends, in Unix seconds, as far as that is known; it
+            tells no two of them apart.
     """
 
     issuer: x509.Name
     serial: int
+    ends: float = field(default=math.inf, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +318,9 @@ def number_in_pem(certificate: bytes) -> CertificateNumber:
     """
     try:
         leaf = x509.load_pem_x509_certificate(certificate)
-        return CertificateNumber(leaf.issuer, leaf.serial_number)
+        return CertificateNumber(
+            leaf.issuer, leaf.serial_number, leaf.not_valid_after_utc.timestamp()
+        )
     except ValueError:
         raise _bad("the certificate cannot be read", _ISSUE_AGAIN) from None
 

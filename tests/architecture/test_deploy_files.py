@@ -159,8 +159,11 @@ def test_the_composition_mounts_what_is_here_or_what_the_instructions_make():
     for each in AGGREGATORS:
         volumes = [volume.split(":") for volume in each["volumes"]]
         mounted = {volume[1] for volume in volumes}
-        mounted |= {f"/run/secrets/{name}" for name in each["secrets"]}
-        assert {str(tls.ca), str(tls.certificate), str(tls.key)} <= mounted
+        # A folder: files that are mounted one by one never change.
+        for path in (tls.ca, tls.certificate, tls.key, state.revoked):
+            assert str(path.parent) in mounted
+            assert str(path) not in mounted
+            assert f"{path.name}`" in made
         for path in (state.state_dir, state.rollback_mark, state.output_dir):
             assert any(str(path).startswith(f"{where}/") for where in mounted)
 
@@ -203,7 +206,11 @@ def test_the_chart_runs_what_its_values_say(tmp_path):
         assert f"{{name: {name}, containerPort: {port_of(address)}}}" in pod
     assert f"grpc: {{port: {port_of(server.health_listen)}}}" in pod
     assert server.drain_seconds == VALUES["drainSeconds"]
-    assert str(settings.tls.key.parent) == "/etc/secagg/pki"
+    instructions = (DEPLOY / "README.md").read_text()
+    tls = settings.tls
+    for path in (tls.ca, tls.certificate, tls.key, server.revoked):
+        assert str(path.parent) == "/etc/secagg/pki"
+        assert f"--from-file={path.name}" in instructions
     assert "mountPath: /etc/secagg/pki," in pod
     assert "mountPath: /var/lib/secagg}" in pod
     (user,) = re.findall(r"^USER (\d+):\1$", CONTAINERFILE, re.MULTILINE)

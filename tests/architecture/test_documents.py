@@ -97,6 +97,7 @@ def test_every_end_that_is_no_error_is_explained():
     assert rows.pop(str(EXIT_OK)) == "success"
     assert rows.pop(str(EXIT_USAGE)) == "the command line"
     caught = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
+    caught.add(signal.SIGPIPE)
     assert rows == {
         str(FIRST_SIGNAL_EXIT_CODE + number): number.name for number in caught
     }

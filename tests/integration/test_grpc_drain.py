@@ -185,3 +185,17 @@ async def test_a_second_signal_waits_for_nothing():
     await draining.wait()
     os.kill(os.getpid(), signal.SIGTERM)
     assert not await running
+
+
+async def test_each_step_of_a_stop_is_said_once_and_in_its_order(caplog):
+    caplog.set_level("INFO")
+    server = await serving(ScriptedService())
+    await server.announce_stop()
+    for _ in range(2):  # whoever works with the server, and whoever has opened it
+        await server.stop(0.0)
+    events = [getattr(each, "event", None) for each in caplog.records]
+    assert [each for each in events if each and each.startswith("transport_")] == [
+        "transport_started",
+        "transport_draining",
+        "transport_stopped",
+    ]

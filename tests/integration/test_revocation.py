@@ -120,6 +120,47 @@ async def test_a_revoked_client_is_gone_within_a_minute_and_others_stay(
     assert [who for who, _ in service.calls] == ["gone", "stays", "stays", "gone"]
 
 
+@pytest.mark.parametrize("relay", ["on", "off"])
+async def test_a_connection_ends_with_its_certificate(deployment, relay):
+    """TLS has judged it when the connection was made, and does so no second time."""
+    ends, lasts = deployment.client("ends"), deployment.longer_client("lasts")
+    clock = ManualClock(date=ends.not_valid_after.timestamp() - 2 * LOOK_EVERY_SECONDS)
+    service = Silent()
+    async with (
+        asyncio.timeout(60),
+        await GrpcServer.start(
+            service,
+            LOOPBACK,
+            identity=deployment.server(),
+            admission=Admission(relay=relay),
+            clock=clock,
+        ) as server,
+        GrpcConnection(server.address, identity=ends) as one,
+        GrpcConnection(server.address, identity=lasts) as other,
+    ):
+        streams = []
+        for connection in (one, other):
+            await connection.call(CALL)
+            streams.append(asyncio.ensure_future(next_of(connection)))
+        await service.until(lambda: service.opened == 2)
+        await pass_time(clock, LOOK_EVERY_SECONDS)
+        await one.call(CALL)
+        assert not service.ended
+        await pass_time(clock, LOOK_EVERY_SECONDS)
+        await service.until(lambda: service.ended)  # nobody had to call
+        with pytest.raises(ServiceError):
+            await streams[0]
+        # Not UNAUTHENTICATED, after which a client would stay away for good.
+        with pytest.raises(ServiceError, match="has ended") as caught:
+            await one.call(CALL)
+        assert caught.value.code is ErrorCode.UNREACHABLE
+        if server.relay is not None:
+            assert server.relay.refused[Refusal.REVOKED] == 1
+        await other.call(CALL)
+        streams[1].cancel()
+    assert [who for who, _ in service.calls] == ["ends", "lasts", "ends", "lasts"]
+
+
 async def test_a_client_that_is_shown_out_may_come_back_and_ask(deployment):
     service = Silent()
     async with (

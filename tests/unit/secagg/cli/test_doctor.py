@@ -12,14 +12,17 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
+import asyncpg
 import pytest
 
 from secagg.cli import diagnosis, main
 from secagg.cli.diagnosis import client_findings, server_findings
+from secagg.errors import ErrorCode
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted
 from secagg.server.server import Server
 from secagg.server.task_setup import Cohort, PreparedTask
 from secagg.storage.open_book import open_book
+from secagg.storage.stored import Replica
 from secagg.transport.certificates import Authority
 from secagg.transport.identity import Role
 from secagg.transport.revoked import revoked_line
@@ -202,6 +205,26 @@ async def test_uploads_kept_elsewhere(place):
         (found,) = [f for f in await of_server(place, setting) if f.number == "D157"]
         assert found.state == state
     assert not any((place / "shared").rglob("doctor"))
+
+
+async def test_others_of_the_same_book_have_the_same_name(place, postgres_url):
+    database = await asyncpg.connect(postgres_url)
+    await database.execute("DROP SCHEMA IF EXISTS secagg CASCADE")
+    await database.close()
+    more = f'"sums"\nstore = "{postgres_url}"\nblobs = "file:{place}/shared"'
+    for name, state, words in (
+        (None, "ok", "none yet"),
+        ("agg", "ok", "'agg'"),
+        ("elsewhere", "failed", "'elsewhere'"),
+    ):
+        if name is not None:
+            book = await open_book(postgres_url, is_shared=True)
+            await book.beat(Replica(name, "10.0.0.1:7400", "1.0", name))
+            await book.close()
+        findings = await of_server(place, ('"sums"', more))
+        (found,) = [each for each in findings if each.number == "D163"]
+        assert (found.state, words in found.found) == (state, True)
+    assert found.error.code is ErrorCode.BAD_SETTINGS
 
 
 async def test_an_engine_that_does_not_answer_is_a_warning(place, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.server.server import Server
 from secagg.storage import postgres_link
-from secagg.storage.book import StateDamagedError, TimelineError
+from secagg.storage.book import BookAwayError, StateDamagedError, TimelineError
 from secagg.storage.book_reader import NoBookError, looking
 from secagg.storage.change import (
     Behind,
@@ -88,7 +88,7 @@ async def test_five_processes_that_start_together_migrate_once(empty):
         await book.close()
 
     await asyncio.gather(*(visit() for _ in range(5)))
-    assert await sql(empty, "SELECT number FROM secagg.migration") == [(1,), (2,)]
+    assert await sql(empty, "SELECT number FROM secagg.migration") == [(1,), (2,), (3,)]
     assert await sql(empty, "SELECT count(*) FROM secagg.book") == [(1,)]
 
 
@@ -110,6 +110,29 @@ async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
     await cut_off(empty, book)
     at = await append(book, at, record(2))
     assert (await book.load("a")).records == (record(1), record(2))
+    await book.close()
+
+
+async def test_a_database_that_is_away_is_not_dialled_by_everybody(empty, monkeypatch):
+    book = await open_book(empty)
+    await begin(book)
+    attempts = []
+
+    async def refused(*_, **__):
+        attempts.append(1)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    await cut_off(empty, book)
+    with monkeypatch.context() as away:
+        away.setattr(postgres_link.asyncpg, "connect", refused)
+        for _ in range(5):
+            with pytest.raises(BookAwayError, match="refused") as caught:
+                await book.load("a")
+            assert caught.value.code is ErrorCode.STORAGE_FAILED
+            assert caught.value.retry_after_seconds
+        assert len(attempts) == 1
+    monkeypatch.setattr(book._link, "_next_attempt", 0.0)
+    assert (await book.load("a")).sequence == 0
     await book.close()
 
 
@@ -235,7 +258,7 @@ async def test_a_session_of_an_older_timeline_is_not_continued(empty):
     with pytest.raises(TimelineError) as caught:
         await append(book, at, record(1))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
-    assert "Restart this aggregator" in caught.value.next_step
+    assert "inputs count as summed" in caught.value.next_step
     assert isinstance(await append(book, other, record(1), key="b"), Committed)
     await book.close()
     # The successor knows that it must end it, and can.
@@ -450,7 +473,7 @@ async def shared(empty, tmp_path):
 
 
 def replica(name):
-    return Replica(name, "127.0.0.1:1", "1.0")
+    return Replica(name, "127.0.0.1:1", "1.0", "agg")
 
 
 async def test_who_does_not_share_is_kept_out_and_keeps_out(empty, shared, monkeypatch):
@@ -577,9 +600,9 @@ async def test_replicas_are_listed_with_their_silence(shared):
     clock.seconds += 5
     await one.beat(replica("two"))
     listed = await one.replicas()
-    assert [(row.replica.name, row.silent_seconds) for row in listed] == [
-        ("one", 5.0),
-        ("two", 0.0),
+    assert [(row.replica, row.silent_seconds) for row in listed] == [
+        (replica("one"), 5.0),
+        (replica("two"), 0.0),
     ]
 
 
@@ -597,4 +620,9 @@ async def test_nobody_writes_to_a_session_that_was_put_back_without_knowing_it(
     assert (await two.load("a")).restored
     with pytest.raises(TimelineError):
         await append(one, at, record(1))
+    known = {"expect": at.sequence, "previous": at.chain}
+    with pytest.raises(TimelineError):
+        await one.missed("a", **known)
+    # Whoever knows it may look, and write.
+    assert (await two.missed("a", **known, restored=True)).records == ()
     assert isinstance(await append(two, at, record(1), restored=True), Committed)

@@ -1,0 +1,240 @@
+"""A book that refuses, goes away or fails over under an aggregator that lives on.
+
+Everything is in one process and on a virtual clock; real databases are restarted and
+promoted by `make fail-over`.
+"""
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from secagg.client.conductor import SessionOutcome
+from secagg.errors import ErrorCode, ServiceError
+from secagg.server.receipt import SessionReceipt
+from secagg.simulation import identity_of
+from secagg.storage.book import BookAwayError, TimelineError
+from secagg.storage.change import Role
+from secagg.storage.stored import SessionState
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for, with_noise
+from secagg.testing.deployment import Deployment
+from secagg.testing.inline_book import ask
+
+CLIENTS, SUMS = 3, 2
+PARAMETERS = with_noise(
+    parameters_for(CLIENTS, dimension=CLIENTS + 1, threshold=2, colluders=0),
+    steps=SUMS,
+    spare=2,
+)
+
+
+class Between:
+    """Stands before a book or a spool; `strike` is told of every call, twice."""
+
+    def __init__(self, inner, strike):
+        self.inner, self.strike = inner, strike
+
+    def __getattr__(self, name):
+        call = getattr(self.inner, name)
+
+        def between(*words, **more):
+            self.strike(name, "before")
+            answer = call(*words, **more)
+            self.strike(name, "after")
+            return answer
+
+        return between
+
+
+class BookBetween(Between):
+    is_shared = False
+
+    def __getattr__(self, name):
+        call = getattr(self.inner, name)
+
+        async def between(*words, **more):
+            self.strike(name, "before")
+            answer = await call(*words, **more)
+            self.strike(name, "after")
+            return answer
+
+        return between
+
+
+class Struck(Deployment):
+    """A deployment whose storage is struck once the aggregator answers."""
+
+    def begin(self):
+        self.given = Counter()
+        self.points = []
+        self.server_book = BookBetween(self.server_book, self.strike)
+        self.spool = Between(self.spool, self.strike)
+
+    def strike(self, name, when):
+        if self.aggregator is not None:
+            self.points.append(f"{when} {name}")
+            self.meet(len(self.points) - 1)
+
+    def meet(self, point):
+        """Do what is to be done at a point; raises what the call shall raise."""
+
+    async def _on_sum(self, released):
+        self.given[released.descriptor.session_number] += 1
+        await super()._on_sum(released)
+
+
+class Refusing(Struck):
+    """Refuses one call, which has had its effect or not."""
+
+    at = -1
+
+    def meet(self, point):
+        if point == self.at:
+            raise ServiceError(
+                "the disk is full",
+                code=ErrorCode.STORAGE_FAILED,
+                retry_after_seconds=1.0,
+            )
+
+
+AWAY_SECONDS = 40.0
+
+
+class Away(Struck):
+    """The book goes away at a point, and comes back after a while."""
+
+    at, since = -1, None
+
+    def meet(self, point):
+        if point == self.at:
+            self.since = self.clock.now()
+        if self.is_away():
+            raise BookAwayError("it is away", next_step="Wait.")
+
+    def is_away(self):
+        since = self.since
+        return since is not None and self.clock.now() < since + AWAY_SECONDS
+
+    def begin(self):
+        super().begin()
+        self.spool = self.spool.inner  # which is elsewhere
+
+
+class FailedOver(Away):
+    """The book comes back as one that may have forgotten what it was told."""
+
+    def begin(self):
+        super().begin()
+        self.server_book = FailingOver(self.server_book, self)
+
+
+class FailingOver:
+    """What a database does after its fail-over to sessions that were open before."""
+
+    is_shared = False
+
+    def __init__(self, inner, deployment):
+        self.inner, self.deployment, self.put_back = inner, deployment, None
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    async def judge(self, key, *, restored):
+        if self.deployment.since is None or self.deployment.is_away():
+            return
+        if self.put_back is None:
+            rows = await self.inner.inner.sessions(role=Role.SERVER)
+            self.put_back = {row.key for row in rows}
+        if key in self.put_back and not restored:
+            raise TimelineError(key)
+
+    async def commit(self, change):
+        stored = await self.inner.inner.load(change.key)
+        if stored is not None and not stored.ended:
+            await self.judge(change.key, restored=change.restored)
+        return await self.inner.commit(change)
+
+    async def missed(self, key, **more):
+        await self.judge(key, restored=more["restored"])
+        return await self.inner.missed(key, **more)
+
+    async def load(self, key, **more):
+        stored = await self.inner.load(key, **more)
+        is_known = self.put_back is not None and key in self.put_back
+        return dataclasses.replace(stored, restored=True) if is_known else stored
+
+
+def run(kind, *, sums, **more):
+    async def main(clock):
+        deployment = kind(
+            clock,
+            PARAMETERS,
+            CLIENTS,
+            sessions=sums,
+            allowed=SUMS + 2,
+            payload=b"a model",
+        )
+        for name, value in more.items():
+            setattr(deployment, name, value)
+        deployment.begin()
+        return deployment, await deployment.run()
+
+    return manual_clock.run(main)
+
+
+def assert_served(deployment, endings, sums):
+    """The aggregator never ended, every sum is exact, and was given once."""
+    assert deployment.server_error is None
+    assert deployment.server_restarts == 0
+    assert len(deployment.sums) == sums
+    assert set(deployment.given.values()) == {1}
+    for released in deployment.sums:
+        inside = {
+            n for n in range(CLIENTS) if identity_of(n) in released.receipt.survivors
+        }
+        np.testing.assert_array_equal(
+            released.residues, deployment.expected_sum(inside)
+        )
+    assert deployment.contradictions() == {}
+    assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
+
+
+# One number after the other would say the same of the same call again and again.
+@pytest.mark.parametrize("at", range(len(run(Refusing, sums=1)[0].points)))
+def test_one_refusal_ends_no_aggregator(at):
+    deployment, endings = run(Refusing, sums=1, at=at)
+    assert_served(deployment, endings, sums=1)
+    (released,) = deployment.sums
+    assert released.survivors == CLIENTS
+
+
+def some_points(kind, *, every):
+    found = len(run(kind, sums=1)[0].points)
+    return range(0, found, every)
+
+
+@pytest.mark.parametrize("at", some_points(Away, every=5))
+def test_a_book_that_was_away_is_missed_by_nobody(at):
+    deployment, endings = run(Away, sums=SUMS, at=at)
+    assert_served(deployment, endings, sums=SUMS)
+    assert [released.survivors for released in deployment.sums] == [CLIENTS] * SUMS
+    rows = ask(
+        deployment.server_book.inner.sessions(role=Role.SERVER, state=SessionState.ALL)
+    )
+    assert len(rows) == SUMS  # the sessions that were open went on
+
+
+@pytest.mark.parametrize("at", some_points(FailedOver, every=5))
+def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(at):
+    deployment, endings = run(FailedOver, sums=SUMS, at=at)
+    assert_served(deployment, endings, sums=SUMS)
+    book = deployment.server_book.inner.inner
+    for key in deployment.server_book.put_back or ():
+        receipt = SessionReceipt.decode(ask(book.load(key)).receipt)
+        assert receipt.outcome_name in {"released", "STORAGE_FAILED"}
+        if receipt.outcome_name == "STORAGE_FAILED":
+            # Nobody knows what was sent: every input counts as summed.
+            assert receipt.was_restored
+            assert ask(book.load(key)).spent

@@ -1,0 +1,68 @@
+"""What becomes of a command whose output goes nowhere."""
+
+import os
+import sys
+
+import pytest
+
+from secagg.cli import main
+from secagg.cli.output import Output
+
+GRAPH = [
+    *("graph", "--clients", "100", "--corrupt", "0.1", "--dropout", "0.1"),
+    *("--sigma", "40", "--eta", "30", "--adversary", "curious"),
+]
+COMMANDS = [GRAPH, [*GRAPH, "--json"], ["--help"], ["--version"]]
+
+
+@pytest.fixture
+def full():
+    """A disk without room."""
+    with open("/dev/full", "w", encoding="utf-8") as stream:  # noqa: PTH123 - a device
+        yield stream
+
+
+@pytest.fixture
+def unread():
+    """A pipe whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8") as stream:
+        yield stream
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_a_full_disk_is_named(command, full, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", full)
+    assert main(command) == 55
+    said = capsys.readouterr().err
+    assert "error 55 (STORAGE_FAILED): standard output cannot be written" in said
+    assert "No space left" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_whoever_stops_reading_hears_no_complaint(command, unread, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", unread)
+    assert main(command) == 141
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert "error" not in said
+
+
+@pytest.mark.parametrize("where", ["full", "unread"])
+def test_who_has_other_work_goes_on_with_it(where, request, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", request.getfixturevalue(where))
+    output = Output(as_json=False, is_aside=True)
+    for _ in range(3):
+        output.line("joined")
+        output.pairs([("a", "b")])
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_a_command_without_streams_works(command, monkeypatch):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert main(command) == 0
+    for stream in (sys.stdout, sys.stderr):
+        stream.close()
