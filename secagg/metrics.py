@@ -167,7 +167,8 @@ SUM_SECONDS: Final = _histogram(
 CALLS: Final = _counter("secagg_calls_total", "Calls of clients.", "method")
 CALL_SECONDS: Final = _histogram(
     "secagg_call_seconds",
-    "How long it took to answer a call, refusals included.",
+    "How long it took to answer a call, refusals included; not how long a "
+    "question for a session waited.",
     "method",
     buckets=_CALL_SECONDS,
 )

@@ -192,28 +192,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     contributions, last = asyncio.run(
         _contribute(settings, source, files, output, accept_restored=accept_restored)
     )
-    output.result(
-        {
-            "aborted": [
-                {"session_number": number, "audit_receipt": str(path)}
-                for number, path in files.of_aborted.items()
-            ],
-            "task_over": last is not None,
-            "last_part": None if last is None else _shown(last, files, output),
-            "sessions": [
-                {
-                    "session_number": each.session_number,
-                    "inputs": each.inputs,
-                    "privacy": None if each.privacy is None else each.privacy.to_dict(),
-                    "grounds": each.grounds,
-                    "shortened_by": each.shortened_by,
-                    "sessions_left": each.sessions_left,
-                    **files.of(each.session_number),
-                }
-                for each in contributions
-            ],
-        }
-    )
+    output.result(_payload(contributions, last, files, output))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +251,35 @@ def _accepts(sentence: str | None) -> bool:
             next_step=f'Write --restored "{RESTORED_ACKNOWLEDGEMENT}" if it is true.',
         )
     return sentence is not None
+
+
+def _payload(
+    contributions: "list[Contribution]",
+    last: "TakenPart | None",
+    files: _Files,
+    output: Output,
+) -> dict[str, object]:
+    """Return what the command says of all sessions, for programs."""
+    return {
+        "aborted": [
+            {"session_number": number, "audit_receipt": str(path)}
+            for number, path in files.of_aborted.items()
+        ],
+        "task_over": last is not None,
+        "last_part": None if last is None else _shown(last, files, output),
+        "sessions": [
+            {
+                "session_number": each.session_number,
+                "inputs": each.inputs,
+                "privacy": None if each.privacy is None else each.privacy.to_dict(),
+                "grounds": each.grounds,
+                "shortened_by": each.shortened_by,
+                "sessions_left": each.sessions_left,
+                **files.of(each.session_number),
+            }
+            for each in contributions
+        ],
+    }
 
 
 def _shown(last: "TakenPart", files: _Files, output: Output) -> dict[str, object]:

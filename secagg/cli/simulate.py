@@ -16,6 +16,9 @@ from secagg.cli.output import Output
 if TYPE_CHECKING:
     from secagg.noise_certificate import NoiseCertificate
     from secagg.parameters import ProtocolParameters
+    from secagg.primitives.entropy import Entropy
+    from secagg.profiles import Profile
+    from secagg.simulation import SimulatedSession
 
 __all__ = ["simulate"]
 
@@ -93,16 +96,85 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg simulate --clients 200 --dimension 100000 --dropout-rate 0.1
     """
-    from dataclasses import asdict
+    from secagg.errors import ErrorCode
+    from secagg.simulation import plan_losses, simulate_session
 
+    output = Output(as_json=as_json)
+    chosen = named_profile(profile)
+    entropy = _entropy_of(seed)
+    losses = plan_losses(clients, dropout_rate, entropy)
+    parameters = _parameters_for(
+        chosen,
+        clients=clients,
+        # The cohort promises no more than what the chosen losses leave.
+        left=clients - len(losses.losses),
+        dimension=dimension,
+        modulus_bits=modulus_bits,
+        degree=degree,
+        threshold=threshold,
+        xnoise=xnoise,
+    )
+    unseen = parameters.most_set_apart(clients)
+    warn_if_experimental(chosen, output)
+    if chosen.is_experimental:
+        output.line(
+            f"a server that lies can leave {unseen} honest inputs out of the sum, and "
+            "nobody sees it"
+        )
+    output.line(
+        f"{clients} clients, {dimension} entries modulo 2^{parameters.bits}, "
+        f"{len(losses.losses)} will vanish"
+    )
+    session = simulate_session(
+        parameters, clients=clients, losses=losses, entropy=entropy
+    )
+    _print(session, output)
+    output.result(_payload(parameters, session, clients=clients, unseen=unseen))
+    if not session.is_exact:
+        raise typer.Exit(code=exit_code_of(ErrorCode.INTERNAL))
+
+
+def _entropy_of(seed: int | None) -> "Entropy":
+    from secagg.primitives.entropy import SeededEntropy, SystemEntropy
+    from secagg.primitives.secret_bytes import SecretBytes
+
+    if seed is None:
+        return SystemEntropy()
+    try:
+        key = seed.to_bytes(32, "big")
+    except OverflowError:
+        raise typer.BadParameter("--seed must be below 2^256") from None
+    return SeededEntropy(SecretBytes(key), b"simulation")
+
+
+def _parameters_for(  # noqa: PLR0913 - one argument per option
+    profile: "Profile",
+    *,
+    clients: int,
+    left: int,
+    dimension: int,
+    modulus_bits: int,
+    degree: int,
+    threshold: int,
+    xnoise: bool,
+) -> "ProtocolParameters":
+    """Return the parameters of the cohort that the options describe.
+
+    Args:
+        profile: Named threat model.
+        clients: All of them.
+        left: Those that stay until the end.
+        dimension: Entries of a vector.
+        modulus_bits: Sums are exact modulo 2 to this power.
+        degree: Of a ring, or how many each draws; 0 as for `--degree`.
+        threshold: 0 as for `--threshold`.
+        xnoise: Whether there is noise that survivors can take back.
+
+    Raises:
+        ServiceError: BAD_SETTINGS or INFEASIBLE; there is no such session.
+    """
     from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
     from secagg.parameters import ProtocolParameters
-    from secagg.primitives.entropy import (
-        Entropy,
-        SeededEntropy,
-        SystemEntropy,
-    )
-    from secagg.primitives.secret_bytes import SecretBytes
     from secagg.profiles import (
         HonestTail,
         MaliciousTail,
@@ -110,35 +182,22 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         RoundDeadlines,
         check_supported,
     )
-    from secagg.simulation import plan_losses, simulate_session
     from secagg.simulation.enrolled import simulated_trust
 
-    output = Output(as_json=as_json)
-    chosen = named_profile(profile)
-    entropy: Entropy = SystemEntropy()
-    if seed is not None:
-        try:
-            key = seed.to_bytes(32, "big")
-        except OverflowError:
-            raise typer.BadParameter("--seed must be below 2^256") from None
-        entropy = SeededEntropy(SecretBytes(key), b"simulation")
-    losses = plan_losses(clients, dropout_rate, entropy)
-    is_drawn = chosen is Profile.MALICIOUS_SERVER_SPARSE
-    # The cohort promises no more than what the chosen losses leave.
-    left = clients - len(losses.losses)
+    is_drawn = profile is Profile.MALICIOUS_SERVER_SPARSE
     if is_drawn and degree == 0:
         degree = _safe_degree(clients, left=left, threshold=threshold)
     shares = threshold or (degree or clients) // 2 + 1
     survivors = max(2, shares) if xnoise else min(clients, max(2, shares, left))
     try:
-        check_supported(chosen)
+        check_supported(profile)
         parameters = ProtocolParameters(
             tail=HonestTail()
             if is_drawn
             else MaliciousTail(simulated_trust())
-            if chosen.has_identities
+            if profile.has_identities
             else HonestTail(_GRAPH_BITS if degree else 0),
-            deadlines=RoundDeadlines.of(chosen),
+            deadlines=RoundDeadlines.of(profile),
             modulus=1 << modulus_bits,
             dimension=dimension,
             min_clients=max(survivors, degree + 2 if degree else 2),
@@ -152,8 +211,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         if is_drawn:
             parameters = _drawn(parameters, left=left, threshold=threshold)
         parameters.validate()
-        if xnoise:
-            parameters = _with_ladder(parameters)
+        return _with_ladder(parameters) if xnoise else parameters
     except RemoteProtocolError as error:
         # Raised for what no session can be; here it comes from the command line.
         raise ServiceError(
@@ -161,20 +219,10 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             code=ErrorCode.BAD_SETTINGS,
             next_step="Correct that option; see secagg simulate --help.",
         ) from None
-    unseen = parameters.most_set_apart(clients)
-    warn_if_experimental(chosen, output)
-    if is_drawn:
-        output.line(
-            f"a server that lies can leave {unseen} honest inputs out of the sum, and "
-            "nobody sees it"
-        )
-    output.line(
-        f"{clients} clients, {dimension} entries modulo 2^{parameters.bits}, "
-        f"{len(losses.losses)} will vanish"
-    )
-    session = simulate_session(
-        parameters, clients=clients, losses=losses, entropy=entropy
-    )
+
+
+def _print(session: "SimulatedSession", output: Output) -> None:
+    """Print what a session has cost, for people."""
     costs = session.costs
     output.pairs(
         (
@@ -209,36 +257,45 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         title="Rounds",
         numeric=(1, 2, 3, 4),
     )
-    output.result(
-        {
-            "exact": session.is_exact,
-            "clients": clients,
-            "clients_lost": session.clients_lost,
-            "survivors": session.survivors,
-            "threshold": parameters.threshold,
-            "degree": degree,
-            "profile": chosen.label,
-            "is_experimental": is_drawn,
-            "quorum": parameters.quorum,
-            "unseen": unseen,
-            "client_cpu_seconds": {
-                "mean": costs.client_cpu_seconds_mean,
-                "max": costs.client_cpu_seconds_max,
-            },
-            "server_cpu_seconds": costs.server_cpu_seconds,
-            "rounds": [
-                {"round": name, **asdict(each)} for name, each in costs.rounds.items()
-            ],
-            "bytes_up": costs.bytes_up,
-            "bytes_down": costs.bytes_down,
-            "bytes_down_per_client": costs.bytes_down_per_client,
-            "client_state_bytes": costs.client_state_bytes,
-            "peak_rss_bytes": costs.peak_rss_bytes,
-            **_figures(session.noise),
-        }
-    )
-    if not session.is_exact:
-        raise typer.Exit(code=exit_code_of(ErrorCode.INTERNAL))
+
+
+def _payload(
+    parameters: "ProtocolParameters",
+    session: "SimulatedSession",
+    *,
+    clients: int,
+    unseen: int,
+) -> dict[str, object]:
+    """Return the same for programs."""
+    from dataclasses import asdict
+
+    costs = session.costs
+    return {
+        "exact": session.is_exact,
+        "clients": clients,
+        "clients_lost": session.clients_lost,
+        "survivors": session.survivors,
+        "threshold": parameters.threshold,
+        "degree": parameters.degree,
+        "profile": parameters.profile.label,
+        "is_experimental": parameters.profile.is_experimental,
+        "quorum": parameters.quorum,
+        "unseen": unseen,
+        "client_cpu_seconds": {
+            "mean": costs.client_cpu_seconds_mean,
+            "max": costs.client_cpu_seconds_max,
+        },
+        "server_cpu_seconds": costs.server_cpu_seconds,
+        "rounds": [
+            {"round": name, **asdict(each)} for name, each in costs.rounds.items()
+        ],
+        "bytes_up": costs.bytes_up,
+        "bytes_down": costs.bytes_down,
+        "bytes_down_per_client": costs.bytes_down_per_client,
+        "client_state_bytes": costs.client_state_bytes,
+        "peak_rss_bytes": costs.peak_rss_bytes,
+        **_figures(session.noise),
+    }
 
 
 def _safe_degree(clients: int, *, left: int, threshold: int) -> int:

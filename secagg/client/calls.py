@@ -40,6 +40,7 @@ from secagg.wire.calls import (
 from secagg.wire.limits import (
     LEAST_QUIET_SECONDS,
     MAX_CHUNK_BYTES,
+    MAX_HELD_MS,
     MAX_QUIET_SECONDS,
 )
 
@@ -59,6 +60,7 @@ MAX_UPLOAD_RESTARTS: Final = 5
 # ever, a log of a night stays readable.
 TELL_SECONDS: Final = 5.0
 PATIENT_TELL_SECONDS: Final = 600.0
+_MILLISECONDS: Final = 1000
 
 _Answer = TypeVar("_Answer")
 
@@ -171,10 +173,17 @@ class ClientCalls:
     async def next_offer(
         self, task_id: str, *, after_session: int, deadline: float
     ) -> SessionDescriptor:
-        """Wait for a session that this client may join."""
+        """Wait for a session that this client may join.
+
+        The question waits at the aggregator; a client that polls asks now and then.
+        """
         pace = Backoff(self._entropy)
         while True:
-            answer = await self.send(GetOffer(task_id, after_session), deadline)
+            left = max(0.0, deadline - self._clock.now()) if self._watch else 0.0
+            wait_ms = int(min(MAX_HELD_MS, left * _MILLISECONDS))
+            answer = await self.send(
+                GetOffer(task_id, after_session, wait_ms), deadline
+            )
             if not isinstance(answer, Wait):
                 return answer
             await self._sleep(

@@ -50,7 +50,8 @@ class CallDeadlines:
 
     Attributes:
         small: Calls of a few hundred bytes either way.
-        large: Calls with up to 4 MiB: at 0.5 Mbit/s, a poor mobile link, 64 s.
+        large: Calls with up to 4 MiB: at 0.5 Mbit/s, a poor mobile link, 64 s.  Three
+            times what the aggregator may let a question for a session wait.
         stream: One stream of `watch`; it is opened again until the session ends.
     """
 

@@ -14,7 +14,7 @@ Rule 3: a client that is to be lost stops before the message it was told, says s
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,44 +117,54 @@ async def _take_part(given: argparse.Namespace) -> int:
                 "paused", session=given.pause_in_session, before=given.pause_before
             ),
         )
-        client = RecordingClient(
-            paused,
-            task=TASK_ID,
-            floors=PrivacyFloors(
-                max_epsilon=given.max_epsilon, max_delta=given.max_delta
-            ),
-            enrolment=ClientEnrolment(
-                seed=layout.enrolment.seed(given.name),
-                credential=layout.enrolment.credential(given.name),
-                enrolment_key=given.enrolment_key,
-            ),
-            cohort=ClientPolicy(
-                profiles=frozenset({given.profile}),
-                graphs=frozenset({given.graph}),
-                min_clients=given.min_survivors,
-                min_survivors=given.min_survivors,
-            ),
-            state_dir=layout.client_state(given.name),
-            wait_seconds=_WAIT_SECONDS,
-            fetch_sum=False,
-        )
+        client = _client(given, layout, paused)
         client.record = record
         async with client:
-            while True:
-                try:
-                    done = await client.contribute(update, accept=accept)
-                    say("completed", session=done.session_number)
-                except SecAggError as error:
-                    if isinstance(error, ServiceError) and error.code in _TASK_OVER:
-                        return 0
-                    if (
-                        isinstance(error, SessionAbortedError)
-                        or error.code in _LEFT_OUT
-                    ):
-                        say("aborted", code=error.code.name, message=str(error))
-                        continue
-                    say_failed(error)
-                    return 1
+            return await _contribute(client, update, accept)
+
+
+def _client(
+    given: argparse.Namespace, layout: DemoLayout, connection: PausingConnection
+) -> RecordingClient:
+    return RecordingClient(
+        connection,
+        task=TASK_ID,
+        floors=PrivacyFloors(max_epsilon=given.max_epsilon, max_delta=given.max_delta),
+        enrolment=ClientEnrolment(
+            seed=layout.enrolment.seed(given.name),
+            credential=layout.enrolment.credential(given.name),
+            enrolment_key=given.enrolment_key,
+        ),
+        cohort=ClientPolicy(
+            profiles=frozenset({given.profile}),
+            graphs=frozenset({given.graph}),
+            min_clients=given.min_survivors,
+            min_survivors=given.min_survivors,
+        ),
+        state_dir=layout.client_state(given.name),
+        wait_seconds=_WAIT_SECONDS,
+        fetch_sum=False,
+    )
+
+
+async def _contribute(
+    client: RecordingClient,
+    update: Callable[[SessionInfo], npt.NDArray[Any]],
+    accept: Callable[[SessionInfo], None],
+) -> int:
+    """Contribute to one session after the other; return the process's exit status."""
+    while True:
+        try:
+            done = await client.contribute(update, accept=accept)
+            say("completed", session=done.session_number)
+        except SecAggError as error:
+            if isinstance(error, ServiceError) and error.code in _TASK_OVER:
+                return 0
+            if isinstance(error, SessionAbortedError) or error.code in _LEFT_OUT:
+                say("aborted", code=error.code.name, message=str(error))
+                continue
+            say_failed(error)
+            return 1
 
 
 if __name__ == "__main__":

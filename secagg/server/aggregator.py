@@ -17,9 +17,7 @@ It opens no socket and reads no settings.
 import asyncio
 import logging
 import math
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
@@ -41,10 +39,12 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.workers import Workers
 from secagg.server.attendance import Attendance
+from secagg.server.bell import Bell
 from secagg.server.durable_state import came_too_late, say_refused
 from secagg.server.ended_session import EndedSession
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
+from secagg.server.places import Places
 from secagg.server.progress import LiveSession, ProgressFeed, SessionProgress
 from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
@@ -88,11 +88,18 @@ __all__ = ["Aggregator"]
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _Answer = TypeVar("_Answer")
+_MILLISECONDS: Final = 1000
 
 # How often an aggregator says that it is there, where others share its book.
 BEAT_SECONDS: Final = 5.0
 # How long a client waits that asks for a task which nobody here has heard of.
 HEARING_SECONDS: Final = 2.0
+
+# Questions for a session that wait here are looked at again this often, for what nobody
+# has rung for: somebody is invited now, another aggregator has begun something.
+HELD_LOOK_SECONDS: Final = 5.0
+# Whoever has waited as long as it wanted may ask again at once.
+AGAIN_SECONDS: Final = 0.05
 
 # What lies in the spool; all else is part of a session's state.
 _SPOOLED: Final[Mapping[Blob, str]] = {
@@ -168,8 +175,9 @@ class Aggregator:
         self._runs: dict[str, TaskRun] = {}
         self._finished_tasks: set[str] = set()
         self._interrupted_tasks: set[str] = set()
-        self._watches: Counter[str] = Counter()
-        self._open_watches = 0
+        self._watches = Places(self._limits.watches_per_identity, self._limits.watches)
+        self._held = Places(self._limits.held_per_identity, self._limits.held)
+        self._offers = Bell(self._context.clock)
         self._refusals = RefusalCounts(self._context.clock)
         self._stopping = asyncio.Event()
         self._attendance = Attendance(self._context.clock, self._limits)
@@ -177,7 +185,7 @@ class Aggregator:
         self._answers: Mapping[
             type[Request[Any]], Callable[[str, Any], Awaitable[object]]
         ] = {
-            GetOffer: self._offer,
+            GetOffer: self._offer_in_time,
             AdvertiseKeys: self._take,
             ChooseEdges: self._take,
             ShareKeys: self._take,
@@ -212,8 +220,10 @@ class Aggregator:
             meter.add(metrics.REFUSALS, code=error.code.name)
             raise
         finally:
-            lasted = self._context.clock.now() - began
-            meter.observe(metrics.CALL_SECONDS, lasted, method=method)
+            # A question that waits says nothing of how fast answers are.
+            if not (isinstance(request, GetOffer) and request.wait_ms):
+                lasted = self._context.clock.now() - began
+                meter.observe(metrics.CALL_SECONDS, lasted, method=method)
 
     async def _answered(self, identity: str, request: Request[Any]) -> object:
         answer = self._answers[type(request)]
@@ -245,7 +255,14 @@ class Aggregator:
         self._check_caller(identity)
         request.check()
         session = await self._sessions.look_for(request.session_id)
-        with self._watch_slot(identity):
+        if not self._watches.is_free_for(identity):
+            raise ServiceError(
+                "too many streams are open",
+                code=ErrorCode.OVERLOADED,
+                next_step="Close other streams, or poll.",
+                retry_after_seconds=self._limits.poll_seconds,
+            )
+        with self._watches.taken_by(identity):
             if isinstance(session, SessionRunner):
                 async for update in session.watch(identity, request.after):
                     if isinstance(update, Wait):
@@ -258,6 +275,27 @@ class Aggregator:
                 update_of_ended = session.update_for(identity, request.after)
                 if update_of_ended is not None:
                     yield update_of_ended
+
+    async def _offer_in_time(
+        self, identity: str, request: GetOffer
+    ) -> SessionDescriptor | Wait:
+        """Answer a question for a session, when there is one or its time is up."""
+        clock = self._context.clock
+        ends = clock.now() + request.wait_ms / _MILLISECONDS - HELD_LOOK_SECONDS
+        ringing = self._offers.listen()
+        answer = await self._offer(identity, request)
+        if (
+            not isinstance(answer, Wait)
+            or clock.now() > ends
+            or not self._held.is_free_for(identity)
+        ):
+            return answer
+        with self._held.taken_by(identity):
+            while isinstance(answer, Wait) and clock.now() <= ends:
+                await self._offers.heard(ringing, HELD_LOOK_SECONDS)
+                ringing = self._offers.listen()
+                answer = await self._offer(identity, request)
+        return Wait(AGAIN_SECONDS) if isinstance(answer, Wait) else answer
 
     async def _offer(
         self, identity: str, request: GetOffer
@@ -426,6 +464,7 @@ class Aggregator:
                 say_refused(error)
             for run in self._runs.values():
                 run.task.gate.wake()
+            self._offers.ring()
 
     async def _hear_of_tasks(self) -> None:
         """Have the keeper look: another aggregator may have been told of a new task."""
@@ -482,6 +521,7 @@ class Aggregator:
             self._context,
             stopping=self._stopping,
             wait_for_book=self.wait_for_book,
+            offering=self._offers.ring,
             next_payload=next_payload,
             on_sum=on_sum,
         )
@@ -499,6 +539,7 @@ class Aggregator:
         finally:
             del self._runs[task.task_id]
             afterwards.add(task.task_id)
+            self._offers.ring()
         return receipts
 
     async def end_task(self, task_id: str, reason: str) -> None:
@@ -536,6 +577,7 @@ class Aggregator:
         """Offer sessions of a task again; nothing happens if it does not run."""
         if task_id in self._runs:
             self._runs[task_id].task.gate.resume()
+            self._offers.ring()
 
     def hold_task(self, task_id: str) -> None:
         """Tell clients of a task that does not run here, and may again, to come back.
@@ -573,6 +615,7 @@ class Aggregator:
     def drain(self) -> None:
         """Offer no further sessions; those that run go on."""
         self._stopping.set()
+        self._offers.ring()
         for run in self._runs.values():
             run.task.gate.wake()
 
@@ -644,6 +687,7 @@ class Aggregator:
     async def close(self) -> None:
         """Release threads and end progress streams; sessions resume after a restart."""
         self._stopping.set()
+        self._offers.ring()
         for following in self._following:
             following.cancel()
         if self._following:
@@ -668,29 +712,6 @@ class Aggregator:
         if isinstance(session, SessionRunner):
             return session
         raise came_too_late(identity)
-
-    @contextmanager
-    def _watch_slot(self, identity: str) -> Iterator[None]:
-        limits = self._limits
-        if (
-            self._watches[identity] >= limits.watches_per_identity
-            or self._open_watches >= limits.watches
-        ):
-            raise ServiceError(
-                "too many streams are open",
-                code=ErrorCode.OVERLOADED,
-                next_step="Close other streams, or poll.",
-                retry_after_seconds=limits.poll_seconds,
-            )
-        self._watches[identity] += 1
-        self._open_watches += 1
-        try:
-            yield
-        finally:
-            self._open_watches -= 1
-            self._watches[identity] -= 1
-            if not self._watches[identity]:
-                del self._watches[identity]
 
 
 def _as_answer(update: Envelope) -> Envelope | Reference:

@@ -19,6 +19,10 @@ class AggregatorLimits:
         watches_per_identity: Open streams of one client: its own, and one that a
             broken link has left behind.
         watches: Open streams of all clients.
+        held_per_identity: Questions for a session that wait here, likewise.
+        held: Those of all clients.  All are answered when a session opens, and come
+            with their adverts: so many take some six seconds of the fifteen that a
+            client waits.  Whoever asks beyond them is told at once, and polls.
         concurrent_chunks: Chunks of uploads in work at the same time; more only make
             the disk seek.
         waiting_bytes: Chunks that have arrived and wait for their turn: 16 whole ones,
@@ -35,6 +39,8 @@ class AggregatorLimits:
     join_poll_seconds: float = 1.0
     watches_per_identity: int = 2
     watches: int = 20_000
+    held_per_identity: int = 2
+    held: int = 8192
     concurrent_chunks: int = 16
     waiting_bytes: int = 16 << 20
     kept_sums: int = 16

@@ -49,6 +49,7 @@ from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.server_states import Rostered, ServerStep
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
+from secagg.server.bell import Bell
 from secagg.server.durable_state import (
     DurableState,
     MakeEvent,
@@ -69,7 +70,6 @@ from secagg.server.progress import SessionProgress, named
 from secagg.server.readable import Readable, piece_of
 from secagg.server.receipt import SessionReceipt
 from secagg.server.round_timer import RoundTimer
-from secagg.server.session_bell import SessionBell
 from secagg.server.session_facts import SessionFacts
 from secagg.server.session_lease import SessionLease
 from secagg.server.session_record import SessionRecord
@@ -151,7 +151,7 @@ class SessionRunner:
         self._descriptor = record.descriptor
         self._context = context
         self._is_restored = is_restored
-        self._bell = SessionBell(context.clock)
+        self._bell = Bell(context.clock)
         self._facts = SessionFacts(record.descriptor, record.left_out)
         self._readable = Readable()
         # Set whenever whoever drives the session should look at it again.

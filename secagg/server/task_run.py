@@ -58,6 +58,7 @@ class TaskRun:
         *,
         stopping: asyncio.Event,
         wait_for_book: Callable[[], Awaitable[None]],
+        offering: Callable[[], None],
         next_payload: NextPayload,
         on_sum: OnSum,
     ) -> None:
@@ -67,6 +68,7 @@ class TaskRun:
         self._clock = context.clock
         self._stopping = stopping
         self._wait_for_book = wait_for_book
+        self._offering = offering
         self._next_payload = next_payload
         self._on_sum = on_sum
         # Why its end was asked for; None while it goes on.
@@ -225,6 +227,7 @@ class TaskRun:
         """Run sessions until one releases a sum; None when nothing is open here."""
         task = self.task
         while True:
+            self._offering()
             if self._ending is not None:  # asked for while it was being opened
                 await runner.stop_waiting(self._ending)
             elif task.gate.is_paused:  # then, or before an earlier process was killed

@@ -7,12 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetOfferRequest(_message.Message):
-    __slots__ = ("task_id", "after_session")
+    __slots__ = ("task_id", "after_session", "wait_ms")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_SESSION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     after_session: int
-    def __init__(self, task_id: _Optional[str] = ..., after_session: _Optional[int] = ...) -> None: ...
+    wait_ms: int
+    def __init__(self, task_id: _Optional[str] = ..., after_session: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class GetOfferResponse(_message.Message):
     __slots__ = ("descriptor", "wait")

@@ -52,6 +52,7 @@ from secagg.wire.codec import bounded_bytes, exact_bytes, in_range, parse, refus
 from secagg.wire.limits import (
     MAX_CHUNK_BYTES,
     MAX_DESCRIPTOR_BYTES,
+    MAX_HELD_MS,
     MAX_INLINE_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_OBJECT_BYTES,
@@ -258,18 +259,21 @@ class GetOffer(Request[SessionDescriptor | Wait]):
         task_id: 1 to 256 bytes of UTF-8.
         after_session: Highest session number seen; 0 for none.  Sessions up to this
             number are not offered.
+        wait_ms: How long the answer may take if there is none, 0 to 30 000.
     """
 
     WIRE = secagg_service_pb2.GetOfferRequest
 
     task_id: str
     after_session: int = 0
+    wait_ms: int = 0
 
     def check(self) -> None:
         """See `Request.check`."""
         bounded_bytes(
             self.task_id.encode(), "task_id", at_least=1, at_most=MAX_TASK_ID_BYTES
         )
+        in_range(self.wait_ms, "wait_ms", at_most=MAX_HELD_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -636,7 +640,7 @@ class Deadline(Enum):
     SMALL = auto()
     """A few hundred bytes either way."""
     LARGE = auto()
-    """Up to 4 MiB."""
+    """Up to 4 MiB, or an answer that may wait."""
     STREAM = auto()
     """A stream, opened again until the session ends."""
 
@@ -673,7 +677,7 @@ class Call:
 CALLS: Final[Mapping[type[Request[Any]], Call]] = {
     call.request: call
     for call in (
-        Call(GetOffer, _encode_offer, _decode_offer, Deadline.SMALL),
+        Call(GetOffer, _encode_offer, _decode_offer, Deadline.LARGE),
         Call(AdvertiseKeys, _encode_nothing, _decode_nothing, Deadline.SMALL),
         Call(ChooseEdges, _encode_nothing, _decode_nothing, Deadline.LARGE),
         Call(ShareKeys, _encode_nothing, _decode_nothing, Deadline.LARGE),

@@ -39,6 +39,7 @@ __all__ = [
     "MAX_DESCRIPTOR_BYTES",
     "MAX_DETAIL_BYTES",
     "MAX_ERROR_TEXT_BYTES",
+    "MAX_HELD_MS",
     "MAX_INLINE_BYTES",
     "MAX_MESSAGE_BYTES",
     "MAX_OBJECT_BYTES",
@@ -91,6 +92,10 @@ MAX_NEXT_STEP_BYTES: Final = 500
 # Nobody is told to wait longer than an hour without asking again: by then the
 # address, the certificate or the task has changed.
 MAX_RETRY_AFTER_SECONDS: Final = 3600.0
+
+# How long a question may be kept until there is an answer: a proxy that ends quiet
+# calls does so after a minute, and who has vanished keeps its place no longer.
+MAX_HELD_MS: Final = 30_000
 
 # A stream whose other end vanished without a word looks like one that is quiet.  So
 # none is quiet for longer than it has said, nor, before it has said anything and behind

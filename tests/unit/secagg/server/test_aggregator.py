@@ -1234,3 +1234,94 @@ def test_a_repeated_message_is_acknowledged_while_there_is_a_record_of_it():
             assert await code_of(third, request) is ErrorCode.UNKNOWN_SESSION
 
     scenario(test)
+
+
+# --- questions for a session that wait ------------------------------------------------
+
+
+def asking(world, name, *, wait_ms=30_000, after_session=0):
+    request = GetOffer("t", after_session, wait_ms)
+
+    async def answered():
+        return await world.aggregator.answer(name, request), world.clock.now()
+
+    return asyncio.ensure_future(answered())
+
+
+def test_whoever_waits_is_offered_a_session_when_it_opens():
+    async def test(world):
+        world.task = replace(world.task, gate=TaskGate(paused=True))
+        world.start()
+        await world.settle()
+        begun = world.clock.now()
+        questions = [asking(world, name) for name in NAMES]
+        await world.clock.sleep_until(begun + 17.5)
+        assert not any(each.done() for each in questions)
+        world.aggregator.resume_task("t")
+        for question in questions:
+            offer, instant = await question
+            assert isinstance(offer, SessionDescriptor)
+            assert instant == begun + 17.5
+
+    scenario(test)
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "answered"), [(0, 0), (4_000, 0), (12_000, 10), (30_000, 30)]
+)
+def test_nobody_is_kept_waiting_longer_than_it_wanted(wait_ms, answered):
+    async def test(world):
+        world.task = replace(world.task, gate=TaskGate(paused=True))
+        world.start()
+        await world.settle()
+        begun = world.clock.now()
+        told, instant = await asking(world, "a", wait_ms=wait_ms)
+        assert isinstance(told, Wait)
+        assert instant == begun + answered
+        # Whoever has waited asks again at once.
+        assert (told.retry_after_seconds < 0.1) == (answered > 0)
+
+    scenario(test)
+
+
+def test_questions_that_wait_are_bounded_per_client_and_in_all():
+    async def test(world):
+        world.task = replace(world.task, gate=TaskGate(paused=True))
+        world.start()
+        await world.settle()
+        begun = world.clock.now()
+        held = [asking(world, name) for name in ("a", "b")]
+        await world.settle()
+        for name in ("a", "c"):  # one too many of its own; one too many of all
+            told, instant = await asking(world, name)
+            assert isinstance(told, Wait)
+            assert instant == begun
+        held[0].cancel()  # whoever goes away leaves its place
+        await asyncio.wait({held[0]})
+        assert (await asking(world, "c"))[1] == begun + 30
+
+    scenario(test, held_per_identity=1, held=2)
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (lambda world: world.aggregator.drain(), ErrorCode.SHUTTING_DOWN),
+        (lambda world: world.running.cancel(), ErrorCode.SHUTTING_DOWN),
+    ],
+)
+def test_whoever_waits_is_told_at_once_that_nothing_comes(end, code):
+    async def test(world):
+        world.task = replace(world.task, gate=TaskGate(paused=True))
+        world.running = world.start()
+        await world.settle()
+        begun = world.clock.now()
+        question = asking(world, "a")
+        await world.clock.sleep_until(begun + 3)
+        end(world)
+        with pytest.raises(ServiceError) as caught:
+            await question
+        assert caught.value.code is code
+        assert world.clock.now() == begun + 3
+
+    scenario(test)

@@ -12,6 +12,7 @@ from secagg.client.grpc_connection import CallDeadlines
 from secagg.errors import ErrorCode
 from secagg.messages import BUNDLE_BYTES
 from secagg.profiles import RoundDeadlines
+from secagg.server.aggregator import HELD_LOOK_SECONDS
 from secagg.server.body_reader import UPLOADS_OF_ONE_CALLER
 from secagg.server.interceptors import CallLimits
 from secagg.server.limits import AggregatorLimits
@@ -39,8 +40,22 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
 @pytest.mark.parametrize(
     "row",
     [
-        f"| offer, advert, upload status | {DEADLINES.small:g} s |",
-        f"| shares, chunk, reveal, update, fetched piece | {DEADLINES.large:g} s |",
+        f"| advert, upload status | {DEADLINES.small:g} s |",
+        (
+            "| offer, shares, chunk, reveal, update, fetched piece | "
+            f"{DEADLINES.large:g} s |"
+        ),
+        (
+            "| a question for a session, while there is none | "
+            f"{limits.MAX_HELD_MS / 1000 - HELD_LOOK_SECONDS:g} to "
+            f"{limits.MAX_HELD_MS / 1000:g} s, or as long as the client says; looked "
+            f"at again every {HELD_LOOK_SECONDS:g} s |"
+        ),
+        (
+            "| questions for a session that wait | "
+            f"{AggregatorLimits().held_per_identity} of one client, "
+            f"{AggregatorLimits().held} of all |"
+        ),
         f"| stream of updates | {DEADLINES.stream:g} s |",
         (
             "| silence of a stream | as long as it has said, "

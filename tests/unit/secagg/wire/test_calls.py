@@ -86,6 +86,7 @@ NAMED = (None, *(each for each in Round if each is not Round.FINISHED))
 EXAMPLES = [
     GetOffer("digits", 7),
     GetOffer("é" * 128, 0),
+    GetOffer("kept", 7, 30_000),
     AdvertiseKeys(SESSION, b"advert"),
     ChooseEdges(SESSION, b"d" * MAX_EDGES_BYTES),
     ShareKeys(SESSION, b"b" * 96 * 3),
@@ -118,6 +119,7 @@ def test_every_call_has_an_example():
 BAD = [
     (GetOffer("", 0), "task_id"),
     (GetOffer("a" * 257, 0), "task_id"),
+    (GetOffer("a", 0, 30_001), "wait_ms"),
     (AdvertiseKeys(SESSION[:31], b"advert"), "session_id"),
     (AdvertiseKeys(SESSION + b"x", b"advert"), "session_id"),
     (AdvertiseKeys(SESSION, b"a" * 1100), "message"),

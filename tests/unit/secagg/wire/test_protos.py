@@ -63,6 +63,7 @@ def test_no_request_carries_a_number_about_its_sender_in_the_clear():
     # What a client counts or measures belongs inside the masked vector.
     allowed = {
         "after_session",
+        "wait_ms",
         "offset",
         "total_size",
         "after",

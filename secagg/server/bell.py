@@ -1,7 +1,7 @@
-"""Wakes all who watch one session: when it has moved on, and now and then otherwise.
+"""Wakes all who wait for the same: when it has come, and now and then otherwise.
 
 Rule 1: whoever listened before it rang has heard it, whatever was done meanwhile.
-Rule 2: there is one timer for all, and none while nobody waits: a thousand watchers
+Rule 2: there is one timer for all, and none while nobody waits: a thousand who wait
         cost a wake-up each, and no timers.
 """
 
@@ -10,10 +10,10 @@ from typing import Final
 
 from secagg.runtime.clock import Clock
 
-__all__ = ["SessionBell"]
+__all__ = ["Bell"]
 
 
-class SessionBell:
+class Bell:
     """Rings for everybody at once.
 
     Args:
