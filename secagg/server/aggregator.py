@@ -96,7 +96,8 @@ BEAT_SECONDS: Final = 5.0
 HEARING_SECONDS: Final = 2.0
 
 # Questions for a session that wait here are looked at again this often, for what nobody
-# has rung for: somebody is invited now, another aggregator has begun something.
+# has rung for, as that somebody is invited now.  Not with every change of a book that
+# is shared: whoever runs the task rings for a session that another one has opened.
 HELD_LOOK_SECONDS: Final = 5.0
 # Whoever has waited as long as it wanted may ask again at once.
 AGAIN_SECONDS: Final = 0.05
@@ -464,7 +465,6 @@ class Aggregator:
                 say_refused(error)
             for run in self._runs.values():
                 run.task.gate.wake()
-            self._offers.ring()
 
     async def _hear_of_tasks(self) -> None:
         """Have the keeper look: another aggregator may have been told of a new task."""
