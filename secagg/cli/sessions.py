@@ -178,7 +178,7 @@ def _print_session(answer: dict[str, Any], output: Output) -> None:
     output.pairs(
         (name.replace("_", " "), "" if value is None else str(value))
         for name, value in answer.items()
-        if not isinstance(value, dict)
+        if name not in {"receipt", "report", "live", "next_step"}
     )
     if receipt is None:
         return
@@ -207,20 +207,12 @@ def _print_session(answer: dict[str, Any], output: Output) -> None:
         ],
         title="Who, and how long",
     )
-    report = answer.get("report")
-    if report is None:
-        return
-    if report["lost"]:
+    if receipt["lost"]:
         output.table(
-            ("client", "lost in", "because"),
-            [
-                (lost["client"], lost["round"], lost["reason"])
-                for lost in report["lost"]
-            ],
-            title="Who was lost",
+            ("client", "lost in", "because"), receipt["lost"], title="Who was lost"
         )
-    if "next_step" in report:
-        output.line(f"next step: {report['next_step']}")
+    if answer["next_step"]:
+        output.line(f"next step: {answer['next_step']}")
 
 
 @app.command("verify")

@@ -7,12 +7,14 @@ Rule 1: what is said of tasks is made by `secagg.server.views`; here is what the
 import asyncio
 import os
 import shutil
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from secagg import metrics
+from secagg.errors import ServiceError
 from secagg.server.operated_server import OperatedServer
 from secagg.server.prometheus_meter import Reading
 from secagg.server.task_facts import TaskFacts
@@ -92,7 +94,11 @@ class Overview:
         ]
 
     async def readings(self, *, is_ready: bool) -> list[Reading]:
-        """Return the gauges as they stand now."""
+        """Return the gauges as they stand now.
+
+        Those that need a book that refuses are missing: whoever scrapes hears the rest,
+        that nothing is ready above all.
+        """
         found: list[Reading] = [
             (metrics.BUILD, 1.0, {"version": metadata.version("secagg")}),
             (metrics.IS_READY, float(is_ready), {}),
@@ -103,12 +109,10 @@ class Overview:
                 which = {"which": "server" if expiry.which == "own" else "ca"}
                 when = expiry.moment.timestamp()
                 found.append((metrics.CERTIFICATE_EXPIRES, when, which))
-        return [
-            *found,
-            *self._of_connections(),
-            *await self._of_tasks(),
-            *self._of_sessions(),
-        ]
+        found += self._of_connections()
+        with suppress(ServiceError):
+            found += await self._of_tasks()
+        return found + self._of_sessions()
 
     def _of_connections(self) -> list[Reading]:
         transport = self._server.transport

@@ -59,6 +59,7 @@ class SessionReceipt:
             ones included; None without a budget.
         noise: What noise the sum holds; None for a task without noise, and where
             nothing was unmasked.
+        lost: Who was lost: name, title of the round, and why in words.
         finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.
         seconds: Duration of each round by its name, in this process.
@@ -81,6 +82,7 @@ class SessionReceipt:
     ring: RingRisk | None = None
     sessions_left: int | None = None
     noise: NoiseCertificate | None = None
+    lost: tuple[tuple[str, str, str], ...] = ()
     finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
     seconds: tuple[tuple[str, float], ...] = ()
@@ -132,6 +134,7 @@ class SessionReceipt:
             "is_failure_proven": self.is_failure_proven,
             "sessions_left": self.sessions_left,
             "noise": None if self.noise is None else self.noise.to_dict(),
+            "lost": [list(each) for each in self.lost],
             "finishers": list(self.finishers),
             "contexts": [context.hex() for context in self.contexts],
             "seconds": dict(self.seconds),
@@ -196,6 +199,10 @@ class SessionReceipt:
                 noise=None
                 if fields["noise"] is None
                 else NoiseCertificate.from_dict(fields["noise"]),
+                lost=tuple(
+                    (str(name), str(title), str(reason))
+                    for name, title, reason in fields["lost"]
+                ),
                 finishers=tuple(fields["finishers"]),
                 contexts=tuple(bytes.fromhex(text) for text in fields["contexts"]),
                 seconds=tuple(sorted(fields["seconds"].items())),

@@ -25,6 +25,7 @@ from secagg.protocol.outputs import (
     ShareDisputed,
 )
 from secagg.protocol.ring_safety import RingRisk, graph_risk
+from secagg.protocol.rounds import ROUNDS
 from secagg.protocol.server_states import Rostered
 from secagg.server.progress import Dropped, SessionPhase, SessionProgress
 from secagg.server.receipt import SessionReceipt
@@ -192,6 +193,10 @@ class SessionFacts:
             is_failure_proven=self._failed is not None and self._failed.is_proven,
             sessions_left=self._sessions_left(is_spent=self.is_spent or was_restored),
             noise=self._noise(len(state.survivors)),
+            lost=tuple(
+                (each.identity, ROUNDS[each.round].title, each.reason)
+                for each in self.dropped
+            ),
             finishers=tuple(sorted(_finishers(state))),
             contexts=(ctx0, *self._contexts.values()),
             seconds=tuple(sorted(self._seconds.items())),

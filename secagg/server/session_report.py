@@ -25,7 +25,6 @@ from secagg.distributed_dp import NoisedTask
 from secagg.durable_files import replace_file
 from secagg.errors import ErrorCode
 from secagg.messages import Aborted
-from secagg.protocol.rounds import ROUNDS
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task_folder import folder_of
@@ -33,7 +32,7 @@ from secagg.storage.book import Book, BookAwayError
 from secagg.storage.change import Role
 from secagg.storage.stored import Retention
 
-__all__ = ["SessionReports", "report_of", "reports_in"]
+__all__ = ["SessionReports", "next_step_after", "report_of", "reports_in"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
@@ -66,6 +65,20 @@ _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.CANCELLED: "Somebody has ended it; the reason says who or why.",
 }
 _OTHERWISE: Final = "See docs/failed-sessions.md."
+_AFTER_RESTORE: Final = (
+    "Nothing: a restore or a fail-over of the database has ended it, its inputs count "
+    "as summed, and the next session follows."
+)
+
+
+def next_step_after(receipt: SessionReceipt) -> str:
+    """Return what an operator does about a session; empty when it released its sum."""
+    outcome = receipt.outcome
+    if not isinstance(outcome, Aborted):
+        return ""
+    if receipt.was_restored:
+        return _AFTER_RESTORE
+    return _NEXT_STEPS.get(outcome.code, _OTHERWISE)
 
 
 def report_of(
@@ -99,7 +112,7 @@ def report_of(
         failed = {
             "code": int(outcome.code),
             "reason": outcome.reason,
-            "next_step": _NEXT_STEPS.get(outcome.code, _OTHERWISE),
+            "next_step": next_step_after(receipt),
         }
     return {
         "format": _FORMAT,
@@ -123,12 +136,8 @@ def report_of(
             "in_the_sum": 0 if failed else len(receipt.survivors),
         },
         "lost": [
-            {
-                "client": lost.identity,
-                "round": ROUNDS[lost.round].title,
-                "reason": lost.reason,
-            }
-            for lost in progress.dropped
+            {"client": client, "round": title, "reason": reason}
+            for client, title, reason in receipt.lost
         ],
         "left_out": list(progress.left_out),
         "disputes": [

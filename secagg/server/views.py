@@ -21,7 +21,7 @@ from secagg.protocol.rounds import ROUNDS
 from secagg.report_cache import privacy_report
 from secagg.server.progress import LiveSession
 from secagg.server.receipt import SessionReceipt
-from secagg.server.session_report import SessionReports
+from secagg.server.session_report import SessionReports, next_step_after
 from secagg.server.task_facts import TaskFacts
 from secagg.server.task_folder import privacy_folder_of
 from secagg.server.task_memory import RememberedTask, decode_settings
@@ -304,6 +304,7 @@ async def _session(
         "joined": receipt.advertised,
         "inputs": receipt.uploaded,
         "seconds": None if row.ended is None else round(row.ended - row.born, 3),
+        "next_step": next_step_after(receipt),
     }
 
 

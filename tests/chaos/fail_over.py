@@ -276,6 +276,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="directory for all files")
     asked = parser.parse_args()
+    # Whoever ends it ends what it has started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     directory = asked.keep or Path(tempfile.mkdtemp(prefix="secagg-fail-over-"))
     directory.mkdir(parents=True, exist_ok=True)
     with database_in(Path(tempfile.mkdtemp(prefix="secagg-pg-"))) as database:

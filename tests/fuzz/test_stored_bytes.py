@@ -36,6 +36,7 @@ RECEIPTS = [
         survivors=("a",),
         disputes=(("a", "b", 10),),
         was_unmasked=isinstance(outcome, Aborted),
+        lost=(("b", "uploading", "sent no input in time"),),
         finishers=("a",),
         contexts=(bytes(32),),
         seconds=(("UNMASKING", 0.5),),

@@ -201,8 +201,18 @@ def assert_served(deployment, endings, sums):
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
 
 
-# One number after the other would say the same of the same call again and again.
-@pytest.mark.parametrize("at", range(len(run(Refusing, sums=1)[0].points)))
+def points_of_the_server():
+    """Calls that the aggregator makes by itself; a write may have come through."""
+    writes = {"commit", "put", "put_facts", "drop_uploads"}
+    for at, point in enumerate(run(Refusing, sums=1)[0].points):
+        when, name = point.split()
+        if name not in {"append", "read_upload"} and (
+            when == "before" or name in writes
+        ):
+            yield at
+
+
+@pytest.mark.parametrize("at", tuple(points_of_the_server()))
 def test_one_refusal_ends_no_aggregator(at):
     deployment, endings = run(Refusing, sums=1, at=at)
     assert_served(deployment, endings, sums=1)
@@ -215,7 +225,7 @@ def some_points(kind, *, every):
     return range(0, found, every)
 
 
-@pytest.mark.parametrize("at", some_points(Away, every=5))
+@pytest.mark.parametrize("at", some_points(Away, every=7))
 def test_a_book_that_was_away_is_missed_by_nobody(at):
     deployment, endings = run(Away, sums=SUMS, at=at)
     assert_served(deployment, endings, sums=SUMS)
@@ -226,7 +236,7 @@ def test_a_book_that_was_away_is_missed_by_nobody(at):
     assert len(rows) == SUMS  # the sessions that were open went on
 
 
-@pytest.mark.parametrize("at", some_points(FailedOver, every=5))
+@pytest.mark.parametrize("at", some_points(FailedOver, every=7))
 def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(at):
     deployment, endings = run(FailedOver, sums=SUMS, at=at)
     assert_served(deployment, endings, sums=SUMS)

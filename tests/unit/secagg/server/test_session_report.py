@@ -3,20 +3,25 @@
 import asyncio
 import json
 import os
+import re
 import stat
 
 import pytest
 
+from secagg.cli.output import Output
+from secagg.cli.sessions import _print_session
 from secagg.client.client import Client
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
 from secagg.server.operated_server import OperatedServer
 from secagg.server.session_report import SessionReports, report_of, reports_in
 from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.server.views import show_session
 from secagg.simulation import identity_of
-from secagg.storage.stored import Retention
+from secagg.storage.stored import Retention, Task, TaskState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
-from secagg.testing.deployment import Deployment
+from secagg.testing.deployment import TASK_ID, Deployment
+from secagg.testing.inline_book import ask
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import UploadChunk
 
@@ -71,6 +76,36 @@ def test_an_aborted_session_says_who_was_lost_where_and_what_to_do():
         (identity_of(3), "uploading"),
     ]
     assert all(lost["reason"] for lost in report["lost"])
+
+
+def test_the_page_of_a_session_needs_the_book_alone(tmp_path, capsys):
+    """Another aggregator has ended it, or its disk is lost: there is no report here."""
+
+    async def main(clock):
+        deployment = Deployment(
+            clock,
+            FOUR,
+            4,
+            max_attempts=1,
+            fault_of=lambda number, call, _: (
+                Fault.LOSE_REQUEST if number > 1 and call is UploadChunk else Fault.NONE
+            ),
+        )
+        await deployment.run()
+        return deployment.server_book
+
+    book = manual_clock.run(main)
+    task = Task(TASK_ID, TaskState.RUNNING, "{}", b"", "")
+    assert ask(book.put_task(task, expect_version=0))
+    shown = ask(show_session(book, TASK_ID, 1, reports=reports_in(tmp_path)))
+    assert shown["report"] is None
+    _print_session(json.loads(json.dumps(shown)), Output(as_json=False))
+    page = capsys.readouterr().out
+    assert re.search(r"outcome +U3_TOO_SMALL\n", page)
+    for number in (2, 3):
+        assert re.search(rf"{identity_of(number)} +uploading +\w+", page)
+    assert "next step: Compare rounds.masked_input" in page
+    assert not re.search(r"^(report|receipt)", page, re.MULTILINE)
 
 
 def test_old_and_surplus_reports_go_with_their_receipts(tmp_path):

@@ -267,7 +267,14 @@ async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
             assert (await get(watched.metrics, "/healthz")).text == "alive\n"
             scraped = (await get(watched.metrics, "/metrics")).text
             assert "secagg_is_ready 0.0" in scraped
+            assert "secagg_task_runs" in scraped
             assert await health(world) == health_pb2.HealthCheckResponse.NOT_SERVING
+            # A book that says nothing at all takes its own readings with it.
+            monkeypatch.setattr(type(world.server.storage.book), "tasks", refuse)
+            answer = await get(watched.metrics, "/metrics")
+            assert answer.status_code == HTTPStatus.OK
+            assert "secagg_is_ready 0.0" in answer.text
+            assert "secagg_task_runs{" not in answer.text
 
 
 class Gate:
