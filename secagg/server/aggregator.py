@@ -16,6 +16,7 @@ It opens no socket and reads no settings.
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
@@ -622,7 +623,9 @@ class Aggregator:
         """Whether the latest session ended in an earlier process, which told some."""
         return self._sessions.ended_before()
 
-    async def settle(self, *, at_most_seconds: float) -> None:
+    async def settle(
+        self, *, at_most_seconds: float, silent_seconds: float = math.inf
+    ) -> None:
         """Wait until clients know how their sessions, or the tasks, have ended.
 
         Returns when everybody who took part to the end has been told, or is back for
@@ -630,10 +633,19 @@ class Aggregator:
         to, when nobody has called for a moment, and when whoever waits for a session
         has come back to hear that there is none; or when the time is up.  The next
         process does not wait again for those that all know.
+
+        Args:
+            at_most_seconds: How long to wait.
+            silent_seconds: How long to wait while nobody calls.
         """
         clock = self._context.clock
-        deadline = clock.now() + at_most_seconds
-        while (now := clock.now()) < deadline:
+        began = clock.now()
+        while (now := clock.now()) < (
+            deadline := min(
+                began + at_most_seconds,
+                max(began, self._attendance.last_call) + silent_seconds,
+            )
+        ):
             quiet_at = self._attendance.quiet_at
             if now >= quiet_at and not (
                 self._sessions.has_untold() or self._attendance.has_expected()

@@ -15,12 +15,15 @@ class Attendance:
     Args:
         clock: Time.
         limits: How long clients take to come back.
+
+    Attributes:
+        last_call: When somebody called last, or was known to listen.
     """
 
     def __init__(self, clock: Clock, limits: AggregatorLimits) -> None:
         self._clock: Final = clock
         self._limits: Final = limits
-        self._last_call = clock.now()
+        self.last_call = clock.now()
         # When those who wait for a session last asked for one.
         self._waiting: dict[str, float] = {}
         # When those were told of a sum who have not called since: they come for it.
@@ -29,11 +32,11 @@ class Attendance:
     @property
     def quiet_at(self) -> float:
         """When nobody has called for a moment, unless somebody does."""
-        return self._last_call + self._limits.quiet_seconds
+        return self.last_call + self._limits.quiet_seconds
 
     def note_call(self, identity: str | None = None) -> None:
         """Note a call of a client, or that one still listens to a stream."""
-        self._last_call = self._clock.now()
+        self.last_call = self._clock.now()
         if identity is not None:
             self._fetching.pop(identity, None)
 

@@ -107,10 +107,16 @@ class RoundTimer:
         return now >= self._ends_at and not isinstance(state, server.Unmasking)
 
     def note_message(self) -> None:
-        """Note that a message was accepted."""
-        self._joined.set()
-        self._woken.set()
-        if server.is_round_full(self._state):
+        """Note that a message was accepted.
+
+        The first one gives the round its deadline, and the last one ends the wait; for
+        a thousand between them nobody is woken.
+        """
+        is_full = server.is_round_full(self._state)
+        if is_full or not self._joined.is_set():
+            self._joined.set()
+            self._woken.set()
+        if is_full:
             self._attention.set()
 
     def note_end(self) -> None:

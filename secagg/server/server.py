@@ -13,6 +13,7 @@ It handles no signals and prints nothing: that is `secagg.server.program`.
 """
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -609,13 +610,18 @@ class Server:
         """Wait until clients know how their sessions ended.
 
         It takes `settle_seconds` at most: `keep_seconds`, without a network 15 seconds.
-        After an end that an earlier process may have told it takes no longer either.
+        After an end that an earlier process may have told it goes on for no more than
+        15 seconds without a call.
         """
         aggregator, seconds = self._opened().aggregator, self.settle_seconds
-        # Where others share the book, they tell clients too.
-        if aggregator.ended_before() or self._opened().storage.book.is_shared:
-            seconds = min(seconds, SETTLE_SECONDS)
-        await aggregator.settle(at_most_seconds=seconds)
+        # Where others share the book, they tell clients too: nobody knows whom.
+        is_alone = not self._opened().storage.book.is_shared
+        await aggregator.settle(
+            at_most_seconds=seconds,
+            silent_seconds=math.inf
+            if is_alone and not aggregator.ended_before()
+            else SETTLE_SECONDS,
+        )
 
     def _opened(self) -> _Parts:
         if self._parts is None:

@@ -1123,6 +1123,26 @@ def test_settling_waits_until_everybody_knows_or_the_time_is_up():
     scenario(test)
 
 
+def test_settling_goes_on_while_clients_call_where_others_may_have_told_the_rest():
+    async def test(world):
+        await end_for_lack_of_inputs(world)
+        started = world.clock.now()
+        settled = asyncio.ensure_future(
+            world.aggregator.settle(at_most_seconds=300.0, silent_seconds=15.0)
+        )
+        for name in ("a", "b", "a"):  # c is told by another aggregator
+            await world.clock.sleep_until(world.clock.now() + 14.0)
+            await world.update(name, Round.SHARE_KEYS)
+        await settled
+        assert world.clock.now() - started == pytest.approx(3 * 14.0 + 15.0)
+        began = world.clock.now()  # long after the last call
+        await world.clock.sleep_until(began + 100.0)
+        await world.aggregator.settle(at_most_seconds=300.0, silent_seconds=15.0)
+        assert world.clock.now() - began == pytest.approx(115.0)
+
+    scenario(test)
+
+
 def test_settling_ends_early_when_everybody_knows():
     async def test(world):
         await end_for_lack_of_inputs(world)
