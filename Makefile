@@ -86,6 +86,10 @@ models: build/models-venv/bin/python  ## prove inequalities (z3) and set agreeme
 mutants: $(STAMP_DEV) ## which checks no test would miss, into docs/mutants.md; an hour
 	$(BIN)/python tests/mutation/run.py
 
+.PHONY: less-noise
+less-noise: $(STAMP_DEV) ## which test notices 3 % less noise, into docs/less-noise.md; minutes
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/mutation/less_noise.py --page
+
 engines: $(STAMP_DEV) ## masks removed by threads, processes, Dask and Ray
 	$(VENV)/bin/python -m pip install -q 'ray>=2.40'
 	SECAGG_ENGINES="threads processes dask ray" RAY_ENABLE_UV_RUN_RUNTIME_ENV=0 \

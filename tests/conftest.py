@@ -11,7 +11,12 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A busy machine is no failure: nothing here judges how long an example takes.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 _HOME = pytest.StashKey[str]()
 _TERMINAL = pytest.StashKey[int]()

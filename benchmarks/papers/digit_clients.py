@@ -8,17 +8,29 @@ The model is a softmax over pixels and a constant, 650 numbers. Nothing here is 
 seeds are fixed, and noise comes from numpy, as in any simulation.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MODEL_SIZE", "Digits", "gradient", "make_digits", "spread"]
+__all__ = [
+    "LONGEST_EXAMPLE",
+    "MODEL_SIZE",
+    "Digits",
+    "clipped",
+    "example_norms",
+    "gradient",
+    "make_digits",
+    "spread",
+]
 
 CLASSES: Final = 10
 INPUTS: Final = 65
 MODEL_SIZE: Final = CLASSES * INPUTS
+LONGEST_EXAMPLE: Final = math.sqrt(2.0 * INPUTS)
+"""No gradient of the log loss of one picture is longer: pixels lie in [0, 1]."""
 _TESTED: Final = 397
 
 
@@ -109,3 +121,38 @@ def gradient(
     shares -= np.eye(CLASSES)[labels]
     grad = np.swapaxes(shares, 1, 2) @ inputs / inputs.shape[1]
     return np.asarray(grad.reshape(grad.shape[0], MODEL_SIZE))
+
+
+def clipped(
+    updates: NDArray[np.float64], clip: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Shorten rows to a norm, and return them with the norms that they have then.
+
+    Args:
+        updates: Shape (clients, 650).
+        clip: The largest norm.
+    """
+    norms = np.linalg.norm(updates, axis=1)
+    factors = np.minimum(1.0, clip / np.maximum(norms, 1e-300))
+    return updates * factors[:, None], np.minimum(norms, clip)
+
+
+def example_norms(
+    model: NDArray[np.float64], inputs: NDArray[np.float64], labels: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the norms of the gradients of single examples.
+
+    Args:
+        model: Shape (650,).
+        inputs: Shape (clients, examples, 65).
+        labels: Shape (clients, examples).
+
+    Returns:
+        Shape (clients, examples): a gradient is the errors of the scores times inputs.
+    """
+    scores = inputs @ model.reshape(CLASSES, INPUTS).T
+    scores -= scores.max(axis=2, keepdims=True)
+    shares = np.exp(scores)
+    shares /= shares.sum(axis=2, keepdims=True)
+    shares -= np.eye(CLASSES)[labels]
+    return np.asarray(np.linalg.norm(shares, axis=2) * np.linalg.norm(inputs, axis=2))

@@ -21,7 +21,16 @@ from typing import Final
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
-from digit_clients import MODEL_SIZE, Digits, gradient, make_digits, spread
+from digit_clients import (
+    LONGEST_EXAMPLE,
+    MODEL_SIZE,
+    Digits,
+    clipped,
+    example_norms,
+    gradient,
+    make_digits,
+    spread,
+)
 from figure import Curve, Figure, Panel
 from numpy.typing import NDArray
 from reproduction import Options, Reproduction, Usual, run
@@ -50,8 +59,6 @@ CLIP: Final = 3.0
 STEP: Final = 2.0
 TYPICAL: Final = 0.05
 SEED: Final = 20191122
-# No gradient of the log loss of one picture is longer: pixels lie in [0, 1].
-LONGEST_EXAMPLE: Final = math.sqrt(2.0 * 65.0)
 
 
 SETTINGS: Final = {
@@ -132,12 +139,12 @@ def _train(
     noisy, plain = np.zeros(MODEL_SIZE), np.zeros(MODEL_SIZE)
     lengths, examples = [], []
     for _ in range(rounds):
-        plain -= STEP * _clipped(gradient(plain, inputs, labels), clip)[0].mean(axis=0)
-        updates, norms = _clipped(gradient(noisy, inputs, labels), clip)
+        plain -= STEP * clipped(gradient(plain, inputs, labels), clip)[0].mean(axis=0)
+        updates, norms = clipped(gradient(noisy, inputs, labels), clip)
         lengths.append(norms)
         if clients == COHORTS[0][0]:  # Table IV has the smallest cohort alone
             # Clipping lengthens no difference: an example's part is its own gradient.
-            examples.append(_example_norms(noisy, inputs, labels) / EXAMPLES)
+            examples.append(example_norms(noisy, inputs, labels) / EXAMPLES)
         total = updates.sum(axis=0) + generator.normal(0.0, stddev, MODEL_SIZE)
         noisy = noisy - STEP * total / clients
     return Training(
@@ -146,26 +153,6 @@ def _train(
         np.array(lengths),
         np.array(examples),
     )
-
-
-def _clipped(
-    updates: NDArray[np.float64], clip: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    norms = np.linalg.norm(updates, axis=1)
-    factors = np.minimum(1.0, clip / np.maximum(norms, 1e-300))
-    return updates * factors[:, None], np.minimum(norms, clip)
-
-
-def _example_norms(
-    model: NDArray[np.float64], inputs: NDArray[np.float64], labels: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Norms of the gradients of single examples: errors of the scores times inputs."""
-    scores = inputs @ model.reshape(10, 65).T
-    scores -= scores.max(axis=2, keepdims=True)
-    shares = np.exp(scores)
-    shares /= shares.sum(axis=2, keepdims=True)
-    shares -= np.eye(10)[labels]
-    return np.asarray(np.linalg.norm(shares, axis=2) * np.linalg.norm(inputs, axis=2))
 
 
 def _clients_of(

@@ -326,8 +326,8 @@ class Accountant(abc.ABC):
         ]
         if self._adjacency is Adjacency.ZERO_OUT:
             sentences.append(
-                "The neighbouring world has the same participants; one of them "
-                "contributes zeros but still adds its noise share."
+                "The neighbouring world has the same participants and the same noise, "
+                "whoever adds it; one participant contributes zeros."
             )
         if self._ignored_sampling:
             sentences.append(

@@ -92,7 +92,8 @@ class PrivUnit2(_CapRandomiser):
 
     def mse(self, norm: float) -> float:
         """Return bound²/m² − norm²: the output's length does not vary."""
-        return (self.parameters.bound / self.mean_agreement) ** 2 - norm * norm
+        square = (self.parameters.bound / self.mean_agreement) ** 2
+        return max(0.0, square - norm * norm)
 
     def _randomise(
         self, checked: NDArray[np.float64], draws: Draws
@@ -218,7 +219,7 @@ class PrivUnitInf(_CapRandomiser):
 
     def mse(self, norm: float) -> float:
         """Return dim·bound²/m² − norm²: the output's length does not vary."""
-        return self.parameters.dim * self.step**2 - norm * norm
+        return max(0.0, self.parameters.dim * self.step**2 - norm * norm)
 
     def _randomise(
         self, checked: NDArray[np.float64], draws: Draws

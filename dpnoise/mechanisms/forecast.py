@@ -307,14 +307,20 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
             stddev**2, 0.25
         )
     bias = (1.0 - effect.signal) ** 2 * sum_norm_steps**2 / encoded_dim
-    bias += effect.residue * stddev**2 * max(num_clients, alignment)
+    residue = effect.residue * stddev**2 * max(num_clients, alignment)
+    bias += residue
     error_variance = noise_variance + rounded
-    sum_variance = error_variance + signal_variance
+    arriving = signal_variance + residue
+    sum_variance = error_variance + arriving
     effect_of_m = wrap_effect(math.sqrt(sum_variance), modulus)
-    # Of the sum's overlap with its wraps the error has its share of the variance.
-    shared = 2.0 * effect_of_m.overlap * error_variance / sum_variance
+    # Of the sum's overlap with its wraps the error has the share that its covariance
+    # with the sum has of the variance. What a clip takes off the signal, the factor
+    # 1 − s, points against what it leaves.
+    taken = effect.signal * (1.0 - effect.signal) * sum_norm_steps**2 / encoded_dim
+    covariance = error_variance + residue - taken
+    shared = 2.0 * effect_of_m.overlap * covariance / sum_variance
     wrapped = effect_of_m.displacement - shared
-    widest = math.sqrt(most_noise_variance + rounded + signal_variance)
+    widest = math.sqrt(most_noise_variance + rounded + arriving)
     worst = wrap_effect(widest, modulus)
     unit = scale_factor * scale_factor
     return ErrorForecast(

@@ -190,12 +190,20 @@ class PlanRequest:
         """Fill in what bounds on whole numbers imply; `make_mechanism` checks them."""
         linf_bound = 1 if self.linf_bound is None else math.floor(self.linf_bound)
         check_integer("linf_bound", linf_bound, 1, int(MAX_SCALED_CLIP))
+        if self.max_nonzero is None:
+            raise ParameterError(
+                "whole numbers need max_nonzero, the number of entries that one vector "
+                "may set",
+                parameter="max_nonzero",
+                value=None,
+                nearest="1, as for a vote or a histogram",
+            )
         check_integer("max_nonzero", self.max_nonzero, 1, self.dimension)
         implied: dict[str, object] = {"rotation": "none"}
         if self.linf_bound is None:
             implied["linf_bound"] = Fraction(1)
         if self.l2_clip == 0.0:
-            implied["l2_clip"] = counts_norm(linf_bound, self.max_nonzero or 1)
+            implied["l2_clip"] = counts_norm(linf_bound, self.max_nonzero)
         if self.scale_factor is None:
             implied["scale_factor"] = 1.0
         for name, value in implied.items():

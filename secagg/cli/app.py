@@ -32,6 +32,7 @@ from secagg.cli import (
     state,
     status,
     tasks,
+    two_servers,
 )
 from secagg.cli.exit_codes import EXIT_OK, EXIT_UNREAD, EXIT_USAGE, exit_code_of
 from secagg.cli.output import Output, give_up
@@ -87,6 +88,7 @@ app.command("graph")(graph.graph)
 app.add_typer(enrol.app, name="enrol")
 app.add_typer(pki.app, name="pki")
 app.add_typer(sessions.app, name="sessions")
+app.add_typer(two_servers.app, name="two-servers")
 
 # The root of all usage errors lives in another package from one typer release to the
 # next; this subclass of it is public in all of them.

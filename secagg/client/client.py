@@ -507,7 +507,11 @@ class Client:
             )
 
     def _never_reached(self, why: ServiceError | None) -> ServiceError:
-        waited = f"gave up after {self._wait_seconds:g} seconds"
+        waited = (
+            "no call was answered as long as its session lasted"
+            if self._wait_seconds is None
+            else f"gave up after {self._wait_seconds:g} seconds"
+        )
         if why is not None:
             return ServiceError(
                 f"{waited}: {why}", code=why.code, next_step=why.next_step

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from secagg.config.loader import setting
 
-__all__ = ["ProgramSection", "TLSSection"]
+__all__ = ["ProcessSection", "ProgramSection", "TLSSection"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +18,13 @@ class TLSSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramSection:
+class ProcessSection:
     """What any process that keeps a state and writes a log is told."""
 
     rollback_mark: Path | None = setting(
         "File outside state_dir and its backups that tells a state that was put back "
         "from the newest one; empty for one under ~/.local/state/secagg.",
         default=None,
-    )
-    keep_receipts: int = setting(
-        "How many receipts of one task stay, the latest ones.",
-        default=10_000,
-        low=16,
-        high=1_000_000,
-        unit="receipts",
     )
     log_level: str = setting(
         "Least severe log line on standard error.",
@@ -43,4 +36,17 @@ class ProgramSection:
         "a line.",
         default="text",
         choices=("text", "json"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSection(ProcessSection):
+    """What a process with receipts is told besides."""
+
+    keep_receipts: int = setting(
+        "How many receipts of one task stay, the latest ones.",
+        default=10_000,
+        low=16,
+        high=1_000_000,
+        unit="receipts",
     )

@@ -402,7 +402,7 @@ class SessionBook:
             header=record.encode_header(),
             allowed=task.allowed,
             alone=self._book.is_shared,
-            task_version=task.gate.version if self._book.is_shared else None,
+            task_version=task.gate.opened_under,
         )
         try:
             answer = await self._book.commit(

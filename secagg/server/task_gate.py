@@ -30,6 +30,8 @@ class TaskGate:
     Attributes:
         version: Of the task's row, as far as is known here; None for a task without
             one.
+        opened_under: The version under which it was found that a session may open.
+            Whatever is said before the session is stored comes first.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class TaskGate:
         self._used = None if opened is None else self._start_of(opened)
         self._is_paused = paused
         self.version: int | None = None
+        self.opened_under: int | None = None
         self._changed = asyncio.Event()
 
     @property
@@ -107,7 +110,7 @@ class TaskGate:
             date = clock.date()
             opening = self.next_opening(date)
             if opening is not None and opening <= date:
-                self._opened = date
+                self._opened, self.opened_under = date, self.version
                 return True
             ends: set[asyncio.Future[Any]] = {
                 asyncio.ensure_future(self._changed.wait())

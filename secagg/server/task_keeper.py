@@ -527,14 +527,20 @@ class TaskKeeper:
             self._tell(f"task {task_id!r} is over ({state}): {because}")
             return
         prepared = await self._settle(settings)
+        # To settle it may have changed the row, and it takes a while: what an operator
+        # has said meanwhile, perhaps at another server, must not be passed over.
+        newest = await find_task(self._book, task_id)
+        if _words_in(newest) != _words_in(row):
+            await self._run(newest)
+            return
+        self._note(newest)
         files = SumFiles(self._directory_of(task_id), prepared)
         gate = TaskGate(
             settings.schedule,
             opened=latest[0].born if latest else None,
             paused=state == "paused",
         )
-        # Its own: to settle it may have changed the row.
-        gate.version = (await find_task(self._book, task_id)).version
+        gate.version = newest.version
         running = await self._server.add_gated_task(
             task_id,
             prepared,
@@ -673,6 +679,11 @@ class TaskKeeper:
         await kept.running.stop()
         kept.work.cancel()
         await asyncio.wait({kept.work})
+
+
+def _words_in(row: TaskRow) -> tuple[TaskState, str]:
+    """Return what an operator has said of a task."""
+    return row.task.state, row.task.settings
 
 
 def _payload_of(settings: TaskSettings) -> Callable[[int], bytes] | None:

@@ -43,6 +43,7 @@ class TaskRun:
         context: What all sessions of the aggregator share.
         stopping: Set when the aggregator opens no session any more.
         wait_for_book: Waits until a book that is away can be written again.
+        offering: Called when a session is there to be offered.
         next_payload: Supplies each session's payload; b"" for none.
         on_sum: Takes each sum.
 

@@ -280,11 +280,13 @@ _GO_ON: Final = "--continue-on-collection-errors"
 
 
 def _run_tests(paths: Iterable[str], plugin: _Observer | _Judge) -> None:
-    hypothesis.settings.register_profile("mutants", derandomize=True, database=None)
-    hypothesis.settings.load_profile("mutants")
+    hypothesis.settings.register_profile(
+        "mutants", derandomize=True, database=None, deadline=None
+    )
     # hypothesis is loaded already, which its plugin would rather have done itself.
     early = "ignore::pytest.PytestAssertRewriteWarning"
     options = ["-q", "-p", "no:cacheprovider", "-W", early]
+    options += ["--hypothesis-profile=mutants"]
     options += [_GO_ON, *(f"--ignore={path}" for path in PASSED_OVER)]
     ended = pytest.main([*options, *paths], plugins=[plugin])
     if ended != pytest.ExitCode.OK and not plugin.has_failures:

@@ -52,6 +52,10 @@ FILES: Final = tuple(
         "primitives/share_encoding",
         "audit/receipt",
         "audit/verifier",
+        "client/judge",
+        "client/budget",
+        "transport/identity",
+        "distributed_dp/task",
     )
 )
 
@@ -76,8 +80,16 @@ TESTS: Final = (
             "test_protocol_vectors.py",
             "test_session_vectors.py",
             "server/test_audit_receipts.py",
+            "test_distributed_dp.py",
+            "test_adaptive_clip.py",
+            "test_local_randomiser.py",
+            "client/test_judge.py",
+            "client/test_budget.py",
+            "transport/test_identity.py",
+            "transport/test_certificates.py",
         )
     ),
+    "tests/integration/test_aggregator_identity.py",
     "tests/hostile",
     "tests/fuzz/test_mutated_bytes.py",
 )

@@ -3,18 +3,35 @@
 `make simulation` runs the same over ten thousand seeds.
 """
 
+import itertools
+import os
+import select
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from secagg.client.evidence import seen_with
+from secagg.client.service import ClientService
 from secagg.client.session import ClientSession
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.transcript import encode_set
 from secagg.protocol import refund, server
+from secagg.protocol.noise_terms import NoiseTerms
+from secagg.server.aggregator import Aggregator
 from secagg.server.durable_state import DurableState, Position
+from secagg.server.task_gate import TaskGate
+from secagg.server.task_keeper import TaskKeeper
 from secagg.storage.change import Change
 from secagg.storage.journal import StoredOffer, record_of
-from secagg.testing.world import simulate
+from secagg.storage.stored import TaskRow
+from secagg.testing.world import Plan, simulate
+from secagg.testing.world.plan import Blow
+from secagg.testing.world.tasks import Kind
+from secagg.transport.revoked import RevokedCertificates
 
 
 def test_a_seed_is_a_run():
@@ -24,10 +41,26 @@ def test_a_seed_is_a_run():
     assert simulate(4).digest != first.digest
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_every_run_holds(seed):
-    run = simulate(seed)
-    assert run.faults == (), f"make simulation SEED={seed} shows how"
+# One of every kind, whatever else they have.
+@pytest.mark.parametrize("kind", Kind)
+def test_a_run_of_every_kind_holds(kind):
+    run = simulate(next(s for s in itertools.count() if Plan.of(s).kind is kind))
+    assert run.faults == (), f"make simulation SEED={run.plan.seed} shows how"
+
+
+def test_workers_end_with_the_process_that_started_them():
+    words = ["-m", "secagg.testing.world", "--seeds", "1000000", "--processes", "2"]
+    with subprocess.Popen([sys.executable, *words]) as parent:
+        workers = []
+        while len(workers) < 2:
+            assert parent.poll() is None
+            path = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+            workers = [os.pidfd_open(int(each)) for each in path.read_text().split()]
+        parent.kill()
+    for worker in workers:
+        ended, _, _ = select.select([worker], [], [], 60)
+        os.close(worker)
+        assert ended, "a worker outlives its parent"
 
 
 # --- what the simulation is worth: the product with one defect, and seeds that show it
@@ -139,6 +172,100 @@ def believes_that_nobody_else_writes(monkeypatch):
     monkeypatch.setattr(DurableState, "_catch_up", ignored)
 
 
+# --- the same for promises that only some worlds are about
+
+
+def hears_no_pause(monkeypatch):
+    monkeypatch.setattr(TaskGate, "pause", lambda _: None)
+
+
+def forgets_what_an_operator_says(monkeypatch):
+    async def said_without_a_row(_, row, state, reason):
+        said = replace(row.task, state=state, reason=reason)
+        return TaskRow(said, row.version, row.tally)
+
+    monkeypatch.setattr(TaskKeeper, "_say", said_without_a_row)
+
+
+def shows_every_task_as_running(monkeypatch):
+    monkeypatch.setattr("secagg.server.views.state_of", lambda *_: "running")
+
+
+def opens_sessions_while_it_drains(monkeypatch):
+    monkeypatch.setattr(Aggregator, "drain", lambda _: None)
+
+
+def never_looks_who_was_revoked(monkeypatch):
+    monkeypatch.setattr(RevokedCertificates, "look", lambda _: False)
+
+
+def gives_up_for_what_passes(monkeypatch):
+    monkeypatch.setattr(ClientService, "_passes", lambda *_: False)
+
+
+def gives_noise_back_as_if_nobody_were_lost(monkeypatch):
+    monkeypatch.setattr(
+        NoiseTerms, "revealed", lambda self, _: self.reveals[0] if self.reveals else ()
+    )
+
+
+def takes_back_no_noise(monkeypatch):
+    monkeypatch.setattr("secagg.server.mask_executor.subtract_layers", lambda *_: None)
+
+
+def has_another_root_in_its_receipt(monkeypatch):
+    def seen_wrongly(seen, descriptor, events):
+        seen = seen_with(seen, descriptor, events)
+        return replace(seen, edge_root=bytes(32) if seen.edge_root else b"")
+
+    monkeypatch.setattr("secagg.client.session.seen_with", seen_wrongly)
+
+
+def leaves_somebody_out_of_its_receipt(monkeypatch):
+    monkeypatch.setattr(
+        "secagg.server.session_facts.encode_set",
+        lambda members, size: encode_set(sorted(members)[1:], size),
+    )
+
+
+def is_drained_for_long(plan):
+    return any(
+        each.blow is Blow.DRAIN_SERVER and each.seconds > 60 for each in plan.incidents
+    )
+
+
+def is_revoked(plan):
+    return any(each.blow is Blow.REVOKE_CLIENT for each in plan.incidents)
+
+
+def is_of(kind):
+    return lambda plan: plan.kind is kind
+
+
+FITTING = {
+    hears_no_pause: is_of(Kind.FILED),
+    forgets_what_an_operator_says: is_of(Kind.FILED),
+    shows_every_task_as_running: is_of(Kind.FILED),
+    opens_sessions_while_it_drains: is_drained_for_long,
+    never_looks_who_was_revoked: is_revoked,
+    gives_up_for_what_passes: lambda plan: plan.is_patient and plan.is_operated,
+    gives_noise_back_as_if_nobody_were_lost: is_of(Kind.LADDER),
+    takes_back_no_noise: is_of(Kind.LADDER),
+    has_another_root_in_its_receipt: is_of(Kind.DRAWN),
+    leaves_somebody_out_of_its_receipt: is_of(Kind.SIGNED),
+}
+
+
+# From where on the seeds are tried, so that the first or second one shows it.
+FIRST = {
+    forgets_the_last_record_at_a_restart: 14,
+    draws_its_seed_again_after_a_restart: 8,
+    opens_sessions_while_it_drains: 100,
+    never_looks_who_was_revoked: 98,
+    gives_noise_back_as_if_nobody_were_lost: 2321,
+}
+
+
 @pytest.mark.parametrize(
     "defect",
     [
@@ -153,8 +280,11 @@ def believes_that_nobody_else_writes(monkeypatch):
         draws_its_seed_again_after_a_restart,
         does_not_look_at_the_rollback_mark,
         believes_that_nobody_else_writes,
+        *FITTING,
     ],
 )
 def test_a_defect_is_noticed(defect, monkeypatch):
     defect(monkeypatch)
-    assert any(simulate(seed).faults for seed in range(4, 24))
+    is_fitting = FITTING.get(defect, lambda _: True)
+    seeds = (s for s in itertools.count(FIRST.get(defect, 4)) if is_fitting(Plan.of(s)))
+    assert any(simulate(seed).faults for seed in itertools.islice(seeds, 20))

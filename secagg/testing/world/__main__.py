@@ -1,7 +1,10 @@
 """Run many seeds, or replay one: ``python -m secagg.testing.world --help``."""
 
 import argparse
+import multiprocessing
+import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -75,8 +78,23 @@ def _runs(seeds: range, processes: int) -> Iterator[Run]:
     if processes == 1:
         yield from map(simulate, seeds)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(processes, initializer=_end_with_parent) as pool:
         yield from pool.map(simulate, seeds, chunksize=10)
+
+
+def _end_with_parent() -> None:
+    """Have a worker end when its parent does, also by SIGKILL.
+
+    A worker waits for work on a pipe that its brothers hold open: it would stay.
+    """
+    parent = multiprocessing.parent_process()
+
+    def leave() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=leave, daemon=True).start()
 
 
 def _print(*text: str, sep: str = " ") -> None:

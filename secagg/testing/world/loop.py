@@ -59,7 +59,10 @@ class Process:
         self.death: Final[asyncio.Future[None]] = loop.create_future()
         self.context: Final = copy_context()
         self.context.run(_RUNNING.set, self)
+        self._born = loop.time()
         self._is_stopped = False
+        self._stops: list[tuple[float, float]] = []
+        self._stopped_at = 0.0
         self._held: list[asyncio.Handle] = []
         self._tasks: dict[_Task, None] = {}
 
@@ -69,10 +72,13 @@ class Process:
 
     def stop(self) -> None:
         """Do nothing until `go_on`: SIGSTOP."""
-        self._is_stopped = not self.is_gone
+        if not self.is_gone and not self._is_stopped:
+            self._is_stopped, self._stopped_at = True, self._loop.time()
 
     def go_on(self) -> None:
         """Take up everything where it stood: SIGCONT."""
+        if self._is_stopped:
+            self._stops.append((self._stopped_at, self._loop.time()))
         self._is_stopped = False
         held, self._held = self._held, []
         for handle in held:
@@ -88,6 +94,12 @@ class Process:
             task.cancel()
         if not self.death.done():
             self.death.set_result(None)
+
+    def awake_since(self, instant: float) -> float:
+        """Return how long it has run since an instant, in seconds."""
+        began = max(instant, self._born)
+        stood = sum(max(0.0, end - max(start, began)) for start, end in self._stops)
+        return self._loop.time() - began - stood
 
     def hold(self, handle: asyncio.Handle) -> bool:
         """Keep what it would do next, if it is stopped."""

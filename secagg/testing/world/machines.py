@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
+from secagg.storage import sqlite_changes
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Change, Committed, Lease
 from secagg.storage.leases import Leases
@@ -24,6 +25,7 @@ from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite_book import SQLiteBook
 from secagg.storage.sqlite_changes import Outcome
 from secagg.storage.sqlite_file import SQLiteFile
+from secagg.storage.stored import Task
 from secagg.testing.world.loop import OneThread, Process, VirtualLoop
 
 __all__ = ["Disk", "DiskFault", "Machine", "OnCommit", "SimulatedBook"]
@@ -43,9 +45,9 @@ class DiskFault(Enum):
 
 
 class OnCommit(Protocol):
-    """Told of every change that is on a disk."""
+    """Told of every change that is on a disk, and of every word of an operator."""
 
-    def __call__(self, disk: "Disk", change: Change) -> None:
+    def __call__(self, disk: "Disk", change: Change | Task) -> None:
         """Take a note."""
         ...
 
@@ -179,6 +181,25 @@ class SimulatedBook(SQLiteBook):
         """See `Book.is_shared`."""
         return self._disk.is_shared
 
+    async def put_task(self, task: Task, *, expect_version: int) -> bool:
+        """See `Book.put_task`."""
+
+        def put() -> bool:
+            is_silent = self._disk.strike()
+            with self._file.writing() as database:
+                is_stored = sqlite_changes.put_task(
+                    database, task, expect_version=expect_version
+                )
+            if is_stored:
+                self._tell_others()
+                self._disk.on_commit(self._disk, task)
+            if is_silent:
+                raise _refused()
+            return is_stored
+
+        self._check_open()
+        return await self._run(put)
+
     async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
         """See `Book.take`."""
         return await self._run(
@@ -217,14 +238,17 @@ class SimulatedBook(SQLiteBook):
     def _commit_all(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
         is_silent = self._disk.strike()
         outcomes = super()._commit_all(changes)
-        for hint in self._disk.hints:
-            hint.set()
+        self._tell_others()
         for change, outcome in zip(changes, outcomes, strict=True):
             if isinstance(outcome, Committed):
                 self._disk.on_commit(self._disk, change)
         if is_silent:
             raise _refused()
         return outcomes
+
+    def _tell_others(self) -> None:
+        for hint in self._disk.hints:
+            hint.set()
 
 
 @dataclass(frozen=True, slots=True)

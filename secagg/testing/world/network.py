@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.messages import Envelope
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
+from secagg.testing.world.certificates import Door
 from secagg.testing.world.dice import Dice
 from secagg.testing.world.loop import Process
 from secagg.testing.world.witness import Witness
@@ -57,16 +58,18 @@ class Listener:
 
     Attributes:
         process: Where calls are answered.
-        connect: Returns the connection of a client to it.
+        service: What answers them.
+        door: What is asked of callers; None for nothing.
     """
 
     process: Process
     service: Any
+    door: Door | None = None
 
     def connect(self, identity: str) -> AggregatorConnection:
         """Return the connection of a client to it."""
         connection: AggregatorConnection = self.service.connection(identity)
-        return connection
+        return connection if self.door is None else self.door.guarded(connection)
 
 
 class Network:

@@ -2,40 +2,26 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
-from functools import cache
 from typing import Final
 
-from secagg.distributed_dp import NoisedTask
-from secagg.parameters import ProtocolParameters
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted, PrivacyFloors
-from secagg.server.task_setup import PreparedTask
-from secagg.simulation.enrolled import published_in_simulation
-from secagg.testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
 from secagg.testing.world.dice import Dice
 from secagg.testing.world.network import Weather
+from secagg.testing.world.tasks import Kind, WorldTask
 
-__all__ = ["Blow", "Incident", "Kind", "Plan"]
+__all__ = ["Blow", "Incident", "Plan", "Saying", "Word"]
 
-CLIENTS: Final = 4
-SUMS: Final = 2
-SPARE: Final = 1
-PAYLOAD: Final = b"a model"
 # After so many steps nothing goes wrong any more, and everybody should come to an end.
 LAST_STEP: Final = 1500
-_EPSILON, _DELTA = 8.0, 1e-5
+# What a task is, by lot: large cohorts cost the time of several small ones.
+_KINDS: Final = (
+    *(Kind.EXACT, Kind.WEIGHTLESS, Kind.SIGNED) * 6,
+    *(Kind.LADDER, Kind.DRAWN) * 2,
+    *(Kind.RING, Kind.FILED),
+)
 
-
-@unique
-class Kind(StrEnum):
-    """What the task is."""
-
-    EXACT = "exact sums"
-    NOISED = "sums with noise"
-    SIGNED = "exact sums, profile malicious-server"
+_WITH_COLLUDERS: Final = frozenset({Kind.WEIGHTLESS, Kind.LADDER, Kind.RING})
+# The tasks of an operator: the second one is stopped, the third one is added.
+FIRST, SECOND, THIRD = "first", "second", "third"
 
 
 @unique
@@ -45,6 +31,7 @@ class Blow(StrEnum):
     KILL_SERVER = "a server is killed"
     STOP_SERVER = "a server stands still"
     RESTART_SERVER = "a server is restarted in peace"
+    DRAIN_SERVER = "a server is drained, and restarted after a while"
     FILL_SERVER_DISK = "the servers' disk is full"
     BACK_UP_SERVER = "the servers' state is backed up"
     PUT_BACK_SERVER = "the servers are killed, and their state is put back"
@@ -55,11 +42,21 @@ class Blow(StrEnum):
     FILL_CLIENT_DISK = "a client's disk is full"
     CUT_OFF_CLIENT = "a client is cut off"
     CUT_OFF_ALL = "everybody is cut off"
+    REVOKE_CLIENT = "a client's certificate is taken back"
 
     @property
     def meets_client(self) -> bool:
         """Whether it meets one client."""
         return "client" in self
+
+
+@unique
+class Word(StrEnum):
+    """What an operator says of a task."""
+
+    ADD = "add"
+    PAUSE = "pause"
+    STOP = "stop"
 
 
 # What is put back was backed up before.
@@ -87,32 +84,70 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True)
+class Saying:
+    """One thing that an operator says while the aggregators run.
+
+    Attributes:
+        step: At which step of the run.
+        word: What.
+        task: Of which task.
+        seconds: After how long a paused one is resumed.
+    """
+
+    step: int
+    word: Word
+    task: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A run before it begins.
 
     Attributes:
         seed: What all of it follows from.
-        kind: What the task is.
+        tasks: What is summed; several where aggregators have an operator.
         weather: Of the network.
         job_seconds: Longest time that threads take, mostly.
         disk_refusal: How often a transaction is refused.
         disk_silence: How often one succeeds and nobody hears so.
         is_shuffled: Whether callbacks run in any order.
         servers: How many share the work.
+        is_patient: Clients run as services do, which end only with their task.
+        has_certificates: Clients show certificates, which may be taken back.
         corrupt: Clients whose secrets the adversary has.
+        sayings: What an operator says.
         incidents: What goes wrong, in order.
     """
 
     seed: int
-    kind: Kind
+    tasks: tuple[WorldTask, ...]
     weather: Weather
     job_seconds: float
     disk_refusal: float
     disk_silence: float
     is_shuffled: bool
     servers: int
+    is_patient: bool
+    has_certificates: bool
     corrupt: frozenset[int]
+    sayings: tuple[Saying, ...]
     incidents: tuple[Incident, ...]
+
+    @property
+    def kind(self) -> Kind:
+        """What the task is; of several, the first."""
+        return self.tasks[0].kind
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Those of all tasks, by name."""
+        return tuple(name for task in self.tasks for name in task.clients)
+
+    @property
+    def is_operated(self) -> bool:
+        """Whether aggregators take tasks from files, and from an operator."""
+        return self.kind is Kind.FILED
 
     @property
     def is_fair(self) -> bool:
@@ -128,7 +163,7 @@ class Plan:
     def of(cls, seed: int) -> "Plan":
         """Return what a seed stands for."""
         dice = Dice(seed, "plan")
-        kind = dice.choice(tuple(Kind))
+        kind = dice.choice(_KINDS)
         weather = Weather(
             delay_seconds=dice.choice((0.001, 0.05, 2.0)),
             loss=dice.choice((0.0, 0.0, 0.02, 0.1)),
@@ -136,8 +171,15 @@ class Plan:
             echo=dice.choice((0.0, 0.1)),
             straggle=dice.choice((0.0, 0.01)),
         )
+        is_operated = kind is Kind.FILED
+        tasks = _filed_tasks() if is_operated else (WorldTask("a-task", kind),)
+        clients = sum(each.kind.clients for each in tasks)
+        has_certificates = dice.chance(0.1)
         count = dice.choice((0, 1, 1, 2, 3, 5, 8))
-        incidents = [_incident(dice) for _ in range(count)]
+        incidents = [
+            _incident(dice, clients, _blows(kind, has_certificates=has_certificates))
+            for _ in range(count)
+        ]
         incidents += [
             replace(each, step=1 + dice.below(each.step), blow=_BACKED_UP[each.blow])
             for each in incidents
@@ -145,24 +187,28 @@ class Plan:
         ]
         return cls(
             seed=seed,
-            kind=kind,
+            tasks=tasks,
             weather=weather,
             job_seconds=dice.choice((0.0, 0.001, 0.1, 3.0)),
             disk_refusal=dice.choice((0.0, 0.0, 0.01, 0.05)),
             disk_silence=dice.choice((0.0, 0.0, 0.01, 0.05)),
             is_shuffled=dice.chance(0.7),
             servers=dice.choice((1, 1, 2, 3)),
-            corrupt=frozenset({dice.below(CLIENTS)})
-            if kind is Kind.NOISED and dice.chance(0.5)
+            is_patient=dice.chance(0.2),
+            has_certificates=has_certificates,
+            corrupt=frozenset({dice.below(clients)})
+            if kind in _WITH_COLLUDERS and dice.chance(0.5)
             else frozenset(),
+            sayings=_sayings(dice) if is_operated else (),
             incidents=tuple(sorted(incidents, key=lambda each: each.step)),
         )
 
     def __str__(self) -> str:
         weather = self.weather
         lines = [
-            f"seed {self.seed}: {self.servers} servers, {CLIENTS} clients, "
-            f"{SUMS} sums, {self.kind}"
+            f"seed {self.seed}: {self.servers} servers, {len(self.clients)} clients, "
+            f"{len(self.tasks)} tasks, {self.kind}"
+            + (", clients are services" if self.is_patient else "")
             + (f", corrupt {sorted(self.corrupt)}" if self.corrupt else ""),
             (
                 f"  network: {weather.delay_seconds} s a way, lost {weather.loss}, "
@@ -175,6 +221,10 @@ class Plan:
             ),
         ]
         lines += [
+            f"  step {each.step}: the operator says: {each.word} {each.task}"
+            for each in self.sayings
+        ]
+        lines += [
             f"  step {each.step}: {each.blow} (number {each.client}), "
             f"{each.seconds:.1f} s"
             for each in self.incidents
@@ -182,45 +232,45 @@ class Plan:
         return "\n".join(lines)
 
 
-def _incident(dice: Dice) -> Incident:
+def _filed_tasks() -> tuple[WorldTask, ...]:
+    """Return two tasks of files, and a third one that is added."""
+    return (
+        WorldTask(FIRST, Kind.FILED, first=0),
+        WorldTask(SECOND, Kind.FILED, first=3),
+        WorldTask(THIRD, Kind.FILED, first=6, sums=1),
+    )
+
+
+def _sayings(dice: Dice) -> tuple[Saying, ...]:
+    """Return what an operator says: a task is added, one paused, one stopped."""
+
+    def step() -> int:
+        return 1 + dice.below(dice.choice((100, 400)))
+
+    pause = dice.choice((20.0, 300.0, 1800.0)) * (0.5 + dice.uniform())
+    sayings = [
+        Saying(step(), Word.ADD, THIRD),
+        Saying(step(), Word.PAUSE, FIRST, pause),
+        Saying(step(), Word.STOP, SECOND),
+    ]
+    return tuple(sorted(sayings, key=lambda each: each.step))
+
+
+def _blows(kind: Kind, *, has_certificates: bool) -> tuple[Blow, ...]:
+    """Return what may go wrong."""
+    without = set(_BACKED_UP.values())
+    if not has_certificates:
+        without.add(Blow.REVOKE_CLIENT)
+    if kind is Kind.FILED:
+        # What an operator said since the backup would have to be said again.
+        without.add(Blow.PUT_BACK_SERVER)
+    return tuple(each for each in Blow if each not in without)
+
+
+def _incident(dice: Dice, clients: int, blows: tuple[Blow, ...]) -> Incident:
     return Incident(
         step=1 + dice.below(dice.choice((60, 300, 900))),
-        blow=dice.choice([each for each in Blow if each not in _BACKED_UP.values()]),
-        client=dice.below(CLIENTS),
+        blow=dice.choice(blows),
+        client=dice.below(clients),
         seconds=dice.choice((0.5, 10.0, 70.0, 400.0)) * (0.5 + dice.uniform()),
     )
-
-
-@cache
-def parameters_of(kind: Kind) -> ProtocolParameters:
-    """Return the parameters of a task."""
-    if kind is Kind.SIGNED:
-        return signing_parameters_for(CLIENTS, dimension=CLIENTS)
-    plain = parameters_for(
-        CLIENTS, dimension=CLIENTS, threshold=3, min_survivors=3, colluders=1
-    )
-    if kind is Kind.EXACT:
-        return plain
-    return with_noise(plain, steps=SUMS, spare=SPARE)
-
-
-@cache
-def prepared_of(kind: Kind) -> PreparedTask:
-    """Return the task as its operator prepares it."""
-    parameters = parameters_of(kind)
-    noised = NoisedTask.from_parameters(parameters) if parameters.noise_block else None
-    return PreparedTask(
-        parameters,
-        noised,
-        None if noised is None else noised.report(),
-        None,
-        payload=PAYLOAD,
-        enrolment=published_in_simulation() if kind is Kind.SIGNED else None,
-    )
-
-
-def floors_of(kind: Kind) -> PrivacyFloors | ExactSumsAccepted:
-    """Return what clients insist on."""
-    if kind is Kind.NOISED:
-        return PrivacyFloors(max_epsilon=_EPSILON, max_delta=_DELTA)
-    return ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)

@@ -17,53 +17,39 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
-import numpy as np
-
-from secagg.client.client import Client
-from secagg.client.enrolment import EnrolledClient
 from secagg.client.storage import ClientStorage
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 from secagg.primitives.entropy import Entropy, SystemEntropy
-from secagg.protocol.events import NoisedVector, PlainVector
-from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.runtime.clock import SystemClock
 from secagg.server.limits import AggregatorLimits
-from secagg.server.server import Server
 from secagg.server.storage import ServerStorage
-from secagg.simulation.enrolled import identity_in_simulation
+from secagg.server.views import tasks_view
 from secagg.storage.charges import ChargeState
-from secagg.testing.cohorts import LENIENT_POLICY
-from secagg.testing.knowledge import ForbiddenKnowledgeError, check
+from secagg.testing.knowledge import ForbiddenKnowledgeError
 from secagg.testing.manual_clock import STARTED_AT, DeadlockError
 from secagg.testing.observed_connection import CorruptEntropy
+from secagg.testing.world.aggregators import Aggregators, without_files
+from secagg.testing.world.certificates import TakenBack
 from secagg.testing.world.dice import Dice, entropy_of
 from secagg.testing.world.loop import VirtualLoop, own_process
 from secagg.testing.world.machines import Disk, DiskFault, Machine
-from secagg.testing.world.network import Link, Listener, Network
-from secagg.testing.world.plan import (
-    CLIENTS,
-    LAST_STEP,
-    PAYLOAD,
-    SUMS,
-    Blow,
-    Incident,
-    Plan,
-    floors_of,
-    parameters_of,
-    prepared_of,
-)
-from secagg.testing.world.witness import Witness, one_hot_of
+from secagg.testing.world.network import Link, Network
+from secagg.testing.world.operator import Operator
+from secagg.testing.world.participants import WorldClient
+from secagg.testing.world.plan import LAST_STEP, Blow, Incident, Plan, Saying
+from secagg.testing.world.tasks import WorldTask
+from secagg.testing.world.witness import Witness
 
 __all__ = ["SERVER", "Run", "simulate"]
 
-TASK: Final = "a-task"
 SERVER: Final = "server"
 # How long somebody takes to start a process again.
 RESTART_SECONDS: Final = 3.0
 # An operator who sees that nothing comes of a task any more, because too few clients
 # have an input left to give, ends it.
 PATIENCE_SECONDS: Final = 3 * 3600.0
+# How long services are left alone when no aggregator runs any more.
+GRACE_SECONDS: Final = 1800.0
 # Nobody waits for anything as long as this.
 TOO_LONG_SECONDS: Final = 8 * 3600.0
 # Clocks of machines differ by as much; clients grant more.
@@ -102,7 +88,7 @@ class Run:
 def simulate(seed: int, *, keep_trace: bool = False) -> Run:
     """Run what a seed stands for."""
     world = _World(Plan.of(seed), keep_trace=keep_trace)
-    with _without_machinery():
+    with _without_machinery(), without_files(world.witness):
         return world.run()
 
 
@@ -120,10 +106,10 @@ class _World:
         self.loop = VirtualLoop(Dice(plan.seed, "order"))
         if not plan.is_shuffled:
             self.loop.keep_order()
-        self.names = tuple(f"client-{number}" for number in range(CLIENTS))
+        self.names = plan.clients
+        self.task_of = {name: task for task in plan.tasks for name in task.clients}
         self.witness = Witness(
-            parameters_of(plan.kind),
-            self.names,
+            plan.tasks,
             now=self.loop.time,
             on_step=self._on_step,
             keep_trace=keep_trace,
@@ -144,7 +130,18 @@ class _World:
         self.starts = dict.fromkeys((*self.servers, *self.names), 0)
         self.endings: dict[str, str] = {}
         self.is_leaving = False
-        self.pending = list(plan.incidents)
+        self.drained: set[Machine] = set()
+        self.dismissed: set[str] = set()
+        self.said: set[asyncio.Task[None]] = set()
+        self.pending: list[Incident | Saying] = [*plan.incidents, *plan.sayings]
+        self.pending.sort(key=lambda each: each.step)
+        self.taken_back = TakenBack() if plan.has_certificates else None
+        self.aggregators = Aggregators(
+            plan, self.network, self.witness, self.taken_back
+        )
+        self.operator = Operator(
+            self.aggregators, self.witness, Dice(plan.seed, "operator")
+        )
         self.disk_dice = Dice(plan.seed, "disks")
 
     def run(self) -> Run:
@@ -190,51 +187,82 @@ class _World:
                 continue
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+        if self.taken_back is not None:
+            self.taken_back.close()
 
     async def _until_the_end(self) -> None:
         everybody = [
             self._looked_after(name, partial(self._take_part, number))
             for number, name in enumerate(self.names)
         ]
-        servers = [self._looked_after(name, self._serve) for name in self.servers]
+        servers = [
+            self._looked_after(name, self.aggregators.serve) for name in self.servers
+        ]
         serving = asyncio.ensure_future(_all(servers))
         taking_part = asyncio.ensure_future(_all(everybody))
+        # Whoever serves tasks of an operator ends by a word alone.
+        ends = {taking_part} if self.plan.is_operated else {serving, taking_part}
+        minding = asyncio.ensure_future(self.operator.mind(self.plan.tasks))
         try:
             async with asyncio.timeout(TOO_LONG_SECONDS):
                 await asyncio.wait(
-                    {serving, taking_part},
+                    ends,
                     return_when=asyncio.FIRST_COMPLETED,
                     timeout=PATIENCE_SECONDS,
                 )
-                if not serving.done() and not taking_part.done():
+                if not any(each.done() for each in ends):
                     self._check_patience()
                 self.is_leaving = True  # whoever is alone need not wait for ever
-                if not serving.done():
-                    await self._end_task()
+                awaited = taking_part if self.plan.is_operated else serving
+                if not awaited.done():
+                    await self._end_tasks()
+                if self.plan.is_operated:
+                    await taking_part
+                    self.aggregators.closing.set()
                 await serving
-                await taking_part
+                await self._leave(taking_part)
         except TimeoutError:
             self.witness.fault(f"there is no end; so far: {self.endings}")
             return
+        finally:
+            minding.cancel()
         await self._judge()
+
+    async def _leave(self, taking_part: "asyncio.Future[None]") -> None:
+        """Wait for clients; services that nobody answers any more are ended."""
+        if self.plan.is_patient:
+            await asyncio.wait({taking_part}, timeout=GRACE_SECONDS)
+            for name in self.names:
+                if name not in self.endings:
+                    self.dismissed.add(name)
+                    self._kill(name)
+        await taking_part
 
     def _check_patience(self) -> None:
         """Only where too few clients can go on may nothing come of a task."""
-        left = [name for name in self.names if name not in self.endings]
-        if len(left) >= parameters_of(self.plan.kind).min_clients:
-            self.witness.fault(f"nothing comes of the task; so far: {self.endings}")
+        for task in self.plan.tasks:
+            left = [name for name in task.clients if name not in self.endings]
+            if len(left) >= task.parameters.min_clients:
+                self.witness.fault(
+                    f"nothing comes of {task.name}; so far: {self.endings}"
+                )
 
     @property
     def is_served(self) -> bool:
         """Whether any server has not come to its end."""
         return not all(name in self.endings for name in self.servers)
 
-    async def _end_task(self) -> None:
-        """Have the operator end a task that has no clients left."""
+    async def _end_tasks(self) -> None:
+        """Have the operator end tasks that have no clients left."""
+        if self.plan.is_operated:
+            for task in self.plan.tasks:
+                await self.operator.stop(task)
+            return
+        (task,) = self.plan.tasks
         while self.is_served:
             for each in self.network.listeners:
                 ending = each.process.start(
-                    each.service.end_task(TASK, "nobody is left")
+                    each.service.end_task(task.name, "nobody is left")
                 )
                 ends: set[asyncio.Future[Any]] = {ending, each.process.death}
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -242,27 +270,33 @@ class _World:
 
     async def _judge(self) -> None:
         self.witness.check_contributions(everybody=self.plan.is_fair)
+        if self.plan.is_operated:
+            book = self.disks[self.servers[0]].open(accept_restored=False)
+            self.witness.check_views(await tasks_view(book))
         is_done = any(self.endings[name] == "done" for name in self.servers)
-        if is_done and len(self.witness.sums) < SUMS:
+        (task, *others) = self.plan.tasks
+        if is_done and not others and len(self.witness.sums) < task.sums:
             self.witness.fault(f"the task is done with {len(self.witness.sums)} sums")
-        charged = {
-            name: len(known) for name, known in self.witness.observer.masked.items()
-        }
-        if parameters_of(self.plan.kind).noise_block:
-            for name in self.names:
-                if self.disks[name].is_put_back:
-                    # It was refused: what it had been charged is known here alone.
-                    charged[name] = self.witness.charged(name)
-                    continue
-                book = self.disks[name].open(accept_restored=False)
-                rows = await book.charges(TASK)
-                states = {row.session_id: row.state for row in rows}
-                self.witness.check_charges(name, states)
-                kept = [
-                    each for each in states.values() if each is not ChargeState.VOID
-                ]
-                charged[name] = len(kept)
-        check(self.witness.observer.facts, charged=charged)
+        for task in self.plan.tasks:
+            self.witness.check_knowledge(task, await self._charges(task))
+
+    async def _charges(self, task: WorldTask) -> dict[str, int]:
+        """Return how often clients have been charged, by their own ledgers."""
+        charged: dict[str, int] = {}
+        if not task.parameters.noise_block:
+            return charged
+        for name in task.clients:
+            if self.disks[name].is_put_back:
+                # It was refused: what it had been charged is known here alone.
+                charged[name] = self.witness.charged(name)
+                continue
+            book = self.disks[name].open(accept_restored=False)
+            rows = await book.charges(task.name)
+            states = {row.session_id: row.state for row in rows}
+            self.witness.check_charges(name, states)
+            kept = [each for each in states.values() if each is not ChargeState.VOID]
+            charged[name] = len(kept)
+        return charged
 
     # --- processes --------------------------------------------------------------------
 
@@ -288,29 +322,47 @@ class _World:
 
     def _ending_of(self, machine: Machine, process: "asyncio.Task[None]") -> str | None:
         """Return how a party has come to its end; None if it has to go on."""
+        if machine.name in self.dismissed:
+            return "dismissed"
         if machine.is_gone or process.cancelled():
             self.witness.note(machine.name, "has died")
             return None
         error = process.exception()
         if error is None:
-            return "done"
+            # It was asked to end: its machine starts it again.
+            return None if machine in self.drained else "done"
         if not isinstance(error, SecAggError):
             self.witness.fault(f"{machine.name} ended by {error!r}")
             return repr(error)
         self.witness.note(machine.name, f"error: {error.code.name}, {error}")
         is_server = machine.disk.owner == SERVER
-        is_over = self.is_leaving and (is_server or not self.is_served)
-        if error.code in _FINAL or is_over:
-            return error.code.name
-        if is_server and error.code is not ErrorCode.STORAGE_FAILED:
-            return error.code.name
-        return None
+        ends = self._server_ends if is_server else self._client_ends
+        return error.code.name if ends(machine.name, error) else None
+
+    def _server_ends(self, name: str, error: SecAggError) -> bool:
+        """Whether an error is the last word of an aggregator."""
+        if error.code in _FINAL or self.is_leaving:
+            return True
+        if error.code is ErrorCode.STORAGE_FAILED:
+            return False
+        if self.plan.is_operated:
+            self.witness.fault(f"{name} ends before it was asked to: {error}")
+        return True
+
+    def _client_ends(self, name: str, error: SecAggError) -> bool:
+        """Whether an error is the last word of a client."""
+        if error.code in _FINAL or self.witness.is_revoked(name):
+            return True
+        if self.plan.is_patient and error.code is not ErrorCode.STORAGE_FAILED:
+            # Only its own disk may end a service, and whatever a person has to mend.
+            self.witness.fault(f"{name}, a service, ends: {error}")
+        return self.is_leaving and not self.is_served
 
     def _machine(self, name: str) -> Machine:
         self.starts[name] += 1
         entropy: Entropy = entropy_of(self.plan.seed, f"{name} {self.starts[name]}")
         if name in self.names and self.names.index(name) in self.plan.corrupt:
-            entropy = CorruptEntropy(entropy, name, self.witness.observer.facts)
+            entropy = CorruptEntropy(entropy, name, self.witness.facts_of(name))
         machine = Machine(
             self.loop,
             name,
@@ -322,42 +374,17 @@ class _World:
         self.witness.note(name, "starts")
         return machine
 
-    async def _serve(self, machine: Machine) -> None:
-        is_put_back = machine.disk.is_put_back
-        if is_put_back:
-            try:
-                async with Server(None):
-                    pass  # somebody else has accepted it meanwhile
-            except SecAggError as error:
-                if error.code is not ErrorCode.RESTORED_STATE:
-                    raise
-        prepared = prepared_of(self.plan.kind)
-        async with Server(None, accept_restored=is_put_back) as server:
-            task = await server.add_task(TASK, prepared, sessions=SUMS, attempts=5)
-            listener = Listener(machine, server)
-            self.network.listeners.append(listener)
-            try:
-                async for total in task.sums():
-                    self.witness.given(total)
-                await server.settle()
-            finally:
-                self.network.close(listener)
-
     async def _take_part(self, number: int, machine: Machine) -> None:
-        kind = self.plan.kind
-        client = _OneHotClient(
-            Link(self.network, self.names[number], machine),
-            task=TASK,
-            floors=floors_of(kind),
-            cohort=LENIENT_POLICY,
-            attempts=5,
-            wait_seconds=900.0,
+        name = self.names[number]
+        client = WorldClient(
+            Link(self.network, name, machine),
+            number,
+            task=self.task_of[name],
+            witness=self.witness,
+            is_patient=self.plan.is_patient,
         )
-        client.number = number
-        client.has_identity = parameters_of(kind).profile.has_identities
         async with client:
-            async for given in client.contributions(_nothing):
-                self.witness.contributed(self.names[number], given)
+            await client.take_part()
 
     # --- what goes wrong --------------------------------------------------------------
 
@@ -373,7 +400,13 @@ class _World:
             self.is_calm = True
             self.network.calm()
 
-    def _strike(self, incident: Incident) -> None:
+    def _strike(self, incident: Incident | Saying) -> None:
+        if isinstance(incident, Saying):
+            task = next(t for t in self.plan.tasks if t.name == incident.task)
+            saying = self.loop.create_task(self.operator.say(incident, task))
+            self.said.add(saying)
+            saying.add_done_callback(self.said.discard)
+            return
         if self.is_calm:
             return
         among = self.names if incident.blow.meets_client else self.servers
@@ -385,7 +418,11 @@ class _World:
             case Blow.STOP_SERVER | Blow.STOP_CLIENT:
                 self._stop(victim, incident.seconds)
             case Blow.RESTART_SERVER:
-                self.processes[victim].cancel()
+                self._end(victim)
+            case Blow.DRAIN_SERVER:
+                self._drain(victim, incident.seconds)
+            case Blow.REVOKE_CLIENT:
+                self._take_back(victim)
             case Blow.CUT_OFF_CLIENT:
                 self._cut_off((victim,), incident.seconds)
             case Blow.CUT_OFF_ALL:
@@ -418,10 +455,30 @@ class _World:
                 if listener.process is machine:
                     self.network.close(listener)
 
+    def _drain(self, name: str, seconds: float) -> None:
+        """Ask an aggregator to end, and have it end after a while (SIGTERM)."""
+        machine = self.machines.get(name)
+        if machine is not None and self.aggregators.drain(machine):
+            self.drained.add(machine)
+            self.loop.call_later(
+                seconds, self._end, name, machine, context=self.network.context
+            )
+
+    def _end(self, name: str, machine: Machine | None = None) -> None:
+        """Ask a process to end; if a machine is given, that one's alone."""
+        if name in self.processes and machine in {None, self.machines[name]}:
+            self.processes[name].cancel()
+
+    def _take_back(self, name: str) -> None:
+        if self.taken_back is not None and not self.witness.is_revoked(name):
+            self.taken_back.take_back(name)
+            self.witness.revoked(name)
+
     def _stop(self, name: str, seconds: float) -> None:
-        machine = self.machines[name]
-        machine.stop()
-        self.loop.call_later(seconds, machine.go_on, context=self.network.context)
+        machine = self.machines.get(name)
+        if machine is not None:
+            machine.stop()
+            self.loop.call_later(seconds, machine.go_on, context=self.network.context)
 
     def _disk(self, name: str) -> Disk:
         return Disk(
@@ -452,33 +509,6 @@ class _World:
         error = about.get("exception")
         whose = about.get("task") or about.get("future")
         self.witness.fault(f"escaped: {about.get('message')}: {error!r} {whose!r}")
-
-
-class _OneHotClient(Client):
-    """A client whose input says whose it is: noise of nothing, so that a sum does."""
-
-    number = 0
-    has_identity = False
-
-    def _enrolled(self, name: str) -> EnrolledClient | None:
-        if not self.has_identity:
-            return None
-        return EnrolledClient(identity_in_simulation(name, self.number + 1))
-
-    def _make_input(
-        self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
-    ) -> PlainVector | NoisedVector:
-        if payload != PAYLOAD:
-            raise LocalProtocolError("another payload than the operator's")
-        vector = one_hot_of(self.number, descriptor.parameters)
-        block = descriptor.parameters.noise_block
-        if not block:
-            return PlainVector(vector)
-        return NoisedVector(vector, block, secrets.context)
-
-
-def _nothing(_: object) -> np.ndarray[Any, Any]:
-    return np.zeros(1)
 
 
 async def _all(everybody: list[Coroutine[Any, Any, None]]) -> None:
@@ -534,6 +564,8 @@ def _without_machinery() -> Iterator[None]:
         mock.patch("secagg.client.client.open_storage", _client_storage),
         mock.patch.object(AggregatorLimits, "in_one_process", limits),
         mock.patch("secagg.storage.change.time", SimpleNamespace(time=_unix_time)),
+        # So that a run sees the end of them.
+        mock.patch("secagg.distributed_dp.task._ROSTERS_PER_SESSION", 1),
         mock.patch.object(SystemClock, "now", _instant),
         mock.patch.object(SystemClock, "date", _date),
         mock.patch.object(SystemEntropy, "token", _token),

@@ -7,18 +7,27 @@
    for one round.
 4. A session number is used once.
 5. An input leaves only when it is charged; a task is never charged more often than its
-   budget covers; no released sum holds an input whose charge was given back.
+   budget covers, neither at a client nor at the servers; a client sees no more rings
+   than were counted; no released sum holds an input whose charge was given back.
 6. A released sum is exact over the clients that its receipt names, and the same
    whoever is told it, however often.
 7. An honest client is never called anything worse than late.
 8. Nothing escapes that is no typed error.
+9. A task that is paused or stopped begins no session; an aggregator that is drained
+   begins none either.  What an operator was told is what every view shows.
+10. Receipts hold, name the sets that are on the disk, and say that a quorum has agreed
+    only where it has signed (`receipts`).
+11. Noise is given back as the ladder allows and no further: what is left suffices.
+12. What a client sends whose certificate was taken back is not stored any more once
+    aggregators had a minute to notice.
 
 The knowledge ledger judges beside all this what server and corrupt clients could
 compute (`secagg.testing.knowledge`).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
@@ -29,6 +38,7 @@ from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, SecAggError
 from secagg.messages import (
     Aborted,
+    EdgesPublished,
     Envelope,
     Message,
     Released,
@@ -37,19 +47,25 @@ from secagg.messages import (
     Survivors,
     Upload,
 )
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.protocol.events import InputBound, Received, RoundClosed, SumComputed
 from secagg.protocol.rounds import rounds_of
+from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.server.server import ReleasedSum
-from secagg.storage.change import Change, Role
+from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.charges import ChargeState, settled
 from secagg.storage.journal import decode_client_event, decode_server_event
+from secagg.storage.stored import Task, TaskState
+from secagg.testing.knowledge import Facts, check
 from secagg.testing.observed_connection import TaskObserver
-from secagg.testing.world.loop import Process
+from secagg.testing.world.inputs import Inputs
+from secagg.testing.world.journals import Journal
+from secagg.testing.world.loop import Process, own_process
 from secagg.testing.world.machines import Disk
+from secagg.testing.world.receipts import complaints
+from secagg.testing.world.tasks import WorldTask, prepared_of
 from secagg.wire.calls import (
     AdvertiseKeys,
+    ChooseEdges,
     Reference,
     Request,
     RevealShares,
@@ -60,14 +76,19 @@ from secagg.wire.calls import (
     UploadStatus,
 )
 
-__all__ = ["Witness", "one_hot_of"]
+__all__ = ["Witness"]
 
 # Clocks of books count milliseconds.
 _TOLERANCE: Final = 0.002
+# What was asked for before an aggregator knew better may take so long to be stored:
+# some calls of threads, at their slowest.
+_UNDER_WAY_SECONDS: Final = 30.0
 _BEGUN, _BOUND, _ANSWERED, _ENDED = "begun", "bound", "answered", "ended"
+_SPENT = "spent"
 # What must be on a client's disk before it says something.
 _BEFORE: Final[Mapping[type[Request[Any]], object]] = {
     AdvertiseKeys: _BEGUN,
+    ChooseEdges: Roster,
     ShareKeys: Roster,
     UploadChunk: _BOUND,
     SignConsistency: Survivors,
@@ -91,31 +112,37 @@ _BEARABLE: Final = frozenset(
 )
 
 
-def one_hot_of(number: int, parameters: ProtocolParameters) -> UnsignedArray:
-    """Return m - 1 at the client's own coordinate and 0 elsewhere."""
-    vector = zeros(parameters.dimension, parameters.modulus)
-    vector[number] = parameters.modulus - 1
-    return vector
+@dataclass(slots=True)
+class _Watched:
+    """What is known of one task.
 
+    Attributes:
+        task: The task.
+        observer: Tells the knowledge ledger.
+        rounds: Of every session.
+        highest: The highest session number on the disk.
+        words: What the disk has had of an operator's words.
+        spent: Sessions for which U3 was fixed.
+    """
 
-class _Journal:
-    """What a server's disk holds, or has held, of one session."""
+    task: WorldTask
+    observer: TaskObserver
+    rounds: tuple[Round, ...]
+    highest: int = 0
+    words: list[TaskState] = field(default_factory=list)
+    spent: set[bytes] = field(default_factory=set)
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.taken: dict[tuple[type[Message], str], bytes] = {}
-        self.closed: set[Round] = set()
-        self.deadline = 0.0
-        self.has_sum = False
-        self.is_over = False
+    @property
+    def state(self) -> TaskState | None:
+        """What the disk has of an operator's word; None before any."""
+        return self.words[-1] if self.words else None
 
 
 class Witness:
     """Sees everything of one run.
 
     Args:
-        parameters: Of every session.
-        names: The clients' names, by number.
+        tasks: All tasks.
         now: The time, in seconds since the world began.
         on_step: Told of every step of the run, by its number.
         keep_trace: Whether the lines of the trace are kept.
@@ -124,15 +151,14 @@ class Witness:
         faults: What did not hold.
         trace: One line for each thing that happened.
         steps: How many steps there were.
-        sums: What the operator was given, by session number.
-        observer: Tells the knowledge ledger.
+        sums: What the operator was given, by task and session number.
+        inputs: What clients have given.
         on_fault: Told when something does not hold.
     """
 
     def __init__(
         self,
-        parameters: ProtocolParameters,
-        names: tuple[str, ...],
+        tasks: Sequence[WorldTask],
         *,
         now: Callable[[], float],
         on_step: Callable[[int], None],
@@ -143,23 +169,31 @@ class Witness:
         self.steps = 0
         self._has_forgotten = False
         self.on_fault: Callable[[], object] = lambda: None
-        self.sums: dict[int, ReleasedSum] = {}
-        self.observer: Final = TaskObserver()
-        self._parameters = parameters
-        self._rounds = rounds_of(parameters.profile)
-        self._names = names
+        self.sums: dict[tuple[str, int], ReleasedSum] = {}
+        self.inputs: Final = Inputs()
+        self._tasks: Final = {
+            task.name: _Watched(
+                task, TaskObserver(), rounds_of(task.parameters.profile)
+            )
+            for task in tasks
+        }
+        self._task_of: Final = {
+            name: self._tasks[task.name] for task in tasks for name in task.clients
+        }
         self._now = now
         self._on_step = on_step
         self._keep_trace = keep_trace
         self._digest = sha256()
-        # Of servers: sessions by id, and the highest number on each disk.
-        self._journals: dict[bytes, _Journal] = {}
-        self._highest = 0
+        self._journals: dict[bytes, Journal] = {}
         # Of clients, by name and session.
         self._known: dict[tuple[str, bytes], set[object]] = defaultdict(set)
         self._charged: dict[tuple[str, bytes], ChargeState] = {}
         self._said: dict[tuple[str, bytes, object], bytes] = {}
         self._told: list[tuple[str, Contribution]] = []
+        # Whose certificate was taken back, and which processes were drained: since
+        # when.
+        self._revoked: dict[str, float] = {}
+        self._drained: dict[Process, float] = {}
 
     # --- the trace --------------------------------------------------------------------
 
@@ -192,14 +226,34 @@ class Witness:
 
     # --- disks ------------------------------------------------------------------------
 
-    def committed(self, disk: Disk, change: Change) -> None:
+    def committed(self, disk: Disk, change: Change | Task) -> None:
         """See what is on a disk."""
+        if isinstance(change, Task):
+            self.note(disk.owner, f"disk: {change.task_id} is {change.state}")
+            self._tasks[change.task_id].words.append(change.state)
+            return
         session_id = bytes.fromhex(change.key.rpartition("/")[2])
         self.note(disk.owner, f"disk: {_shown_change(change)} {_short(session_id)}")
         if change.key.startswith(f"{Role.SERVER}/"):
             self._committed_at_server(session_id, change, disk)
         else:
             self._committed_at_client(disk.owner, session_id, change)
+
+    def words_of(self, task: str) -> Sequence[TaskState]:
+        """Return what the disk has had of words about a task, in order."""
+        return self._tasks[task].words
+
+    def revoked(self, name: str) -> None:
+        """Hear that a client's certificate was taken back."""
+        self._revoked.setdefault(name, self._now())
+
+    def is_revoked(self, name: str) -> bool:
+        """Whether a client's certificate was taken back."""
+        return name in self._revoked
+
+    def drained(self, process: Process) -> None:
+        """Hear that an aggregator is to begin nothing."""
+        self._drained.setdefault(process, self._now())
 
     def put_back(self) -> None:
         """Hear that the servers' disk was put back: what it has forgotten is over."""
@@ -211,14 +265,10 @@ class Witness:
         self, session_id: bytes, change: Change, disk: Disk
     ) -> None:
         if change.create is not None:
-            number = change.create.number
-            self._must(
-                number > self._highest and session_id not in self._journals,
-                f"session number {number} is used twice",
-            )
-            self._highest = number
-            self._journals[session_id] = _Journal(number)
+            self._begun_at_server(session_id, change.create)
         journal = self._journals[session_id]
+        if change.spend:
+            self._spent_at_server(self._tasks[journal.task], session_id)
         for record in change.records:
             match decode_server_event(record):
                 case Received(envelope, sender):
@@ -228,6 +278,7 @@ class Witness:
                         f"two messages {envelope.kind.__name__} of {sender} are taken",
                     )
                     journal.taken[key] = envelope.data
+                    self._check_welcome(sender)
                 case RoundClosed(closed):
                     self._must(
                         closed not in journal.closed, f"{closed.name} is closed twice"
@@ -248,13 +299,58 @@ class Witness:
         if change.deadline_seconds is not None:
             journal.deadline = self._now() + change.deadline_seconds
 
-    def _is_full(self, journal: _Journal, closed: Round) -> bool:
+    def _is_full(self, journal: Journal, closed: Round) -> bool:
         """Whether everybody who can answer in a round has."""
-        answered = _senders(journal, closed)
-        before = [each for each in self._rounds if each < closed]
+        answered = journal.senders(closed)
+        before = self._before(journal, closed)
         if not before:
             return True  # its deadline moves, and the session's end may come first
-        return answered >= _senders(journal, before[-1])
+        return answered >= journal.senders(before[-1])
+
+    def _begun_at_server(self, session_id: bytes, new: NewSession) -> None:
+        watched, process = self._tasks[new.task], own_process()
+        self._must(
+            new.number > watched.highest and session_id not in self._journals,
+            f"session number {new.number} is used twice",
+        )
+        self._must(
+            watched.state in {None, TaskState.RUNNING},
+            f"a session of {new.task} begins, and it is {watched.state}",
+        )
+        if process in self._drained:
+            awake = process.awake_since(self._drained[process])
+            self._must(
+                awake < _UNDER_WAY_SECONDS,
+                f"{process.name} was drained, and begins a session",
+            )
+        watched.highest = new.number
+        self._journals[session_id] = Journal(new.task, new.number)
+
+    def _spent_at_server(self, watched: _Watched, session_id: bytes) -> None:
+        watched.spent.add(session_id)
+        noised = prepared_of(watched.task.kind).noised
+        self._must(
+            noised is None
+            or self._has_forgotten
+            or len(watched.spent) <= noised.budget.sessions,
+            f"{watched.task.name} runs more sessions than its budget covers",
+        )
+
+    def _check_welcome(self, sender: str) -> None:
+        """Check that nobody is heard whose certificate was taken back."""
+        since, process = self._revoked.get(sender), own_process()
+        if since is None or process is None:
+            return
+        awake = process.awake_since(since)
+        self._must(
+            awake < LOOK_EVERY_SECONDS + _UNDER_WAY_SECONDS,
+            f"{process.name} takes what {sender} sends, whose certificate was taken "
+            f"back {awake:.0f} s ago",
+        )
+
+    def _before(self, journal: Journal, which: Round) -> list[Round]:
+        """Return the rounds before one."""
+        return [each for each in self._tasks[journal.task].rounds if each < which]
 
     def _committed_at_client(
         self, name: str, session_id: bytes, change: Change
@@ -272,6 +368,9 @@ class Witness:
                     known.add(_BOUND)
         if change.reseal is not None:
             known.add(_ANSWERED)
+        if change.spend:
+            known.add(_SPENT)
+            self._check_rosters(name)
         if change.charge is not None:
             self._charged.setdefault((name, session_id), ChargeState.BOUND)
             self._must(
@@ -283,6 +382,18 @@ class Witness:
         key = (name, session_id)
         if change.settle is not None and key in self._charged:
             self._charged[key] = settled(self._charged[key], change.settle.state)
+
+    def _check_rosters(self, name: str) -> None:
+        """Check that a client has seen no more rings than its delta counts."""
+        noised = prepared_of(self._task_of[name].task.kind).noised
+        most = None if noised is None else noised.max_rosters
+        seen = sum(
+            _SPENT in known for (who, _), known in self._known.items() if who == name
+        )
+        self._must(
+            most is None or seen <= most,
+            f"{name} has seen {seen} rings, and its delta counts {most}",
+        )
 
     # --- clients ----------------------------------------------------------------------
 
@@ -296,7 +407,7 @@ class Witness:
 
     def left(self, name: str, request: Request[Any]) -> None:
         """See what leaves a client."""
-        self.observer.heard(name, request)
+        self._task_of[name].observer.heard(name, request)
         session_id: bytes = getattr(request, "session_id", b"")
         kind = type(request)
         self.note(name, f"asks {kind.__name__} {_short(session_id)}")
@@ -305,6 +416,8 @@ class Witness:
             return
         known = self._known[name, session_id]
         needed = _BEFORE.get(kind, _BEGUN)
+        if kind is ShareKeys and Round.CHOOSE_EDGES in self._task_of[name].rounds:
+            needed = EdgesPublished
         self._must(
             needed in known and _ENDED not in known,
             f"{name} sends {kind.__name__}, and its disk knows only "
@@ -314,7 +427,7 @@ class Witness:
             self._say(name, session_id, kind, request.message)
             return
         self._say(name, session_id, kind, request.digest)
-        if self._parameters.noise_block:
+        if self._task_of[name].task.parameters.noise_block:
             self._must(
                 self._charged.get((name, session_id)) is ChargeState.BOUND,
                 f"an input of {name} leaves without a charge",
@@ -322,11 +435,15 @@ class Witness:
 
     def heard(self, name: str, request: Request[Any], answer: object) -> None:
         """See what a client is told."""
-        self.observer.said(name, request, answer)
+        self._task_of[name].observer.said(name, request, answer)
 
     def contributed(self, name: str, given: Contribution) -> None:
         """See what a client has got for its input."""
         self.note(name, f"has the sum of session {given.session_number}")
+        self._must(
+            given.noise is None or given.noise.suffices,
+            f"{name} takes a sum with too little noise",
+        )
         self._told.append((name, given))
 
     def _say(self, name: str, session_id: bytes, what: object, said: bytes) -> None:
@@ -367,7 +484,7 @@ class Witness:
         if isinstance(answer, Envelope | Reference):
             self._check_update(journal, answer.kind)
 
-    def _check_update(self, journal: _Journal, kind: type[Message]) -> None:
+    def _check_update(self, journal: Journal, kind: type[Message]) -> None:
         """Check that an update opens nothing that is not open on the disk."""
         if kind is Released:
             self._must(journal.has_sum, "a sum is announced before it is stored")
@@ -377,7 +494,10 @@ class Witness:
                 "an end is announced before it is stored",
             )
         else:
-            before = [each for each in self._rounds if each < kind.ROUND]
+            rounds = self._tasks[journal.task].rounds
+            # The roster opens what comes next in its profile.
+            opened = rounds[1] if kind is Roster else kind.ROUND
+            before = [each for each in rounds if each < opened]
             self._must(
                 bool(before) and before[-1] in journal.closed,
                 f"{kind.__name__} is shown before its round is opened on the disk",
@@ -395,7 +515,8 @@ class Witness:
         )
         self.step()
         self._must(
-            error.code in _BEARABLE,
+            error.code in _BEARABLE
+            or (error.code is ErrorCode.UNAUTHENTICATED and name in self._revoked),
             f"{name}, who is honest, is refused as {error.code.name}: {error}",
         )
         journal = self._journals.get(getattr(request, "session_id", b""))
@@ -413,35 +534,47 @@ class Witness:
                 "round is open",
             )
 
-    def _is_due(self, journal: _Journal, name: str, kind: type[Message]) -> bool:
+    def _is_due(self, journal: Journal, name: str, kind: type[Message]) -> bool:
         """Whether a client's message is awaited, by what is on the disk."""
-        before = [each for each in self._rounds if each < kind.ROUND]
+        before = self._before(journal, kind.ROUND)
         return (
             bool(before)
             and before[-1] in journal.closed
-            and name in _senders(journal, before[-1])
+            and name in journal.senders(before[-1])
             and kind.ROUND not in journal.closed
-            and name not in _senders(journal, kind.ROUND)
+            and name not in journal.senders(kind.ROUND)
         )
 
     def given(self, total: ReleasedSum) -> None:
         """See a sum as the operator is given it."""
+        session = total.receipt.descriptor
         self.note("operator", f"has the sum of session {total.session_number}")
-        before = self.sums.setdefault(total.session_number, total)
+        before = self.sums.setdefault((session.task_id, session.session_number), total)
+        which = f"session {session.session_number} of {session.task_id}"
         self._must(
             np.array_equal(before.residues, total.residues)
             and before.receipt.survivors == total.receipt.survivors,
-            f"session {total.session_number} has two sums",
+            f"{which} has two sums",
         )
+        journal = self._journals[session.session_id]
         survivors = total.receipt.survivors
-        expected = zeros(self._parameters.dimension, self._parameters.modulus)
-        for name in survivors:
-            number = self._names.index(name)
-            expected[number] = self._parameters.modulus - 1
+        expected, certificate = self.inputs.expected(
+            session,
+            clients=len(journal.senders(Round.ADVERTISE_KEYS)),
+            sharers=len(journal.senders(Round.SHARE_KEYS)),
+            survivors=survivors,
+            answered=journal.senders(Round.UNMASKING),
+        )
         self._must(
             len(survivors) == total.inputs and np.array_equal(expected, total.residues),
-            f"the sum of session {total.session_number} is not that of {survivors}",
+            f"the sum of {which} is not that of {survivors}",
         )
+        self._must(
+            certificate is None or certificate.suffices,
+            f"the sum of {which} has too little noise",
+        )
+        for complaint in complaints(total.audit, journal):
+            self.fault(f"the receipt of {which}: {complaint}")
 
     # --- at the end -------------------------------------------------------------------
 
@@ -452,43 +585,95 @@ class Witness:
                 self._must(
                     session_id in charges, f"{name} has no charge for what has left it"
                 )
-        for total in self.sums.values():
+        for (_, number), total in self.sums.items():
             if name in total.receipt.survivors:
                 state = charges.get(total.receipt.descriptor.session_id)
                 self._must(
                     state in {ChargeState.BOUND, ChargeState.KEPT},
-                    f"{name} is in the sum of session {total.session_number}, and its "
-                    f"charge is {state}",
+                    f"{name} is in the sum of session {number}, and its charge is "
+                    f"{state}",
                 )
 
     def check_contributions(self, *, everybody: bool) -> None:
         """Compare what clients were told with what the operator was given.
 
         Args:
-            everybody: Every client is in every sum, and has it.
+            everybody: Nobody was kept from anything: all clients of a task without an
+                operator are in every sum, and whoever is in one has it.
         """
         if everybody:
             told = {(name, given.session_number) for name, given in self._told}
-            for number in self.sums:
-                without = {name for name in self._names if (name, number) not in told}
+            for (task, number), total in self.sums.items():
+                who = self._tasks[task].task.clients
+                if self._tasks[task].words:  # it may begin before all are there
+                    who = total.receipt.survivors
+                without = {name for name in who if (name, number) not in told}
                 self._must(not without, f"{without} have no sum of session {number}")
         for name, given in self._told:
-            total = self.sums.get(given.session_number)
-            if total is None and self._has_forgotten:
-                continue  # clients were told, and the operator was about to be
+            found = self.sums.get((self._task_of[name].task.name, given.session_number))
+            if found is not None:
+                self._check_contribution(name, given, found)
+            elif not self._has_forgotten:  # else the operator was about to be told
+                self.fault(f"{name} has a sum that the operator has not")
+
+    def _check_contribution(
+        self, name: str, given: Contribution, total: ReleasedSum
+    ) -> None:
+        self._must(
+            total.inputs == given.inputs
+            and name in total.receipt.survivors
+            and given.values is not None
+            and np.array_equal(total.values, given.values),
+            f"{name} was told another sum of session {given.session_number}",
+        )
+        session_id = total.receipt.descriptor.session_id
+        if _ANSWERED in self._known[name, session_id]:  # else it vouches for nothing
+            for complaint in complaints(given.audit, self._journals[session_id]):
+                self.fault(f"the receipt of {name}: {complaint}")
+
+    def check_views(self, views: Iterable[Mapping[str, Any]]) -> None:
+        """Compare what an operator is shown of tasks with what has happened.
+
+        Args:
+            views: As `secagg tasks list` has them.
+        """
+        shown = {view["task"]: view for view in views}
+        known = {name for name, each in self._tasks.items() if each.state is not None}
+        self._must(shown.keys() == known, f"the operator is shown {sorted(shown)}")
+        for name in known & shown.keys():
+            view, watched = shown[name], self._tasks[name]
+            sums = sum(task == name for task, _ in self.sums)
+            stored = sum(
+                each.task == name and each.has_sum for each in self._journals.values()
+            )
+            is_done = sums >= watched.task.sums
+            state = "done" if is_done else str(watched.state)
+            if watched.state is TaskState.STOPPED:
+                state = "stopped"
             self._must(
-                total is not None
-                and total.inputs == given.inputs
-                and name in total.receipt.survivors
-                and given.values is not None
-                and np.array_equal(total.values, given.values),
-                f"{name} was told another sum of session {given.session_number}",
+                (view["sums"], view["state"]) == (sums, state) and sums == stored,
+                f"of {name} the operator is shown {view['sums']} sums, {view['state']};"
+                f" there are {sums}, {stored} stored, and it is {state}",
             )
 
+    def check_knowledge(self, task: WorldTask, charges: Mapping[str, int]) -> None:
+        """Have the ledger judge what servers and corrupt clients could compute.
 
-def _senders(journal: _Journal, which: Round) -> set[str]:
-    """Return who has answered in a round."""
-    return {sender for of, sender in journal.taken if of.ROUND is which}
+        Args:
+            task: Which.
+            charges: How many sessions clients have paid for by their own ledgers; of
+                those without one, what has left them counts.
+
+        Raises:
+            ForbiddenKnowledgeError: More than was promised.
+        """
+        observer = self._tasks[task.name].observer
+        charged = {name: len(known) for name, known in observer.masked.items()}
+        check(observer.facts, charged=charged | dict(charges))
+
+    def facts_of(self, name: str) -> Facts:
+        """Return what the adversary sees of a client's task."""
+        return self._task_of[name].observer.facts
 
 
 def _short(session_id: bytes) -> str:

@@ -25,6 +25,8 @@ SCRIPTS = (
     "bao22_figure1",
     "bho18_figure4",
     "bho18_table1",
+    "tf19_figure1",
+    "tf19_figure2",
     "tf19_table1",
 )
 LARGEST_PICTURE = 150_000
@@ -113,6 +115,8 @@ OWN = {
     ),
     "bho18_figure4": ({"epsilons": (7.0,), "clients": (4,)}, "epsilon"),
     "bho18_table1": ({"dimensions": (50,), "epsilons": (3.0,)}, "dim"),
+    "tf19_figure1": ({"clients": (7,), "rounds": (2,)}, "clients"),
+    "tf19_figure2": ({"rounds": (2,), "trials": (1,), "example_epsilon": (4.0,)}, ""),
     "tf19_table1": ({"rounds": (2,), "clip": (1.5,)}, ""),
     "tree_gain": ({"steps": (9,), "participations": (3,), "branchings": (3,)}, "steps"),
 }

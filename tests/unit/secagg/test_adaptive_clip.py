@@ -11,7 +11,7 @@ import secagg
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import following_terms, offered_terms
 from secagg.distributed_dp.session_unit import UnitBounds, read_unit, unit_terms
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.policy import PrivacyFloors
 from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
@@ -117,6 +117,18 @@ def test_vectors_and_sums_are_in_the_caller_s_units_whatever_the_clip(prepared):
             secrets=NoiseSecrets(CLIENTS, bytes(32), SecretBytes(bytes(32))),
         )
         assert given.shortened_by == pytest.approx(DIM**0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "vector", [np.array(["a"] * DIM), np.zeros(DIM, complex)], ids=["text", "complex"]
+)
+def test_a_vector_of_no_numbers_is_a_clear_error_in_any_unit(prepared, vector):
+    session = offer(prepared, unit_terms(prepared.noised.units.start))
+    secrets = NoiseSecrets(CLIENTS, bytes(32), SecretBytes(b"n" * 32))
+    with pytest.raises(InputError):
+        secagg.NoisedTask.of_session(session).encode(
+            vector, session_id=session.session_id, secrets=secrets
+        )
 
 
 @pytest.mark.parametrize(

@@ -97,10 +97,13 @@ def test_what_is_encoded_is_what_the_randomiser_draws(task):
     assert given.shortened_by == pytest.approx(np.linalg.norm(vector) / 2.0, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["privunit2", "privunit-inf", "scalar-dp"])
+@pytest.mark.parametrize(
+    "name", ["privunit2", "privunit-inf", "scalar-dp", "separated"]
+)
 def test_every_randomiser_runs_through_a_task(name):
     dim = 1 if name == "scalar-dp" else DIM
-    given = parameters(randomiser=name, dim=dim, magnitude_epsilon=None)
+    magnitude = {} if name == "separated" else {"magnitude_epsilon": None}
+    given = parameters(randomiser=name, dim=dim, **magnitude)
     made = secagg.plan(
         clients=3,
         dimension=dim,
@@ -114,6 +117,9 @@ def test_every_randomiser_runs_through_a_task(name):
     task = secagg.PreparedTask.from_plan(made, randomiser=given)
     offered = NoisedTask.from_parameters(task.parameters)
     assert offered.budget.randomiser == given
+    randomiser = offered.randomiser
+    worst = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))
+    assert offered.randomiser_mse == pytest.approx(3 * worst / dim)
     total = np.zeros(task.parameters.dimension, np.uint64)
     for each in range(3):
         secrets = NoiseSecrets(

@@ -21,12 +21,14 @@ CLIENTS, DIM, DEVIATIONS = 5, 4096, 5.0
 LADDER = {"min_survivors": 3, "loss_fraction": Fraction(2, 5), "ladder": 3}
 
 
-def mechanism(name="skellam", *, variance=Fraction(4), clients=CLIENTS, **changes):
+def mechanism(
+    name="skellam", *, variance=Fraction(4), clients=CLIENTS, dim=DIM, **changes
+):
     rule = {"counted_variance": variance, "min_survivors": clients} | changes
     return make_mechanism(
         MechanismParameters(
             mechanism=name,
-            dim=DIM,
+            dim=dim,
             l2_clip=1.0,
             scale_factor=1.0,
             modulus=1001,
@@ -52,8 +54,9 @@ def assert_law(noise, variance):
 @pytest.mark.parametrize("one_draw", [False, True])
 @pytest.mark.parametrize("rule", [{}, LADDER])
 def test_the_noise_of_a_sum_has_its_law(rule, one_draw):
-    chosen = mechanism(**rule)
-    noise = noisy_sum(chosen, np.zeros((CLIENTS, DIM)), seed=SEED, one_draw=one_draw)
+    # So many that 3 % less variance is ten deviations off.
+    chosen, many = mechanism(dim=1 << 18, **rule), np.zeros((CLIENTS, 1 << 18))
+    noise = noisy_sum(chosen, many, seed=SEED, one_draw=one_draw)
     assert_law(noise, chosen.expected_noise_variance)
 
 

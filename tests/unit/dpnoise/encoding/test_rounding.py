@@ -112,6 +112,12 @@ def test_after_the_last_attempt_conditional_rounding_truncates():
     assert starts == [11 * a for a in range(MAX_ROUNDING_ATTEMPTS)]
 
 
+def test_a_rounding_one_step_too_long_is_not_taken():
+    fixed, up = fixed_of(*([0.5] * 100)), ConstantWords(0)
+    assert round_conditional(fixed, up, 100).tolist() == [1] * 100
+    assert round_conditional(fixed, up, 99).tolist() == [0] * 100
+
+
 def test_a_bound_below_the_vector_itself_is_refused():
     with pytest.raises(ParameterError, match="conditional_squared_bound"):
         round_conditional(fixed_of(3.0, 4.0), ConstantWords(0), 24)

@@ -64,19 +64,26 @@ def test_a_sum_far_wider_than_the_modulus_is_no_gain():
     assert useless.judged_mse > useful.judged_mse
 
 
+@pytest.mark.parametrize("bound", [None, 102.0, 20.0])
 @pytest.mark.parametrize("modulus", [24, 64, 100, 300])
-def test_the_expected_error_of_a_modulus_that_is_too_small_is_the_true_one(modulus):
-    found = _forecast(modulus=modulus, sum_norm_steps=320.0)
-    error, signal = 400.0 + 100 * rounding_variance(0.25), 320.0**2 / 1024
-    total = error + signal
+def test_the_expected_error_of_a_modulus_that_is_too_small_is_the_true_one(
+    modulus, bound
+):
+    # The mixture clip shortens vectors of small coordinates by a factor.
+    effect = mixture_clip_effect(0.25, math.inf if bound is None else bound, 1024, 8.0)
+    found = _forecast(modulus=modulus, sum_norm_steps=320.0, mixture_norm_bound=bound)
+    noise, signal = 400.0 + 100 * effect.rounding, 320.0**2 / 1024
+    total = noise + effect.signal**2 * signal
+    error = noise + (1 - effect.signal) ** 2 * signal
+    both = noise - effect.signal * (1 - effect.signal) * signal
     # Given the sum, the error is normal about its share of it.
     nodes = np.linspace(-12.0, 12.0, 400_001)
     weights = np.exp(-0.5 * nodes * nodes)
     weights /= weights.sum()
     sums = nodes * math.sqrt(total)
-    mean = sums * error / total - modulus * np.rint(sums / modulus)
-    expected = error * signal / total + float(weights @ mean**2)
-    assert found.expected_mse == pytest.approx(expected / 64.0, rel=1e-4)
+    mean = sums * both / total - modulus * np.rint(sums / modulus)
+    expected = error - both**2 / total + float(weights @ mean**2)
+    assert found.expected_mse == pytest.approx(expected / 64.0, rel=2e-3)
 
 
 def test_the_mixture_clip_leaves_vectors_within_the_bound_alone():

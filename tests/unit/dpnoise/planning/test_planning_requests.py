@@ -103,3 +103,25 @@ def test_central_noise_is_about_readers_and_nothing_else_is():
     assert PlanRequest(**GOOD).calibrated_for is Adversary.SERVER
     central = PlanRequest(**(GOOD | {"mechanism": "discrete-gaussian"}))
     assert central.calibrated_for is Adversary.MODEL_READER
+
+
+def test_a_delta_that_samplers_cannot_keep_names_one_that_they_can():
+    asked = {"clients": 10, "dimension": 16, "l2_clip": 1.0, "epsilon": 3.0}
+    with pytest.raises(ParameterError, match="finite samplers") as refused:
+        plan(**asked, delta=1e-40)
+    nearest = float(refused.value.nearest)
+    assert 0.0 < plan(**asked, delta=nearest).epsilon_server <= 3.0
+
+
+def test_counts_without_the_number_of_entries_say_what_is_missing():
+    with pytest.raises(
+        ParameterError, match="max_nonzero, the number of entries"
+    ) as no:
+        PlanRequest(
+            clients=10,
+            dimension=16,
+            epsilon=1.0,
+            delta=1e-5,
+            mechanism="skellam-counts",
+        )
+    assert no.value.nearest.startswith("1")

@@ -100,6 +100,8 @@ async def test_a_task_gets_as_many_sessions_as_it_claims_and_its_spare_ones(offe
     await check_budget(book, sessions[0])
     await book.settle(settlement_of(sessions[0], Charge.GIVEN_BACK))
     await check_budget(book, sessions[3])
+    # Of a session that was given back not the budget judges, but its number.
+    await check_budget(book, sessions[0])
 
 
 async def test_a_task_keeps_its_noise(offered):

@@ -1,6 +1,7 @@
 """A client keeps to the budget of its task, even if the server does not."""
 
 import asyncio
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from secagg.server.task import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.testing.inline_book import inline_book
+from secagg.testing.offers_only import OffersOnly
 from secagg.transport.in_memory import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")
@@ -22,6 +24,7 @@ DIMENSION = 4
 FLOORS = {"max_epsilon": 8.0, "max_delta": 1e-5}
 
 
+@cache  # parameters never change, and planning takes longest here
 def parameters_for_one_session(spare=0) -> ProtocolParameters:
     made = plan(
         clients=3,
@@ -72,9 +75,9 @@ async def start(aggregator, sessions, spare=0):
     return running
 
 
-def client(aggregator, name, *, floors=None, cohort=None, state_dir=None):
+def client(connection, *, floors=None, cohort=None, state_dir=None):
     return Client(
-        InMemoryConnection(aggregator, name),
+        connection,
         task="t",
         floors=PrivacyFloors(
             **{"max_epsilon": 8.0, "max_delta": 1e-5, **(floors or {})}
@@ -92,11 +95,14 @@ async def test_a_session_beyond_the_budget_and_its_spare_ones_is_refused(
     running = await start(aggregator, sessions=covered + 1, spare=spare)
 
     async def one_too_many(name):
-        async with client(aggregator, name) as one:
+        connection = OffersOnly(aggregator, name)
+        async with client(connection) as one:
+            connection.may_join = True
             for left in reversed(range(covered)):
                 given = await one.contribute(np.ones(DIMENSION))
                 assert given.inputs == 3
                 assert given.sessions_left == left
+            connection.may_join = False
             with pytest.raises(
                 RemoteProtocolError, match=f"covers {covered}"
             ) as caught:
@@ -124,7 +130,8 @@ async def test_an_offer_below_a_floor_is_refused_before_anything_is_sent(
     aggregator, floors, cohort, expected
 ):
     running = await start(aggregator, sessions=1)
-    async with client(aggregator, "alice", floors=floors, cohort=cohort) as one:
+    connection = OffersOnly(aggregator, "alice")
+    async with client(connection, floors=floors, cohort=cohort) as one:
         with pytest.raises(RemoteProtocolError, match=expected) as caught:
             await one.contribute(np.ones(DIMENSION))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
@@ -138,7 +145,8 @@ async def test_a_client_that_starts_again_does_not_compute_epsilon_again(
     running = await start(aggregator, sessions=1)
 
     async def contribute(name):
-        async with client(aggregator, name, state_dir=tmp_path / name) as one:
+        connection = InMemoryConnection(aggregator, name)
+        async with client(connection, state_dir=tmp_path / name) as one:
             return await one.contribute(np.ones(DIMENSION))
 
     first, *_ = await asyncio.gather(*(contribute(name) for name in NAMES))

@@ -3,12 +3,13 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 
 from secagg.client.client import Client
+from secagg.client.runner import ClientRunner
 from secagg.client.taken_part import TakenPart
 from secagg.distributed_dp import NoisedTask, plan, task
 from secagg.errors import (
@@ -17,6 +18,7 @@ from secagg.errors import (
     LocalProtocolError,
     RemoteProtocolError,
     ServiceError,
+    SessionAbortedError,
 )
 from secagg.parameters import ProtocolParameters
 from secagg.policy import (
@@ -25,7 +27,6 @@ from secagg.policy import (
     ExactSumsAccepted,
     PrivacyFloors,
 )
-from secagg.profiles import RoundDeadlines
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
@@ -33,9 +34,10 @@ from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import Retention
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lossy_connection import LossyConnection
+from secagg.testing.offers_only import OffersOnly
 from secagg.testing.pausing_connection import PausingConnection
 from secagg.transport.in_memory import InMemoryConnection
-from secagg.wire.calls import AdvertiseKeys, GetOffer
+from secagg.wire.calls import AdvertiseKeys
 
 DIMENSION = 4
 NAMES = ("alice", "bob", "carol")
@@ -56,6 +58,7 @@ def floors(epsilon=8.0) -> PrivacyFloors:
     return PrivacyFloors(max_epsilon=epsilon, max_delta=1e-5)
 
 
+@cache  # parameters never change, and planning takes longest here
 def noised(epsilon=8.0, steps=1, spare=0) -> ProtocolParameters:
     made = plan(
         clients=3,
@@ -128,18 +131,18 @@ async def contribute(aggregator, name, vector, **more):
         return await one.contribute(vector)
 
 
+async def refuse(aggregator, given=None, **more):
+    """Have somebody give who must refuse what is offered, before a key is made."""
+    connection = OffersOnly(aggregator, "alice")
+    async with Client(connection, task="t", floors=given or floors(), **more) as one:
+        await one.contribute(np.ones(DIMENSION))
+
+
 async def test_a_task_with_five_times_the_accepted_epsilon_is_refused(aggregator):
-    connection = Listening(aggregator, "alice")
-    # A client that joins nevertheless waits in vain for others, and not for long.
-    soon = RoundDeadlines(advertise_keys=1)
-    async with (
-        Serving(aggregator, replace(noised(epsilon=40.0), deadlines=soon)),
-        Client(connection, task="t", floors=floors(8.0), attempts=1) as one,
-    ):
+    async with Serving(aggregator, noised(epsilon=40.0)):
         with pytest.raises(RemoteProtocolError, match="epsilon is 40") as caught:
-            await one.contribute(np.ones(DIMENSION))
+            await refuse(aggregator, given=floors(8.0))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
-    assert set(connection.asked) == {GetOffer}  # no key was made
 
 
 async def test_clients_of_one_process_can_share_their_threads(aggregator):
@@ -160,33 +163,25 @@ async def test_clients_of_one_process_can_share_their_threads(aggregator):
 
 
 async def test_a_session_beyond_the_budget_is_refused_before_a_key_is_made(aggregator):
-    connections = [Listening(aggregator, name) for name in NAMES]
-
-    async def give(connection):
+    async def give(name):
+        connection = OffersOnly(aggregator, name)
         async with Client(connection, task="t", floors=floors()) as one:
+            connection.may_join = True
             await one.contribute(np.ones(DIMENSION))
-            connection.asked.clear()
+            connection.may_join = False
             with pytest.raises(RemoteProtocolError, match="covers 1") as caught:
                 await one.contribute(np.ones(DIMENSION))
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
-        assert AdvertiseKeys not in connection.asked
 
     async with Serving(aggregator, noised(), sessions=2):
-        await asyncio.gather(*map(give, connections))
+        await asyncio.gather(*map(give, NAMES))
 
 
 async def test_exact_sums_are_refused_by_whoever_has_not_waived_noise(aggregator):
     # Whatever the cohort's policy says of noise, the floors decide.
-    soon = RoundDeadlines(advertise_keys=1)
-    async with Serving(aggregator, replace(COHORT, deadlines=soon)):
+    async with Serving(aggregator, COHORT):
         with pytest.raises(RemoteProtocolError, match="without noise") as caught:
-            await contribute(
-                aggregator,
-                "alice",
-                np.ones(DIMENSION),
-                cohort=ClientPolicy(require_noise=False),
-                attempts=1,
-            )
+            await refuse(aggregator, cohort=ClientPolicy(require_noise=False))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
@@ -194,7 +189,7 @@ async def test_a_waiver_can_still_have_floors_for_tasks_with_noise(aggregator):
     waiver = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=floors(7.0))
     async with Serving(aggregator, noised(8.0)):
         with pytest.raises(RemoteProtocolError, match="at most 7 is accepted"):
-            await contribute(aggregator, "alice", np.ones(DIMENSION), given=waiver)
+            await refuse(aggregator, given=waiver)
 
 
 @pytest.mark.parametrize("given", [None, True, NO_NOISE_ACKNOWLEDGEMENT])
@@ -238,12 +233,12 @@ async def test_floors_that_have_risen_end_an_interrupted_session(
         interrupted.cancel()
         await asyncio.wait({interrupted})
 
-        again = Listening(aggregator, "alice")
+        again = OffersOnly(aggregator, "alice")
         async with Client(again, task="t", state_dir=tmp_path, **risen) as alice:
             with pytest.raises(RemoteProtocolError, match=complaint) as caught:
                 await alice.contribute(np.ones(DIMENSION))
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
-        assert again.asked == []
+        assert again.looks == 0
         for other in others:
             other.cancel()
         await asyncio.wait(others)
@@ -383,6 +378,20 @@ async def test_a_client_whose_calls_get_nowhere_says_so():
     assert caught.value.code is ErrorCode.UNREACHABLE
 
 
+async def test_a_client_without_end_of_patience_says_so_of_its_session(monkeypatch):
+    async def passed_unheard(*_):
+        raise SessionAbortedError("too late", code=ErrorCode.DEADLINE)
+
+    monkeypatch.setattr(ClientRunner, "run_session", passed_unheard)
+    nowhere = LossyConnection("alice", lambda: None, lambda *_: None)
+    async with Client(
+        nowhere, task="t", floors=floors(), wait_seconds=None, attempts=1
+    ) as one:
+        with pytest.raises(ServiceError, match="as long as its session") as caught:
+            await one.contribute(np.ones(DIMENSION))
+    assert caught.value.code is ErrorCode.UNREACHABLE
+
+
 async def test_a_client_computes_epsilon_itself(aggregator, monkeypatch):
     """What the block claims is compared, never believed."""
     parameters = noised(8.0)
@@ -400,7 +409,7 @@ async def test_a_client_computes_epsilon_itself(aggregator, monkeypatch):
     monkeypatch.setattr(task, "statement", worse)
     async with Serving(aggregator, parameters):
         with pytest.raises(RemoteProtocolError, match="claims 8"):
-            await contribute(aggregator, "alice", np.ones(DIMENSION), given=floors(99))
+            await refuse(aggregator, given=floors(99))
 
 
 # --- every session of a task ----------------------------------------------------------
@@ -507,7 +516,7 @@ async def test_what_a_task_itself_admits_is_refused_before_epsilon_is_computed(
 
     parameters = noised()
     monkeypatch.setattr(NoisedTask, "report", compute)
-    async with Serving(aggregator, parameters), client(aggregator, given=given) as one:
+    async with Serving(aggregator, parameters):
         with pytest.raises(RemoteProtocolError, match=complaint) as caught:
-            await one.contribute(np.ones(DIMENSION))
+            await refuse(aggregator, given=given)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION

@@ -21,6 +21,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import MAX_CLIENTS
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
 from secagg.primitives.entropy import SystemEntropy
+from secagg.server import task_keeper
 from secagg.server.admin_channel import (
     MAX_MESSAGE_BYTES,
     NoAdminSocketError,
@@ -37,8 +38,9 @@ from secagg.server.task_memory import encode_settings
 from secagg.server.task_setup import prepare_task
 from secagg.server.views import find_task, tasks_view
 from secagg.storage.book_reader import reading
+from secagg.storage.change import Role
 from secagg.storage.open_book import BOOK_FILE
-from secagg.storage.stored import TaskState
+from secagg.storage.stored import SessionState, TaskState
 from secagg.testing.pausing_connection import PausingConnection
 from secagg.wire.calls import GetOffer, Wait
 
@@ -297,6 +299,52 @@ async def test_who_is_shown_out_at_one_server_of_a_book_is_at_all(world):
         assert await book.put_task(elsewhere, expect_version=row.version)
         await world.keeper._follow()
         assert shown_out == ["c"]
+
+
+async def sessions_of(world):
+    return await world.server.storage.book.sessions(
+        role=Role.SERVER, task="t", state=SessionState.ALL
+    )
+
+
+async def test_a_word_comes_before_a_session_that_is_being_prepared(world, monkeypatch):
+    """Its payload is being read while the operator stops the task."""
+    is_reading, is_stopped = threading.Event(), threading.Event()
+
+    def read(_):
+        is_reading.set()
+        is_stopped.wait(60)
+        return b""
+
+    monkeypatch.setattr(task_keeper, "_payload_of", lambda _: read)
+    async with world.running(world.settings()):
+        await asyncio.to_thread(is_reading.wait, 60)
+        await world.ask("task.stop", task="t", reason="enough")
+        is_stopped.set()
+        await asyncio.wait({world.keeper._kept["t"].work})
+        assert await sessions_of(world) == ()
+
+
+async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
+    world, monkeypatch
+):
+    settle, settled = task_keeper.settle_task, []
+
+    async def settled_meanwhile(settings, book, **options):
+        prepared = await settle(settings, book, **options)
+        settled.append(prepared)
+        if len(settled) == 2:  # its row is there, and the task is about to run
+            row = await find_task(book, "t")
+            stopped = replace(row.task, state=TaskState.STOPPED, reason="enough")
+            assert await book.put_task(stopped, expect_version=row.version)
+        return prepared
+
+    monkeypatch.setattr(task_keeper, "settle_task", settled_meanwhile)
+    async with world.running(world.settings()):
+        assert await world.states() == {"t": "stopped"}
+        assert not world.server.runs_a_task()
+        await refused(world.give("a", "t"), ErrorCode.TASK_OVER)
+        assert await sessions_of(world) == ()
 
 
 async def test_a_newer_revocation_list_is_taken_up_without_a_restart(world, caplog):

@@ -50,6 +50,22 @@ def test_anything_else_names_nobody(uris):
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE
 
 
+def test_the_longest_names_are_names():
+    assert len(PeerIdentity("td.example", Role.CLIENT, "a" * 255).name) == 255
+    # 1 + 60 + 1 + ... fill a DNS name to its last character.
+    domain = ".".join(["x" * 56] * 3 + ["y" * 57])
+    assert len(PeerIdentity(domain, Role.SERVER, "a").dns_name) == 253
+    with pytest.raises(ServiceError, match="too long"):
+        PeerIdentity(domain, Role.SERVER, "ab")
+
+
+@pytest.mark.parametrize(("count", "is_cut"), [(3, False), (4, True)])
+def test_a_complaint_shows_three_uris_and_that_there_are_more(count, is_cut):
+    with pytest.raises(ServiceError) as caught:
+        PeerIdentity.from_uris(f"https://{n}.example" for n in range(count))
+    assert ("..." in str(caught.value)) == is_cut
+
+
 def test_an_aggregator_is_spelled_a_second_time_as_a_dns_name():
     identity = PeerIdentity("td.example", Role.SERVER, "aggregator")
     assert identity.dns_name == "aggregator.td.example.server.secagg.internal"

@@ -216,6 +216,17 @@ def test_plain_tail_and_moment_tail_bound_what_a_short_table_leaves_out():
     assert moment <= lattice.moment_tail(3.0, 1) < 1e-9
 
 
+def test_the_accountant_states_what_a_vector_loses_and_hardly_more():
+    # Thirty equal coordinates of a sixteenth: short ones lose most for their square.
+    variance, length = Fraction(30), 1 / 16
+    loss = 30 * exact_divergence(2, length, float(variance))
+    account = make_accountant("mixture-rdp", adversary=Adversary.SERVER).compose(
+        SkellamMixtureEvent(30, variance, 30 * length**2, 1.0)
+    )
+    stated = float(account.divergences(np.array([2.0]))[0])
+    assert loss <= stated < 1.02 * loss
+
+
 def calibrated(event, *, accountant="mixture-rdp", adversary=Adversary.SERVER):
     return calibrate(
         event, accountant=accountant, epsilon=1.0, delta=1e-5, adversary=adversary

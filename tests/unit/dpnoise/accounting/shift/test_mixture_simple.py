@@ -89,6 +89,17 @@ def renyi(first, second, order):
     return logsumexp(order * first - (order - 1) * second) / (order - 1)
 
 
+def test_a_tiny_coordinate_keeps_all_its_digits():
+    # Where A − 1 is taken as a difference this comes out an eighth too high.
+    unit, largest = skellam_shift_closed_form(Fraction(225)), 2.0**-12
+    orders, found = worst_quotients(unit, largest)
+    assert found[orders.index(2)] == pytest.approx(0.004469312494, rel=1e-9)
+    # At order 2 it is E(L − 1)², whatever the coordinate, but for the logarithm.
+    with mpmath.workdps(40):
+        exact = mpmath.expm1(mpmath.mpf(unit) ** 2)
+    assert float(exact) == pytest.approx(0.004469312494, rel=1e-9)
+
+
 @pytest.mark.parametrize("variance", [4.0, 14.0, 60.0, 200.0])
 @pytest.mark.parametrize("largest", [1 / 32, 0.3, 0.999])
 def test_quotients_bound_exact_divergences_in_both_directions(variance, largest):

@@ -1,0 +1,261 @@
+"""`secagg two-servers`: sums between two aggregators, in three parts."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from secagg.cli.options import (
+    ConfigOption,
+    JSONOption,
+    SetOption,
+    ShowSettingsOption,
+)
+from secagg.cli.output import Output
+
+if TYPE_CHECKING:
+    from secagg.config.two_servers import HelperSettings, LeaderSettings
+    from secagg.two_servers.client import SharedContribution
+
+__all__ = ["app"]
+
+_Aggregator = TypeVar("_Aggregator", "HelperSettings", "LeaderSettings")
+
+app = typer.Typer(
+    help="Sums between two aggregators under different people: additive shares in the "
+    "place of masks, and noise from both. Not reviewed by others; see "
+    "docs/two-aggregators.md.",
+    no_args_is_help=True,
+)
+
+RestoredOption = Annotated[
+    bool,
+    typer.Option(
+        "--restored",
+        help="Accept, this once, that the state was put back: sessions open in it end.",
+    ),
+]
+
+
+@app.command("helper")
+def helper(
+    *,
+    config: ConfigOption,
+    overrides: SetOption = None,
+    restored: RestoredOption = False,
+    show_settings: ShowSettingsOption = False,
+    as_json: JSONOption = False,
+) -> None:
+    """Run the helper, until it is stopped.
+
+    It holds a seed of each client and answers the leader with one noisy sum a session.
+    SIGTERM stops it; it goes on where it stood when it is started again.
+
+    Example: secagg two-servers helper --config helper.toml
+    """
+    import asyncio
+
+    from secagg.config.two_servers import HelperSettings
+
+    output = Output(as_json=as_json)
+    settings = _settings(HelperSettings, config, overrides, output, show=show_settings)
+    if settings is None:
+        return
+    asyncio.run(_help(settings, output, accept_restored=restored))
+    output.line("stopped; start again to go on with the task")
+    output.result({"task": settings.task.id})
+
+
+async def _help(
+    settings: "HelperSettings", output: Output, *, accept_restored: bool
+) -> None:
+    from secagg.server.grpc_server import run_until_signalled
+    from secagg.two_servers.program import helping
+
+    async with helping(settings, accept_restored=accept_restored) as server:
+        output.line(f"listening on {server.address}")
+        await run_until_signalled(server, _for_good(), drain=_nothing)
+
+
+@app.command("leader")
+def leader(
+    *,
+    config: ConfigOption,
+    overrides: SetOption = None,
+    restored: RestoredOption = False,
+    show_settings: ShowSettingsOption = False,
+    as_json: JSONOption = False,
+) -> None:
+    """Run the leader, until it is stopped.
+
+    It runs one session after the other and writes sum-<n>.npy and report-<n>.json for
+    every session n that released a sum. When the task has released all of them it goes
+    on serving the last one to its clients. SIGTERM stops it; it goes on where it stood
+    when it is started again.
+
+    Example: secagg two-servers leader --config leader.toml
+    """
+    import asyncio
+
+    from secagg.config.two_servers import LeaderSettings
+
+    output = Output(as_json=as_json)
+    settings = _settings(LeaderSettings, config, overrides, output, show=show_settings)
+    if settings is None:
+        return
+    sums = asyncio.run(_lead(settings, output, accept_restored=restored))
+    output.line("stopped; start again to go on with the task")
+    output.result({"task": settings.task.id, "sums": sums})
+
+
+async def _lead(
+    settings: "LeaderSettings", output: Output, *, accept_restored: bool
+) -> list[dict[str, object]]:
+    from secagg.errors import SecAggError
+    from secagg.server.grpc_server import run_until_signalled
+    from secagg.two_servers.program import WrittenSum, leading
+
+    sums: list[dict[str, object]] = []
+
+    def written(found: WrittenSum) -> None:
+        path = str(found.path)
+        number, inputs = found.session_number, found.inputs
+        sums.append({"session_number": number, "inputs": inputs, "sum": path})
+        output.line(f"session {number}: {inputs} vectors, {path}")
+
+    def failed(error: SecAggError) -> None:
+        output.line(f"no sum: {error}")
+
+    async def work() -> None:
+        await lead.release(written=written, failed=failed)
+        output.line("the task has released all its sums; clients can fetch the last")
+        await _for_good()
+
+    async with leading(settings, accept_restored=accept_restored) as lead:
+        output.line(f"listening on {lead.server.address}")
+        await run_until_signalled(lead.server, work(), drain=_nothing)
+    return sums
+
+
+@app.command("client")
+def client(  # noqa: PLR0913 - one parameter per flag
+    *,
+    config: ConfigOption,
+    vector: Annotated[
+        Path,
+        typer.Option("--input", metavar="X.npy", help="The vector to contribute."),
+    ],
+    sum_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="SUM.npy", help="Where to write the released sum."
+        ),
+    ] = None,
+    overrides: SetOption = None,
+    restored: Annotated[
+        bool,
+        typer.Option(
+            "--restored",
+            help="Accept, this once, that the state was put back: what was spent since "
+            "is not known.",
+        ),
+    ] = False,
+    show_settings: ShowSettingsOption = False,
+    as_json: JSONOption = False,
+) -> None:
+    """Contribute one vector to the next session.
+
+    The vector is cut into two shares; either aggregator alone sees a random vector.
+    A client that was stopped after it had begun has spent the session: the next call
+    gives to the next one.
+
+    Example: secagg two-servers client --config client.toml --input x.npy
+    """
+    import asyncio
+    import os
+
+    from secagg.cli.logs import log_to_stderr
+    from secagg.config.two_servers import (
+        SharingClientSettings,
+        load_two_server_settings,
+    )
+    from secagg.storage.vector_files import load_vector, write_vector
+    from secagg.two_servers.program import give_vector
+
+    output = Output(as_json=as_json)
+    loaded = load_two_server_settings(
+        SharingClientSettings, config, environment=os.environ, overrides=overrides or ()
+    )
+    if show_settings:
+        _show(loaded.rows(), output)
+        return
+    settings = loaded.settings
+    log_to_stderr(settings.client.log_level, settings.client.log_format)
+    given = asyncio.run(
+        give_vector(settings, load_vector(vector), accept_restored=restored)
+    )
+    if sum_path is not None:
+        write_vector(sum_path, given.values)
+    _say_given(given, sum_path, output)
+
+
+def _say_given(
+    given: "SharedContribution", sum_path: Path | None, output: Output
+) -> None:
+    part = "with this one" if given.is_included else "without this one"
+    output.line(f"session {given.session_number}: {given.inputs} vectors, {part}")
+    for line in given.privacy.lines():
+        output.line(line)
+    output.result(
+        {
+            "session_number": given.session_number,
+            "inputs": given.inputs,
+            "is_included": given.is_included,
+            "output": None if sum_path is None else str(sum_path),
+            "privacy": given.privacy.to_dict(),
+        }
+    )
+
+
+def _settings(
+    kind: "type[_Aggregator]",
+    config: Path,
+    overrides: list[str] | None,
+    output: Output,
+    *,
+    show: bool,
+) -> "_Aggregator | None":
+    """Load an aggregator's settings and say what its task costs; None to stop there."""
+    import os
+
+    from secagg.cli.logs import log_to_stderr
+    from secagg.config.two_servers import load_two_server_settings
+    from secagg.two_servers.program import noise_of
+
+    loaded = load_two_server_settings(
+        kind, config, environment=os.environ, overrides=overrides or ()
+    )
+    settings = loaded.settings
+    for line in noise_of(settings.task).report().lines():
+        output.line(line)
+    if show:
+        _show(loaded.rows(), output)
+        return None
+    log_to_stderr(settings.aggregator.log_level, settings.aggregator.log_format)
+    return settings
+
+
+def _show(rows: list[tuple[str, str, str]], output: Output) -> None:
+    output.table(("setting", "value", "from"), rows)
+    output.result({key: value for key, value, _ in rows})
+
+
+async def _for_good() -> None:
+    """Answer calls, and nothing else, until somebody stops it."""
+    import asyncio
+
+    await asyncio.Event().wait()
+
+
+async def _nothing() -> None:
+    """Whatever is open goes on after the next start: it is in the book."""

@@ -1,0 +1,38 @@
+"""A connection for clients that must refuse what they are offered."""
+
+from typing import TypeVar
+
+from secagg.transport.in_memory import InMemoryConnection
+from secagg.wire.calls import GetOffer, Request
+
+__all__ = ["OffersOnly"]
+
+_Answer = TypeVar("_Answer")
+
+
+class OffersOnly(InMemoryConnection):
+    """Ends a client that does more than look at an offer.
+
+    It would wait for others who never come, and a test with it.
+
+    Attributes:
+        may_join: Whether the client may take part nevertheless, for now.
+        looks: How often it has asked for an offer.
+    """
+
+    may_join: bool = False
+    looks: int = 0
+
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """See `AggregatorConnection.call`.
+
+        Raises:
+            AssertionError: The client takes part, or tries to.
+        """
+        if isinstance(request, GetOffer):
+            self.looks += 1
+        elif not self.may_join:
+            raise AssertionError(
+                f"a client that should refuse its offer calls {type(request).__name__}"
+            )
+        return await super().call(request)

@@ -1,0 +1,182 @@
+"""Certificates of a world, and the door at which aggregators look at them.
+
+Rule 1: who calls, whose certificate was taken back and how long that takes to be
+        noticed is decided by the product's own parts.  Only the connection from which
+        gRPC would take the certificate is none.
+Rule 2: names and numbers of certificates differ from process to process, and enter no
+        trace.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from secagg.messages import Envelope
+from secagg.runtime.clock import SystemClock
+from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
+from secagg.server.certificate_watch import CertificateWatch
+from secagg.server.interceptors import AuthenticationInterceptor, TLSAuthenticator
+from secagg.testing.world.dice import entropy_of
+from secagg.testing.world.loop import Process
+from secagg.transport.certificates import Authority
+from secagg.transport.channel_options import SERVICE
+from secagg.transport.followed_identity import FollowedIdentity
+from secagg.transport.identity import Role
+from secagg.transport.revoked import RevokedCertificates, revoked_line, revoked_text
+from secagg.transport.tls import TLSIdentity, number_in_pem
+from secagg.wire.calls import CALLS, Reference, Request, WatchSession
+
+__all__ = ["Door", "TakenBack"]
+
+_Answer = TypeVar("_Answer")
+_DOMAIN: Final = "world.example"
+
+
+class TakenBack:
+    """The file of certificates that were taken back, of one world."""
+
+    def __init__(self) -> None:
+        self._directory: Final = TemporaryDirectory(prefix="secagg-world-")
+        self.path: Final = Path(self._directory.name) / "revoked"
+        self._names: list[str] = []
+        self._write()
+
+    def take_back(self, name: str) -> None:
+        """Put a client's certificate into the file."""
+        self._names.append(name)
+        self._write()
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._directory.cleanup()
+
+    def _write(self) -> None:
+        lines = [revoked_line(number_in_pem(_certificate(n))) for n in self._names]
+        self.path.write_bytes(revoked_text(lines))
+
+
+class Door:
+    """What one process of an aggregator asks of those who call it.
+
+    Args:
+        process: The aggregator's.
+        taken_back: What it finds at its start, and then once a minute.
+    """
+
+    def __init__(self, process: Process, taken_back: TakenBack) -> None:
+        clock, revoked = SystemClock(), RevokedCertificates(taken_back.path)
+        self._calls: Final = AuthenticationInterceptor(
+            TLSAuthenticator(_DOMAIN, revoked)
+        )
+        watch = CertificateWatch(
+            FollowedIdentity(_aggregator(), clock.date),
+            revoked,
+            clock,
+            lambda: self._calls.end_calls(lambda who: who.certificate in revoked),
+        )
+        process.start(watch.run())
+
+    def guarded(self, inner: AggregatorConnection) -> AggregatorConnection:
+        """Return a client's connection, with the door before it."""
+        return _Guarded(inner, self._calls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """A connection whose every call shows a certificate."""
+
+    inner: AggregatorConnection
+    calls: AuthenticationInterceptor
+    aggregator: str = UNCERTIFIED_AGGREGATOR
+
+    @property
+    def identity(self) -> str:
+        """See `AggregatorConnection.identity`."""
+        return self.inner.identity
+
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """See `AggregatorConnection.call`."""
+
+        async def answer(_: object, __: object) -> Any:  # noqa: ANN401 - what the request asks for
+            return await self.inner.call(request)
+
+        admitted = await self._admitted(
+            request, grpc.stream_unary_rpc_method_handler(answer)
+        )
+        answered: _Answer = await admitted.stream_unary(
+            _NO_BODY, _Context(self.identity)
+        )
+        return answered
+
+    async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
+        """See `AggregatorConnection.watch`."""
+
+        async def answer(_: object, __: object) -> AsyncIterator[Any]:
+            async for update in self.inner.watch(request):
+                yield update
+
+        admitted = await self._admitted(
+            request, grpc.stream_stream_rpc_method_handler(answer)
+        )
+        updates = admitted.stream_stream(_NO_BODY, _Context(self.identity))
+        async for update in updates:
+            yield update
+
+    async def _admitted(self, request: Request[Any], handler: Any) -> Any:  # noqa: ANN401 - gRPC's
+        async def found(_: object) -> Any:  # noqa: ANN401 - ditto
+            return handler
+
+        method = f"/{SERVICE}/{CALLS[type(request)].name}"
+        return await self.calls.intercept_service(found, SimpleNamespace(method=method))
+
+
+_NO_BODY: Final = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """The connection of one call, as gRPC shows it."""
+
+    name: str
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """Return what TLS has found out."""
+        return {
+            "transport_security_type": [b"ssl"],
+            "x509_pem_cert": [_certificate(self.name)],
+        }
+
+
+# --- made once for all worlds of this process -----------------------------------------
+
+
+@cache
+def _authority() -> Authority:
+    return Authority.create(_DOMAIN, entropy=entropy_of(0, "authority"))
+
+
+@cache
+def _certificate(name: str) -> bytes:
+    entropy = entropy_of(0, f"certificate of {name}")
+    return _authority().issue_client(name, entropy=entropy).certificate
+
+
+@cache
+def _aggregator() -> TLSIdentity:
+    entropy = entropy_of(0, "certificate of the aggregator")
+    issued = _authority().issue_server("aggregator", ["127.0.0.1"], entropy=entropy)
+    with TemporaryDirectory() as directory:
+        _authority().issued().write(Path(directory), "ca")
+        issued.write(Path(directory), "server")
+        return TLSIdentity.load(
+            certificate=Path(directory) / "server.pem",
+            private_key=Path(directory) / "server.key",
+            authority=Path(directory) / "ca.pem",
+            role=Role.SERVER,
+        )

@@ -1,0 +1,324 @@
+"""The programs of sums between two aggregators, as their settings describe them.
+
+Rule 1: either aggregator is stopped at any time and goes on where it stood: what it has
+        answered is in its book. A sum that was released and not yet written is written
+        when the leader starts again.
+Rule 2: a session that releases nothing ends neither program. The leader says why and
+        opens the next one, after a pause, as long as there is budget.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy.typing as npt
+
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.storage import open_storage as open_client_storage
+from secagg.config.program import TLSSection
+from secagg.config.two_servers import (
+    HelperSettings,
+    LeaderSettings,
+    OtherSection,
+    SharedTaskSection,
+    SharingClientSettings,
+)
+from secagg.distributed_dp import (
+    AggregatorNoise,
+    DPNoiseError,
+    fixed_point_parameters,
+)
+from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
+from secagg.policy import PrivacyFloors
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.storage import open_storage as open_server_storage
+from secagg.storage.vector_files import write_json, write_vector
+from secagg.transport.address import Address
+from secagg.transport.identity import Role
+from secagg.transport.tls import TLSIdentity
+from secagg.two_servers.client import SharedContribution, TwoServerClient
+from secagg.two_servers.helper import Helper
+from secagg.two_servers.leader import Leader, SharedSum
+from secagg.two_servers.serving import serving
+from secagg.two_servers.terms import cohort_parameters
+
+__all__ = [
+    "ReleasingLeader",
+    "WrittenSum",
+    "give_vector",
+    "helping",
+    "leading",
+    "noise_of",
+]
+
+PAUSE_SECONDS: Final = 5.0
+"""Before the next session, after one that has released nothing."""
+
+_PASSING: Final = frozenset({ErrorCode.UNREACHABLE, ErrorCode.DEADLINE})
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSum:
+    """A sum on disk.
+
+    Attributes:
+        session_number: Of the leader's session.
+        inputs: How many vectors it adds up.
+        path: Of the estimate, in numpy's format.
+    """
+
+    session_number: int
+    inputs: int
+    path: Path
+
+
+def noise_of(task: SharedTaskSection) -> AggregatorNoise:
+    """Return the task that the settings describe.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; a number is out of range, or the noise that rho asks
+            for does not keep epsilon.
+        RemoteProtocolError: BAD_CONFIG; the numbers make no task.
+    """
+    try:
+        chosen = fixed_point_parameters(
+            dim=task.dimension,
+            fixed_point_bits=task.fixed_point_bits,
+            rho=task.rho,
+            clients=task.max_clients,
+            min_survivors=task.min_survivors,
+            l2_clip=task.l2_clip,
+            aggregators=2,
+        )
+    except DPNoiseError as error:
+        raise _bad_task(str(error), "Correct it in [task], at both.") from None
+    noise = AggregatorNoise.joined(
+        chosen,
+        cohort_parameters(
+            min_survivors=task.min_survivors,
+            max_clients=task.max_clients,
+            collect_seconds=task.collect_seconds,
+            agree_seconds=task.agree_seconds,
+        ),
+        epsilon=task.epsilon,
+        delta=task.delta,
+        steps=task.steps,
+        spare=task.spare,
+    )
+    found = noise.report().aggregator.epsilon
+    if found > task.epsilon:
+        sessions = noise.budget.sessions
+        raise _bad_task(
+            f"with rho = {task.rho:g} {sessions} sessions have epsilon {found:.4g} "
+            f"against an aggregator, and task.epsilon claims {task.epsilon:g}",
+            "Lower task.rho, or state the larger epsilon; at both.",
+        )
+    return noise
+
+
+def _bad_task(complaint: str, remedy: str) -> ServiceError:
+    return ServiceError(complaint, code=ErrorCode.BAD_SETTINGS, next_step=remedy)
+
+
+@asynccontextmanager
+async def helping(
+    settings: HelperSettings, *, accept_restored: bool = False
+) -> AsyncIterator[GrpcServer]:
+    """Run the helper.
+
+    Args:
+        settings: What it is.
+        accept_restored: Its state may have been put back; sessions open in it end.
+
+    Yields:
+        The server; its `address` has the real port.
+
+    Raises:
+        ServiceError: BAD_SETTINGS, BAD_CERTIFICATE, PORT_IN_USE, STORAGE_FAILED,
+            STATE_DAMAGED or RESTORED_STATE.
+        RemoteProtocolError: BAD_CONFIG; the task is none.
+    """
+    own = settings.aggregator
+    noise, identity = noise_of(settings.task), _identity(settings.tls, Role.SERVER)
+    async with AsyncExitStack() as stack:
+        storage = await open_server_storage(
+            own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
+        )
+        stack.push_async_callback(storage.close)
+        helper = Helper(
+            settings.task.id,
+            noise,
+            name=own.name,
+            leader=settings.leader.name,
+            storage=storage,
+        )
+        listen = Address.parse(own.listen, name="aggregator.listen")
+        yield await stack.enter_async_context(serving(helper, listen, identity))
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasingLeader:
+    """A leader that is being served; made by `leading`.
+
+    Attributes:
+        server: What answers its clients.
+    """
+
+    server: GrpcServer
+    _leader: Leader
+    _folder: Path
+    _clock: Clock
+
+    async def release(
+        self,
+        *,
+        written: Callable[[WrittenSum], None],
+        failed: Callable[[SecAggError], None],
+    ) -> None:
+        """Run sessions until the task has released all its sums; write each sum.
+
+        Args:
+            written: Told of every sum that is on disk.
+            failed: Told of every session that ended without one.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+            RemoteProtocolError: What the helper says cannot be true.
+        """
+        last = await self._leader.last_sum()
+        if last is not None and not self._path(last).exists():
+            written(self._write(last))
+        while True:
+            try:
+                released = await self._leader.next_sum()
+            except SessionAbortedError as error:
+                failed(error)
+            except ServiceError as error:
+                if error.code is ErrorCode.TASK_OVER:
+                    return
+                if error.code not in _PASSING:
+                    raise
+                failed(error)
+            else:
+                written(self._write(released))
+                continue
+            await self._clock.sleep_until(self._clock.now() + PAUSE_SECONDS)
+
+    def _path(self, released: SharedSum) -> Path:
+        return self._folder / f"sum-{released.session_number}.npy"
+
+    def _write(self, released: SharedSum) -> WrittenSum:
+        """Write the report first: where there is a sum, there is its report."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        number = released.session_number
+        report = {
+            "session_number": number,
+            "session_id": released.session_id.hex(),
+            "inputs": released.inputs,
+        }
+        write_json(self._folder / f"report-{number}.json", report)
+        write_vector(self._path(released), released.values)
+        return WrittenSum(number, released.inputs, self._path(released))
+
+
+@asynccontextmanager
+async def leading(
+    settings: LeaderSettings,
+    *,
+    accept_restored: bool = False,
+    clock: Clock | None = None,
+) -> AsyncIterator[ReleasingLeader]:
+    """Run the leader; call `release` of what this yields.
+
+    Args:
+        settings: What it is, and where the helper is.
+        accept_restored: As for `helping`.
+        clock: Time; the machine's by default.
+
+    Yields:
+        The leader, serving its clients.
+
+    Raises:
+        ServiceError: As for `helping`.
+        RemoteProtocolError: BAD_CONFIG; the task is none.
+    """
+    own = settings.aggregator
+    noise, identity = noise_of(settings.task), _identity(settings.tls, Role.SERVER)
+    async with AsyncExitStack() as stack:
+        storage = await open_server_storage(
+            own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
+        )
+        stack.push_async_callback(storage.close)
+        way = await stack.enter_async_context(_way_to(settings.helper))
+        leader = Leader(
+            settings.task.id,
+            noise,
+            name=own.name,
+            helper=way,
+            storage=storage,
+            clock=clock,
+        )
+        listen = Address.parse(own.listen, name="aggregator.listen")
+        server = await stack.enter_async_context(serving(leader, listen, identity))
+        yield ReleasingLeader(server, leader, own.sums_dir, clock or SystemClock())
+
+
+async def give_vector(
+    settings: SharingClientSettings,
+    vector: npt.ArrayLike,
+    *,
+    accept_restored: bool = False,
+) -> SharedContribution:
+    """Be one client of one session.
+
+    Args:
+        settings: Both aggregators and the client's floors.
+        vector: Real numbers, caller's units.
+        accept_restored: The client's state may have been put back.
+
+    Raises:
+        InputError: The vector cannot be encoded; nothing of it was sent.
+        SecAggError: As `TwoServerClient.contribute`.
+    """
+    own, policy = settings.client, settings.policy
+    async with AsyncExitStack() as stack:
+        to_leader = await stack.enter_async_context(_way_to(settings.leader))
+        to_helper = await stack.enter_async_context(_way_to(settings.helper))
+        storage = await open_client_storage(
+            own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
+        )
+        stack.push_async_callback(storage.close)
+        client = TwoServerClient(
+            to_leader,
+            to_helper,
+            task=own.task,
+            leader_name=settings.leader.name,
+            helper_name=settings.helper.name,
+            floors=PrivacyFloors(
+                max_epsilon=policy.max_epsilon, max_delta=policy.max_delta
+            ),
+            min_survivors=policy.min_survivors,
+            storage=storage,
+        )
+        stack.callback(client.close)
+        return await client.contribute(vector)
+
+
+def _way_to(other: OtherSection) -> GrpcConnection:
+    return GrpcConnection(
+        Address.parse(other.address),
+        identity=_identity(other, Role.CLIENT),
+        aggregator=other.name,
+    )
+
+
+def _identity(files: TLSSection, role: Role) -> TLSIdentity:
+    return TLSIdentity.load(
+        certificate=files.certificate,
+        private_key=files.key,
+        authority=files.ca,
+        role=role,
+    )

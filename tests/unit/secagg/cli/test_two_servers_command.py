@@ -1,0 +1,301 @@
+"""`secagg two-servers`: both aggregators and their clients, from settings files.
+
+The programs run in one process and one event loop, over TLS on the loopback.
+"""
+
+import asyncio
+import json
+import tomllib
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import secagg
+from secagg.cli import main
+from secagg.config.two_servers import (
+    HelperSettings,
+    LeaderSettings,
+    SharingClientSettings,
+    load_two_server_settings,
+)
+from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
+from secagg.testing.manual_clock import run
+from secagg.testing.two_aggregators import TwoAggregators, noise_for
+from secagg.two_servers.program import (
+    ReleasingLeader,
+    give_vector,
+    helping,
+    leading,
+    noise_of,
+)
+
+ROOT = Path(__file__).parents[4]
+SAMPLES = ROOT / "deploy" / "config" / "two-servers"
+KINDS = {
+    "leader": LeaderSettings,
+    "helper": HelperSettings,
+    "client": SharingClientSettings,
+}
+TASK = {
+    "id": "between-two",
+    "dimension": 4,
+    "rho": 2.0,
+    "epsilon": 9.0,
+    "delta": 1e-5,
+    "steps": 2,
+    "min_survivors": 2,
+    "max_clients": 3,
+    "collect_seconds": 300,
+}
+VECTORS = [np.full(4, place / 10) for place in range(3)]
+
+
+def text_of(sections):
+    return "\n".join(
+        f"[{name}]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in keys.items())
+        for name, keys in sections.items()
+    )
+
+
+class House:
+    """Two organisations, their certificates, and settings files of everybody."""
+
+    def __init__(self, place):
+        self.place = place
+        self.authorities = {}
+        for name in ("leader", "helper"):
+            (place / name).mkdir()
+            self.authorities[name] = secagg.Authority.create(f"{name}.example")
+            self.authorities[name].issued().write(place / name, "ca")
+
+    def files(self, at, stem, issue):
+        """Where a certificate lies; issued when it is first asked for."""
+        place = self.place / at
+        if not (place / f"{stem}.pem").exists():
+            issue().write(place, stem)
+        return {
+            "ca": str(place / "ca.pem"),
+            "certificate": str(place / f"{stem}.pem"),
+            "key": str(place / f"{stem}.key"),
+        }
+
+    def caller(self, at, name):
+        issuing = self.authorities[at]
+        return self.files(at, f"for-{name}", lambda: issuing.issue_client(name))
+
+    def aggregator(self, name, **task):
+        issuing = self.authorities[name]
+        place = self.place / f"of-{name}"
+        sections = {
+            "aggregator": {
+                "name": name,
+                "listen": "127.0.0.1:0",
+                "state_dir": str(place / "state"),
+                "rollback_mark": str(self.place / f"{name}.mark"),
+            },
+            "tls": self.files(
+                name, name, lambda: issuing.issue_server(name, ["127.0.0.1"])
+            ),
+            "task": TASK | task,
+        }
+        if name == "helper":
+            return sections | {"leader": {"name": "leader"}}
+        sections["aggregator"]["sums_dir"] = str(place / "sums")
+        calls = self.caller("helper", "leader")
+        return sections | {"helper": {"name": "helper", "address": "", **calls}}
+
+    def client(self, name, ports):
+        sections = {
+            "client": {
+                "task": "between-two",
+                "state_dir": str(self.place / name / "state"),
+                "rollback_mark": str(self.place / f"{name}.mark"),
+            },
+            "policy": {"max_epsilon": 9.0, "max_delta": 1e-5, "min_survivors": 2},
+        }
+        for other, address in ports.items():
+            sections[other] = {"name": other, "address": address}
+            sections[other] |= self.caller(other, name)
+        return sections
+
+    def written(self, name, sections):
+        path = self.place / f"{name}.toml"
+        path.write_text(text_of(sections))
+        return path
+
+    def settings(self, name, sections):
+        kind = KINDS.get(name, SharingClientSettings)
+        path = self.written(name, sections)
+        return load_two_server_settings(kind, path, environment={}).settings
+
+
+@pytest.fixture
+def house(tmp_path):
+    return House(tmp_path)
+
+
+class Running:
+    """Helper and leader, as long as the context lasts."""
+
+    def __init__(self, house, **task):
+        self.house, self.task = house, task
+        self.sums, self.failures, self._stack = [], [], AsyncExitStack()
+
+    async def __aenter__(self):
+        house, stack = self.house, self._stack
+        settings = house.settings("helper", house.aggregator("helper", **self.task))
+        helper = await stack.enter_async_context(helping(settings))
+        sections = house.aggregator("leader", **self.task)
+        sections["helper"]["address"] = str(helper.address)
+        lead = await stack.enter_async_context(
+            leading(house.settings("leader", sections))
+        )
+        self.ports = {"leader": str(lead.server.address)}
+        self.ports["helper"] = str(helper.address)
+        releasing = asyncio.ensure_future(
+            lead.release(written=self.sums.append, failed=self.failures.append)
+        )
+        stack.push_async_callback(asyncio.wait, {releasing})
+        stack.callback(releasing.cancel)
+        self.releasing = releasing
+        return self
+
+    async def __aexit__(self, *reason):
+        return await self._stack.__aexit__(*reason)
+
+    async def give(self, names):
+        return await asyncio.gather(
+            *(
+                give_vector(
+                    self.house.settings(name, self.house.client(name, self.ports)),
+                    vector,
+                )
+                for name, vector in zip(names, VECTORS, strict=False)
+            )
+        )
+
+
+def test_a_task_is_summed_from_settings_files_and_goes_on_after_a_restart(house):
+    async def main():
+        async with Running(house) as first:
+            given = await first.give("abc")
+            (written,) = first.sums
+            values = np.load(written.path)
+        # As if the process had been killed between the release and the file.
+        written.path.unlink()
+        async with Running(house) as second:
+            later = await second.give("abc")
+            await second.releasing  # of two sums; the task is over
+            again, last = second.sums
+            assert again == written
+            np.testing.assert_array_equal(np.load(again.path), values)
+            assert last.session_number == written.session_number + 1
+            assert not first.failures + second.failures
+        for one in given:
+            assert one.is_included
+            assert (one.session_number, one.inputs) == (written.session_number, 3)
+            np.testing.assert_array_equal(one.values, values)
+        for one in later:
+            np.testing.assert_array_equal(one.values, np.load(last.path))
+        report = json.loads((last.path.parent / "report-2.json").read_text())
+        assert report["inputs"] == 3
+
+    asyncio.run(main())
+
+
+def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(steps=1))
+        sums, failures = [], []
+        lead = ReleasingLeader(None, house.leader, tmp_path / "sums", clock)
+        releasing = asyncio.ensure_future(
+            lead.release(written=sums.append, failed=failures.append)
+        )
+        vectors = [np.full(5, place / 10) for place in range(4)]
+        alone = house.client("c0").contribute(vectors[0])  # two are too few
+        with pytest.raises(SessionAbortedError):
+            await asyncio.gather(alone, house.client("c1").contribute(vectors[1]))
+        await asyncio.gather(
+            *(
+                house.client(f"d{place}").contribute(vector)
+                for place, vector in enumerate(vectors)
+            )
+        )
+        await releasing
+        return sums, failures
+
+    sums, failures = run(main)
+    assert failures
+    assert {error.code for error in failures} == {ErrorCode.U3_TOO_SMALL}
+    assert [(each.inputs, each.path.exists()) for each in sums] == [(4, True)]
+
+
+def test_a_client_leaves_a_task_below_its_own_floors(house):
+    async def main():
+        async with Running(house) as running:
+            sections = house.client("a", running.ports)
+            sections["policy"]["max_epsilon"] = 0.5
+            await give_vector(house.settings("a", sections), VECTORS[0])
+
+    with pytest.raises(RemoteProtocolError, match="epsilon") as refused:
+        asyncio.run(main())
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+
+
+@pytest.mark.parametrize("part", KINDS)
+def test_the_samples_list_every_setting_and_describe_one_task(part):
+    path = SAMPLES / f"{part}.toml"
+    document = tomllib.loads(path.read_text())
+    loaded = load_two_server_settings(KINDS[part], path, environment={})
+    listed = {f"{name}.{key}" for name, keys in document.items() for key in keys}
+    assert listed == {key for key, _, _ in loaded.rows()}
+    if part == "client":
+        policy, task = loaded.settings.policy, document_of("leader")["task"]
+        assert policy.max_epsilon >= task["epsilon"]
+        assert policy.min_survivors <= task["min_survivors"]
+        return
+    assert document["task"] == document_of("leader")["task"]
+    assert noise_of(loaded.settings.task).budget.sessions == 12
+
+
+def document_of(part):
+    return tomllib.loads((SAMPLES / f"{part}.toml").read_text())
+
+
+@pytest.mark.parametrize("part", ["leader", "helper"])
+def test_settings_are_shown_with_what_the_task_costs(house, capsys, part):
+    path = house.written(part, house.aggregator(part))
+    words = ["two-servers", part, "--config", str(path), "--show-settings", "--json"]
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out.splitlines()[-1])["task.rho"] == "2.0"
+    assert "against either aggregator, if the other one adds its noise" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("part", "changed", "said"),
+    [
+        ("leader", ("task", "epsilon", 0.1), "task.epsilon claims 0.1"),
+        ("helper", ("task", "rho", -1.0), "rho"),
+        ("helper", ("task", "max_client", 3), "max_clients"),
+        ("client", ("policy", "min_survivors", 1), "policy.min_survivors"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said):
+    ports = {"leader": "127.0.0.1:1", "helper": "127.0.0.1:2"}
+    words = ["two-servers", part, "--json", "--config"]
+    if part == "client":
+        sections = house.client("a", ports)
+        words[2:2] = ["--input", "x.npy"]
+    else:
+        sections = house.aggregator(part)
+    section, key, value = changed
+    sections[section][key] = value
+    code = main([*words, str(house.written(part, sections))])
+    told = capsys.readouterr()
+    assert said in told.err
+    failure = json.loads(told.out.splitlines()[-1])["error"]
+    assert failure["name"] == "BAD_SETTINGS"
+    assert code == failure["exit_code"]

@@ -1,0 +1,197 @@
+"""What a client makes of an offer, each floor by itself."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from secagg.client.judge import judge_offer, policy_of
+from secagg.descriptor import SessionDescriptor
+from secagg.distributed_dp import NoisedTask, PrivacyReport, plan
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.parameters import ProtocolParameters
+from secagg.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ClientPolicy,
+    ExactSumsAccepted,
+    PrivacyFloors,
+)
+
+DIMENSION = 5  # which the rotation of a noised task makes longer
+FLOORS = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+EXACT = ProtocolParameters(
+    modulus=1 << 16,
+    dimension=DIMENSION,
+    min_clients=3,
+    max_clients=3,
+    threshold=2,
+    min_survivors=3,
+    max_dropouts=0,
+    max_losses=0,
+)
+
+
+@dataclass
+class Computed:
+    """Knows what the task costs, and that it was asked."""
+
+    report: PrivacyReport | None
+    asked: int = 0
+
+    def report_of(self, _):
+        self.asked += 1
+        return self.report
+
+
+@pytest.fixture(name="noised", scope="module")
+def _noised():
+    made = plan(
+        clients=3,
+        dimension=DIMENSION,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+        steps=1,
+    )
+    return NoisedTask.from_plan(made, EXACT)
+
+
+def stating(task, epsilon, status="certified"):
+    """Return what a task costs if its noise is worth that much."""
+    honest = task.report()
+    stated = replace(
+        honest.server, epsilon=epsilon, status=type(honest.server.status)(status)
+    )
+    return replace(honest, server=stated)
+
+
+def offer_of(parameters):
+    return SessionDescriptor(
+        aggregator="them",
+        task_id="t",
+        session_number=1,
+        server_nonce=bytes(32),
+        session_end=1_800_000_600,
+        payload_hash=b"",
+        parameters=parameters,
+    )
+
+
+def judged(parameters, floors, report=None, **cohort):
+    storage = Computed(report)
+    session = judge_offer(
+        offer_of(parameters),
+        floors=floors,
+        cohort=ClientPolicy(**cohort),
+        storage=storage,
+    )
+    return session, storage.asked
+
+
+def refused(parameters, floors, report=None, **cohort):
+    """Return why an offer is refused, and how often its epsilon was computed."""
+    storage = Computed(report)
+    with pytest.raises(RemoteProtocolError) as caught:
+        judge_offer(
+            offer_of(parameters),
+            floors=floors,
+            cohort=ClientPolicy(**cohort),
+            storage=storage,
+        )
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    return str(caught.value), storage.asked
+
+
+def test_a_task_that_keeps_every_floor_is_shown_with_its_own_figures(noised):
+    report = stating(noised, 8.0)
+    session, asked = judged(noised.parameters, FLOORS, report)
+    assert session.privacy is report
+    assert asked == 1
+    assert session.dimension == DIMENSION < noised.parameters.dimension
+    assert session.payload == b""
+
+
+def test_a_floor_is_kept_by_what_lies_on_it(noised):
+    floors = replace(
+        FLOORS,
+        min_local_noise_stddev=noised.local_noise_stddev,
+        min_local_noise_multiplier=noised.local_noise_multiplier,
+    )
+    judged(noised.parameters, floors, stating(noised, 8.0))
+
+
+@pytest.mark.parametrize("is_noised", [True, False])
+def test_the_floors_of_the_cohort_are_judged_before_the_noise(noised, is_noised):
+    parameters = noised.parameters if is_noised else EXACT
+    floors = FLOORS if is_noised else WAIVER
+    complaint, asked = refused(parameters, floors, min_clients=4)
+    assert "min_clients is 3, at least 4" in complaint
+    assert asked == 0
+
+
+@pytest.mark.parametrize("require_noise", [True, False])
+def test_the_floors_alone_decide_whether_noise_is_demanded(require_noise):
+    cohort = ClientPolicy(require_noise=require_noise, min_clients=7)
+    assert policy_of(FLOORS, cohort) == replace(cohort, require_noise=True)
+    assert policy_of(WAIVER, cohort) == replace(cohort, require_noise=False)
+    both = replace(WAIVER, noised=FLOORS)
+    assert not policy_of(both, cohort).require_noise
+    complaint, _ = refused(EXACT, FLOORS, require_noise=require_noise)
+    assert "without noise" in complaint
+
+
+def test_an_exact_sum_that_is_accepted_has_no_figures():
+    for waiver in (WAIVER, replace(WAIVER, noised=FLOORS)):
+        session, asked = judged(EXACT, waiver)
+        assert session.privacy is None
+        assert session.dimension == DIMENSION
+        assert asked == 0
+
+
+def test_who_waives_noise_without_floors_still_learns_what_noise_there_is(noised):
+    report = stating(noised, 100.0, "recalled")
+    session, asked = judged(noised.parameters, WAIVER, report)
+    assert session.privacy is report
+    assert asked == 1
+
+
+def with_and_without_a_waiver(floors):
+    return floors, replace(WAIVER, noised=floors)
+
+
+@pytest.mark.parametrize(
+    ("floors", "complaint"),
+    [
+        ({"max_epsilon": 7.9}, "epsilon is 8, at most 7.9"),
+        ({"max_delta": 1e-6}, "delta is 1e-05"),
+        ({"min_colluder_fraction": 0.1}, "of a roster for colluders"),
+        ({"min_local_noise_stddev": 100.0}, "of standard deviation"),
+        ({"min_local_noise_multiplier": 100.0}, "of the longest vector as noise"),
+        ({"max_local_epsilon": 100.0}, "no local randomiser"),
+    ],
+)
+def test_what_the_task_itself_states_is_judged_before_epsilon_is_computed(
+    noised, floors, complaint
+):
+    for demanded in with_and_without_a_waiver(replace(FLOORS, **floors)):
+        words, asked = refused(noised.parameters, demanded, stating(noised, 8.0))
+        assert complaint in words
+        assert asked == 0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "status", "complaint"),
+    [
+        (8.1, "certified", "the noise gives epsilon 8.1, the task claims 8"),
+        (8.0, "recalled", "epsilon is only recalled; accepted: certified, proven"),
+    ],
+)
+def test_what_the_noise_is_worth_is_judged_as_this_client_has_computed_it(
+    noised, epsilon, status, complaint
+):
+    for demanded in with_and_without_a_waiver(FLOORS):
+        report = stating(noised, epsilon, status)
+        words, asked = refused(noised.parameters, demanded, report)
+        assert complaint in words
+        assert asked == 1
