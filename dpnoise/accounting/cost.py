@@ -28,6 +28,7 @@ _PREFIX: Final = "hypothetical-"
 # A table has a cell for each integer of its window, each coordinate cell and each
 # contour cell. One release needs eight tables of 380 contour cells, a curve of many
 # releases 66 tables of 140, so small that a cell takes five times as long.
+_CURVE: Final = "mixture-pld"
 _CONTOUR_CELLS: Final = {"mixture-contour": 8 * 380.0, "mixture-pld": 5 * 66 * 140.0}
 # Where one coordinate may hold the whole norm, its phase turns as fast as the integrand
 # falls, and the series along the contour have eight times the blocks.
@@ -36,12 +37,27 @@ _CELLS_PER_FOLD: Final = {"mixture-contour": 40.0, "mixture-pld": 24.0}
 _STEEPEST: Final = {"mixture-contour": 2.0, "mixture-pld": 9.0}  # in √(v/C)
 _STEEP_FROM: Final = float(1 << 14)
 _STEEP_UP_TO: Final = float(1 << 14)
+# Steps so many, or an epsilon so small, that one release is next to nothing: a curve
+# reaches its depth on six times the contours.
+_FAINT_FROM: Final = float(1 << 25)  # variance over squared norm
+_FAINT: Final = 6.0
 _CELLS_PER_WIDE_FOLD: Final = 16.0  # where windows are wide, cells are, too
 _WIDE_FROM: Final = float(1 << 18)
 _DEVIATIONS: Final = 14.0
 _LARGEST_TABLED: Final = float(1 << 26)  # variances beyond are counted as this one
-# Measured: the supremum over coordinates, cell by cell, at every order.
+# Measured: the supremum over coordinates, cell by cell, at every order; beyond 32 a
+# closed form.
 _CELLS_PER_COORDINATE: Final = {"mixture-rdp": 2e6}
+_CELLS_PER_EXACT_COORDINATE: Final = 1e7
+_EXACT_COORDINATES: Final = 32.0
+# Beyond the lattice sums, a term for every order below the best one at 200 coordinates,
+# and where a coordinate exceeds one, for each of 312 ways to split the noise. The best
+# order is that of a Gaussian for one release at δ = 10^-12, or less.
+_CLOSED_FROM: Final = float(1 << 14)
+_CELLS_PER_ORDER: Final = 12 * 20 * 200.0
+_SPLITS: Final = 312.0
+_LARGEST_ORDERS: Final = (float(1 << 13), float(1 << 7))  # without splits, and with
+_LOG_INVERSE_DELTA: Final = 27.6
 
 
 def accounting_cost(event: NoiseEvent, accountant: str) -> float:
@@ -70,9 +86,17 @@ def accounting_cost(event: NoiseEvent, accountant: str) -> float:
     if norm <= 0.0:
         return 0.0
     largest = min(largest, math.sqrt(norm))
+    variance = float(event.aggregate_noise_variance)
     if name in _CELLS_PER_COORDINATE:
-        return (1.0 + largest) * _CELLS_PER_COORDINATE[name]
-    variance = min(float(event.aggregate_noise_variance), _LARGEST_TABLED)
+        cost = (1.0 + largest) * _CELLS_PER_COORDINATE[name]
+        if variance <= _CLOSED_FROM:
+            exact = min(largest, _EXACT_COORDINATES) * (largest > 1.0)
+            return cost + exact * _CELLS_PER_EXACT_COORDINATE
+        order = 1.0 + math.sqrt(2.0 * _LOG_INVERSE_DELTA * variance / norm)
+        order = min(order, _LARGEST_ORDERS[largest > 1.0])
+        splits = 1.0 + _SPLITS * (largest > 1.0)
+        return cost + order * splits * _CELLS_PER_ORDER
+    variance = min(variance, _LARGEST_TABLED)
     deviation = math.sqrt(variance)
     # As `ContourBound` cuts coordinates: in proportion to themselves from the first
     # cell on, and at every integer.
@@ -94,4 +118,6 @@ def accounting_cost(event: NoiseEvent, accountant: str) -> float:
         * math.sqrt(variance / norm)
     )
     blocks = 1.0 + _BLOCKS * largest * largest / norm
-    return window * cells * blocks * _CONTOUR_CELLS[name]
+    faint = name == _CURVE and variance > _FAINT_FROM * norm
+    contours = _CONTOUR_CELLS[name] * (_FAINT if faint else 1.0)
+    return window * cells * blocks * contours

@@ -93,7 +93,7 @@ def event_yardstick(
         return Yardstick(epsilon, delta, _ANY_VARIANCE, None)
     if len(releases) == 1 and releases[0][1] < 1.0:
         release, rate, count, _ = releases[0]
-        per_unit, steepness = _with_coin(epsilon, delta, rate, count)
+        per_unit, steepness = _with_coin(epsilon, delta, _twelve_digits(rate), count)
         needed = per_unit * _squared_norm(release)
     else:
         total = sum(
@@ -126,7 +126,12 @@ def gaussian_variance(
     """
     if rate >= 1.0:
         return count * analytic_gaussian_stddev(epsilon, delta, 1.0) ** 2
-    return _with_coin(epsilon, delta, rate, count)[0]
+    return _with_coin(epsilon, delta, _twelve_digits(rate), count)[0]
+
+
+def _twelve_digits(rate: float) -> float:
+    """Make one question of rates that differ by how they were rounded to a float."""
+    return float(f"{rate:.12g}")
 
 
 def _squared_norm(release: NoiseEvent) -> float:

@@ -20,7 +20,7 @@ It draws no noise and computes no privacy loss.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -42,17 +42,12 @@ __all__ = [
     "MAX_CLIENTS",
     "MAX_COUNTED_VARIANCE",
     "MAX_LADDER",
-    "MAX_ROSTERS",
     "NoiseRule",
     "SessionNoise",
 ]
 
 MAX_CLIENTS: Final = 1 << 24
 """Largest roster: its square stays exact in 64 bits."""
-
-MAX_ROSTERS: Final = 1 << 20
-"""How many sizes a roster may have: each is looked at when a rule is judged, and a
-description may come from somebody who wants that to take long."""
 
 MAX_COUNTED_VARIANCE: Final = 1 << 88
 """Largest counted variance, grid steps²: 2^64 for each of 2^24 clients."""
@@ -67,7 +62,8 @@ DEFAULT_SHARE_BITS: Final = 20
 _MAX_SHARE_BITS: Final = 64
 # Numerators up to here times a roster stay exact in 64 bits.
 _MAX_FRACTION_TERM: Final = MAX_CLIENTS
-_CACHED_RULES: Final = 4  # of 2^20 rosters each at most, 8 MB
+_AT_ONCE: Final = 1 << 15  # rosters in one pass: they stay in the cache of a core
+_FLOAT_BITS: Final = 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +221,7 @@ class NoiseRule:
             What each of them adds.
 
         Raises:
-            ParameterError: Fewer than `min_survivors` clients, more than 2^20, or so
+            ParameterError: Fewer than `min_survivors` clients, more than 2^24, or so
                 many losses and colluders among them that no share is left to count.
         """
         check_integer("roster", roster, self.min_survivors, MAX_CLIENTS)
@@ -267,7 +263,7 @@ class NoiseRule:
             ParameterError: There is none, because fewer than `min_survivors` are
                 allowed, or a roster leaves no share to count.
         """
-        return int(_counted_shares(self, most).min())
+        return _extremes(_of_unit_noise(self), most).fewest
 
     def largest_counted_shares(self, most: int) -> int:
         """Return the most shares that count, over all rosters up to `most`.
@@ -275,7 +271,7 @@ class NoiseRule:
         Raises:
             ParameterError: As for `smallest_counted_shares`.
         """
-        return int(_counted_shares(self, most).max())
+        return _extremes(_of_unit_noise(self), most).most
 
     def largest_share(self, most: int) -> Fraction:
         """Return the largest variance of one draw, over all rosters, grid steps².
@@ -314,22 +310,14 @@ class NoiseRule:
         Args:
             most: Largest roster.
 
+        Returns:
+            What arrives at the noisiest roster; where one share is more than 2^28
+            units, at one that is as noisy but for a part in 2^19.
+
         Raises:
             ParameterError: As for `smallest_counted_shares`.
         """
-        # Rounded as `session` rounds, in whole units of any size: where shares are a
-        # few units, rounding decides which roster is noisiest.
-        counted = _counted_shares(self, most).astype(object)
-        part, whole = (
-            self.counted_variance * (1 << self.share_bits)
-        ).as_integer_ratio()
-        uploads = -(-part // (whole * counted))
-        if self.ladder:
-            bases = -(-part // (whole * (counted + _losses(self, most))))
-            steps = -(-(uploads - bases) >> self.ladder)
-            uploads = np.where(steps > 0, bases + (steps << self.ladder), uploads)
-        rosters = np.arange(self.min_survivors, most + 1)
-        worst = self.min_survivors + int(np.argmax(rosters * uploads))
+        worst = _noisiest(self, most)
         return worst * self.session(worst).upload
 
     def largest_surplus(self, most: int) -> float:
@@ -344,12 +332,7 @@ class NoiseRule:
         Raises:
             ParameterError: As for `smallest_counted_shares`.
         """
-        return float(self._surplus(most).max())
-
-    def _surplus(self, most: int) -> NDArray[np.float64]:
-        # Largest neither always at an end nor where D(n) bends: c(n) moves in steps.
-        rosters = np.arange(self.min_survivors, most + 1, dtype=np.float64)
-        return rosters / _counted_shares(self, most)
+        return _extremes(_of_unit_noise(self), most).surplus
 
     def to_dict(self) -> dict[str, object]:
         """Return the rule as JSON values; fractions become "p/q" in lowest terms."""
@@ -415,31 +398,73 @@ def _no_share_left(rule: NoiseRule, roster: int) -> ParameterError:
     )
 
 
-@lru_cache(maxsize=_CACHED_RULES)
-def _counted_shares(rule: NoiseRule, most: int) -> NDArray[np.int64]:
-    """`rule.counted_shares(n)` for n from `min_survivors` to `most`, all at least 1."""
+def _of_unit_noise(rule: NoiseRule) -> NoiseRule:
+    """Return the rule for a variance of 1, which counts the same shares."""
+    return dataclasses.replace(rule, counted_variance=Fraction(1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Extremes:
+    """What the rosters of a rule leave: the fewest shares, the most, most noise."""
+
+    fewest: int
+    most: int
+    surplus: float
+
+
+@lru_cache(maxsize=64)
+def _extremes(rule: NoiseRule, most: int) -> _Extremes:
+    """Look at every roster from `min_survivors` to `most`.
+
+    Neither the ends nor where D(n) bends would do: c(n) moves in steps. For 2^24
+    rosters it takes two tenths of a second.
+    """
     check_integer("num_clients", most, rule.min_survivors, MAX_CLIENTS)
-    fewest = most + 1 - MAX_ROSTERS
-    if rule.min_survivors < fewest:
-        raise ParameterError(
-            f"rosters of {rule.min_survivors} to {most} clients have more than 2^20 "
-            "sizes, and each must be judged: sum fewer clients at a time",
-            parameter="min_survivors",
-            value=rule.min_survivors,
-            nearest=str(fewest),
-        )
-    rosters = np.arange(rule.min_survivors, most + 1, dtype=np.int64)
-    part, whole = rule.colluder_fraction.as_integer_ratio()
-    colluding = np.maximum(rule.colluders, -(rosters * -part // whole))
-    shares = rosters - _losses(rule, most) - colluding - 1
-    if shares.min() < 1:
-        raise _no_share_left(rule, int(rosters[np.argmin(shares)]))
-    shares.setflags(write=False)
-    return shares
+    fewest, largest, surplus = most, 0, 0.0
+    for rosters, counted, _ in _rosters(rule, most):
+        fewest = min(fewest, int(counted.min()))
+        if fewest < 1:
+            raise _no_share_left(rule, int(rosters[np.argmin(counted)]))
+        largest = max(largest, int(counted.max()))
+        surplus = max(surplus, float((rosters / counted).max()))
+    return _Extremes(fewest, largest, surplus)
 
 
-def _losses(rule: NoiseRule, most: int) -> NDArray[np.int64]:
-    """`rule.tolerated_losses(n)` for n from `min_survivors` to `most`."""
-    rosters = np.arange(rule.min_survivors, most + 1, dtype=np.int64)
-    part, whole = rule.loss_fraction.as_integer_ratio()
-    return np.minimum(rosters - rule.min_survivors, rosters * part // whole)
+@lru_cache(maxsize=64)
+def _noisiest(rule: NoiseRule, most: int) -> int:
+    """Return the roster in which most noise arrives.
+
+    Rounded as `session` rounds: where shares are a few units, that decides.
+    """
+    _extremes(_of_unit_noise(rule), most)  # refuses what leaves no share
+    # ⌈v/n⌉ = ⌈⌈v⌉/n⌉ for whole n. What floats cannot hold is cut off.
+    units = math.ceil(rule.counted_variance * (1 << rule.share_bits))
+    units >>= max(0, units.bit_length() - _FLOAT_BITS)
+    worst, arrives = most, 0.0
+    for rosters, counted, lost in _rosters(rule, most):
+        uploads = -(-units // counted)
+        if rule.ladder:
+            bases = -(-units // (counted + lost))
+            steps = -((bases - uploads) >> rule.ladder)
+            uploads = np.where(steps > 0, bases + (steps << rule.ladder), uploads)
+        totals = rosters.astype(np.float64) * uploads
+        first = int(np.argmax(totals))
+        if totals[first] > arrives:
+            worst, arrives = int(rosters[first]), float(totals[first])
+    return worst
+
+
+_Integers = NDArray[np.int64]
+
+
+def _rosters(
+    rule: NoiseRule, most: int
+) -> Iterator[tuple[_Integers, _Integers, _Integers]]:
+    """Yield rosters n up to `most`, n − D(n) − c(n) − 1 and D(n), some at a time."""
+    losing, of_all = rule.loss_fraction.as_integer_ratio()
+    colluding, of_whole = rule.colluder_fraction.as_integer_ratio()
+    for begin in range(rule.min_survivors, most + 1, _AT_ONCE):
+        rosters = np.arange(begin, min(most + 1, begin + _AT_ONCE), dtype=np.int64)
+        lost = np.minimum(rosters - rule.min_survivors, rosters * losing // of_all)
+        known = np.maximum(rule.colluders, -(rosters * -colluding // of_whole))
+        yield rosters, rosters - lost - known - 1, lost

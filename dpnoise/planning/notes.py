@@ -49,7 +49,9 @@ def plan_notes(
             ),
             (
                 "Members that skip computing when their coin is lost must answer at a "
-                "fixed time: the secrecy of selection then rests on their availability."
+                "fixed time: the secrecy of selection then rests on their "
+                "availability. A vector that lies in a file is computed whatever the "
+                "coin says."
             ),
         ]
     notes.extend(mechanism.remarks())

@@ -51,6 +51,7 @@ from dpnoise.planning.error_curve import packed_bytes
 from dpnoise.planning.notes import plan_notes
 from dpnoise.planning.refusals import (
     refuse_beyond_samplers,
+    refuse_dear,
     refuse_hopeless,
     refuse_uncovered,
     refuse_wrapping,
@@ -76,13 +77,18 @@ _SEARCHES: Final = 3
 _FINE_SEARCHES: Final = 6
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
 _CLOSED_FORM: Final = "mixture-gdp"
+_CURVE: Final = "mixture-pld"
 _CLOSED_FORM_WASTES: Final = 7.0  # over the noise's deviation, as a share of noise
 _FAR: Final = 0.25  # no other accountant wastes as much
 _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
-# A plan asks for some ten epsilons, and nobody should wait longer than two seconds. A
-# curve is built anew for each, an integral for one epsilon at a time.
-_QUICK: Final = 0.3 * MAX_ACCOUNTING_COST
-_QUICK_CURVE: Final = 0.35 * MAX_ACCOUNTING_COST
+# A plan asks for some twenty epsilons, and nobody should wait longer than two seconds.
+# An integral answers for one epsilon, half of them on coarse contours; a curve is built
+# anew for each of some six noises, and a sum over orders tries a dozen of them.
+_QUICK: Final = {
+    "mixture-contour": 0.3 * MAX_ACCOUNTING_COST,
+    _CURVE: 0.35 * MAX_ACCOUNTING_COST,
+    "mixture-rdp": 0.08 * MAX_ACCOUNTING_COST,
+}
 # Where these have lost once, they lose on every finer grid: what they waste stays, and
 # the waste of the others falls.
 _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
@@ -92,6 +98,7 @@ _WIDE: Final = float(1 << 16)
 _SHORT: Final = float(1 << 24)  # variance per squared norm
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
+_SURELY_LESS: Final = Fraction(127, 128)  # rough calibrations are within 1e-3
 _LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
 
@@ -160,9 +167,13 @@ class _Planner:
         else:
             scale_factor = request.scale_factor
             refuse_uncovered(self._model, scale_factor)
-            calibrated = self._calibrated(scale_factor).variance
-            self._model = self._model.through({scale_factor: float(calibrated)})
+            calibrated = self._calibrated(scale_factor)
+            self._model = self._model.through(
+                {scale_factor: float(calibrated.variance)}
+            )
             bits = request.bits or self._bits_for(scale_factor)
+            # Asking for the last digits of the noise takes as long again.
+            self._refuse_bits(calibrated, bits)
         rough = self._calibrated(scale_factor)
         found = dataclasses.replace(
             self._calibrate(scale_factor, (rough.accountant,), start=rough.variance),
@@ -170,6 +181,14 @@ class _Planner:
         )
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
         return self._finish(parameters, found)
+
+    def _refuse_bits(self, found: "_Calibrated", bits: int) -> None:
+        """Refuse bits that are too few whatever the last digits of the noise are."""
+        least = found.variance * _SURELY_LESS
+        parameters = self._divide(found.mechanism.parameters, least, bits)
+        mechanism = make_mechanism(parameters)
+        forecast = mechanism.forecast(sum_l2_norm=self._request.planned_sum_norm)
+        refuse_wrapping(self._model, mechanism, forecast)
 
     def _fine_scale(self) -> tuple[float, int] | None:
         """Take a grid so fine that rounding costs nothing, where bits cost nothing.
@@ -191,6 +210,9 @@ class _Planner:
             return None
         wanted = _CLOSED_FORM_WASTES / (0.5 * (_CLOSEST + _CLOSE))
         scale_factor = wanted / math.sqrt(self._unit_variance) / request.l2_clip
+        guess = _readable(min(scale_factor, request.scaled_bound))
+        if self._model.length * (self._bits_for(guess) - 1) > _FEW_BITS:
+            return None
         for _ in range(_FINE_SEARCHES):
             scale_factor = _readable(min(scale_factor, request.scaled_bound))
             if not self._model.fits_sampler(scale_factor):
@@ -232,6 +254,9 @@ class _Planner:
             if not pays:
                 break
             scale_factor, bits = moved, moved_bits
+            asked = [scale for scale, each in self._found.items() if each.is_curve]
+            if asked and min(asked) <= scale_factor <= max(asked):
+                break  # between two curves, of which each takes up to half a second
         return scale_factor, bits
 
     def _fit(self, scale_factor: float) -> NoiseModel:
@@ -388,13 +413,14 @@ class _Planner:
     def _trusted(self, mechanism: Mechanism) -> tuple[str, ...]:
         """Name the accountants to ask; the one that asks least noise decides."""
         request = self._request
-        named = request.accountant or request.mechanism_class.published_accountant
-        if named is not None:
-            return (named,)
         typical = Fraction(
             max(1.0, self._model.counted_variance(mechanism.parameters.scale_factor))
         )
         release = cast("NoiseEvent", mechanism.event_with_noise(typical))
+        named = request.accountant or request.mechanism_class.published_accountant
+        if named is not None:
+            refuse_dear(request, release, named, most=_QUICK.get(named, math.inf))
+            return (named,)
         names = default_accountants(
             request.releases(release), adjacency=request.adjacency
         )
@@ -402,14 +428,13 @@ class _Planner:
         quick = [
             name
             for name in names
-            if accounting_cost(release, name)
-            <= (_QUICK_CURVE if name == "mixture-pld" else _QUICK)
+            if accounting_cost(release, name) <= _QUICK.get(name, math.inf)
             and scale_factor <= self._lost.get(name, scale_factor)
         ]
         if typical > _WIDE and self._unit_variance > _SHORT and len(quick) > 1:
-            quick = [name for name in quick if name != "mixture-pld"]
+            quick = [name for name in quick if name != _CURVE]
         wastes = _CLOSED_FORM_WASTES / math.sqrt(typical) > _FAR
-        if request.selection < 1 and wastes and "mixture-pld" in quick:
+        if request.selection < 1 and wastes and _CURVE in quick:
             quick = [name for name in quick if name != _CLOSED_FORM]
         return tuple(quick) or names[:1]
 
@@ -584,3 +609,8 @@ class _Calibrated:
     variance: Fraction
     accountant: str
     candidates: tuple[str, ...]
+
+    @property
+    def is_curve(self) -> bool:
+        """Whether the accountant builds a whole curve for each answer."""
+        return self.accountant == _CURVE

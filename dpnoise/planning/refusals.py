@@ -8,7 +8,9 @@ import math
 from statistics import NormalDist
 from typing import Final
 
+from dpnoise.accounting import accounting_cost
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
+from dpnoise.events import NoiseEvent
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.planning.request import PlanRequest
@@ -21,6 +23,7 @@ from dpnoise.planning.scale_search import (
 
 __all__ = [
     "refuse_beyond_samplers",
+    "refuse_dear",
     "refuse_hopeless",
     "refuse_uncovered",
     "refuse_wrapping",
@@ -103,6 +106,34 @@ def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
         parameter="epsilon",
         value=request.epsilon,
         nearest=f"{math.floor(10.0 * limit) / 10.0:g}",
+    )
+
+
+def refuse_dear(
+    request: PlanRequest, release: NoiseEvent, accountant: str, *, most: float
+) -> None:
+    """Refuse an accountant that would take many seconds, before it is asked.
+
+    Args:
+        request: What was asked for.
+        release: One release, with about the noise that it will need.
+        accountant: By name, as asked for.
+        most: Largest cost of one epsilon, table cells.
+
+    Raises:
+        ParameterError: The closed form, which is offered instead, asks for little more
+            noise there, if for more at all.
+    """
+    cost = accounting_cost(release, accountant)
+    if cost <= most:
+        return
+    raise ParameterError(
+        f"{accountant} would fill {cost:.2g} table cells for each of some twenty "
+        f"answers, at most {most:.2g} are accepted: name no accountant, or take a "
+        "coarser grid",
+        parameter="accountant",
+        value=request.accountant,
+        nearest="mixture-gdp",
     )
 
 

@@ -75,7 +75,8 @@ class PlanRequest:
         delta: Failure probability, in (0, 1).
         bits: Bits per coordinate of the modulus, 1 … 62; None for the fewest whose
             error is within 1.05 of the central Gaussian's with the same shares, or
-            within 1.02 of the best where that is more.
+            within 1.02 of the best where that is more; within 1.01 and 1.006 where all
+            entries of a vector are rounded together.
         mechanism: One of `dpnoise.mechanisms.mechanism_names()`.
         scale_factor: Grid steps per unit; None for the one with the least error.
         steps: Number of sessions that spend the budget together, at least 1.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from secagg.cli.local_layer import adversaries, layer_table, local_layer
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, ServiceError
@@ -12,7 +13,7 @@ from secagg.errors import ErrorCode, ServiceError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from secagg.distributed_dp import Adjacency, Plan
+    from secagg.distributed_dp import Adjacency, LocalRandomiser, Plan
 
 __all__ = ["plan"]
 
@@ -75,7 +76,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--bits",
             help="Bits of one entry on the wire; default: the fewest within 5 percent "
-            "of the central Gaussian's error.",
+            "of the central Gaussian's error, or 1 percent where entries are rounded "
+            "together (skellam, ddgauss, binomial).",
         ),
     ] = None,
     mechanism: Annotated[
@@ -176,6 +178,31 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             help="Largest probability that one entry of the sum wraps around.",
         ),
     ] = 0.01,
+    randomiser: Annotated[
+        str | None,
+        typer.Option(
+            "--randomiser",
+            help="Make every vector private by itself before noise is added, in case "
+            "masks are broken: separated, privunit2, privunit-inf or scalar-dp. "
+            "--l2-clip then bounds what goes into it, and the noise is planned for "
+            "what comes out, which is longer.",
+        ),
+    ] = None,
+    randomiser_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            "--randomiser-epsilon",
+            help="Its level in one session, without a delta; sessions add up.",
+        ),
+    ] = None,
+    randomiser_magnitude_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            "--randomiser-magnitude-epsilon",
+            help="The part of that level which separated spends on the length of a "
+            "vector; default: the best for vectors of a fifth of --l2-clip.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -207,11 +234,22 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     from secagg.config.rates import parse_rate
 
     output = Output(as_json=as_json)
+    layer: LocalRandomiser | None = None
     try:
+        if (randomiser, randomiser_epsilon, randomiser_magnitude_epsilon) != (
+            None,
+        ) * 3:
+            layer = local_layer(
+                randomiser,
+                dim=dimension,
+                bound=l2_clip,
+                epsilon=randomiser_epsilon,
+                magnitude_epsilon=randomiser_magnitude_epsilon,
+            )
         made = distributed_dp.plan(
             clients=clients,
             dimension=dimension,
-            l2_clip=l2_clip,
+            l2_clip=l2_clip if layer is None else layer.output_norm,
             epsilon=epsilon,
             delta=delta,
             bits=bits,
@@ -256,11 +294,13 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             code=ErrorCode.INFEASIBLE,
             next_step="Ask for a larger epsilon or delta, or for more clients.",
         ) from None
-    _print(made, output)
+    figures = adversaries(made, layer)
+    output.pairs([*made.table(), *layer_table(figures)], title="Plan")
+    _print_grounds(made, figures, output)
     if plot is not None:
         draw(made, plot)
         output.line(f"The picture is in {plot}.")
-    output.result(made.to_dict())
+    output.result(made.to_dict() | figures)
 
 
 def _read_adjacency(text: str) -> "Adjacency":
@@ -277,9 +317,17 @@ def _read_adjacency(text: str) -> "Adjacency":
         ) from None
 
 
-def _print(made: "Plan", output: Output) -> None:
-    output.pairs(made.table(), title="Plan")
+def _print_grounds(made: "Plan", figures: dict[str, object], output: Output) -> None:
     output.line(made.in_words)
+    sentences = figures["adversaries"]
+    if isinstance(sentences, list) and sentences:
+        output.heading("Against whom")
+        for sentence in sentences:
+            output.line(f"  - {sentence}")
+    if made.notes:
+        output.heading("Mind that")
+        for note in made.notes:
+            output.line(f"  - {note}")
     assumptions = made.to_dict()["assumptions"]
     if isinstance(assumptions, list) and assumptions:
         output.heading("It holds if")

@@ -166,7 +166,10 @@ class Client:
             make a vector, and to leave time for the upload; a vector that comes later
             does not leave, and the client waits for the next session.  Whoever takes
             this keeps a client whose coin is lost running until it has answered: the
-            privacy of all counts on that.  None asks for every vector.
+            privacy of all counts on that.  None asks for every vector.  It belongs to
+            programs that make vectors when asked.  `secagg client` has no such setting:
+            its vector lies in a file that another program made, whatever the coin
+            says, and nobody is told the coin who could have spared the making.
         on_progress: Told what the client is doing; called on the event loop, must not
             block.
         threads: Where vectors are made and masked; one thread is enough.  Whoever made

@@ -50,6 +50,11 @@ from secagg.distributed_dp.aggregator_noise import (
     AggregatorNoise,
     TwoAggregatorReport,
 )
+from secagg.distributed_dp.local_layer import (
+    local_parameters,
+    local_privacy,
+    randomised_mse,
+)
 from secagg.distributed_dp.noise_block import NoiseBudget
 from secagg.distributed_dp.reader import (
     central_gaussian_variance,
@@ -92,9 +97,12 @@ __all__ = [
     "fixed_point_parameters",
     "flag_amplitude_for",
     "following_terms",
+    "local_parameters",
+    "local_privacy",
     "make_randomiser",
     "offered_terms",
     "plan",
+    "randomised_mse",
     "read_noise_terms",
     "selects_in_secret",
     "subtract_layers",

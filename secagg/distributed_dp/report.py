@@ -1,5 +1,6 @@
 """What a noised task costs its users, adversary by adversary."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,7 +11,8 @@ from dpnoise.accounting import PrivacyStatement, make_accountant
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adversary, Repeated
 from dpnoise.local import reconstruction_probability
-from dpnoise.mechanisms import EVERYBODY
+from dpnoise.mechanisms import EVERYBODY, make_mechanism
+from dpnoise.planning import Plan
 from secagg.distributed_dp.noise_block import (
     bad_block,
     check_sampler,
@@ -123,6 +125,33 @@ class PrivacyReport:
     graph_delta: float = 0.0
     selection_rate: Fraction = EVERYBODY
     broken_masks: LocalPrivacy | None = None
+
+    @classmethod
+    def of_plan(cls, made: Plan, broken_masks: LocalPrivacy | None) -> Self:
+        """Report on a plan that is not a task yet: its graph is taken for complete.
+
+        Args:
+            made: With noise that comes in shares.
+            broken_masks: What a local randomiser promises; None without one.
+
+        Raises:
+            ValueError: A trusted party adds the noise; no client may rely on that.
+        """
+        if made.statement_server is None:
+            raise ValueError("a plan with a trusted party promises nothing to clients")
+        given = made.parameters
+        least = given.noise_rule.least_variance(given.num_clients)
+        drawn = make_mechanism(given).drawn_variance(least)
+        return cls(
+            server=made.statement_server,
+            model_reader=made.statement_model_reader,
+            local_noise_stddev=math.sqrt(drawn) / given.scale_factor,
+            counted_shares=given.noise_rule.smallest_counted_shares(given.num_clients),
+            steps=made.request.steps,
+            spare=0,
+            selection_rate=made.request.selection,
+            broken_masks=broken_masks,
+        )
 
     def lines(self) -> tuple[str, str, str]:
         """Say what the whole task costs, one sentence for each adversary."""

@@ -23,6 +23,7 @@ from dpnoise.mechanisms import (
 )
 from dpnoise.planning import Plan
 from secagg.descriptor import SessionDescriptor
+from secagg.distributed_dp.local_layer import local_privacy, randomised_mse
 from secagg.distributed_dp.noise_block import (
     NoiseBlock,
     NoiseBudget,
@@ -258,6 +259,7 @@ class NoisedTask:
                 f"mechanism of {self.dim}"
             )
         if self.mechanism.has_clip_flag:
+            # Of the vector itself it would be a bit that nothing randomises.
             raise bad_block(
                 "its clip flag would say of every randomised vector that it fitted"
             )
@@ -492,15 +494,7 @@ class NoisedTask:
     @property
     def broken_masks(self) -> LocalPrivacy | None:
         """What holds against somebody who sees each vector alone; None for nothing."""
-        randomiser = self.randomiser
-        if randomiser is None:
-            return None
-        return LocalPrivacy(
-            randomiser=randomiser.name,
-            epsilon=randomiser.parameters.epsilon,
-            sessions=self.budget.sessions,
-            is_exact=randomiser.exact_alphabet,
-        )
+        return local_privacy(self.randomiser, sessions=self.budget.sessions)
 
     @property
     def randomiser_mse(self) -> float:
@@ -509,13 +503,11 @@ class NoisedTask:
         Caller's units squared, for the largest cohort of the shortest vectors or of
         the longest, whichever is more; 0 without a randomiser.
         """
-        randomiser = self.randomiser
-        if randomiser is None:
-            return 0.0
-        each = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))
-        # Of n vectors q·n are selected, and their sum is divided by q.
-        clients = self.mechanism.parameters.num_clients / float(self.selection_rate)
-        return clients * each / self.dim
+        return randomised_mse(
+            self.randomiser,
+            clients=self.mechanism.parameters.num_clients,
+            selection_rate=self.selection_rate,
+        )
 
     @property
     def max_rosters(self) -> int | None:

@@ -27,8 +27,8 @@ from secagg.distributed_dp import (
     Plan,
     PlanRequest,
     PrivacyReport,
-    best_magnitude_epsilon,
     flag_amplitude_for,
+    local_parameters,
     make_randomiser,
     plan,
 )
@@ -84,8 +84,6 @@ _DEFAULT_BITS_WITHOUT_NOISE: Final = 32
 _SESSIONS_PER_SPARE: Final = 20
 # How far an adaptive clip may move from its first value where nobody says.
 _CLIPS_REACH: Final = 16.0
-# Of l2_clip, where nobody says how long vectors are: clips are chosen for the longest.
-_TYPICAL_NORM: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,15 +465,17 @@ def local_randomiser(settings: TaskSettings) -> LocalParameters | None:
             code=ErrorCode.BAD_SETTINGS,
             next_step="Set both under [noise], or neither.",
         )
-    if noise.randomiser == "separated" and magnitude is None:
-        magnitude = best_magnitude_epsilon(
-            dim=dim,
-            bound=noise.l2_clip,
-            epsilon=epsilon,
-            typical_norm=noise.l2_clip * _TYPICAL_NORM,
+    if noise.clip_quantile is not None:
+        raise ServiceError(
+            "noise.clip_quantile and noise.randomiser exclude each other: of a "
+            "randomised vector the flag would always say that it fits the clip, and "
+            "of the vector itself it would tell what nothing has randomised",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Remove noise.clip_quantile and choose noise.l2_clip beforehand, "
+            "or do without the randomiser.",
         )
-    return LocalParameters(
-        randomiser=noise.randomiser,
+    return local_parameters(
+        noise.randomiser,
         dim=dim,
         bound=noise.l2_clip,
         epsilon=epsilon,

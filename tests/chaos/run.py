@@ -12,6 +12,10 @@ its report names; every client that wrote one wrote the same; nobody ended other
 than by a documented code; no traceback; `secagg state check` and `secagg sessions
 verify` find nothing.
 
+Clocks are false: every process, whenever it is started, has a date that is up to 45
+seconds off, behind or ahead of the one that it had before.  Some stops last longer than
+the lease of a sum.
+
 With ``--servers 3`` they share a book in a database of this run, which is restarted
 too, as if its power had gone, and the directory of their uploads.  What else they have
 is each one's own.  The seed decides on the blows, not on what the
@@ -37,6 +41,7 @@ from pathlib import Path
 import numpy as np
 
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.server.session_lease import LEASE_SECONDS
 from secagg.testing.world.dice import Dice
 from secagg.transport.certificates import Authority
 
@@ -53,6 +58,16 @@ ENDS = {0, 60}
 RESTART_SECONDS = 0.3
 # Far beyond what is needed once nothing goes wrong any more: only a hang reaches it.
 PATIENCE_SECONDS = 300.0
+
+# How far a process's date may be off, in seconds; clients grant a minute.
+FALSE_SECONDS = 45.0
+# What runs a program under a false date: `time.time` is where it asks for one.
+FALSE_CLOCK = """\
+import runpy, sys, time
+off, date = float(sys.argv.pop(1)), time.time
+time.time = lambda: date() + off
+runpy.run_module("secagg", run_name="__main__", alter_sys=True)
+"""
 
 SERVER = """\
 [server]
@@ -122,6 +137,7 @@ class Party:
     words: list[str]
     directory: Path
     faults: list[str]
+    dice: Dice
     process: asyncio.subprocess.Process | None = None
     ending: int | None = None
     starts: int = 0
@@ -132,8 +148,9 @@ class Party:
     async def live(self) -> None:
         while True:
             self.starts += 1
+            off = self.dice.between(-FALSE_SECONDS, FALSE_SECONDS)
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "secagg", *self.words),
+                *(sys.executable, "-c", FALSE_CLOCK, f"{off:.3f}", *self.words),
                 cwd=self.directory,
                 env=ENVIRONMENT,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -316,7 +333,8 @@ class Chaos:
         (self.directory / name).write_text(text, encoding="utf-8")
 
     def add(self, name: str, words: list[str]) -> None:
-        self.parties[name] = Party(name, words, self.directory, self.faults)
+        dice = Dice(self.asked.seed, f"clock of {name}")
+        self.parties[name] = Party(name, words, self.directory, self.faults, dice)
 
     # --- what goes wrong --------------------------------------------------------------
 
@@ -355,7 +373,11 @@ class Chaos:
     def stop(self, name: str) -> None:
         party = self.parties[name]
         party.signal(signal.SIGSTOP)
-        self.later(lambda: party.signal(signal.SIGCONT))
+        is_long = self.dice.chance(0.25)
+        self.later(
+            lambda: party.signal(signal.SIGCONT),
+            seconds=LEASE_SECONDS * (1.1 + self.dice.uniform()) if is_long else None,
+        )
 
     def fill_server_disk(self) -> None:
         self.fill(self.dice.choice(self.servers))
@@ -381,8 +403,9 @@ class Chaos:
         self.balancer.cut(name)
         self.later(lambda: self.balancer.cut_off.discard(name))
 
-    def later(self, undo) -> None:
-        seconds = self.dice.choice((0.5, 2.0, 6.0)) * (0.5 + self.dice.uniform())
+    def later(self, undo, *, seconds: float | None = None) -> None:
+        if seconds is None:
+            seconds = self.dice.choice((0.5, 2.0, 6.0)) * (0.5 + self.dice.uniform())
 
         async def wait() -> None:
             await asyncio.sleep(seconds)

@@ -26,7 +26,7 @@ KEYS = {
 @pytest.mark.parametrize(
     ("clients", "profile"),
     [
-        (10, "honest-curious-server"),
+        (8, "honest-curious-server"),
         (8, "malicious-server"),
         (8, "malicious-server-sparse"),
     ],

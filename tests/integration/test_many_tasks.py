@@ -201,6 +201,11 @@ def test_tasks_survive_kill_9_and_every_view_agrees(site, tell):
     assert alive["server"]["address"] == site.address
     assert facts_of(alive["tasks"]) == facts_of(dead["tasks"])
     assert facts_of(tell("tasks", "list")["tasks"]) == facts_of(alive["tasks"])
+    page = httpx.get(site.places[1]).text
+    for task, state in states.items():
+        assert re.search(rf">{task}</td><td[^>]*><b[^>]*>{state}<", page)
+        shown = tell("tasks", "show", task)
+        assert (shown["state"], shown["sums"]) == (state, task != "second")
     tell("tasks", "resume", "third")
     finished(site.give("third"))
     until_sums(tell, first=1, second=0, third=2)

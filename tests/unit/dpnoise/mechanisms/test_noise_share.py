@@ -284,15 +284,39 @@ def test_the_dictionary_survives_json_without_loss():
     assert GOOD.to_dict()["counted_variance"] == "225/1"
 
 
-def test_more_sizes_than_are_looked_at_are_refused_with_the_fewest_that_work():
-    rule = dataclasses.replace(GOOD, colluders=0, colluder_fraction=Fraction(0))
-    with pytest.raises(ParameterError, match="sizes") as caught:
-        rule.smallest_counted_shares(1 << 24)
-    fewest = int(caught.value.nearest)
-    assert caught.value.parameter == "min_survivors"
-    assert (1 << 24) - fewest + 1 == 1 << 20
-    wide = dataclasses.replace(rule, min_survivors=(1 << 24) - 3)
-    assert wide.smallest_counted_shares(1 << 24) == (1 << 24) - 4
+@pytest.mark.parametrize(("ladder", "variance"), [(0, Fraction(7, 3)), (5, 10**9)])
+def test_the_worst_of_many_rosters_is_found_wherever_it_lies(ladder, variance):
+    """In whole numbers of Python, one roster after the other."""
+    rule = NoiseRule(
+        counted_variance=Fraction(variance),
+        min_survivors=40_000,
+        loss_fraction=Fraction(3, 7),
+        colluders=9_000,
+        colluder_fraction=Fraction(123, 1009),
+        share_bits=12,
+        ladder=ladder,
+    )
+    most = 75_000
+    sizes = range(rule.min_survivors, most + 1)
+    counted = [rule.counted_shares(n) for n in sizes]
+    assert rule.smallest_counted_shares(most) == min(counted)
+    assert rule.largest_counted_shares(most) == max(counted)
+    units = -(-variance * (1 << 12) // 1)
+    totals = []
+    for n, shares in zip(sizes, counted, strict=True):
+        upload = -(-units // shares)
+        base = -(-units // (shares + rule.tolerated_losses(n)))
+        step = -(-(upload - base) // (1 << ladder))
+        totals.append(n * (base + (step << ladder) if ladder and step else upload))
+    assert rule.largest_total(most) == Fraction(max(totals), 1 << 12)
+    worst = max(n / shares for n, shares in zip(sizes, counted, strict=True))
+    assert rule.largest_surplus(most) == worst
+
+
+def test_a_cohort_may_have_any_size_up_to_the_largest():
+    rule = NoiseRule(counted_variance=Fraction(1), min_survivors=2)
+    assert rule.smallest_counted_shares(1 << 24) == 1
+    assert rule.largest_counted_shares(1 << 24) == (1 << 24) - 1
 
 
 @pytest.mark.parametrize(

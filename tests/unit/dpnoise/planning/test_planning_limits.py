@@ -110,16 +110,40 @@ def test_few_coordinates_cost_one_percent_at_any_epsilon(dimension, epsilon, ste
     assert 1.0 < made.noise_overhead < 1.0105
 
 
-@pytest.mark.parametrize("mechanism", ["ddgauss", "binomial", "skellam"])
-def test_one_bit_more_than_the_planner_takes_leaves_one_percent_of_rounding(mechanism):
-    usual = plan(mechanism=mechanism, **CELL)
-    assert usual.noise_overhead < 1.02
-    more = plan(mechanism=mechanism, bits=usual.parameters.bits + 1, **CELL)
-    assert more.noise_overhead < 1.01
+@pytest.mark.parametrize(
+    ("mechanism", "changes", "bits"),
+    [
+        ("ddgauss", {}, 16),
+        ("ddgauss", {"epsilon": 0.1}, 19),
+        ("ddgauss", {"steps": 1000}, 21),
+        ("binomial", {}, 16),
+        ("skellam", {"epsilon": 5.0}, 14),
+        ("discrete-gaussian", {}, 16),
+    ],
+)
+def test_rounding_all_entries_together_costs_one_percent_with_the_fewest_bits(
+    mechanism, changes, bits
+):
+    made = plan(mechanism=mechanism, **CELL | changes)
+    assert made.parameters.bits == bits
+    assert made.noise_overhead <= 1.01
+    if mechanism != "discrete-gaussian":  # no norm bound: noise is as on any grid
+        fewer = plan(mechanism=mechanism, bits=bits - 1, **CELL | changes)
+        assert fewer.noise_overhead > 1.01
 
 
 def test_the_largest_cohort_is_planned():
-    made = plan(**CELL | {"clients": 1 << 24})
+    made = plan(**CELL | {"clients": 1 << 24}, min_survivors=1000, loss_fraction=0.3)
+    assert made.noise_overhead < 1.01
+    assert made.share_at_smallest > 10_000 * made.share_at_largest
+
+
+def test_an_accountant_that_would_take_minutes_is_refused_with_one_that_does_not():
+    asked = CELL | {"dimension": 32, "epsilon": 0.1, "scale_factor": 256.0}
+    with pytest.raises(ParameterError, match="table cells") as caught:
+        plan(**asked, accountant="mixture-contour")
+    assert caught.value.parameter == "accountant"
+    made = plan(**asked, accountant=caught.value.nearest)
     assert made.noise_overhead < 1.01
 
 

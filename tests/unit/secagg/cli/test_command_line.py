@@ -1,5 +1,6 @@
 import json
 import logging
+import math
 import os
 import shutil
 import socket
@@ -313,6 +314,65 @@ def test_plan_divides_the_noise_as_it_is_asked_to(capsys):
     assert result["local_noise_variance"] == result["share_at_largest"]
     assert result["noise_shares_counted"] == 22  # of 31 clients: 1 lost, 7 colluding
     assert result["noise_overhead"] >= 1.0
+
+
+def test_plan_counts_a_randomiser_and_names_all_three_adversaries(capsys):
+    words = ["plan", "--clients", "50", "--dimension", "3", "--l2-clip", "2"]
+    words += ["--epsilon", "2", "--delta", "1e-5", "--steps", "5"]
+    layer = ["--randomiser", "privunit2", "--randomiser-epsilon", "4"]
+    assert main([*words, *layer, "--json"]) == 0
+    result = last_line(capsys)
+    # In three dimensions the cosine kept is tanh(epsilon / 4), in closed form.
+    sent = 2.0 / math.tanh(1.0)
+    assert result["randomiser_output_norm"] == pytest.approx(sent, rel=1e-9)
+    assert result["l2_clip"] == result["randomiser_output_norm"]
+    assert result["randomiser_mse"] == pytest.approx(50 / 3 * sent**2, rel=1e-9)
+    both = result["estimate_mse"] + result["randomiser_mse"]
+    assert result["randomised_estimate_mse"] == both
+    assert result["randomiser_total_epsilon"] == 20.0
+    assert 3.99 < result["randomiser_exact_epsilon"] <= 4.0
+    broken, server, readers = result["adversaries"]
+    assert "epsilon 4 per session, 20 together, no delta" in broken
+    assert "epsilon 2, delta 1e-05" in server
+    assert "epsilon 2, delta 1e-05" in readers
+    assert main([*words, *layer]) == 0
+    shown = capsys.readouterr().out
+    assert broken in shown
+    assert "error of both layers" in shown
+    # Without the layer the same three stand there, and the first is told nothing.
+    assert main([*words, "--json"]) == 0
+    plain = last_line(capsys)
+    assert plain["randomiser"] is None
+    assert "nothing is promised" in plain["adversaries"][0]
+    assert plain["gaussian_mse"] < result["gaussian_mse"]
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["--randomiser", "privunit2"], "needs --randomiser"),
+        (["--randomiser-epsilon", "4"], "needs --randomiser"),
+        (["--randomiser", "scalar-dp", "--randomiser-epsilon", "4"], "dim must"),
+        (
+            [
+                *("--randomiser", "privunit-inf", "--randomiser-epsilon", "4"),
+                *("--mechanism", "gaussian", "--scale-factor", "100"),
+            ],
+            "trusted party",
+        ),
+    ],
+)
+def test_plan_refuses_a_randomiser_that_cannot_work(words, match, capsys):
+    code = exit_code_of(ErrorCode.BAD_SETTINGS)
+    assert main([*PLAN, "--epsilon", "2", *words]) == code
+    assert match in capsys.readouterr().err
+
+
+def test_plan_says_what_should_not_be_missed(capsys):
+    assert main([*PLAN, "--epsilon", "2", "--selection-rate", "1/2"]) == 0
+    shown = capsys.readouterr().out
+    assert "must be abandoned" in shown
+    assert "A vector that lies in a file is computed whatever the coin says" in shown
 
 
 def test_plan_prints_how_many_entries_wrap(capsys):

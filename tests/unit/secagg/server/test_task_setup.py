@@ -74,6 +74,21 @@ def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):
     assert prepared.parameters.dimension == noised.mechanism.encoded_dim
 
 
+@pytest.mark.parametrize("quantile", [None, "0.5"])
+def test_a_randomiser_goes_with_a_clip_that_stays(tmp_path, quantile):
+    words = ["noise.randomiser=privunit2", "noise.randomiser_epsilon=8"]
+    if quantile is None:
+        task = prepare(tmp_path, NOISE, *words).noised
+        assert task.randomiser.parameters.epsilon == 8.0
+        assert not task.mechanism.has_clip_flag
+        return
+    words.append(f"noise.clip_quantile={quantile}")
+    with pytest.raises(ServiceError, match="exclude each other") as caught:
+        prepare(tmp_path, NOISE, *words)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    assert "choose noise.l2_clip beforehand" in caught.value.next_step
+
+
 @pytest.mark.parametrize(
     ("overrides", "spare"),
     [

@@ -47,9 +47,9 @@ def oracle(multiplier, rate, count, delta, interval):
 @pytest.mark.parametrize(
     ("multiplier", "rate", "count", "delta", "interval"),
     [
-        (3.73, 1.0, 1, 1e-5, 1e-5),
+        (3.73, 1.0, 1, 1e-5, 1e-4),
         (1.0, 0.01, 100, 1e-6, 1e-4),
-        (20.0, 1.0, 100, 1e-5, 1e-5),
+        (20.0, 1.0, 100, 1e-5, 1e-4),
         (0.4, 0.1, 10, 1e-5, 1e-4),
     ],
 )
@@ -62,7 +62,7 @@ def test_agrees_with_an_independent_library(multiplier, rate, count, delta, inte
 @pytest.mark.slow
 def test_agrees_with_an_independent_library_on_a_training_run():
     ours = account(gaussian(0.8635, 0.004, 1000)).epsilon(1e-5)
-    theirs = oracle(0.8635, 0.004, 1000, 1e-5, 1e-5)
+    theirs = oracle(0.8635, 0.004, 1000, 1e-5, 1e-4)
     assert ours == pytest.approx(theirs, rel=1e-5)
     assert ours == pytest.approx(1.0, rel=3e-3)
 
@@ -77,7 +77,7 @@ def test_a_single_release_is_the_analytic_gaussian():
 @pytest.mark.parametrize(("multiplier", "rate"), [(0.7, 0.01), (2.0, 0.3)])
 def test_one_release_behind_a_coin_is_a_closed_form(multiplier, rate):
     made = account(gaussian(multiplier, rate))
-    theirs = oracle(multiplier, rate, 1, 1e-6, 1e-5)
+    theirs = oracle(multiplier, rate, 1, 1e-6, 1e-4)
     assert made.epsilon(1e-6) == pytest.approx(theirs, rel=1e-5)
     assert made.delta(made.epsilon(1e-6)) == pytest.approx(1e-6, rel=1e-6)
     # No loss distribution resolves such a delta.

@@ -1,0 +1,112 @@
+"""What a plan says of local privacy: the layer that holds when masks are broken.
+
+Three adversaries stand beside each other in every plan, with a randomiser or without:
+somebody who sees each vector alone, the server with its colluders, and readers of the
+sums. No figure of one is said of another.
+"""
+
+from typing import TYPE_CHECKING
+
+from secagg.errors import ErrorCode, ServiceError
+
+if TYPE_CHECKING:
+    from secagg.distributed_dp import LocalRandomiser, Plan
+
+__all__ = ["adversaries", "layer_table", "local_layer"]
+
+
+def local_layer(
+    randomiser: str | None,
+    *,
+    dim: int,
+    bound: float,
+    epsilon: float | None,
+    magnitude_epsilon: float | None,
+) -> "LocalRandomiser":
+    """Build the randomiser that the options describe.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; an option is missing.
+        ParameterError: A value cannot work.
+    """
+    from secagg.distributed_dp import local_parameters, make_randomiser
+
+    if randomiser is None or epsilon is None or bound <= 0.0:
+        raise ServiceError(
+            "a randomiser needs --randomiser, --randomiser-epsilon and --l2-clip",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Give all three, or neither of the first two.",
+        )
+    return make_randomiser(
+        local_parameters(
+            randomiser,
+            dim=dim,
+            bound=bound,
+            epsilon=epsilon,
+            magnitude_epsilon=magnitude_epsilon,
+        )
+    )
+
+
+def adversaries(made: "Plan", layer: "LocalRandomiser | None") -> dict[str, object]:
+    """Return what a plan promises against each adversary, as JSON values.
+
+    Args:
+        made: The plan, for what comes out of the randomiser.
+        layer: The randomiser; None for none.
+
+    Returns:
+        `adversaries`, one sentence for each, and what a randomiser does; without one
+        null there.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; there is a randomiser, and the noise is a trusted
+            party's, so that no task of clients can have both.
+    """
+    from secagg.distributed_dp import PrivacyReport, local_privacy, randomised_mse
+
+    if made.request.is_central and layer is not None:
+        raise ServiceError(
+            f"{made.parameters.mechanism} has its noise from a trusted party, and a "
+            "randomiser is for clients that trust nobody",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Choose a mechanism whose noise comes in shares, such as "
+            "skellam-mixture.",
+        )
+    sentences: list[str] = []
+    if not made.request.is_central:
+        alone = local_privacy(layer, sessions=made.request.steps)
+        sentences += PrivacyReport.of_plan(made, alone).lines()
+    figures: dict[str, object] = {"adversaries": sentences, "randomiser": None}
+    if layer is None:
+        return figures
+    added = randomised_mse(
+        layer, clients=made.request.clients, selection_rate=made.request.selection
+    )
+    return figures | {
+        "randomiser": layer.parameters.to_dict(),
+        "randomiser_exact_epsilon": layer.exact_epsilon,
+        "randomiser_total_epsilon": layer.parameters.epsilon * made.request.steps,
+        "randomiser_output_norm": layer.output_norm,
+        "randomiser_mse": added,
+        "randomised_estimate_mse": made.estimate_mse + added,
+    }
+
+
+def layer_table(figures: dict[str, object]) -> list[tuple[str, str]]:
+    """Return what people want to read of a randomiser: labels, and figures as text."""
+    given = figures["randomiser"]
+    if not isinstance(given, dict):
+        return []
+    unit = "units² per entry"
+    spent = given.get("magnitude_epsilon")
+    level = f"epsilon {given['epsilon']:.6g} in a session"
+    if spent is not None:
+        level += f", {spent:.4g} of it for lengths"
+    sent = f"norm {figures['randomiser_output_norm']:.6g}"
+    return [
+        ("randomiser", f"{given['randomiser']}, {level}"),
+        ("what it sends", f"{sent} for vectors up to {given['bound']:.6g}"),
+        ("error by randomising", f"{figures['randomiser_mse']:.6g} {unit}"),
+        ("error of both layers", f"{figures['randomised_estimate_mse']:.6g} {unit}"),
+    ]

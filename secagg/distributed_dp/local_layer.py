@@ -1,0 +1,93 @@
+"""The layer of local privacy below the noise: what an operator chooses of it.
+
+* A level and a bound suffice; how `separated` splits the level follows from a guess at
+  how long vectors are, which is public and the same for every vector.
+* What it costs and what it promises are said here once, for tasks and for plans.
+
+It randomises nothing: `dpnoise.local` does.
+"""
+
+from fractions import Fraction
+from typing import Final
+
+from dpnoise.local import LocalParameters, LocalRandomiser, best_magnitude_epsilon
+from secagg.distributed_dp.report import LocalPrivacy
+
+__all__ = ["local_parameters", "local_privacy", "randomised_mse"]
+
+# Of the bound, where nobody says how long vectors are: bounds are for the longest.
+_TYPICAL_NORM: Final = 0.2
+
+
+def local_parameters(
+    randomiser: str,
+    *,
+    dim: int,
+    bound: float,
+    epsilon: float,
+    magnitude_epsilon: float | None,
+) -> LocalParameters:
+    """Fill in what an operator leaves open.
+
+    Args:
+        randomiser: One of `dpnoise.local.randomiser_names()`.
+        dim: Entries of a vector.
+        bound: Of what goes in, caller's units; see `LocalParameters`.
+        epsilon: Level of one session, nats.
+        magnitude_epsilon: The part that `separated` spends on the norm; None for the
+            best part for vectors of a fifth of the bound.
+
+    Raises:
+        ParameterError: A number is out of range, or belongs to another randomiser.
+    """
+    if randomiser == "separated" and magnitude_epsilon is None:
+        magnitude_epsilon = best_magnitude_epsilon(
+            dim=dim, bound=bound, epsilon=epsilon, typical_norm=_TYPICAL_NORM * bound
+        )
+    return LocalParameters(
+        randomiser=randomiser,
+        dim=dim,
+        bound=bound,
+        epsilon=epsilon,
+        magnitude_epsilon=magnitude_epsilon,
+    )
+
+
+def local_privacy(
+    randomiser: LocalRandomiser | None, *, sessions: int
+) -> LocalPrivacy | None:
+    """Say what holds against somebody who sees each vector alone; None for nothing.
+
+    Args:
+        randomiser: Of a task; None without one.
+        sessions: How many the task may cost one client.
+    """
+    if randomiser is None:
+        return None
+    return LocalPrivacy(
+        randomiser=randomiser.name,
+        epsilon=randomiser.parameters.epsilon,
+        sessions=sessions,
+        is_exact=randomiser.exact_alphabet,
+    )
+
+
+def randomised_mse(
+    randomiser: LocalRandomiser | None, *, clients: int, selection_rate: Fraction
+) -> float:
+    """Return what randomising adds to the mean squared error of one entry of a sum.
+
+    Args:
+        randomiser: Of a task; None without one.
+        clients: Size of the largest cohort.
+        selection_rate: Part of the vectors that count. Of n vectors q·n are selected,
+            and their sum is divided by q.
+
+    Returns:
+        Caller's units squared, for the shortest vectors or the longest, whichever is
+        more; 0 without a randomiser.
+    """
+    if randomiser is None:
+        return 0.0
+    each = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))
+    return clients / float(selection_rate) * each / randomiser.parameters.dim
