@@ -500,6 +500,10 @@ class SessionBook:
     async def resumable(self, task: TaskDefinition) -> SessionRunner | None:
         """Return the interrupted session of a task; end those that no longer fit."""
         await self.take_in(task.task_id)
+        if self._book.is_shared:
+            # What others have ended meanwhile must not stand in the way of what they
+            # have opened since.
+            await self.look()
         fitting = None
         for runner in tuple(self._running.values()):
             if runner.descriptor.task_id != task.task_id:
