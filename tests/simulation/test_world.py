@@ -258,7 +258,7 @@ FITTING = {
 
 # From where on the seeds are tried, so that the first or second one shows it.
 FIRST = {
-    forgets_the_last_record_at_a_restart: 14,
+    forgets_the_last_record_at_a_restart: 18,
     draws_its_seed_again_after_a_restart: 8,
     opens_sessions_while_it_drains: 100,
     never_looks_who_was_revoked: 98,
