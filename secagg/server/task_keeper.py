@@ -177,7 +177,14 @@ class TaskKeeper:
                 INFEASIBLE, STORAGE_FAILED.
         """
         async with self._alone(settings.task.id):
-            if await row_of(self._book, settings.task.id) is not None:
+            row = await row_of(self._book, settings.task.id)
+            # A row that nobody runs was stored when its disk said that it was not: to
+            # say it again is right.
+            if row is not None and (
+                settings.task.id in self._kept
+                or row.version > 1
+                or row.task.settings != encode_settings(settings)
+            ):
                 raise ServiceError(
                     f"there is a task {settings.task.id!r} already",
                     code=ErrorCode.BAD_SETTINGS,

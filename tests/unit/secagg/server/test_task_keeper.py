@@ -348,6 +348,28 @@ async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
         assert await sessions_of(world) == ()
 
 
+async def test_a_task_whose_row_was_stored_unheard_is_added_again(world, monkeypatch):
+    async with world.running():
+        book = world.server.storage.book
+        put, unheard = book.put_task, []
+
+        async def put_unheard(task, *, expect_version):
+            stored = await put(task, expect_version=expect_version)
+            if not unheard:
+                unheard.append(task)
+                raise ServiceError("fsync", code=ErrorCode.STORAGE_FAILED, next_step="")
+            return stored
+
+        monkeypatch.setattr(book, "put_task", put_unheard)
+        document = world.settings("u").document()
+        add = {"settings": document, "origin": "f"}
+        await refused(world.ask("task.add", **add), ErrorCode.STORAGE_FAILED)
+        await world.ask("task.add", **add)
+        await until(world, "u", state="running")
+        assert world.server.runs_a_task()
+        await refused(world.ask("task.add", **add), ErrorCode.BAD_SETTINGS)
+
+
 async def test_a_newer_revocation_list_is_taken_up_without_a_restart(world, caplog):
     issuer, path = world.directory / "issuer", world.directory / "list.bin"
     key = Issuer.create(issuer, trust_domain="example.org", entropy=SystemEntropy())
