@@ -52,20 +52,29 @@ _CELLS_PER_EXACT_COORDINATE: Final = 1e7
 _EXACT_COORDINATES: Final = 32.0
 # Beyond the lattice sums, a term for every order below the best one at 200 coordinates,
 # and where a coordinate exceeds one, for each of 312 ways to split the noise. The best
-# order is that of a Gaussian for one release at δ = 10^-12, or less.
+# order is that of a Gaussian, which is largest for one release at a small δ.
 _CLOSED_FROM: Final = float(1 << 14)
 _CELLS_PER_ORDER: Final = 12 * 20 * 200.0
 _SPLITS: Final = 312.0
 _LARGEST_ORDERS: Final = (float(1 << 13), float(1 << 7))  # without splits, and with
-_LOG_INVERSE_DELTA: Final = 27.6
+_SMALLEST_DELTA: Final = 1e-12
 
 
-def accounting_cost(event: NoiseEvent, accountant: str) -> float:
+def accounting_cost(
+    event: NoiseEvent,
+    accountant: str,
+    *,
+    times: int = 1,
+    delta: float = _SMALLEST_DELTA,
+) -> float:
     """Estimate what one epsilon of a release costs.
 
     Args:
-        event: One release; any number of repetitions costs about the same.
+        event: One release.
         accountant: Its name.
+        times: How often it is repeated, at least 1; what sums over orders need falls
+            with it, and all other costs stay.
+        delta: Probability that the epsilon is asked for, in (0, 1); as `times`.
 
     Returns:
         Table cells; 0.0 where nothing in a release makes it dear.
@@ -92,7 +101,7 @@ def accounting_cost(event: NoiseEvent, accountant: str) -> float:
         if variance <= _CLOSED_FROM:
             exact = min(largest, _EXACT_COORDINATES) * (largest > 1.0)
             return cost + exact * _CELLS_PER_EXACT_COORDINATE
-        order = 1.0 + math.sqrt(2.0 * _LOG_INVERSE_DELTA * variance / norm)
+        order = 1.0 + math.sqrt(-2.0 * math.log(delta) * variance / (norm * times))
         order = min(order, _LARGEST_ORDERS[largest > 1.0])
         splits = 1.0 + _SPLITS * (largest > 1.0)
         return cost + order * splits * _CELLS_PER_ORDER

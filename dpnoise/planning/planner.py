@@ -89,6 +89,8 @@ _QUICK: Final = {
     _CURVE: 0.35 * MAX_ACCOUNTING_COST,
     "mixture-rdp": 0.08 * MAX_ACCOUNTING_COST,
 }
+# Named, and without a coin, it is asked alone: at most a second, as measured.
+_NAMED: Final = _QUICK | {"mixture-rdp": 0.5 * MAX_ACCOUNTING_COST}
 # Where these have lost once, they lose on every finer grid: what they waste stays, and
 # the waste of the others falls.
 _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
@@ -419,7 +421,8 @@ class _Planner:
         release = cast("NoiseEvent", mechanism.event_with_noise(typical))
         named = request.accountant or request.mechanism_class.published_accountant
         if named is not None:
-            refuse_dear(request, release, named, most=_QUICK.get(named, math.inf))
+            limits = _NAMED if request.selection_rate is None else _QUICK
+            refuse_dear(request, release, named, most=limits.get(named, math.inf))
             return (named,)
         names = default_accountants(
             request.releases(release), adjacency=request.adjacency

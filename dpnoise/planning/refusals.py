@@ -124,7 +124,12 @@ def refuse_dear(
         ParameterError: The closed form, which is offered instead, asks for little more
             noise there, if for more at all.
     """
-    cost = accounting_cost(release, accountant)
+    if request.selection_rate is None:
+        cost = accounting_cost(
+            release, accountant, times=request.steps, delta=request.delta
+        )
+    else:  # the loss of those whom the coin chooses is many times the one asked for
+        cost = accounting_cost(release, accountant)
     if cost <= most:
         return
     raise ParameterError(

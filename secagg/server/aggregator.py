@@ -18,6 +18,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
@@ -470,9 +471,10 @@ class Aggregator:
         """Have the keeper look: another aggregator may have been told of a new task."""
         if not self._context.book.is_shared or self._on_change is None:
             return
-        hearing = asyncio.ensure_future(self._task_look.take())
-        # It may begin to plan one; whoever asks then is told to come back.
-        await asyncio.wait({hearing}, timeout=HEARING_SECONDS)
+        # It may begin to plan one, or fail; whoever asks then is told what is known.
+        with suppress(TimeoutError, SecAggError):
+            async with asyncio.timeout(HEARING_SECONDS):
+                await self._task_look.take()
 
     async def _look_at_tasks(self) -> None:
         if self._on_change is not None:

@@ -23,6 +23,17 @@ def test_tables_cost_what_noise_and_coordinates_reach(name):
     assert long == accounting_cost(mixture(largest=4.0), name)
 
 
+def test_sums_over_orders_cost_less_where_releases_repeat_or_delta_is_large():
+    """Their best order falls with both, as that of a Gaussian does."""
+    faint = mixture(1 << 20, 16.0, 2.0)
+    once = accounting_cost(faint, "mixture-rdp")
+    assert accounting_cost(faint, "mixture-rdp", times=10**6) < 0.2 * once
+    slight = mixture(1 << 15, 2.0**10, 2.0)
+    assert accounting_cost(slight, "mixture-rdp", delta=0.1) < 0.9 * accounting_cost(
+        slight, "mixture-rdp"
+    )
+
+
 def test_what_a_hostile_description_asks_for_is_far_beyond_the_limit():
     for name in ("mixture-contour", "mixture-pld"):
         assert (
