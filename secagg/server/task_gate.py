@@ -26,8 +26,11 @@ class TaskGate:
         schedule: Slots of time; none by default.
         opened: When the latest session opened, in Unix seconds; None for none.
         paused: Whether it begins as a paused one.
+        ended: Why none may open any more, in words for the clients: of a task that was
+            stopped while a session had its cohort, which goes on.
 
     Attributes:
+        ended: See above; None for a task that goes on.
         version: Of the task's row, as far as is known here; None for a task without
             one.
         opened_under: The version under which it was found that a session may open.
@@ -40,12 +43,14 @@ class TaskGate:
         *,
         opened: float | None = None,
         paused: bool = False,
+        ended: str | None = None,
     ) -> None:
         self._schedule = schedule or Schedule()
         self._opened = opened
         # Of an earlier process nobody knows whether it failed: its slot is used.
         self._used = None if opened is None else self._start_of(opened)
         self._is_paused = paused
+        self.ended = ended
         self.version: int | None = None
         self.opened_under: int | None = None
         self._changed = asyncio.Event()

@@ -546,6 +546,7 @@ class TaskKeeper:
             settings.schedule,
             opened=latest[0].born if latest else None,
             paused=state == "paused",
+            ended=newest.task.reason if state == "stopped" else None,
         )
         gate.version = newest.version
         running = await self._server.add_gated_task(
@@ -561,8 +562,6 @@ class TaskKeeper:
         work = asyncio.create_task(self._work(settings, running, files))
         work.add_done_callback(self._note_end)
         self._kept[task_id] = _Kept(running, work, gate)
-        if state == "stopped":
-            await self._server.end_task(task_id, row.task.reason)
 
     def _directory_of(self, task_id: str) -> Path:
         if task_id == self._own_task:

@@ -73,7 +73,7 @@ class TaskRun:
         self._next_payload = next_payload
         self._on_sum = on_sum
         # Why its end was asked for; None while it goes on.
-        self._ending: str | None = None
+        self._ending: str | None = task.gate.ended
 
     async def end(self, reason: str) -> None:
         """Open no further session (rule 4).
