@@ -91,6 +91,7 @@ _QUICK: Final = {
 }
 # Named, and without a coin, it is asked alone: at most a second, as measured.
 _NAMED: Final = _QUICK | {"mixture-rdp": 0.5 * MAX_ACCOUNTING_COST}
+_NAMED_BEHIND_A_COIN: Final = _QUICK | {"mixture-rdp": 0.025 * MAX_ACCOUNTING_COST}
 # Where these have lost once, they lose on every finer grid: what they waste stays, and
 # the waste of the others falls.
 _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
@@ -421,7 +422,8 @@ class _Planner:
         release = cast("NoiseEvent", mechanism.event_with_noise(typical))
         named = request.accountant or request.mechanism_class.published_accountant
         if named is not None:
-            limits = _NAMED if request.selection_rate is None else _QUICK
+            has_coin = request.selection_rate is not None
+            limits = _NAMED_BEHIND_A_COIN if has_coin else _NAMED
             refuse_dear(request, release, named, most=limits.get(named, math.inf))
             return (named,)
         names = default_accountants(

@@ -109,6 +109,10 @@ def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
     )
 
 
+# Measured: a forecast holds for about so many orders behind a coin.
+_ORDERS_OF_A_FORECAST: Final = 10.0
+
+
 def refuse_dear(
     request: PlanRequest, release: NoiseEvent, accountant: str, *, most: float
 ) -> None:
@@ -128,8 +132,10 @@ def refuse_dear(
         cost = accounting_cost(
             release, accountant, times=request.steps, delta=request.delta
         )
-    else:  # the loss of those whom the coin chooses is many times the one asked for
+    else:  # a coin's divergence needs those of all orders below the best one
+        orders = -math.log(request.delta) / request.epsilon
         cost = accounting_cost(release, accountant)
+        cost *= max(1.0, orders / _ORDERS_OF_A_FORECAST)
     if cost <= most:
         return
     raise ParameterError(
