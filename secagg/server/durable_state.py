@@ -468,8 +468,6 @@ class DurableState:
         match answer:
             case Behind():
                 await self._catch_up(answer)
-            case Ended() if not self._book.is_shared:
-                raise InternalError("the session was ended by somebody else")
             case Ended():
                 self.receipt = answer.receipt
                 self._on_end()

@@ -206,6 +206,8 @@ class TaskRun:
         found = self._open_elsewhere()
         if found is not None:
             return found
+        if self._stopping.is_set():  # meanwhile: an earlier attempt was refused
+            return None
         return await self._sessions.open(self.task, payload, attempt=attempt)
 
     def _open_elsewhere(self) -> SessionRunner | None:

@@ -48,6 +48,13 @@ def test_a_run_of_every_kind_holds(kind):
     assert run.faults == (), f"make simulation SEED={run.plan.seed} shows how"
 
 
+# A stopped task taken up after a restart; a drain while the disk is full; a session that
+# ends while another word about it waits for the disk.
+@pytest.mark.parametrize("seed", [134, 6352, 7147])
+def test_what_was_found_once_holds(seed):
+    assert simulate(seed).faults == ()
+
+
 def test_workers_end_with_the_process_that_started_them():
     words = ["-m", "secagg.testing.world", "--seeds", "1000000", "--processes", "2"]
     with subprocess.Popen([sys.executable, *words]) as parent:

@@ -233,7 +233,7 @@ class SimulatedBook(SQLiteBook):
         if not self._is_closed:
             self._is_closed = True
             if self._all_written is not None:
-                await self._all_written
+                await asyncio.shield(self._all_written)  # as the product does
 
     def _commit_all(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
         is_silent = self._disk.strike()
