@@ -89,8 +89,7 @@ class Operator:
     async def _until_heard(self, task: WorldTask, state: TaskState, act: _Act) -> None:
         words = self._witness.words_of(task.name)
         before = max(0, len(words) - 1)
-        # Nobody can tell the world when an aggregator answers again.
-        while not await self._is_heard(task, act):  # noqa: ASYNC110
+        while not await self._is_heard(task, act):  # noqa: ASYNC110 - nobody rings
             await asyncio.sleep(_AGAIN_SECONDS)
         if not {state, TaskState.STOPPED} & set(words[before:]):
             self._witness.fault(
