@@ -277,7 +277,8 @@ class AdminSocket:
         )
 
     async def _list_tasks(self, _: "_Arguments") -> View:
-        return {"tasks": await tasks_view(self._book, self._server.live)}
+        server = self._server
+        return {"tasks": await tasks_view(self._book, server.live, server.owed.refused)}
 
     async def _show_task(self, arguments: "_Arguments") -> View:
         return await self._told(await find_task(self._book, arguments.text("task")))
@@ -310,7 +311,8 @@ class AdminSocket:
 
     async def _told(self, row: TaskRow) -> View:
         running = await self._book.sessions(role=Role.SERVER, task=row.task.task_id)
-        return task_view(row, running, self._server.live())
+        server = self._server
+        return task_view(row, running, server.live(), server.owed.refused)
 
     async def _list_sessions(self, arguments: "_Arguments") -> View:
         return {

@@ -4,8 +4,10 @@ What programs build on is `secagg.server.server`; this is for `secagg.server.ser
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cached_property
 
 from secagg.metrics import Meter
+from secagg.server.owed_files import OwedFiles
 from secagg.server.progress import LiveSession, SessionProgress
 from secagg.server.server import RunningTask, Server
 from secagg.server.storage import ServerStorage
@@ -102,6 +104,11 @@ class OperatedServer(Server):
             ServiceError: It has come back otherwise than it went.
         """
         await self._opened().aggregator.wait_for_book()
+
+    @cached_property
+    def owed(self) -> OwedFiles:
+        """What writes the files of sums, and knows which the disk refuses."""
+        return OwedFiles()
 
     def follow_with(self, then: Callable[[], Awaitable[None]]) -> None:
         """Have somebody told when another server may have changed a task."""
