@@ -19,6 +19,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
+from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.book import Book
@@ -177,21 +178,50 @@ def test_no_replica_ends_while_the_book_is_away_for_a_moment(call, monkeypatch):
     assert_right(deployment, endings, sums=2)
 
 
+def one_more(name, book, spool, clock, **options):
+    """Return an aggregator that shares a book and a spool."""
+    workers = Workers(general=InlineExecutor())
+    return Aggregator(
+        cast("Book", SharedBook(book, clock, entropy_of(f"turns of {name}"), [])),
+        spool,
+        clock=clock,
+        entropy=entropy_of(name),
+        workers=workers,
+        masks=MaskExecutor(workers),
+        **options,
+    )
+
+
+def test_who_was_cut_off_goes_on_with_what_others_have_opened_since():
+    task = TaskDefinition(task_id="t", parameters=PARAMETERS, sessions=2)
+
+    async def main(clock):
+        book, spool = inline_book(now=clock.date), UploadSpool(MemoryBlobs())
+        one, other = (one_more(name, book, spool, clock) for name in ("one", "other"))
+        first = await one._sessions.open(task, b"", attempt=1)
+        assert (await other._sessions.resumable(task)).session_id == first.session_id
+        # The other one hears nothing for a while.
+        await first.abort(ErrorCode.CANCELLED, "no reason")
+        await one._sessions.close(first)
+        second = await one._sessions.open(task, b"", attempt=1)
+        found = await other._sessions.resumable(task)
+        assert found.session_id == second.session_id
+        (row,) = await book.sessions(role=Role.SERVER)
+        assert row.number == second.descriptor.session_number
+        await one.close()
+        await other.close()
+
+    manual_clock.run(main)
+
+
 def test_who_asks_for_old_sessions_displaces_none_that_are_kept():
     async def main(clock):
         book = inline_book(now=clock.date)
         deployment = Replicas(clock, PARAMETERS, CLIENTS, server_book=book, sessions=3)
         await deployment.run()
         await clock.sleep_until(clock.now() + 100_000.0)
-        workers = Workers(general=InlineExecutor())
-        aggregator = Aggregator(
-            cast("Book", SharedBook(book, clock, entropy_of("turns"), [])),
-            deployment.spool,
-            clock=clock,
-            entropy=entropy_of("late"),
-            workers=workers,
-            masks=MaskExecutor(workers),
-            limits=AggregatorLimits(kept_sums=1),
+        aggregator = one_more(
+            "late", book, deployment.spool, clock, limits=AggregatorLimits(kept_sums=1)
         )
         await aggregator.recover()
         sessions = aggregator._sessions
