@@ -5,6 +5,8 @@ is exact, each session is opened, closed and charged once, and nobody sends two 
 for one round (`Deployment.run` checks what the aggregators may know).
 """
 
+import asyncio
+import gc
 import os
 from collections import Counter
 from typing import cast
@@ -13,7 +15,12 @@ import numpy as np
 import pytest
 
 from secagg.client.conductor import SessionOutcome
-from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
@@ -35,6 +42,7 @@ from secagg.testing.deployment import entropy_of
 from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.replicas import Replicas
 from secagg.testing.shared_book import SharedBook
+from secagg.wire.calls import GetOffer
 
 CLIENTS = 4
 # `make chaos` runs many more.
@@ -212,6 +220,37 @@ def test_who_was_cut_off_goes_on_with_what_others_have_opened_since():
         await other.close()
 
     manual_clock.run(main)
+
+
+@pytest.mark.parametrize("is_waited_for", [True, False])
+def test_a_look_at_tasks_that_fails_is_told_to_nobody(monkeypatch, is_waited_for):
+    """Whoever asks hears what is known; who has gone leaves no trace in the log."""
+    hearing = 60.0 if is_waited_for else 0.0
+    monkeypatch.setattr("secagg.server.aggregator.HEARING_SECONDS", hearing)
+    looks, escaped = [], []
+
+    async def look_at_a_server_that_has_closed():
+        looks.append(aggregator)
+        raise LocalProtocolError("the server is not open")
+
+    async def main(clock):
+        nonlocal aggregator
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, about: escaped.append(about))
+        book, spool = inline_book(now=clock.date), UploadSpool(MemoryBlobs())
+        aggregator = one_more("one", book, spool, clock)
+        aggregator.when_changed(look_at_a_server_that_has_closed)
+        with pytest.raises(ServiceError) as caught:
+            await aggregator.answer("a", GetOffer("unknown"))
+        assert caught.value.code is ErrorCode.UNKNOWN_SESSION
+        await clock.sleep_until(clock.now() + 10.0)
+        await aggregator.close()
+
+    aggregator = None
+    manual_clock.run(main)
+    gc.collect()  # a task that nobody has asked is reported when it goes
+    assert looks
+    assert escaped == []
 
 
 def test_who_asks_for_old_sessions_displaces_none_that_are_kept():
