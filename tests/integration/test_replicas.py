@@ -26,6 +26,8 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
+from secagg.server.session_lease import LEASE_SECONDS
+from secagg.server.sum_release import SumRelease
 from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
@@ -167,6 +169,55 @@ def test_no_budget_is_lost_while_uploads_are_away_for_a_moment():
     assert max(spool.reads.values()) > 2
     assert_right(deployment, endings, sums=1)
     assert len(receipts_of(deployment)) == 1
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_a_sum_that_takes_longer_than_its_lease_is_computed_once_by_each(
+    monkeypatch, replicas
+):
+    """Replicas that are too busy to renew it lose their lease, and no work."""
+    computed, compute = Counter(), MaskExecutor.compute_sum
+    ended, kept_until = Counter(), SumRelease._kept_until
+
+    async def compute_for_long(masks, job, spool):
+        computed[masks] += 1
+        assert computed[masks] == 1
+        await asyncio.sleep(0)
+        packed = await compute(masks, job, spool)
+        await wait(3 * LEASE_SECONDS)
+        return packed
+
+    async def end_late_at_first(release):
+        ended[release] += 1
+        if ended[release] == 1:
+            await wait(3 * LEASE_SECONDS)
+        return await kept_until(release)
+
+    async def too_busy(*_, **__):
+        return False
+
+    async def main(clock):
+        nonlocal wait
+
+        async def wait(seconds):
+            await clock.sleep_until(clock.now() + seconds)
+
+        deployment = Replicas(
+            clock,
+            PARAMETERS,
+            CLIENTS,
+            server_book=inline_book(now=clock.date),
+            replicas=replicas,
+        )
+        return deployment, await deployment.run()
+
+    wait = None
+    monkeypatch.setattr(MaskExecutor, "compute_sum", compute_for_long)
+    monkeypatch.setattr(SumRelease, "_kept_until", end_late_at_first)
+    monkeypatch.setattr(SQLiteBook, "renew", too_busy)
+    deployment, endings = manual_clock.run(main)
+    assert_right(deployment, endings, sums=1)
+    assert 1 <= computed.total() <= replicas
 
 
 @pytest.mark.parametrize("call", ["take", "renew"])
