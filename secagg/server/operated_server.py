@@ -3,7 +3,7 @@
 What programs build on is `secagg.server.server`; this is for `secagg.server.service`.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import cached_property
 
 from secagg.metrics import Meter
@@ -131,9 +131,15 @@ class OperatedServer(Server):
         """Return how many calls were refused in the last hour, by name of the code."""
         return self._opened().aggregator.refused()
 
-    def progress(self) -> AsyncIterator[SessionProgress]:
-        """Watch all sessions; ends with the server."""
-        return self._opened().aggregator.progress()
+    def progress(
+        self, at_first: Iterable[SessionProgress] = ()
+    ) -> AsyncIterator[SessionProgress]:
+        """Watch all sessions; ends with the server.
+
+        Args:
+            at_first: As for `ProgressFeed.watch`.
+        """
+        return self._opened().aggregator.progress(at_first)
 
     async def abort_session(self, session_id: bytes, reason: str) -> None:
         """End a session without a sum; nothing happens if it is over.

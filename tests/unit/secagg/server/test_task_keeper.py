@@ -678,7 +678,9 @@ async def test_sessions_are_listed_watched_shown_and_aborted(world):
         began, released = asyncio.Event(), asyncio.Event()
 
         async def follow():
-            async for each in watch_admin(world.socket, "session.watch", {"task": "t"}):
+            changes = watch_admin(world.socket, "session.watch", {"task": "t"})
+            assert await anext(changes) == {}  # it is heard, before anything changes
+            async for each in changes:
                 seen.append((each["number"], each["phase"]))
                 began.set()
                 if each["phase"] == "completed":
