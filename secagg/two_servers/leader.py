@@ -253,7 +253,7 @@ class Leader(Party[_Session]):
 
         Raises:
             SessionAbortedError: Too few shares came, or the helper gave no answer or
-                refused it; TASK_OVER and POLICY_VIOLATION mean that it will never give one.
+                refused it; with TASK_OVER and POLICY_VIOLATION it always will.
             RemoteProtocolError: What the helper says cannot be true.
             ServiceError: TASK_OVER when the task has released all its sums;
                 STORAGE_FAILED: try again, nothing is lost.

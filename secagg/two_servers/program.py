@@ -218,7 +218,6 @@ class ReleasingLeader:
 
     async def _write(self, released: SharedSum) -> WrittenSum:
         """Write the report first: where there is a sum, there is its report."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         number, path = released.session_number, self._path(released)
         report = {**await self._leader.describe(released), "file": path.name}
         write_json(self._folder / f"report-{number}.json", report)
@@ -254,7 +253,7 @@ async def leading(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
         stack.push_async_callback(storage.close)
-        way = await stack.enter_async_context(_way_to(settings.helper))
+        way = await stack.enter_async_context(_way_to("helper", settings.helper))
         leader = Leader(
             settings.task.id,
             noise,
@@ -286,8 +285,8 @@ async def give_vector(
     """
     own, policy = settings.client, settings.policy
     async with AsyncExitStack() as stack:
-        to_leader = await stack.enter_async_context(_way_to(settings.leader))
-        to_helper = await stack.enter_async_context(_way_to(settings.helper))
+        to_leader = await stack.enter_async_context(_way_to("leader", settings.leader))
+        to_helper = await stack.enter_async_context(_way_to("helper", settings.helper))
         storage = await open_client_storage(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
@@ -323,9 +322,9 @@ def _serving(
     )
 
 
-def _way_to(other: OtherSection) -> GrpcConnection:
+def _way_to(section: str, other: OtherSection) -> GrpcConnection:
     return GrpcConnection(
-        Address.parse(other.address),
+        Address.parse(other.address, name=f"{section}.address"),
         identity=_identity(other, Role.CLIENT),
         aggregator=other.name,
     )
