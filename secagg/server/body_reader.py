@@ -10,9 +10,9 @@ Rule 3: a chunk of an upload keeps its turn until it is answered, so that none i
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Final
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Final, cast
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.wire.codec import refuse
@@ -99,9 +99,12 @@ class BodyReader:
             self._room += 1
 
     async def _received(self, bodies: AsyncIterator[bytes]) -> bytes:
+        # Ended at once.  Suspended behind its message, gRPC's generator would keep that
+        # and the call alive, in a cycle, until somebody searches for garbage.
+        messages = cast("AsyncGenerator[bytes]", aiter(bodies))
         try:
-            async with asyncio.timeout(self._seconds):
-                async for body in bodies:
+            async with asyncio.timeout(self._seconds), aclosing(messages):
+                async for body in messages:
                     return body
         except TimeoutError:
             raise ServiceError(

@@ -107,3 +107,19 @@ async def test_one_caller_has_few_of_the_turns_that_last():
             assert body == b"body"
     async with reader.held("c", sender.messages()) as body:
         assert body == b"body"
+
+
+async def test_a_message_is_held_by_nobody_who_has_read_it():
+    """gRPC's iterator and its generator are a cycle while that one is suspended."""
+    reader = BodyReader(1, 30.0)
+    sender = Sender()
+    sender.sent.set()
+    generator = sender.messages()
+
+    class Messages:
+        def __aiter__(self):
+            return generator
+
+    assert await reader.read(Messages()) == b"body"
+    assert generator.ag_frame is None
+    assert await ask(reader, sender) == b"body"
