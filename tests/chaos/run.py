@@ -117,7 +117,7 @@ state_dir = "{name}-state"
 rollback_mark = "marks/{name}"
 sessions = 1000
 attempts = 100
-wait_seconds = 30
+wait_seconds = 120
 
 [tls]
 ca = "pki/ca.pem"
