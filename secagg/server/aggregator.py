@@ -50,8 +50,9 @@ from secagg.server.progress import LiveSession, ProgressFeed, SessionProgress
 from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
 from secagg.server.refusals import RefusalCounts
+from secagg.server.runner_context import RunnerContext
 from secagg.server.session_book import SessionBook
-from secagg.server.session_runner import RunnerContext, SessionRunner
+from secagg.server.session_runner import SessionRunner
 from secagg.server.shared_look import SharedLook
 from secagg.server.sharing import refuse_other_names
 from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
