@@ -449,7 +449,7 @@ def attacks(directory: Path, faults: list[str]) -> Iterator[dict[str, object]]:
             }
             if seconds >= MOST_SECONDS or any(codes):
                 faults.append(f"{name}: clients took {seconds:.1f} s, ended {codes}")
-            if not 1 <= rate <= MOST_LINES + 1:  # and the line that has a count
+            if not 1 <= rate <= MOST_LINES + 1:  # seconds are cut differently here
                 faults.append(f"{name}: {rate:.1f} lines a second")
 
 

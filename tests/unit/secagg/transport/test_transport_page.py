@@ -122,8 +122,10 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
             "| bytes under way before the aggregator asks for them | "
             f"{channel_options.LOOKAHEAD_BYTES >> 10} KiB |"
         ),
-        f"| messages that are being received | {LIMITS.bodies_at_once}, "
-        f"{MESSAGES_OF_ONE_CALLER} of one client |",
+        (
+            f"| messages that are being received | {LIMITS.bodies_at_once}, "
+            f"{MESSAGES_OF_ONE_CALLER} of one client |"
+        ),
         (
             "| chunks of uploads that are received or in work | "
             f"{LIMITS.uploads_at_once}, {UPLOADS_OF_ONE_CALLER} of one client |"
