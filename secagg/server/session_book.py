@@ -325,11 +325,19 @@ class SessionBook:
                 "merge it.",
             ) from None
         if stored.restored:
-            await runner.abort(
-                ErrorCode.STORAGE_FAILED,
-                "the aggregator's state was put back: what it had sent is unknown",
-                discard_unmasked=True,
-            )
+            try:
+                await runner.abort(
+                    ErrorCode.STORAGE_FAILED,
+                    "the aggregator's state was put back: what it had sent is unknown",
+                    discard_unmasked=True,
+                )
+            except ServiceError:
+                # Whoever asks next ends it: it must not be gone on with as it is.
+                if self._running.get(runner.session_id) is runner:
+                    del self._running[runner.session_id]
+                    if instead_of is not None:
+                        self._running[runner.session_id] = instead_of
+                raise
         return runner
 
     async def open(

@@ -212,7 +212,6 @@ class ReleasingLeader:
 
     def _write(self, released: SharedSum) -> WrittenSum:
         """Write the report first: where there is a sum, there is its report."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         number = released.session_number
         report = {
             "session_number": number,
@@ -252,7 +251,7 @@ async def leading(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
         stack.push_async_callback(storage.close)
-        way = await stack.enter_async_context(_way_to(settings.helper))
+        way = await stack.enter_async_context(_way_to("helper", settings.helper))
         leader = Leader(
             settings.task.id,
             noise,
@@ -285,8 +284,8 @@ async def give_vector(
     """
     own, policy = settings.client, settings.policy
     async with AsyncExitStack() as stack:
-        to_leader = await stack.enter_async_context(_way_to(settings.leader))
-        to_helper = await stack.enter_async_context(_way_to(settings.helper))
+        to_leader = await stack.enter_async_context(_way_to("leader", settings.leader))
+        to_helper = await stack.enter_async_context(_way_to("helper", settings.helper))
         storage = await open_client_storage(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
@@ -307,9 +306,9 @@ async def give_vector(
         return await client.contribute(vector)
 
 
-def _way_to(other: OtherSection) -> GrpcConnection:
+def _way_to(section: str, other: OtherSection) -> GrpcConnection:
     return GrpcConnection(
-        Address.parse(other.address),
+        Address.parse(other.address, name=f"{section}.address"),
         identity=_identity(other, Role.CLIENT),
         aggregator=other.name,
     )

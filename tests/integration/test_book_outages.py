@@ -129,6 +129,19 @@ class FailedOver(Away):
         super().begin()
         self.server_book = FailingOver(self.server_book, self)
 
+    def meet_again(self):
+        """Do what is to be done when a session of before has been read again."""
+
+
+class FailedOverTwice(FailedOver):
+    """It goes away again before the session that it has put back is ended."""
+
+    is_first = True
+
+    def meet_again(self):
+        if self.is_first:
+            self.is_first, self.since = False, self.clock.now()
+
 
 class FailingOver:
     """What a database does after its fail-over to sessions that were open before."""
@@ -163,6 +176,8 @@ class FailingOver:
     async def load(self, key, **more):
         stored = await self.inner.load(key, **more)
         is_known = self.put_back is not None and key in self.put_back
+        if is_known:
+            self.deployment.meet_again()
         return dataclasses.replace(stored, restored=True) if is_known else stored
 
 
@@ -236,9 +251,15 @@ def test_a_book_that_was_away_is_missed_by_nobody(at):
     assert len(rows) == SUMS  # the sessions that were open went on
 
 
-@pytest.mark.parametrize("at", some_points(FailedOver, every=7))
-def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(at):
-    deployment, endings = run(FailedOver, sums=SUMS, at=at)
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [
+        *((FailedOver, at) for at in some_points(FailedOver, every=7)),
+        *((FailedOverTwice, at) for at in some_points(FailedOver, every=35)),
+    ],
+)
+def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(kind, at):
+    deployment, endings = run(kind, sums=SUMS, at=at)
     assert_served(deployment, endings, sums=SUMS)
     book = deployment.server_book.inner.inner
     for key in deployment.server_book.put_back or ():

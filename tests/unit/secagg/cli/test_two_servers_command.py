@@ -5,6 +5,7 @@ The programs run in one process and one event loop, over TLS on the loopback.
 
 import asyncio
 import json
+import sys
 import tomllib
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,6 +22,7 @@ from secagg.config.two_servers import (
     load_two_server_settings,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
+from secagg.server import grpc_server
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TwoAggregators, noise_for
 from secagg.two_servers.program import (
@@ -280,6 +282,7 @@ def test_settings_are_shown_with_what_the_task_costs(house, capsys, part):
         ("leader", ("task", "epsilon", 0.1), "task.epsilon claims 0.1"),
         ("helper", ("task", "rho", -1.0), "rho"),
         ("helper", ("task", "max_client", 3), "max_clients"),
+        ("leader", ("helper", "address", "helper"), "helper.address: expected host"),
         ("client", ("policy", "min_survivors", 1), "policy.min_survivors"),
     ],
 )
@@ -299,3 +302,34 @@ def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said)
     failure = json.loads(told.out.splitlines()[-1])["error"]
     assert failure["name"] == "BAD_SETTINGS"
     assert code == failure["exit_code"]
+
+
+@pytest.mark.parametrize("part", ["leader", "helper"])
+def test_an_aggregator_that_cannot_print_goes_on(house, monkeypatch, part):
+    async def stopped_at_once(_, work, **__):
+        work.close()
+
+    monkeypatch.setattr(grpc_server, "run_until_signalled", stopped_at_once)
+    sections = house.aggregator(part)
+    if part == "leader":
+        sections["helper"]["address"] = "127.0.0.1:1"  # which nobody calls here
+    path = house.written(part, sections)
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["two-servers", part, "--config", str(path)]) == 0
+
+
+@pytest.mark.parametrize("part", ["leader", "client"])
+def test_whoever_could_keep_no_sum_is_refused_at_the_start(house, capsys, part):
+    taken, vector = house.place / "taken", house.place / "x.npy"
+    taken.write_text("this is no directory")
+    np.save(vector, VECTORS[0])
+    words = ["two-servers", part, "--config"]
+    if part == "leader":
+        sections = house.aggregator(part)
+        sections["aggregator"]["sums_dir"] = str(taken)
+    else:
+        sections = house.client("a", dict.fromkeys(house.authorities, "127.0.0.1:1"))
+        words[2:2] = ["--input", str(vector), "--output", str(taken / "sum.npy")]
+    assert main([*words, str(house.written(part, sections))]) == 55
+    assert f"{taken} cannot be written" in capsys.readouterr().err
