@@ -16,7 +16,7 @@ It opens no socket and reads no settings.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -349,9 +349,15 @@ class Aggregator:
         """Return how many calls were refused in the last hour, by name of the code."""
         return self._desk.refusals.of_last_hour()
 
-    def progress(self) -> AsyncIterator[SessionProgress]:
-        """Watch all sessions; ends with `close`."""
-        return self._feed.watch()
+    def progress(
+        self, at_first: Iterable[SessionProgress] = ()
+    ) -> AsyncIterator[SessionProgress]:
+        """Watch all sessions; ends with `close`.
+
+        Args:
+            at_first: As for `ProgressFeed.watch`.
+        """
+        return self._feed.watch(at_first)
 
     def drain(self) -> None:
         """Offer no further sessions; those that run go on."""
