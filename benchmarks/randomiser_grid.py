@@ -12,7 +12,7 @@ numbers that are drawn with
 
 and vectors are drawn: finite, within `output_norm`, and on average where they belong,
 by how many standard errors. One line of JSON for each cell; ends with status 1 if a
-cell fails. A few minutes of one core.
+cell fails. About a minute of one core.
 """
 
 import argparse

@@ -57,7 +57,7 @@ def helper(
 
     from secagg.config.two_servers import HelperSettings
 
-    output = Output(as_json=as_json)
+    output = Output(as_json=as_json, is_aside=not show_settings)
     settings = _settings(HelperSettings, config, overrides, output, show=show_settings)
     if settings is None:
         return
@@ -97,12 +97,15 @@ def leader(
     """
     import asyncio
 
+    from secagg.cli.preflight import check_writable
     from secagg.config.two_servers import LeaderSettings
 
-    output = Output(as_json=as_json)
+    output = Output(as_json=as_json, is_aside=not show_settings)
     settings = _settings(LeaderSettings, config, overrides, output, show=show_settings)
     if settings is None:
         return
+    # Before clients spend a session on a sum that nobody could keep.
+    check_writable(settings.aggregator.sums_dir)
     sums = asyncio.run(_lead(settings, output, accept_restored=restored))
     output.line("stopped; start again to go on with the task")
     output.result({"task": settings.task.id, "sums": sums})
@@ -128,7 +131,7 @@ async def _lead(
 
     async def work() -> None:
         await lead.release(written=written, failed=failed)
-        output.line("the task has released all its sums; clients can fetch the last")
+        output.line("there will be no more sums; clients can fetch the last")
         await _for_good()
 
     async with leading(settings, accept_restored=accept_restored) as lead:
@@ -175,6 +178,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     import os
 
     from secagg.cli.logs import log_to_stderr
+    from secagg.cli.preflight import check_writable
     from secagg.config.two_servers import (
         SharingClientSettings,
         load_two_server_settings,
@@ -191,6 +195,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
         return
     settings = loaded.settings
     log_to_stderr(settings.client.log_level, settings.client.log_format)
+    if sum_path is not None:  # before a session is spent on it
+        check_writable(sum_path.parent)
     given = asyncio.run(
         give_vector(settings, load_vector(vector), accept_restored=restored)
     )

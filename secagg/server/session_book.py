@@ -30,8 +30,9 @@ from secagg.ring_odds import server_demand
 from secagg.server.durable_state import Position, patiently
 from secagg.server.ended_session import EndedSession
 from secagg.server.receipt import SessionReceipt
+from secagg.server.runner_context import RunnerContext
 from secagg.server.session_record import SessionRecord
-from secagg.server.session_runner import WAITING_SECONDS, RunnerContext, SessionRunner
+from secagg.server.session_runner import WAITING_SECONDS, SessionRunner
 from secagg.server.shared_look import LOOK_SECONDS, SharedLook
 from secagg.server.task import (
     OnAborted,
@@ -324,11 +325,19 @@ class SessionBook:
                 "merge it.",
             ) from None
         if stored.restored:
-            await runner.abort(
-                ErrorCode.STORAGE_FAILED,
-                "the aggregator's state was put back: what it had sent is unknown",
-                discard_unmasked=True,
-            )
+            try:
+                await runner.abort(
+                    ErrorCode.STORAGE_FAILED,
+                    "the aggregator's state was put back: what it had sent is unknown",
+                    discard_unmasked=True,
+                )
+            except ServiceError:
+                # Whoever asks next ends it: it must not be gone on with as it is.
+                if self._running.get(runner.session_id) is runner:
+                    del self._running[runner.session_id]
+                    if instead_of is not None:
+                        self._running[runner.session_id] = instead_of
+                raise
         return runner
 
     async def open(
@@ -607,7 +616,7 @@ class SessionBook:
         self._measure(runner)
         self._facts[runner.descriptor.task_id] = facts
         for identity in sorted(facts.left_out - known.left_out):
-            runner.log(telemetry.CLIENT_LEFT_OUT, sender=identity)
+            runner.log.write(telemetry.CLIENT_LEFT_OUT, sender=identity)
 
     def _measure(self, runner: SessionRunner) -> None:
         meter, task_id = self._context.meter, runner.descriptor.task_id
@@ -678,4 +687,4 @@ async def _update(runner: SessionRunner) -> None:
     try:
         await runner.look()
     except ServiceError as error:  # whoever drives the session meets it too
-        runner.log(telemetry.STORAGE_REFUSED, reason=error)
+        runner.log.write(telemetry.STORAGE_REFUSED, reason=error)

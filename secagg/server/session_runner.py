@@ -7,8 +7,8 @@ Rule 2: a round is closed when its time has come (`secagg.server.round_timer`).
 Rule 3: after a restart the journal is replayed.  Where several aggregators share the
         book, any of them takes messages and closes rounds.
 Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
-Rule 5: of those who share the book one computes the sum and ends the session
-        (`secagg.server.session_lease`).  Any other can: it would get the same bytes.
+Rule 5: the session ends by its sum (`secagg.server.sum_release`), which one of those
+        who share the book computes.
 Rule 6: a session ends at the date that its offer names.  One that has no cohort when
         the time left is only just enough for its later rounds ends, and another one
         takes its place.
@@ -18,16 +18,14 @@ Which sessions there are, and who may ask for which, is said by
 """
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from secagg import telemetry
 from secagg.audit.receipt import AuditReceipt
 from secagg.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
-from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -35,29 +33,22 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Round, Upload
-from secagg.metrics import ROUND_SECONDS, SUM_SECONDS, Meter, SilentMeter
 from secagg.parameters import ProtocolParameters
-from secagg.primitives.entropy import Entropy
 from secagg.protocol import server
 from secagg.protocol.events import (
     AbortRequested,
     Received,
     RoundClosed,
-    SumComputed,
 )
 from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.server_states import Rostered, ServerStep
-from secagg.runtime.clock import Clock
-from secagg.runtime.workers import Workers
 from secagg.server.bell import Bell
 from secagg.server.durable_state import (
     DurableState,
     MakeEvent,
     Position,
-    patiently,
 )
 from secagg.server.ended_session import EndedSession
-from secagg.server.mask_executor import MaskExecutor
 from secagg.server.patience import (
     beat_of,
     expiry_of,
@@ -66,17 +57,19 @@ from secagg.server.patience import (
     quiet_seconds,
     wait_of,
 )
-from secagg.server.progress import SessionProgress, named
+from secagg.server.progress import SessionProgress
 from secagg.server.readable import Readable, piece_of
 from secagg.server.receipt import SessionReceipt
 from secagg.server.round_timer import RoundTimer
+from secagg.server.runner_context import RunnerContext
 from secagg.server.session_facts import SessionFacts
 from secagg.server.session_lease import SessionLease
+from secagg.server.session_log import SessionLog
 from secagg.server.session_record import SessionRecord
-from secagg.server.upload_desk import UploadDesk, UploadSlots
-from secagg.storage.book import Book, TimelineError
-from secagg.storage.change import Change, StaleLeaseError
-from secagg.storage.spool import SUM, Spool
+from secagg.server.sum_release import SumRelease
+from secagg.server.upload_desk import UploadDesk
+from secagg.storage.book import TimelineError
+from secagg.storage.change import Change
 from secagg.wire.calls import (
     Blob,
     BlobChunk,
@@ -87,41 +80,11 @@ from secagg.wire.calls import (
 )
 from secagg.wire.limits import LEAST_QUIET_SECONDS
 
-__all__ = ["WAITING_SECONDS", "RunnerContext", "SessionRunner"]
-
-_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+__all__ = ["WAITING_SECONDS", "SessionRunner"]
 
 # How much longer than its rounds a session may last: until then it waits for clients.
 # Half of what clients grant for clocks that differ (R5.0-2).
 WAITING_SECONDS: Final = CLOCK_TOLERANCE_SECONDS // 2
-# A log line stays readable when a thousand clients are lost at once.
-NAMED_AT_MOST: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerContext:
-    """What all sessions of one aggregator share.
-
-    Attributes:
-        keep_seconds: How long the sum of an ended session stays available at least.
-        replica: Name of this process among those that share the book.
-        verified: Credentials that were verified, over all sessions.
-    """
-
-    book: Book
-    spool: Spool
-    workers: Workers
-    masks: MaskExecutor
-    clock: Clock
-    entropy: Entropy
-    slots: UploadSlots
-    publish: Callable[[SessionProgress], None]
-    keep_seconds: float
-    replica: str = "alone"
-    meter: Meter = field(default_factory=SilentMeter)
-    verified: VerifiedCredentials = field(
-        default_factory=VerifiedCredentials, repr=False
-    )
 
 
 class SessionRunner:
@@ -135,6 +98,14 @@ class SessionRunner:
             what was sent: the session is ended, and its inputs count as summed.
         date: This moment, in Unix seconds of the book; by default of this machine.
         open_seconds: How long the open round has been open.
+
+    Attributes:
+        session_id: The session.
+        record: Its facts, without what was journalled.
+        log: What the operator is told of it.
+        lease: The right to take its last steps.
+        was_over: It had ended before this process took it up.
+        is_given: Its sum was given to whoever takes the task's sums.
     """
 
     def __init__(  # noqa: PLR0913 - what a session is continued from
@@ -153,6 +124,7 @@ class SessionRunner:
         self._is_restored = is_restored
         self._bell = Bell(context.clock)
         self._facts = SessionFacts(record.descriptor, record.left_out)
+        self.log = SessionLog(record.descriptor, context.meter)
         self._readable = Readable()
         # Set whenever whoever drives the session should look at it again.
         self._woken = asyncio.Event()
@@ -199,6 +171,14 @@ class SessionRunner:
             slots=context.slots,
             arrived=self._timer.ask_for_time,
             accept=self.submit,
+        )
+        self._sum = SumRelease(
+            self.session_id,
+            context,
+            durable=self._durable,
+            lease=self.lease,
+            desk=self._desk,
+            is_resumed=self._is_resumed,
         )
         self._durable.replay(record.events)
         self._timer.opened_at = context.clock.now() - open_seconds
@@ -320,20 +300,10 @@ class SessionRunner:
         try:
             is_new = await self._submitted(Received(envelope, sender))
         except RemoteProtocolError as error:
-            self.log(
-                telemetry.MESSAGE_REFUSED,
-                message=envelope.kind.__name__,
-                sender=sender,
-                code=error.code.name,
-            )
+            self.log.refused(sender, envelope, error)
             raise
         if is_new:
-            self.log(
-                telemetry.MESSAGE_ACCEPTED,
-                level=logging.DEBUG,
-                message=envelope.kind.__name__,
-                sender=sender,
-            )
+            self.log.accepted(sender, envelope)
         self._publish()
 
     async def _submitted(self, event: Received) -> bool:
@@ -362,6 +332,25 @@ class SessionRunner:
         status = await self._desk.take(identity, chunk)
         self._publish()
         return status
+
+    def _has_uploaded(self, identity: str) -> bool:
+        accepted = self._state.session.accepted
+        return identity in accepted.get(Round.MASKED_INPUT_COLLECTION, ())
+
+    def _check_uploader(self, identity: str) -> None:
+        """Refuse whoever cannot upload now, before any byte is touched."""
+        state = self._state
+        if isinstance(state, server.MaskedInputCollection):
+            index = state.cohort.index_of.get(identity)
+            if index is not None and index in state.sharers:
+                return
+        over = state.ROUND > Round.MASKED_INPUT_COLLECTION
+        raise RemoteProtocolError(
+            f"{identity!r} cannot upload to this session now",
+            code=ErrorCode.DEADLINE if over else ErrorCode.UNEXPECTED_MESSAGE,
+            sender=identity,
+            next_step="Fetch the session's current update first.",
+        )
 
     def update_for(self, identity: str, after: Round | None) -> Envelope | None:
         """Return the update that opens a round after `after`, if there is one."""
@@ -470,7 +459,7 @@ class SessionRunner:
             ServiceError: STORAGE_FAILED, again and again.  The session is not over: a
                 restart resumes it.
         """
-        self.log(
+        self.log.write(
             telemetry.SESSION_RESUMED if self._is_resumed else telemetry.SESSION_OPENED,
             round=self._state.ROUND.name,
         )
@@ -488,8 +477,7 @@ class SessionRunner:
         while not self.is_over:
             job = next(iter(server.pending_outputs(self._state)), None)
             if isinstance(job, ComputeSum):
-                if await self.lease.hold():
-                    await self._sum(job)
+                await self._sum.release(job)
             elif await self._timer.is_ripe():
                 await self._durable.advance(self._closing(self._state.ROUND))
 
@@ -575,7 +563,7 @@ class SessionRunner:
         self._ended_by_other = EndedSession(receipt)
         self._timer.note_end()
         self._wake()
-        self.log(telemetry.SESSION_ENDED_ELSEWHERE, reason=receipt.outcome_name)
+        self.log.write(telemetry.SESSION_ENDED_ELSEWHERE, reason=receipt.outcome_name)
 
     def _note_put_back(self) -> None:
         """Have whoever drives the session, or watches it, leave it."""
@@ -605,22 +593,13 @@ class SessionRunner:
     def _enter(self, before: server.ServerState, step: ServerStep) -> None:
         """Note what a closed round leaves behind."""
         seconds = self._context.clock.now() - self._timer.opened_at
-        for lost in self._facts.enter(
-            before, step.state, step.outputs, seconds=seconds
-        ):
-            self.log(
-                telemetry.CLIENT_DROPPED,
-                sender=lost.identity,
-                round=lost.round.name,
-                reason=lost.reason,
-            )
+        lost = self._facts.enter(before, step.state, step.outputs, seconds=seconds)
+        self.log.lost(lost)
         self._readable.enter(step.state)
         self._timer.rounds_entered += 1
         if self._is_live:
             self._timer.open_round()
             self._announce(before, seconds)
-
-    # --- what is told -----------------------------------------------------------------
 
     def _announce(self, before: server.ServerState, seconds: float) -> None:
         """Wake watchers and tell the operator.
@@ -631,132 +610,9 @@ class SessionRunner:
         """
         self._wake()
         if not self._durable.is_catching_up:  # whoever closed it has measured it
-            self._measure(before, seconds)
-        counts, progress = server.progress(before), self.progress()
-        match self._state:
-            case server.Completed():
-                self.log(telemetry.SESSION_COMPLETED, reason=progress.reason)
-            case server.Failed(outcome=outcome):
-                self.log(
-                    telemetry.SESSION_ABORTED,
-                    level=logging.WARNING,
-                    round=counts.round.name,
-                    code=outcome.code.name,
-                    reason=outcome.reason,
-                    lost=named(
-                        [lost.identity for lost in progress.dropped], NAMED_AT_MOST
-                    ),
-                )
-            case _:
-                self.log(
-                    telemetry.ROUND_CLOSED,
-                    round=counts.round.name,
-                    answered=counts.answered,
-                    expected=counts.expected,
-                    seconds=round(seconds, 3),
-                )
+            self.log.measure(before, seconds)
+        self.log.entered(before, self._state, self.progress(), seconds=seconds)
         self._publish()
-
-    def _measure(self, before: server.ServerState, seconds: float) -> None:
-        """Tell the meter how long a round, or the sum, took."""
-        meter, counts = self._context.meter, server.progress(before)
-        if isinstance(before, server.Summing):
-            meter.observe(SUM_SECONDS, seconds)
-            return
-        is_full = counts.answered >= counts.expected
-        closed_by = "full" if is_full else "deadline"
-        meter.observe(
-            ROUND_SECONDS, seconds, round=counts.round.name, closed_by=closed_by
-        )
-
-    async def _sum(self, job: ComputeSum) -> None:
-        """Remove the masks and release the sum."""
-        context, session_id = self._context, self.session_id
-        try:
-            packed = await self._computed(job)
-        except ServiceError as error:
-            # Gone for good, or for longer than clients wait: the budget is spent.
-            reason = f"the sum could not be computed: {error}"
-            await self._end_sum(
-                AbortRequested(error.code, reason, discard_unmasked=True)
-            )
-            return
-        await patiently(
-            context.clock,
-            lambda: context.workers.run(context.spool.put, session_id, SUM, packed),
-        )
-        digest = await context.workers.sha256(packed)
-        await self._end_sum(SumComputed(digest, len(packed), await self._kept_until()))
-
-    async def _end_sum(self, event: SumComputed | AbortRequested) -> None:
-        """End the session by its sum or without; nothing happens if somebody has."""
-        try:
-            await self._durable.advance(
-                lambda state: event if isinstance(state, server.Summing) else None,
-                lease=self.lease.held,
-            )
-        except StaleLeaseError:  # this process was stopped for long
-            await self.lease.let_go()
-
-    async def _computed(self, job: ComputeSum) -> bytes:
-        """Remove the masks, also where the store of uploads is away for a moment."""
-        packed, lost = b"", None
-
-        async def compute() -> None:
-            nonlocal packed, lost
-            try:
-                if self._is_resumed:  # another process has taken uploads
-                    await self._desk.check_stored(digest for _, digest in job.uploads)
-                packed = await self._context.masks.compute_sum(job, self._context.spool)
-            except ServiceError as error:
-                if error.retry_after_seconds is not None:
-                    raise
-                lost = error  # no use in asking again
-
-        await patiently(self._context.clock, compute)
-        if lost is not None:
-            raise lost
-        return packed
-
-    async def _kept_until(self) -> int:
-        """Return until when the sum can be fetched at least, in Unix seconds."""
-        kept = self._context.keep_seconds
-        if not kept:
-            return 0
-        now = await patiently(self._context.clock, self._context.book.now)
-        return int(now + kept)
-
-    def _has_uploaded(self, identity: str) -> bool:
-        accepted = self._state.session.accepted
-        return identity in accepted.get(Round.MASKED_INPUT_COLLECTION, ())
-
-    def _check_uploader(self, identity: str) -> None:
-        """Refuse whoever cannot upload now, before any byte is touched."""
-        state = self._state
-        if isinstance(state, server.MaskedInputCollection):
-            index = state.cohort.index_of.get(identity)
-            if index is not None and index in state.sharers:
-                return
-        over = state.ROUND > Round.MASKED_INPUT_COLLECTION
-        raise RemoteProtocolError(
-            f"{identity!r} cannot upload to this session now",
-            code=ErrorCode.DEADLINE if over else ErrorCode.UNEXPECTED_MESSAGE,
-            sender=identity,
-            next_step="Fetch the session's current update first.",
-        )
 
     def _publish(self) -> None:
         self._context.publish(self.progress())
-
-    def log(self, name: str, *, level: int = logging.INFO, **facts: object) -> None:
-        """Write one line about the session."""
-        descriptor = self.descriptor
-        telemetry.log_event(
-            _LOG,
-            level,
-            name,
-            task=descriptor.task_id,
-            number=descriptor.session_number,
-            session=self.session_id.hex()[:16],
-            **facts,
-        )

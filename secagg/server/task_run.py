@@ -19,8 +19,9 @@ from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.messages import Aborted, Released
 from secagg.server.durable_state import patiently, say_refused
 from secagg.server.receipt import SessionReceipt
+from secagg.server.runner_context import RunnerContext
 from secagg.server.session_book import SessionBook
-from secagg.server.session_runner import RunnerContext, SessionRunner
+from secagg.server.session_runner import SessionRunner
 from secagg.server.task import NextPayload, OnSum, TaskDefinition
 from secagg.storage.book import BookAwayError, TimelineError
 from secagg.storage.change import Role

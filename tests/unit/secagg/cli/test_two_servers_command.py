@@ -5,10 +5,12 @@ The programs run in one process and one event loop, over TLS on the loopback.
 
 import asyncio
 import json
+import sys
 import tomllib
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
@@ -20,16 +22,27 @@ from secagg.config.two_servers import (
     SharingClientSettings,
     load_two_server_settings,
 )
-from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.server import grpc_server
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TwoAggregators, noise_for
+from secagg.transport.channel_options import HEALTH_SERVICE
+from secagg.transport.revoked import revoked_line
+from secagg.transport.tls import number_in_pem
 from secagg.two_servers.program import (
     ReleasingLeader,
+    _way_to,
     give_vector,
     helping,
     leading,
     noise_of,
 )
+from secagg.wire.calls import GetOffer, Wait
 
 ROOT = Path(__file__).parents[4]
 SAMPLES = ROOT / "deploy" / "config" / "two-servers"
@@ -232,6 +245,32 @@ def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
     assert [(each.inputs, each.path.exists()) for each in sums] == [(4, True)]
 
 
+def test_certificates_can_be_taken_back_and_health_needs_none(house):
+    sections = house.aggregator("helper")
+    certificate = Path(house.caller("helper", "a")["certificate"])
+    revoked = house.place / "revoked.txt"
+    revoked.write_text(f"{revoked_line(number_in_pem(certificate.read_bytes()))}\n")
+    sections["aggregator"] |= {"health_listen": "127.0.0.1:0", "revoked": str(revoked)}
+
+    async def main():
+        async with helping(house.settings("helper", sections)) as helper:
+            probed = str(helper.health_address)
+            async with grpc.aio.insecure_channel(probed) as probe:
+                check = probe.unary_unary(f"/{HEALTH_SERVICE}/Check")
+                assert await check(b"", timeout=30) == b"\x08\x01"
+            ports = {"leader": "127.0.0.1:1", "helper": str(helper.address)}
+            for name in "ab":
+                settings = house.settings(name, house.client(name, ports))
+                async with _way_to("helper", settings.helper) as way:
+                    if name == "a":
+                        with pytest.raises(ServiceError, match="revoked"):
+                            await way.call(GetOffer("between-two"))
+                    else:
+                        assert isinstance(await way.call(GetOffer("between-two")), Wait)
+
+    asyncio.run(main())
+
+
 def test_a_client_leaves_a_task_below_its_own_floors(house):
     async def main():
         async with Running(house) as running:
@@ -280,6 +319,7 @@ def test_settings_are_shown_with_what_the_task_costs(house, capsys, part):
         ("leader", ("task", "epsilon", 0.1), "task.epsilon claims 0.1"),
         ("helper", ("task", "rho", -1.0), "rho"),
         ("helper", ("task", "max_client", 3), "max_clients"),
+        ("leader", ("helper", "address", "helper"), "helper.address: expected host"),
         ("client", ("policy", "min_survivors", 1), "policy.min_survivors"),
     ],
 )
@@ -299,3 +339,34 @@ def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said)
     failure = json.loads(told.out.splitlines()[-1])["error"]
     assert failure["name"] == "BAD_SETTINGS"
     assert code == failure["exit_code"]
+
+
+@pytest.mark.parametrize("part", ["leader", "helper"])
+def test_an_aggregator_that_cannot_print_goes_on(house, monkeypatch, part):
+    async def stopped_at_once(_, work, **__):
+        work.close()
+
+    monkeypatch.setattr(grpc_server, "run_until_signalled", stopped_at_once)
+    sections = house.aggregator(part)
+    if part == "leader":
+        sections["helper"]["address"] = "127.0.0.1:1"  # which nobody calls here
+    path = house.written(part, sections)
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["two-servers", part, "--config", str(path)]) == 0
+
+
+@pytest.mark.parametrize("part", ["leader", "client"])
+def test_whoever_could_keep_no_sum_is_refused_at_the_start(house, capsys, part):
+    taken, vector = house.place / "taken", house.place / "x.npy"
+    taken.write_text("this is no directory")
+    np.save(vector, VECTORS[0])
+    words = ["two-servers", part, "--config"]
+    if part == "leader":
+        sections = house.aggregator(part)
+        sections["aggregator"]["sums_dir"] = str(taken)
+    else:
+        sections = house.client("a", dict.fromkeys(house.authorities, "127.0.0.1:1"))
+        words[2:2] = ["--input", str(vector), "--output", str(taken / "sum.npy")]
+    assert main([*words, str(house.written(part, sections))]) == 55
+    assert f"{taken} cannot be written" in capsys.readouterr().err
