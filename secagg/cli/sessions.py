@@ -132,14 +132,16 @@ def watch(
     """
     import asyncio
 
-    from secagg.server.admin_channel import watch_admin
-    from secagg.server.service import admin_socket_of
+    from secagg.server.admin_channel import admin_socket_of, watch_admin
 
     output = Output(as_json=as_json)
     socket = admin_socket_of(settings_of(config))
 
     async def follow() -> None:
         async for each in watch_admin(socket, "session.watch", {"task": task}):
+            if not each:
+                output.line("following the sessions; Ctrl-C ends it")
+                continue
             output.result(each)
             if not as_json:
                 output.line(

@@ -133,7 +133,12 @@ class _Servicer:
         self._watchers.add(task)
         try:
             async for update in self._service.watch(caller(), request):
+                # Cancelled while it sends, it could not say why: gRPC would.
+                self._watchers.discard(task)
                 yield encode(update)
+                if self._stopping.is_set():
+                    raise _stopping()
+                self._watchers.add(task)
         except asyncio.CancelledError:
             # Either the peer is gone, or `end_watches` wants it told to come back.
             if not self._stopping.is_set():

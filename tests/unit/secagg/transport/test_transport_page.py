@@ -12,8 +12,8 @@ from secagg.client.grpc_connection import CallDeadlines
 from secagg.errors import ErrorCode
 from secagg.messages import BUNDLE_BYTES
 from secagg.profiles import RoundDeadlines
-from secagg.server.aggregator import HELD_LOOK_SECONDS
 from secagg.server.body_reader import UPLOADS_OF_ONE_CALLER
+from secagg.server.client_desk import HELD_LOOK_SECONDS
 from secagg.server.interceptors import CallLimits
 from secagg.server.limits import AggregatorLimits
 from secagg.transport import channel_options
@@ -153,10 +153,11 @@ ANSWERING = (
     "messages/*.py",
     "parameters.py",
     "protocol/server*.py",
-    "server/aggregator.py",
+    "server/client_desk.py",
     "server/durable_state.py",
     "server/interceptors.py",
     "server/grpc_server.py",
+    "server/known_tasks.py",
     "server/readable.py",
     "server/session_book.py",
     "server/session_runner.py",
