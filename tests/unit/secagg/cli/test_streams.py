@@ -74,7 +74,9 @@ FAILURES = [(["nonsense"], 2), (["sessions", "verify", "/nowhere"], 72)]
 
 
 @pytest.mark.parametrize(
-    "case", product(FAILURES, ("full", "unread"), ("stdout", "stderr")), ids=str
+    "case",
+    list(product(FAILURES, ("full", "unread"), ("stdout", "stderr"))),
+    ids=str,
 )
 def test_a_failure_keeps_its_exit_code_whoever_hears_of_it(
     case, request, monkeypatch, capsys
