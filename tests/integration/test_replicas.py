@@ -43,8 +43,8 @@ SCHEDULES = int(os.environ.get("SECAGG_REPLICA_SCHEDULES", "4"))
 PARAMETERS = parameters_for(CLIENTS, dimension=7, threshold=3, colluders=1)
 
 
-# Until the clients of a replica that has died are at work at another one: they come back
-# within two seconds, and find what nobody announced after two more at the latest.
+# Until the clients of a replica that has died are at work at another one: they come
+# back within two seconds, and find what nobody announced after two more at the latest.
 RECOVERY_SECONDS = 2.0 + 2.0
 
 
