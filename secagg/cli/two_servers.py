@@ -131,7 +131,7 @@ async def _lead(
 
     async def work() -> None:
         await lead.release(written=written, failed=failed)
-        output.line("the task has released all its sums; clients can fetch the last")
+        output.line("there will be no more sums; clients can fetch the last")
         await _for_good()
 
     async with leading(settings, accept_restored=accept_restored) as lead:

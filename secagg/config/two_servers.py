@@ -15,6 +15,7 @@ from secagg.config.program import ProcessSection, TLSSection
 from secagg.profiles import MAX_DEADLINE_SECONDS
 
 __all__ = [
+    "AggregatorSection",
     "HelperSettings",
     "LeaderSettings",
     "OtherSection",
@@ -30,6 +31,16 @@ class AggregatorSection(ProcessSection):
 
     name: str = setting("Its name, as its certificate has it.")
     listen: str = setting("Address and port to listen on, for example 0.0.0.0:7400.")
+    health_listen: str | None = setting(
+        "Address for health checks without TLS (grpc.health.v1), and nothing else; "
+        "empty for none.",
+        default=None,
+    )
+    revoked: Path | None = setting(
+        "File of callers' certificates that were taken back, from `secagg pki revoke`; "
+        "looked at once a minute. Empty for none.",
+        default=None,
+    )
     state_dir: Path = setting(
         "Book and shares; for this aggregator alone, and not where the other one can "
         "read.",

@@ -22,7 +22,12 @@ from secagg.client.calls import ClientCalls
 from secagg.client.storage import ClientStorage
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
-from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.messages import Aborted, Envelope, Fate, Released, Round
 from secagg.policy import PrivacyFloors
 from secagg.primitives.entropy import SEED_SIZE, Entropy, SystemEntropy
@@ -261,17 +266,25 @@ class TwoServerClient:
 
     async def _send(self, joined: _Joined, seed: SecretBytes, share: bytes) -> None:
         seed_share = HelperShare(seed, joined.leader.session_id).encode()
-        for calls, session_id, data in (
-            (self._helper, joined.helper.session_id, seed_share),
-            (self._leader, joined.leader.session_id, share),
-        ):
-            await calls.upload(
-                session_id,
-                data,
-                digest=await self._workers.sha256(data),
-                deadline=joined.deadline,
-                on_chunk=lambda _: None,
-            )
+        await self._upload(self._helper, joined.helper, seed_share, joined.deadline)
+        try:
+            await self._upload(self._leader, joined.leader, share, joined.deadline)
+        except ServiceError as error:
+            # An answer may be lost with the last share, and the sum be out when it is
+            # asked for again: whether it is without this client says the outcome.
+            if error.code is not ErrorCode.UNKNOWN_SESSION:
+                raise
+
+    async def _upload(
+        self, calls: ClientCalls, offer: SessionDescriptor, data: bytes, deadline: float
+    ) -> None:
+        await calls.upload(
+            offer.session_id,
+            data,
+            digest=await self._workers.sha256(data),
+            deadline=deadline,
+            on_chunk=lambda _: None,
+        )
 
     async def _outcome(self, joined: _Joined, update: Envelope) -> SharedContribution:
         parameters, session_id = joined.leader.parameters, joined.leader.session_id

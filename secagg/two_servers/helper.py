@@ -15,6 +15,7 @@ It never sees the leader's shares, nor a vector.
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -33,6 +34,7 @@ from secagg.server.storage import ServerStorage
 from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.spool import SUM
 from secagg.storage.stored import StoredSession
+from secagg.telemetry import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
 from secagg.two_servers.messages import (
     MAX_ACCEPTED_BYTES,
     AcceptedShares,
@@ -231,8 +233,10 @@ class Helper(Party[_Session]):
             ),
         )
         self._live = _Session(offer, log)
+        self._log(SESSION_OPENED, offer)
 
     async def _give_up(self, session: _Session) -> None:
+        self._say_given_up(session, "set back")
         await session.log.end(b"")
 
     async def _go_on(self, session: _Session) -> None:
@@ -370,6 +374,14 @@ class Helper(Party[_Session]):
             )
         await session.log.end(b"" if agreed is None else agreed.digest)
         self._live = None
+        if agreed is None:
+            self._say_given_up(session, "its leader has gone on without it")
+        else:
+            self._log(SESSION_COMPLETED, session.offer, inputs=len(agreed.names))
+
+    def _say_given_up(self, session: _Session, reason: str) -> None:
+        level = logging.WARNING
+        self._log(SESSION_ABORTED, session.offer, level=level, reason=reason)
 
     def _noisy_share(self, session: _Session, agreed: _Agreed) -> bytes:
         parameters = session.offer.parameters

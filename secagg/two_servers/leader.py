@@ -9,12 +9,16 @@ Rule 3: nothing is released without the leader's own noise.
 Rule 4: after a restart the session goes on where it stood; the helper repeats its
         answer, and the noise seed is the one of before. What was put back from a backup
         is ended instead.
+Rule 5: what the helper refuses ends a session, and what cannot be true of its answer is
+        the helper's lie; callers are told which of the two it was.
 
 It never sees a seed, nor a vector.
 """
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -46,6 +50,7 @@ from secagg.server.upload_desk import UploadDesk, UploadSlots
 from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.spool import SUM
 from secagg.storage.stored import SessionState, StoredSession
+from secagg.telemetry import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
 from secagg.two_servers.messages import (
     MAX_NAMES_BYTES,
     AcceptedShares,
@@ -55,8 +60,10 @@ from secagg.two_servers.messages import (
 )
 from secagg.two_servers.party import POLL_SECONDS, Party
 from secagg.two_servers.refusals import (
+    no_more_sums,
     no_such_call,
     no_such_session,
+    refused_by_helper,
     second_upload,
 )
 from secagg.two_servers.session_log import SessionLog
@@ -94,6 +101,8 @@ class SharedSum:
         session_number: Of the leader's session.
         session_id: Of it.
         inputs: How many vectors it adds up.
+        ended: When it was released, in Unix seconds of the leader's book.
+        sum_hash: SHA-256 of the packed residues, as clients were told.
         values: The estimate, shape (dim,), caller's units.
         residues: The noisy sum modulo m, shape (dimension,).
     """
@@ -101,6 +110,8 @@ class SharedSum:
     session_number: int
     session_id: bytes
     inputs: int
+    ended: float
+    sum_hash: bytes
     values: npt.NDArray[np.float64] = field(repr=False)
     residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
 
@@ -224,6 +235,15 @@ class Leader(Party[_Session]):
         )
         self._is_summing = False
         self._was_interrupted = False
+        self._is_over = False
+
+    async def recover(self) -> None:
+        """See `Party.recover`; also removes shares that an earlier process was to."""
+        await super().recover()
+        live = None if self._live is None else self._live.offer.session_id
+        for session_id in await self._workers.run(self._storage.spool.session_ids):
+            if session_id != live:
+                await self._workers.run(self._storage.spool.drop_uploads, session_id)
 
     async def next_sum(self) -> SharedSum:
         """Run one session, or finish one of an earlier process.
@@ -232,10 +252,11 @@ class Leader(Party[_Session]):
             Its sum, which clients can fetch from now on.
 
         Raises:
-            SessionAbortedError: Too few shares came, or the helper gave no answer.
+            SessionAbortedError: Too few shares came, or the helper gave no answer or
+                refused it; with TASK_OVER and POLICY_VIOLATION it always will.
             RemoteProtocolError: What the helper says cannot be true.
-            ServiceError: TASK_OVER when the task has released all its sums; UNREACHABLE
-                without a helper; STORAGE_FAILED: try again, nothing is lost.
+            ServiceError: TASK_OVER when the task has released all its sums;
+                STORAGE_FAILED: try again, nothing is lost.
             LocalProtocolError: A sum is under way already.
         """
         if self._is_summing:
@@ -257,6 +278,8 @@ class Leader(Party[_Session]):
         match request:
             case GetOffer():
                 self._check_task(request)
+                if self._is_over:
+                    raise no_more_sums(self._task)
                 return self._offered(request.after_session)
             case GetUploadStatus():
                 session = self._collecting(request.session_id)
@@ -316,16 +339,16 @@ class Leader(Party[_Session]):
         tally = await self._storage.book.tally(Role.SERVER, self._task)
         parameters, date = self._noise.parameters, int(self._clock.date())
         if tally.spent >= self._noise.budget.sessions:
-            raise ServiceError(
-                f"task {self._task!r} has released all its sums",
-                code=ErrorCode.TASK_OVER,
-                next_step="A new task id is a new budget, to be agreed on.",
+            self._is_over = True
+            raise no_more_sums(self._task)
+        try:
+            helper = await self._calls.next_offer(
+                self._task,
+                after_session=int.from_bytes(tally.facts, "big"),
+                deadline=self._clock.now() + parameters.deadlines.unmasking,
             )
-        helper = await self._calls.next_offer(
-            self._task,
-            after_session=int.from_bytes(tally.facts, "big"),
-            deadline=self._clock.now() + parameters.deadlines.unmasking,
-        )
+        except (RemoteProtocolError, ServiceError) as error:
+            raise refused_by_helper(error) from None
         offer = SessionDescriptor(
             aggregator=self._name,
             task_id=self._task,
@@ -353,6 +376,7 @@ class Leader(Party[_Session]):
         )
         session = self._session(offer, helper, log)
         self._live = session
+        self._log(SESSION_OPENED, offer, helper_number=helper.session_number)
         await self._forget_old_sums()
         return session
 
@@ -416,7 +440,10 @@ class Leader(Party[_Session]):
             digests = {upload.digest for upload in session.uploads.values()}
             await session.desk.check_stored(digests)
             return
-        seconds = session.offer.parameters.deadlines.masked_input
+        deadlines = session.offer.parameters.deadlines
+        # Whoever was away for long still has to ask the helper before the end.
+        left = session.offer.session_end - deadlines.unmasking - self._clock.date()
+        seconds = max(0.0, min(float(deadlines.masked_input), left))
         await is_set_before(self._clock, self._clock.now() + seconds, session.is_full)
         async with self._turn:
             names = tuple(sorted(session.uploads, key=str.encode))
@@ -438,7 +465,9 @@ class Leader(Party[_Session]):
         try:
             answer, part = await self._ask_helper(session)
         except SecAggError as error:
-            await self._abort(session, error.code, "the helper gave no answer")
+            await self._abort(
+                session, error.code, f"no answer of the helper's: {error}"
+            )
             raise
         digest = sha256(answer).digest()
         async with self._turn:
@@ -465,21 +494,27 @@ class Leader(Party[_Session]):
         parameters, named = session.offer.parameters, session.named or ()
         accepted = AcceptedShares(session.offer.encode(), named).encode()
         deadline = self._clock.now() + parameters.deadlines.unmasking
-        await self._calls.upload(
-            session.helper.session_id,
-            accepted,
-            digest=sha256(accepted).digest(),
-            deadline=deadline,
-            on_chunk=lambda _: None,
-        )
+        try:
+            await self._calls.upload(
+                session.helper.session_id,
+                accepted,
+                digest=sha256(accepted).digest(),
+                deadline=deadline,
+                on_chunk=lambda _: None,
+            )
+        except (RemoteProtocolError, ServiceError) as error:
+            raise refused_by_helper(error) from None
         vector_bytes = packed_size(parameters.dimension, parameters.bits)
-        answer = await self._calls.fetch(
-            session.helper.session_id,
-            Blob.SUM,
-            max_bytes=SESSION_ID_BYTES + MAX_NAMES_BYTES + vector_bytes,
-            digest=None,
-            deadline=deadline,
-        )
+        try:
+            answer = await self._calls.fetch(
+                session.helper.session_id,
+                Blob.SUM,
+                max_bytes=SESSION_ID_BYTES + MAX_NAMES_BYTES + vector_bytes,
+                digest=None,
+                deadline=deadline,
+            )
+        except ServiceError as error:
+            raise refused_by_helper(error) from None
         part = NoisyShare.decode(answer)
         for holds, complaint in (
             (
@@ -520,7 +555,9 @@ class Leader(Party[_Session]):
             0,
         )
         await self._close(session, part.names, outcome)
-        return await self._read_sum(session.offer.session_number, session_id)
+        self._log(SESSION_COMPLETED, session.offer, inputs=len(part.names))
+        number, ended = session.offer.session_number, self._clock.date()
+        return await self._read_sum(number, session_id, ended)
 
     async def last_sum(self) -> SharedSum | None:
         """Return the sum of the last session again, if that released one.
@@ -536,10 +573,37 @@ class Leader(Party[_Session]):
         for row in rows:
             session_id = bytes.fromhex(row.key)
             if isinstance((await self._ended(session_id)).outcome, Released):
-                return await self._read_sum(row.number, session_id)
+                return await self._read_sum(row.number, session_id, row.ended or 0.0)
         return None
 
-    async def _read_sum(self, number: int, session_id: bytes) -> SharedSum:
+    async def describe(self, released: SharedSum) -> dict[str, object]:
+        """Return what belongs in a report on a sum, as JSON values.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        tally = await self._storage.book.tally(Role.SERVER, self._task)
+        budget, ended = self._noise.budget, datetime.fromtimestamp(released.ended, UTC)
+        return {
+            "task": self._task,
+            "leader": self._name,
+            "helper": self._helper.aggregator,
+            "session_number": released.session_number,
+            "session_id": released.session_id.hex(),
+            "released": ended.isoformat(timespec="seconds"),
+            "inputs": released.inputs,
+            "dimension": self._noise.dim,
+            "sum_hash": released.sum_hash.hex(),
+            "sessions_in_budget": budget.sessions,
+            "sessions_left_in_budget": budget.sessions - tally.spent,
+            "budget_epsilon": budget.epsilon,
+            "budget_delta": budget.delta,
+            "privacy": self._noise.report().to_dict(),
+        }
+
+    async def _read_sum(
+        self, number: int, session_id: bytes, ended_at: float
+    ) -> SharedSum:
         ended, given = await self._ended(session_id), self._noise.parameters
         found = await self._workers.run(
             self._storage.spool.read, session_id, SUM, 0, None
@@ -550,7 +614,15 @@ class Leader(Party[_Session]):
         values = await self._workers.run(
             partial(self._noise.decode, residues, session_id=session_id)
         )
-        return SharedSum(number, session_id, len(ended.included), values, residues)
+        return SharedSum(
+            session_number=number,
+            session_id=session_id,
+            inputs=len(ended.included),
+            ended=ended_at,
+            sum_hash=await self._workers.sha256(found[0]),
+            values=values,
+            residues=residues,
+        )
 
     def _sum(
         self, session: _Session, part: NoisyShare, agreed: _Agreed
@@ -580,6 +652,13 @@ class Leader(Party[_Session]):
         """Leave the session to `next_sum`."""
 
     async def _abort(self, session: _Session, code: ErrorCode, reason: str) -> None:
+        self._log(
+            SESSION_ABORTED,
+            session.offer,
+            level=logging.WARNING,
+            code=code.name,
+            reason=reason,
+        )
         await self._close(session, (), Aborted(Fate.LEFT_OUT, code, reason))
 
     async def _close(

@@ -6,6 +6,7 @@ Rule 2: an offer is shown as long as its session takes shares.
 """
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
@@ -20,6 +21,7 @@ from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
 from secagg.storage.spool import SUM
 from secagg.storage.stored import StoredSession
+from secagg.telemetry import SERVER_LOGGER, SESSION_RESUMED, log_event
 from secagg.two_servers.refusals import no_such_call, no_such_session, no_such_task
 from secagg.two_servers.terms import check_terms
 from secagg.wire.calls import (
@@ -33,6 +35,8 @@ from secagg.wire.calls import (
 )
 
 __all__ = ["POLL_SECONDS", "Party"]
+
+_LOG: Final = logging.getLogger(SERVER_LOGGER)
 
 POLL_SECONDS: Final = 1.0
 """After so long whoever was told to wait asks again."""
@@ -107,6 +111,7 @@ class Party(ABC, Generic[_Session]):
                 await self._give_up(session)
             else:
                 self._live = session
+                self._log(SESSION_RESUMED, session.offer)
                 await self._go_on(session)
 
     def close(self) -> None:
@@ -138,6 +143,25 @@ class Party(ABC, Generic[_Session]):
     @abstractmethod
     async def _go_on(self, session: _Session) -> None:
         """Take a session up where an earlier process has left it."""
+
+    def _log(
+        self,
+        event: str,
+        offer: SessionDescriptor,
+        *,
+        level: int = logging.INFO,
+        **facts: object,
+    ) -> None:
+        """Write one line about a session."""
+        log_event(
+            _LOG,
+            level,
+            event,
+            task=self._task,
+            number=offer.session_number,
+            session=offer.session_id.hex()[:16],
+            **facts,
+        )
 
     # --- what both answer alike -------------------------------------------------------
 

@@ -4,11 +4,16 @@ Rule 1: either aggregator is stopped at any time and goes on where it stood: wha
         answered is in its book. A sum that was released and not yet written is written
         when the leader starts again.
 Rule 2: a session that releases nothing ends neither program. The leader says why and
-        opens the next one, after a pause, as long as there is budget.
+        opens the next one, after a pause, as long as there is budget. An answer of the
+        helper's that cannot be true ends the leader: somebody has to look.
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +24,7 @@ from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.storage import open_storage as open_client_storage
 from secagg.config.program import TLSSection
 from secagg.config.two_servers import (
+    AggregatorSection,
     HelperSettings,
     LeaderSettings,
     OtherSection,
@@ -57,7 +63,8 @@ __all__ = [
 PAUSE_SECONDS: Final = 5.0
 """Before the next session, after one that has released nothing."""
 
-_PASSING: Final = frozenset({ErrorCode.UNREACHABLE, ErrorCode.DEADLINE})
+# What the helper says when it will never open another session of the task.
+_FOR_GOOD: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +162,7 @@ async def helping(
             leader=settings.leader.name,
             storage=storage,
         )
-        listen = Address.parse(own.listen, name="aggregator.listen")
-        yield await stack.enter_async_context(serving(helper, listen, identity))
+        yield await stack.enter_async_context(_serving(helper, own, identity))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +184,7 @@ class ReleasingLeader:
         written: Callable[[WrittenSum], None],
         failed: Callable[[SecAggError], None],
     ) -> None:
-        """Run sessions until the task has released all its sums; write each sum.
+        """Run sessions until there will be no more sums of the task; write each sum.
 
         Args:
             written: Told of every sum that is on disk.
@@ -190,37 +196,33 @@ class ReleasingLeader:
         """
         last = await self._leader.last_sum()
         if last is not None and not self._path(last).exists():
-            written(self._write(last))
+            written(await self._write(last))
         while True:
             try:
                 released = await self._leader.next_sum()
             except SessionAbortedError as error:
                 failed(error)
+                if error.code in _FOR_GOOD:
+                    return
             except ServiceError as error:
                 if error.code is ErrorCode.TASK_OVER:
                     return
-                if error.code not in _PASSING:
-                    raise
-                failed(error)
+                raise
             else:
-                written(self._write(released))
+                written(await self._write(released))
                 continue
             await self._clock.sleep_until(self._clock.now() + PAUSE_SECONDS)
 
     def _path(self, released: SharedSum) -> Path:
         return self._folder / f"sum-{released.session_number}.npy"
 
-    def _write(self, released: SharedSum) -> WrittenSum:
+    async def _write(self, released: SharedSum) -> WrittenSum:
         """Write the report first: where there is a sum, there is its report."""
-        number = released.session_number
-        report = {
-            "session_number": number,
-            "session_id": released.session_id.hex(),
-            "inputs": released.inputs,
-        }
+        number, path = released.session_number, self._path(released)
+        report = {**await self._leader.describe(released), "file": path.name}
         write_json(self._folder / f"report-{number}.json", report)
-        write_vector(self._path(released), released.values)
-        return WrittenSum(number, released.inputs, self._path(released))
+        write_vector(path, released.values)
+        return WrittenSum(number, released.inputs, path)
 
 
 @asynccontextmanager
@@ -260,8 +262,7 @@ async def leading(
             storage=storage,
             clock=clock,
         )
-        listen = Address.parse(own.listen, name="aggregator.listen")
-        server = await stack.enter_async_context(serving(leader, listen, identity))
+        server = await stack.enter_async_context(_serving(leader, own, identity))
         yield ReleasingLeader(server, leader, own.sums_dir, clock or SystemClock())
 
 
@@ -304,6 +305,21 @@ async def give_vector(
         )
         stack.callback(client.close)
         return await client.contribute(vector)
+
+
+def _serving(
+    party: Helper | Leader, own: AggregatorSection, identity: TLSIdentity
+) -> AbstractAsyncContextManager[GrpcServer]:
+    health = own.health_listen
+    return serving(
+        party,
+        Address.parse(own.listen, name="aggregator.listen"),
+        identity,
+        health_address=None
+        if health is None
+        else Address.parse(health, name="aggregator.health_listen"),
+        revoked=own.revoked,
+    )
 
 
 def _way_to(section: str, other: OtherSection) -> GrpcConnection:

@@ -1,11 +1,33 @@
-"""What leader and helper say to callers that they cannot serve."""
+"""What leader and helper say where they cannot serve, or are not served."""
 
 from typing import Any
 
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.wire.calls import Request
 
-__all__ = ["no_such_call", "no_such_session", "no_such_task", "second_upload"]
+__all__ = [
+    "no_more_sums",
+    "no_such_call",
+    "no_such_session",
+    "no_such_task",
+    "refused_by_helper",
+    "second_upload",
+]
+
+
+def no_more_sums(task: str) -> ServiceError:
+    """Return what is said of a task whose budget is used."""
+    return ServiceError(
+        f"task {task!r} has released all its sums",
+        code=ErrorCode.TASK_OVER,
+        next_step="A new task id is a new budget, to be agreed on.",
+    )
 
 
 def no_such_call(identity: str, request: Request[Any]) -> RemoteProtocolError:
@@ -34,6 +56,13 @@ def no_such_task(task: str) -> ServiceError:
         f"there is no task {task!r} here",
         code=ErrorCode.TASK_OVER,
         next_step="Compare the name of the task with the aggregators'.",
+    )
+
+
+def refused_by_helper(error: SecAggError) -> SessionAbortedError:
+    """Return how a session ends that the helper does not want to go on with."""
+    return SessionAbortedError(
+        f"the helper refuses: {error}", code=error.code, next_step=error.next_step
     )
 
 

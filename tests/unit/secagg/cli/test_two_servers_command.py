@@ -10,6 +10,7 @@ import tomllib
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
@@ -21,17 +22,27 @@ from secagg.config.two_servers import (
     SharingClientSettings,
     load_two_server_settings,
 )
-from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.server import grpc_server
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TwoAggregators, noise_for
+from secagg.transport.channel_options import HEALTH_SERVICE
+from secagg.transport.revoked import revoked_line
+from secagg.transport.tls import number_in_pem
 from secagg.two_servers.program import (
     ReleasingLeader,
+    _way_to,
     give_vector,
     helping,
     leading,
     noise_of,
 )
+from secagg.wire.calls import GetOffer, Wait
 
 ROOT = Path(__file__).parents[4]
 SAMPLES = ROOT / "deploy" / "config" / "two-servers"
@@ -232,6 +243,32 @@ def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
     assert failures
     assert {error.code for error in failures} == {ErrorCode.U3_TOO_SMALL}
     assert [(each.inputs, each.path.exists()) for each in sums] == [(4, True)]
+
+
+def test_certificates_can_be_taken_back_and_health_needs_none(house):
+    sections = house.aggregator("helper")
+    certificate = Path(house.caller("helper", "a")["certificate"])
+    revoked = house.place / "revoked.txt"
+    revoked.write_text(f"{revoked_line(number_in_pem(certificate.read_bytes()))}\n")
+    sections["aggregator"] |= {"health_listen": "127.0.0.1:0", "revoked": str(revoked)}
+
+    async def main():
+        async with helping(house.settings("helper", sections)) as helper:
+            probed = str(helper.health_address)
+            async with grpc.aio.insecure_channel(probed) as probe:
+                check = probe.unary_unary(f"/{HEALTH_SERVICE}/Check")
+                assert await check(b"", timeout=30) == b"\x08\x01"
+            ports = {"leader": "127.0.0.1:1", "helper": str(helper.address)}
+            for name in "ab":
+                settings = house.settings(name, house.client(name, ports))
+                async with _way_to("helper", settings.helper) as way:
+                    if name == "a":
+                        with pytest.raises(ServiceError, match="revoked"):
+                            await way.call(GetOffer("between-two"))
+                    else:
+                        assert isinstance(await way.call(GetOffer("between-two")), Wait)
+
+    asyncio.run(main())
 
 
 def test_a_client_leaves_a_task_below_its_own_floors(house):

@@ -168,6 +168,42 @@ def test_a_client_that_comes_back_gives_no_second_vector_to_a_session() -> None:
     run(main)
 
 
+def test_who_has_lost_the_answer_to_the_last_share_gets_the_sum() -> None:
+    """The leader has it in its book, and may be done when it is asked again."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+
+        class Lossy:
+            """Loses the first answer to an upload, until the sum is out."""
+
+            def __init__(self, inner):
+                self.inner, self.is_lost = inner, False
+                self.identity, self.aggregator = inner.identity, inner.aggregator
+
+            async def call(self, request):
+                answer = await self.inner.call(request)
+                if isinstance(request, UploadChunk) and not self.is_lost:
+                    self.is_lost = True
+                    await asyncio.wait({summing})
+                    raise ServiceError("lost", code=ErrorCode.UNREACHABLE)
+                return answer
+
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        lossy = house.client("c3", leader=Lossy(house.way_to("leader", "c3")))
+        given = await asyncio.gather(
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            lossy.contribute(VECTORS[3]),
+        )
+        return given, await summing
+
+    given, released = run(main)
+    assert released.inputs == 4
+    for each in given:
+        assert each.is_included
+        np.testing.assert_array_equal(each.values, released.values)
+
+
 def test_an_unreachable_helper_costs_no_session() -> None:
     async def main(clock):
         def broken(way):
