@@ -8,9 +8,9 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
-__all__ = ["create_file", "replace_file", "sync_directory"]
+__all__ = ["create_file", "replace_file", "replace_with", "sync_directory"]
 
 PUBLIC: Final = 0o644
 
@@ -23,7 +23,7 @@ def create_file(path: Path, data: bytes, *, mode: int) -> None:
         OSError: It cannot be written; nothing is left behind.
     """
     # A second name is the one way of taking a name that fails where it is taken.
-    _write(path, data, mode, os.link)
+    _write(path, lambda stream: stream.write(data), mode, os.link)
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = PUBLIC) -> None:
@@ -32,7 +32,23 @@ def replace_file(path: Path, data: bytes, *, mode: int = PUBLIC) -> None:
     Raises:
         OSError: It cannot be written; the old one is still there.
     """
-    _write(path, data, mode, os.replace)
+    replace_with(path, lambda stream: stream.write(data), mode=mode)
+
+
+def replace_with(
+    path: Path, save: Callable[[IO[bytes]], object], *, mode: int = PUBLIC
+) -> None:
+    """Write a file that is too large to be made in memory, as `replace_file` does.
+
+    Args:
+        path: Where.
+        save: Writes its bytes.
+        mode: Who may read it.
+
+    Raises:
+        OSError: It cannot be written; the old one is still there.
+    """
+    _write(path, save, mode, os.replace)
 
 
 def sync_directory(directory: Path) -> None:
@@ -49,7 +65,10 @@ def sync_directory(directory: Path) -> None:
 
 
 def _write(
-    path: Path, data: bytes, mode: int, take_name: Callable[[Path, Path], None]
+    path: Path,
+    save: Callable[[IO[bytes]], object],
+    mode: int,
+    take_name: Callable[[Path, Path], None],
 ) -> None:
     temporary = path.with_name(f".{path.name}.partial")
     # Left by a process that died; one that lives would lose its own file, no more.
@@ -57,7 +76,7 @@ def _write(
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
+            save(stream)
             stream.flush()
             os.fsync(stream.fileno())
         take_name(temporary, path)

@@ -211,6 +211,11 @@ ROUND_EXPECTED: Final = _gauge(
     "task",
 )
 TASK_RUNS: Final = _gauge("secagg_task_runs", "1 if a task runs, else 0.", "task")
+TASK_UNWRITTEN: Final = _gauge(
+    "secagg_task_unwritten",
+    "1 while the disk refuses the files of a task's latest session, else 0.",
+    "task",
+)
 TASK_SUMS_LEFT: Final = _gauge(
     "secagg_task_sums_left", "Sums that a task still wants.", "task"
 )
@@ -267,6 +272,7 @@ METRICS: Final = (
     ROUND_ANSWERED,
     ROUND_EXPECTED,
     TASK_RUNS,
+    TASK_UNWRITTEN,
     TASK_SUMS_LEFT,
     TASK_SESSIONS_LEFT,
     TASK_SPARE_LEFT,

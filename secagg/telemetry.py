@@ -31,6 +31,8 @@ __all__ = [
     "CLIENT_LOGGER",
     "ENGINE_LOST",
     "FILES_EXHAUSTED",
+    "FILES_REFUSED",
+    "FILES_WRITTEN",
     "HANDSHAKES_REFUSED",
     "HANDSHAKE_REFUSED",
     "KEY_FILE_READABLE",
@@ -87,6 +89,8 @@ ADMIN_REFUSED: Final = "admin_refused"
 ENGINE_LOST: Final = "engine_lost"
 STORAGE_REFUSED: Final = "storage_refused"
 BOOK_IS_BACK: Final = "book_is_back"
+FILES_REFUSED: Final = "files_refused"
+FILES_WRITTEN: Final = "files_written"
 SPOOL_FOREIGN: Final = "spool_foreign"
 MESSAGE_ACCEPTED: Final = "message_accepted"
 MESSAGE_REFUSED: Final = "message_refused"

@@ -1,8 +1,9 @@
-"""What ends a test that hangs, where rollback marks are kept, and a database."""
+"""What ends a test that hangs, where rollback marks are kept, the log, a database."""
 
 import asyncio
 import faulthandler
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -71,6 +72,16 @@ def _give_up(*_):
         for task in asyncio.all_tasks():
             task.print_stack()
     pytest.fail(f"not over after {_PATIENCE_SECONDS} seconds")
+
+
+@pytest.fixture(autouse=True)
+def log_as_before():
+    """Let no test hear what an earlier one has asked the log to say."""
+    logger = logging.getLogger("secagg")
+    handlers, level = logger.handlers[:], logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
 
 
 def pytest_configure(config):

@@ -364,6 +364,7 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
     from secagg.client.runner import ClientPhase
     from secagg.client.service import ClientService
     from secagg.runtime.clock import SystemClock
+    from secagg.runtime.garbage import keep_what_is_loaded
 
     aborted: list[int] = []
     count = 0
@@ -386,6 +387,7 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
         is_service=True,
         on_progress=show,
     ) as one:
+        keep_what_is_loaded()
 
         async def fail(_: "SecAggError") -> None:
             await _write_aborted(one, aborted, files, output)

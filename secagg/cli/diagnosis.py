@@ -49,8 +49,7 @@ from secagg.engine import EngineLostError, open_engine
 from secagg.enrolment.keys import is_readable_by_others
 from secagg.errors import ErrorCode, SecAggError, ServiceError, printable
 from secagg.runtime.clock import SystemClock
-from secagg.server.admin_channel import call_admin
-from secagg.server.service import admin_socket_of
+from secagg.server.admin_channel import admin_socket_of, call_admin
 from secagg.server.sharing import refuse_other_names
 from secagg.server.task_setup import prepare_task
 from secagg.storage.blobs import STORE_HOME

@@ -74,8 +74,7 @@ def ask(
     """
     import asyncio
 
-    from secagg.server.admin_channel import call_admin
-    from secagg.server.service import admin_socket_of
+    from secagg.server.admin_channel import admin_socket_of, call_admin
 
     settings = settings_of(given)
     return asyncio.run(call_admin(admin_socket_of(settings), verb, arguments))
@@ -101,8 +100,11 @@ def look(
     import asyncio
 
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.server.admin_channel import NoAdminSocketError, call_admin
-    from secagg.server.service import admin_socket_of
+    from secagg.server.admin_channel import (
+        NoAdminSocketError,
+        admin_socket_of,
+        call_admin,
+    )
     from secagg.storage.book_reader import BookInUseError, looking
 
     settings = settings_of(given)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from secagg.cli.exit_codes import exit_code_of
 from secagg.cli.operator import ServerFileOption, ask, look, settings_of
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
@@ -13,6 +14,7 @@ from secagg.errors import ErrorCode, ServiceError, printable
 
 if TYPE_CHECKING:
     from secagg.audit.verifier import Verdict
+    from secagg.parameters import ProtocolParameters
     from secagg.storage.book_reader import ReadsBook
 
 __all__ = ["app"]
@@ -130,14 +132,16 @@ def watch(
     """
     import asyncio
 
-    from secagg.server.admin_channel import watch_admin
-    from secagg.server.service import admin_socket_of
+    from secagg.server.admin_channel import admin_socket_of, watch_admin
 
     output = Output(as_json=as_json)
     socket = admin_socket_of(settings_of(config))
 
     async def follow() -> None:
         async for each in watch_admin(socket, "session.watch", {"task": task}):
+            if not each:
+                output.line("following the sessions; Ctrl-C ends it")
+                continue
             output.result(each)
             if not as_json:
                 output.line(
@@ -224,7 +228,7 @@ def verify(
     enrolment_key: Annotated[
         str,
         typer.Option(
-            "--enrolment-key",
+            "--enrolment",
             metavar="KEY",
             help="ed25519:..., as clients pin it; needed where clients sign.",
         ),
@@ -241,26 +245,35 @@ def verify(
 ) -> None:
     """Recompute from a receipt who has agreed to the sets that were summed.
 
-    Example: secagg sessions verify sums/receipt-1.bin --enrolment-key ed25519:...
+    Example: secagg sessions verify sums/receipt-1.bin --enrolment ed25519:...
     """
     from secagg.audit.verifier import verify_receipt
     from secagg.distributed_dp import certify, read_noise_terms
     from secagg.enrolment.keys import parse_key
+    from secagg.errors import RemoteProtocolError
 
-    verdict = verify_receipt(
-        _read(file),
-        enrolment_key=parse_key(enrolment_key) if enrolment_key else None,
-        revocations=None if revocations is None else _read(revocations),
-        read_noise=read_noise_terms,
-        certify=certify,
-    )
     output = Output(as_json=as_json)
-    if as_json:
-        output.result(_facts(verdict))
-        return
+    key = parse_key(enrolment_key) if enrolment_key else None
+    data, listed = _read(file), None if revocations is None else _read(revocations)
+    try:
+        verdict = verify_receipt(
+            data,
+            enrolment_key=key,
+            revocations=listed,
+            read_noise=read_noise_terms,
+            certify=certify,
+        )
+    except RemoteProtocolError as error:
+        if not as_json:
+            raise
+        output.line(f"not valid: {error}")
+        output.result({"valid": False, "reason": str(error), "name": error.code.name})
+        raise typer.Exit(code=exit_code_of(error)) from None
+    facts = _facts(verdict)
     output.line(_SENTENCES[str(verdict.finding)])
-    rows = [(name, str(value)) for name, value in _facts(verdict).items()]
+    rows = [(n, str(value)) for n, value in facts.items() if value not in {None, ""}]
     output.table(("fact", "value"), rows)
+    output.result(facts)
 
 
 _SENTENCES = {
@@ -270,18 +283,38 @@ _SENTENCES = {
 }
 
 
-def _facts(verdict: "Verdict") -> dict[str, str | int]:
+def _epsilon_of(parameters: "ProtocolParameters") -> float | None:
+    """Return what all sessions of a task cost a client, against the server.
+
+    None without noise, and for a block that this release cannot judge.
+    """
+    from secagg.distributed_dp import NoisedTask
+    from secagg.errors import RemoteProtocolError
+
+    if not parameters.noise_block:
+        return None
+    try:
+        return NoisedTask.from_parameters(parameters).report().server.epsilon
+    except RemoteProtocolError:
+        return None
+
+
+def _facts(verdict: "Verdict") -> dict[str, str | float | None]:
     descriptor, receipt = verdict.descriptor, verdict.receipt
+    parameters = descriptor.parameters
     return {
+        "valid": True,
+        "reason": "",
         "finding": str(verdict.finding),
         "aggregator": printable(descriptor.aggregator, max_bytes=255),
         "task": printable(descriptor.task_id, max_bytes=256),
         "session_number": descriptor.session_number,
         "session_id": descriptor.session_id.hex(),
-        "profile": descriptor.parameters.profile.label,
+        "profile": parameters.profile.label,
+        "epsilon_server": _epsilon_of(parameters),
         "joined": verdict.clients,
         "shared": len(verdict.sharers),
-        "summed": len(verdict.survivors),
+        "survivors": len(verdict.survivors),
         "signed": len(verdict.signers),
         "outcome": receipt.outcome.name.lower(),
         "code": receipt.code,

@@ -206,7 +206,8 @@ def task_rows(tasks: list[dict[str, Any]]) -> list[tuple[str, ...]]:
             each["state"],
             f"{each['sums']} of {each['sums_wanted']}",
             "" if each["sessions_left"] is None else str(each["sessions_left"]),
-            "; ".join(_running(session) for session in each["running"])
+            each["unwritten"]
+            or "; ".join(_running(session) for session in each["running"])
             or each["reason"],
         )
         for each in tasks

@@ -2,7 +2,8 @@
 
 A message is a u32 of its length and that many bytes of JSON.  A command sends
 `{"id", "verb", "args"}`; it is answered `{"id", "ok": true, "data"}`, by a verb that
-watches many times with `"more": true`, or `{"id", "ok": false, "error"}`.
+watches many times with `"more": true`, at first and at once with no data, or
+`{"id", "ok": false, "error"}`.
 
 Rule 1: whoever may connect may do everything: the socket's file is for its owner and
         root alone, and where the system says who calls, nobody else is answered.
@@ -15,13 +16,17 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
+
+if TYPE_CHECKING:
+    from secagg.config import HostSettings
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
     "NoAdminSocketError",
+    "admin_socket_of",
     "call_admin",
     "read_message",
     "short_path",
@@ -33,11 +38,18 @@ MAX_MESSAGE_BYTES: Final = 64 << 20
 """A task that invites 65535 clients by name, or a session that names each of them a few
 times, with names of 255 bytes."""
 
+_ADMIN_SOCKET: Final = "admin.sock"
 _LENGTH_BYTES: Final = 4
 # What a socket address holds; Linux allows 107, others a little less.
 _MAX_PATH_BYTES: Final = 100
 # Adding a task plans its noise, which may take minutes; every other verb is instant.
 _ANSWER_SECONDS: Final = 900.0
+
+
+def admin_socket_of(settings: "HostSettings") -> Path:
+    """Return where an aggregator listens for its operator."""
+    given = settings.server.admin_socket
+    return (given or settings.server.state_dir / _ADMIN_SOCKET).absolute()
 
 
 class NoAdminSocketError(ServiceError):
@@ -74,6 +86,8 @@ async def watch_admin(
     path: Path, verb: str, arguments: Mapping[str, object] | None = None
 ) -> AsyncIterator[dict[str, Any]]:
     """Ask an aggregator of this machine, and yield its answers until the last.
+
+    A verb that watches answers at once, with nothing: changes may take hours.
 
     Raises:
         NoAdminSocketError: Nobody listens there.

@@ -14,7 +14,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -224,7 +224,10 @@ class AdminSocket:
         task = arguments.text_or_none("task")
 
         async def tell() -> None:
-            async for progress in self._seen():
+            # The first change may take hours; whoever watches is heard at once.
+            await _send(writer, {"id": number, "ok": True, "more": True, "data": {}})
+            open_now = (live.progress for live in self._server.live())
+            async for progress in self._server.progress(open_now):
                 if task is None or progress.task_id == task:
                     await _send(
                         writer,
@@ -244,12 +247,6 @@ class AdminSocket:
             for each in (telling, leaving):
                 each.cancel()
             await asyncio.gather(telling, leaving, return_exceptions=True)
-
-    async def _seen(self) -> AsyncIterator[SessionProgress]:
-        for live in self._server.live():
-            yield live.progress
-        async for progress in self._server.progress():
-            yield progress
 
     # --- verbs ------------------------------------------------------------------------
 
@@ -277,7 +274,8 @@ class AdminSocket:
         )
 
     async def _list_tasks(self, _: "_Arguments") -> View:
-        return {"tasks": await tasks_view(self._book, self._server.live)}
+        server = self._server
+        return {"tasks": await tasks_view(self._book, server.live, server.owed.refused)}
 
     async def _show_task(self, arguments: "_Arguments") -> View:
         return await self._told(await find_task(self._book, arguments.text("task")))
@@ -310,7 +308,8 @@ class AdminSocket:
 
     async def _told(self, row: TaskRow) -> View:
         running = await self._book.sessions(role=Role.SERVER, task=row.task.task_id)
-        return task_view(row, running, self._server.live())
+        server = self._server
+        return task_view(row, running, server.live(), server.owed.refused)
 
     async def _list_sessions(self, arguments: "_Arguments") -> View:
         return {

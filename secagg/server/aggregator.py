@@ -1,7 +1,6 @@
 """The aggregator: many sessions, whose clients call on any transport.
 
-Rule 1: a call is answered for the identity that the transport has authenticated, and
-        touches only what that client may see.
+Rule 1: calls of clients are answered at one desk (`secagg.server.client_desk`).
 Rule 2: the sessions of a task run one after another; different tasks run side by side.
 Rule 3: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
 Rule 4: a session that has ended leaves its receipt and, for a while, its sum; records,
@@ -17,39 +16,32 @@ It opens no socket and reads no settings.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar
 
-from secagg import metrics, telemetry
-from secagg.descriptor import SessionDescriptor
+from secagg import telemetry
 from secagg.errors import (
     ErrorCode,
-    LocalProtocolError,
-    RemoteProtocolError,
     SecAggError,
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import MAX_IDENTITY_BYTES, Envelope, Released
+from secagg.messages import Envelope
 from secagg.metrics import Meter, SilentMeter
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.ring_odds import server_demand
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.workers import Workers
-from secagg.server.attendance import Attendance
-from secagg.server.bell import Bell
-from secagg.server.durable_state import came_too_late, say_refused
-from secagg.server.ended_session import EndedSession
+from secagg.server.client_desk import ClientDesk
+from secagg.server.durable_state import say_refused
+from secagg.server.known_tasks import KnownTasks
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
-from secagg.server.places import Places
 from secagg.server.progress import LiveSession, ProgressFeed, SessionProgress
-from secagg.server.readable import session_is_over
 from secagg.server.receipt import SessionReceipt
-from secagg.server.refusals import RefusalCounts
 from secagg.server.runner_context import RunnerContext
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import SessionRunner
@@ -59,56 +51,25 @@ from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefin
 from secagg.server.task_run import TaskRun
 from secagg.server.upload_desk import UploadSlots
 from secagg.storage.book import AWAY_SECONDS, Book, BookAwayError
-from secagg.storage.spool import PAYLOAD, SUM, Spool
+from secagg.storage.spool import Spool
 from secagg.storage.stored import Replica
 from secagg.wire.calls import (
-    AdvertiseKeys,
-    Blob,
-    BlobChunk,
-    ChooseEdges,
-    FetchChunk,
-    GetOffer,
-    GetUpdate,
-    GetUploadStatus,
     Reference,
-    ReportViolation,
     Request,
-    RevealShares,
-    SendMessage,
-    ShareKeys,
-    SignConsistency,
-    UploadChunk,
-    UploadStatus,
     Wait,
     WatchSession,
 )
-from secagg.wire.codec import refuse
-from secagg.wire.limits import MAX_INLINE_BYTES
 
 __all__ = ["Aggregator"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _Answer = TypeVar("_Answer")
-_MILLISECONDS: Final = 1000
 
 # How often an aggregator says that it is there, where others share its book.
 BEAT_SECONDS: Final = 5.0
 # How long a client waits that asks for a task which nobody here has heard of.
 HEARING_SECONDS: Final = 2.0
-
-# Questions for a session that wait here are looked at again this often, for what nobody
-# has rung for, as that somebody is invited now.  Not with every change of a book that
-# is shared: whoever runs the task rings for a session that another one has opened.
-HELD_LOOK_SECONDS: Final = 5.0
-# Whoever has waited as long as it wanted may ask again at once.
-AGAIN_SECONDS: Final = 0.05
-
-# What lies in the spool; all else is part of a session's state.
-_SPOOLED: Final[Mapping[Blob, str]] = {
-    Blob.PAYLOAD: PAYLOAD,
-    Blob.SUM: SUM,
-}
 
 
 class Aggregator:
@@ -175,31 +136,16 @@ class Aggregator:
             on_aborted=on_aborted,
             on_ended=on_ended,
         )
-        self._runs: dict[str, TaskRun] = {}
-        self._finished_tasks: set[str] = set()
-        self._interrupted_tasks: set[str] = set()
-        self._watches = Places(self._limits.watches_per_identity, self._limits.watches)
-        self._held = Places(self._limits.held_per_identity, self._limits.held)
-        self._offers = Bell(self._context.clock)
-        self._refusals = RefusalCounts(self._context.clock)
+        self._tasks = KnownTasks()
         self._stopping = asyncio.Event()
-        self._attendance = Attendance(self._context.clock, self._limits)
-        # Each takes the identity and a request of its class: `answer` says so.
-        self._answers: Mapping[
-            type[Request[Any]], Callable[[str, Any], Awaitable[object]]
-        ] = {
-            GetOffer: self._offer_in_time,
-            AdvertiseKeys: self._take,
-            ChooseEdges: self._take,
-            ShareKeys: self._take,
-            SignConsistency: self._take,
-            RevealShares: self._take,
-            ReportViolation: self._take,
-            GetUploadStatus: self._upload_status,
-            UploadChunk: self._upload_chunk,
-            GetUpdate: self._update,
-            FetchChunk: self._chunk,
-        }
+        self._desk = ClientDesk(
+            self._sessions,
+            self._tasks,
+            self._context,
+            self._limits,
+            stopping=self._stopping,
+            hear_of_tasks=self._hear_of_tasks,
+        )
 
     # --- for clients ------------------------------------------------------------------
 
@@ -211,43 +157,9 @@ class Aggregator:
             ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN
                 or UPLOAD_CORRUPT; the message says whether to come back.
         """
-        meter, began = self._context.meter, self._context.clock.now()
-        method = type(request).__name__
-        meter.add(metrics.CALLS, method=method)
-        try:
-            self._check_caller(identity)
-            request.check()  # whatever carried it, and whoever made it
-            return cast("_Answer", await self._answered(identity, request))
-        except SecAggError as error:
-            self._refusals.note(error.code)
-            meter.add(metrics.REFUSALS, code=error.code.name)
-            raise
-        finally:
-            # A question that waits says nothing of how fast answers are.
-            if not (isinstance(request, GetOffer) and request.wait_ms):
-                lasted = self._context.clock.now() - began
-                meter.observe(metrics.CALL_SECONDS, lasted, method=method)
+        return await self._desk.answer(identity, request)
 
-    async def _answered(self, identity: str, request: Request[Any]) -> object:
-        answer = self._answers[type(request)]
-        try:
-            return await answer(identity, request)
-        except RemoteProtocolError:
-            # A message is judged again by its session.
-            session_id = getattr(request, "session_id", None)
-            if (
-                not self._context.book.is_shared
-                or isinstance(request, SendMessage)
-                or session_id is None
-            ):
-                raise
-        # Another aggregator may have opened the round that this one does not know.
-        session = await self._sessions.look_for(session_id)
-        if isinstance(session, SessionRunner):
-            await session.look()
-        return await answer(identity, request)
-
-    async def watch(
+    def watch(
         self, identity: str, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
         """Yield updates as they come, and that there is none; ends with the session.
@@ -255,177 +167,7 @@ class Aggregator:
         Raises:
             ServiceError: OVERLOADED when too many streams are open; poll instead.
         """
-        self._check_caller(identity)
-        request.check()
-        session = await self._sessions.look_for(request.session_id)
-        if not self._watches.is_free_for(identity):
-            raise ServiceError(
-                "too many streams are open",
-                code=ErrorCode.OVERLOADED,
-                next_step="Close other streams, or poll.",
-                retry_after_seconds=self._limits.poll_seconds,
-            )
-        with self._watches.taken_by(identity):
-            if isinstance(session, SessionRunner):
-                async for update in session.watch(identity, request.after):
-                    if isinstance(update, Wait):
-                        yield update
-                        continue
-                    self._attendance.note_call()
-                    self._attendance.note_told(identity, update)
-                    yield _as_answer(update)
-            else:
-                update_of_ended = session.update_for(identity, request.after)
-                if update_of_ended is not None:
-                    yield update_of_ended
-
-    async def _offer_in_time(
-        self, identity: str, request: GetOffer
-    ) -> SessionDescriptor | Wait:
-        """Answer a question for a session, when there is one or its time is up."""
-        clock = self._context.clock
-        ends = clock.now() + request.wait_ms / _MILLISECONDS - HELD_LOOK_SECONDS
-        ringing = self._offers.listen()
-        answer = await self._offer(identity, request)
-        if (
-            not isinstance(answer, Wait)
-            or clock.now() > ends
-            or not self._held.is_free_for(identity)
-        ):
-            return answer
-        with self._held.taken_by(identity):
-            while isinstance(answer, Wait) and clock.now() <= ends:
-                await self._offers.heard(ringing, HELD_LOOK_SECONDS)
-                ringing = self._offers.listen()
-                answer = await self._offer(identity, request)
-        return Wait(AGAIN_SECONDS) if isinstance(answer, Wait) else answer
-
-    async def _offer(
-        self, identity: str, request: GetOffer
-    ) -> SessionDescriptor | Wait:
-        self._attendance.note_back(identity)
-        self._sessions.note_back(identity, request.task_id)
-        if request.task_id not in self._runs:
-            await self._hear_of_tasks()
-        run = self._runs.get(request.task_id)
-        if run is None and request.task_id in self._interrupted_tasks:
-            raise _shutting_down(self._limits.join_poll_seconds)
-        if run is None:
-            over = request.task_id in self._finished_tasks
-            raise ServiceError(
-                "the task has ended" if over else "there is no such task here",
-                code=ErrorCode.TASK_OVER if over else ErrorCode.UNKNOWN_SESSION,
-                next_step="Ask the operator which tasks run and what their names are.",
-            )
-        task = run.task
-        if task.invited is not None and identity not in task.invited:
-            raise RemoteProtocolError(
-                f"{identity!r} is not invited to this task",
-                code=ErrorCode.NOT_INVITED,
-                sender=identity,
-                next_step="Ask the operator to invite this client.",
-            )
-        if identity in (await self._sessions.facts(task.task_id)).left_out:
-            raise RemoteProtocolError(
-                f"{identity!r} takes no part in the rest of this task: it and another "
-                "client accuse each other, or its secret could not be rebuilt",
-                code=ErrorCode.NOT_INVITED,
-                sender=identity,
-                next_step="Ask the operator, who has the receipts: nobody else can "
-                "tell who is right.",
-            )
-        if self._stopping.is_set():
-            raise _shutting_down(self._limits.join_poll_seconds)
-        for runner in self._sessions.running(task.task_id):
-            descriptor = runner.descriptor
-            if task.gate.is_paused:
-                break
-            if descriptor.session_number > request.after_session and runner.can_join(
-                identity
-            ):
-                return descriptor
-        self._attendance.note_waiting(identity)
-        return Wait(self._limits.join_poll_seconds)
-
-    async def _take(self, identity: str, request: SendMessage) -> None:
-        runner = await self._runner(identity, request.session_id)
-        await runner.submit(identity, Envelope(request.KIND, request.message))
-
-    async def _upload_status(
-        self, identity: str, request: GetUploadStatus
-    ) -> UploadStatus:
-        runner = await self._runner(identity, request.session_id)
-        return await runner.upload_status(identity)
-
-    async def _upload_chunk(self, identity: str, request: UploadChunk) -> UploadStatus:
-        runner = await self._runner(identity, request.session_id)
-        status = await runner.upload_chunk(identity, request)
-        task_id, size = runner.descriptor.task_id, len(request.data)
-        self._context.meter.add(metrics.UPLOAD_BYTES, size, task=task_id)
-        return status
-
-    async def _update(
-        self, identity: str, request: GetUpdate
-    ) -> Envelope | Reference | Wait:
-        session = await self._sessions.look_for(request.session_id)
-        update = session.update_for(identity, request.after)
-        if update is None:
-            return session.wait_of(identity, self._limits.poll_seconds)
-        self._attendance.note_told(identity, update)
-        return _as_answer(update)
-
-    async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
-        """Return a piece of what the client may read, and count its bytes."""
-        session = await self._sessions.look_for(request.session_id)
-        piece = await self._piece(session, identity, request)
-        task_id, size = session.descriptor.task_id, len(piece.data)
-        self._context.meter.add(metrics.DOWNLOAD_BYTES, size, task=task_id)
-        return piece
-
-    async def _piece(
-        self, session: SessionRunner | EndedSession, identity: str, request: FetchChunk
-    ) -> BlobChunk:
-        """Return a piece of what the client may read.
-
-        Everybody who is invited reads the payload, after the end those of the roster;
-        they read the sum, and of a large update each reads its own.
-        """
-        is_over = isinstance(session, EndedSession) or session.is_over
-        if isinstance(session, SessionRunner):
-            session.check_invited(identity)
-        if request.blob not in _SPOOLED:
-            return session.read(identity, request)
-        if is_over and not session.is_member(identity):
-            raise session_is_over(identity)
-        if request.blob is Blob.SUM:
-            update = session.update_for(identity, None)
-            if update is None or update.kind is not Released:
-                if is_over:
-                    raise session_is_over(identity)
-                raise RemoteProtocolError(
-                    "the session has not released its sum yet",
-                    code=ErrorCode.UNEXPECTED_MESSAGE,
-                    sender=identity,
-                    next_step="Ask for the session's update.",
-                )
-        name = _SPOOLED[request.blob]
-        found = await self._workers.run(
-            self._context.spool.read,
-            request.session_id,
-            name,
-            request.offset,
-            request.max_bytes,
-        )
-        if found is None:
-            raise ServiceError(
-                f"the session has no {name} here",
-                code=ErrorCode.UNKNOWN_SESSION,
-                next_step="It has none, or has ended too long ago.",
-            )
-        data, size = found
-        if request.offset > size:
-            raise refuse(f"byte {request.offset} is beyond the object's {size}")
-        return BlobChunk(data, size)
+        return self._desk.watch(identity, request)
 
     # --- for the operator -------------------------------------------------------------
 
@@ -465,8 +207,7 @@ class Aggregator:
                 await self._task_look.take()
             except SecAggError as error:  # the next turn looks again
                 say_refused(error)
-            for run in self._runs.values():
-                run.task.gate.wake()
+            self._tasks.wake()
 
     async def _hear_of_tasks(self) -> None:
         """Have the keeper look: another aggregator may have been told of a new task."""
@@ -516,33 +257,28 @@ class Aggregator:
                 A book that is away is waited for.
         """
         task.parameters.validate(demanded_bits=server_demand)
-        if task.task_id in self._runs:
-            raise LocalProtocolError(f"task {task.task_id!r} runs already")
-        run = self._runs[task.task_id] = TaskRun(
+        run = TaskRun(
             task,
             self._sessions,
             self._context,
             stopping=self._stopping,
             wait_for_book=self.wait_for_book,
-            offering=self._offers.ring,
+            offering=self._desk.offers.ring,
             next_payload=next_payload,
             on_sum=on_sum,
         )
-        self._finished_tasks.discard(task.task_id)
-        self._interrupted_tasks.discard(task.task_id)
+        self._tasks.begin(run)
         # Until its end is known, clients are told to come back, not to go home.
-        afterwards = self._interrupted_tasks
+        is_over = False
         try:
             receipts = await run.run()
-            if not self._stopping.is_set():
-                afterwards = self._finished_tasks
+            is_over = not self._stopping.is_set()
         except SessionAbortedError:
-            afterwards = self._finished_tasks
+            is_over = True
             raise
         finally:
-            del self._runs[task.task_id]
-            afterwards.add(task.task_id)
-            self._offers.ring()
+            self._tasks.end(task.task_id, is_over=is_over)
+            self._desk.offers.ring()
         return receipts
 
     async def end_task(self, task_id: str, reason: str) -> None:
@@ -556,11 +292,11 @@ class Aggregator:
             task_id: Which.
             reason: Why, in words for the clients.
         """
-        if task_id in self._runs:
-            await self._runs[task_id].end(reason)
+        run = self._tasks.get(task_id)
+        if run is not None:
+            await run.end(reason)
         else:
-            self._interrupted_tasks.discard(task_id)
-            self._finished_tasks.add(task_id)
+            self._tasks.end(task_id, is_over=True)
 
     async def pause_task(self, task_id: str, reason: str) -> None:
         """Offer no session of a task until `resume_task`.
@@ -572,15 +308,17 @@ class Aggregator:
             task_id: Which.
             reason: Why, in words for the clients.
         """
-        if task_id in self._runs:
-            self._runs[task_id].task.gate.pause()
-            await self._runs[task_id].stop_waiting(reason)
+        run = self._tasks.get(task_id)
+        if run is not None:
+            run.task.gate.pause()
+            await run.stop_waiting(reason)
 
     def resume_task(self, task_id: str) -> None:
         """Offer sessions of a task again; nothing happens if it does not run."""
-        if task_id in self._runs:
-            self._runs[task_id].task.gate.resume()
-            self._offers.ring()
+        run = self._tasks.get(task_id)
+        if run is not None:
+            run.task.gate.resume()
+            self._desk.offers.ring()
 
     def hold_task(self, task_id: str) -> None:
         """Tell clients of a task that does not run here, and may again, to come back.
@@ -588,7 +326,7 @@ class Aggregator:
         Args:
             task_id: Which.
         """
-        self._interrupted_tasks.add(task_id)
+        self._tasks.end(task_id, is_over=False)
 
     def live(self) -> tuple[LiveSession, ...]:
         """Return the sessions that are not over, as they stand now."""
@@ -609,18 +347,23 @@ class Aggregator:
 
     def refused(self) -> dict[str, int]:
         """Return how many calls were refused in the last hour, by name of the code."""
-        return self._refusals.of_last_hour()
+        return self._desk.refusals.of_last_hour()
 
-    def progress(self) -> AsyncIterator[SessionProgress]:
-        """Watch all sessions; ends with `close`."""
-        return self._feed.watch()
+    def progress(
+        self, at_first: Iterable[SessionProgress] = ()
+    ) -> AsyncIterator[SessionProgress]:
+        """Watch all sessions; ends with `close`.
+
+        Args:
+            at_first: As for `ProgressFeed.watch`.
+        """
+        return self._feed.watch(at_first)
 
     def drain(self) -> None:
         """Offer no further sessions; those that run go on."""
         self._stopping.set()
-        self._offers.ring()
-        for run in self._runs.values():
-            run.task.gate.wake()
+        self._desk.offers.ring()
+        self._tasks.wake()
 
     def ended_before(self) -> bool:
         """Whether the latest session ended in an earlier process, which told some."""
@@ -641,17 +384,17 @@ class Aggregator:
             at_most_seconds: How long to wait.
             silent_seconds: How long to wait while nobody calls.
         """
-        clock = self._context.clock
+        clock, attendance = self._context.clock, self._desk.attendance
         began = clock.now()
         while (now := clock.now()) < (
             deadline := min(
                 began + at_most_seconds,
-                max(began, self._attendance.last_call) + silent_seconds,
+                max(began, attendance.last_call) + silent_seconds,
             )
         ):
-            quiet_at = self._attendance.quiet_at
+            quiet_at = attendance.quiet_at
             if now >= quiet_at and not (
-                self._sessions.has_untold() or self._attendance.has_expected()
+                self._sessions.has_untold() or attendance.has_expected()
             ):
                 try:
                     await self._sessions.note_settled()
@@ -690,44 +433,10 @@ class Aggregator:
     async def close(self) -> None:
         """Release threads and end progress streams; sessions resume after a restart."""
         self._stopping.set()
-        self._offers.ring()
+        self._desk.offers.ring()
         for following in self._following:
             following.cancel()
         if self._following:
             await asyncio.wait(self._following)
         self._feed.close()
         self._workers.close()
-
-    # --- callers ----------------------------------------------------------------------
-
-    def _check_caller(self, identity: str) -> None:
-        self._attendance.note_call(identity)
-        if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES or "\0" in identity:
-            raise RemoteProtocolError(
-                f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes, none of them zero",
-                code=ErrorCode.UNAUTHENTICATED,
-            )
-
-    async def _runner(self, identity: str, session_id: bytes) -> SessionRunner:
-        """Return a session that takes messages."""
-        self._check_caller(identity)
-        session = await self._sessions.look_for(session_id)
-        if isinstance(session, SessionRunner):
-            return session
-        raise came_too_late(identity)
-
-
-def _as_answer(update: Envelope) -> Envelope | Reference:
-    """Return an update, or where to read it: links break, and a chunk is resumed."""
-    if len(update.data) > MAX_INLINE_BYTES:
-        return Reference.instead_of(update)
-    return update
-
-
-def _shutting_down(retry_after_seconds: float) -> ServiceError:
-    return ServiceError(
-        "the aggregator is shutting down",
-        code=ErrorCode.SHUTTING_DOWN,
-        next_step="Ask again when it is back.",
-        retry_after_seconds=retry_after_seconds,
-    )

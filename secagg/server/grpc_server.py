@@ -112,7 +112,8 @@ class _Servicer:
         self, call: Call
     ) -> Callable[[AsyncIterator[bytes], CallContext], Coroutine[Any, Any, bytes]]:
         async def answer(bodies: AsyncIterator[bytes], _: CallContext) -> bytes:
-            request = call.request.decode(await self._reader.read(bodies))
+            body = await self._reader.read(bodies, caller=caller())
+            request = call.request.decode(body)
             return call.encode(await self._service.answer(caller(), request))
 
         async def take(bodies: AsyncIterator[bytes], _: CallContext) -> bytes:
@@ -125,7 +126,8 @@ class _Servicer:
     async def _watch(
         self, bodies: AsyncIterator[bytes], _: CallContext
     ) -> AsyncIterator[bytes]:
-        request = WatchSession.decode(await self._reader.read(bodies))
+        body = await self._reader.read(bodies, caller=caller())
+        request = WatchSession.decode(body)
         encode = CALLS[WatchSession].encode
         task = asyncio.current_task()
         if self._stopping.is_set() or task is None:
@@ -133,7 +135,12 @@ class _Servicer:
         self._watchers.add(task)
         try:
             async for update in self._service.watch(caller(), request):
+                # Cancelled while it sends, it could not say why: gRPC would.
+                self._watchers.discard(task)
                 yield encode(update)
+                if self._stopping.is_set():
+                    raise _stopping()
+                self._watchers.add(task)
         except asyncio.CancelledError:
             # Either the peer is gone, or `end_watches` wants it told to come back.
             if not self._stopping.is_set():

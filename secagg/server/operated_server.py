@@ -3,9 +3,11 @@
 What programs build on is `secagg.server.server`; this is for `secagg.server.service`.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import cached_property
 
 from secagg.metrics import Meter
+from secagg.server.owed_files import OwedFiles
 from secagg.server.progress import LiveSession, SessionProgress
 from secagg.server.server import RunningTask, Server
 from secagg.server.storage import ServerStorage
@@ -103,6 +105,11 @@ class OperatedServer(Server):
         """
         await self._opened().aggregator.wait_for_book()
 
+    @cached_property
+    def owed(self) -> OwedFiles:
+        """What writes the files of sums, and knows which the disk refuses."""
+        return OwedFiles()
+
     def follow_with(self, then: Callable[[], Awaitable[None]]) -> None:
         """Have somebody told when another server may have changed a task."""
         self._opened().aggregator.when_changed(then)
@@ -124,9 +131,15 @@ class OperatedServer(Server):
         """Return how many calls were refused in the last hour, by name of the code."""
         return self._opened().aggregator.refused()
 
-    def progress(self) -> AsyncIterator[SessionProgress]:
-        """Watch all sessions; ends with the server."""
-        return self._opened().aggregator.progress()
+    def progress(
+        self, at_first: Iterable[SessionProgress] = ()
+    ) -> AsyncIterator[SessionProgress]:
+        """Watch all sessions; ends with the server.
+
+        Args:
+            at_first: As for `ProgressFeed.watch`.
+        """
+        return self._opened().aggregator.progress(at_first)
 
     async def abort_session(self, session_id: bytes, reason: str) -> None:
         """End a session without a sum; nothing happens if it is over.

@@ -195,6 +195,12 @@ def _wanting(process: View, tasks: Iterable[View], budgets: Iterable[View]) -> s
             if task["state"] == TaskState.PAUSED.value
         ),
         *(
+            f"Files of task {task['task']} cannot be written, and it waits: "
+            f"{task['unwritten']}"
+            for task in tasks
+            if task["unwritten"]
+        ),
+        *(
             f"Task {each['task']}: fewer sessions are left than sums are missing"
             for each in budgets
             if each["is_short"]

@@ -74,7 +74,11 @@ class Overview:
                 "free_bytes": self._free_bytes(),
                 "replicas": await self._replicas(),
             },
-            "tasks": await tasks_view(self._server.storage.book, self._server.live),
+            "tasks": await tasks_view(
+                self._server.storage.book,
+                self._server.live,
+                self._server.owed.refused,
+            ),
         }
 
     async def _replicas(self) -> list[View]:
@@ -135,6 +139,8 @@ class Overview:
             sums = TaskFacts.decode(row.tally.facts).sums
             missing = max(0, settings.task.sessions - sums)
             found.append((metrics.TASK_RUNS, float(runs), task))
+            unwritten = row.task.task_id in self._server.owed.refused
+            found.append((metrics.TASK_UNWRITTEN, float(unwritten), task))
             found.append((metrics.TASK_SUMS_LEFT, float(missing), task))
             budget = await asyncio.to_thread(budget_view, row, self.state_dir)
             if budget is not None:

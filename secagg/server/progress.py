@@ -5,7 +5,7 @@ Rule 1: a watcher that is slow gets the latest state of every session, not a bac
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
 
@@ -118,13 +118,21 @@ class ProgressFeed:
         for watcher in self._watchers:
             watcher.wake.set()
 
-    async def watch(self) -> AsyncIterator[SessionProgress]:
+    async def watch(
+        self, at_first: Iterable[SessionProgress] = ()
+    ) -> AsyncIterator[SessionProgress]:
         """Yield progress until the feed is closed.
 
         Within one round of one session only the latest state is kept for a watcher
         that is busy; every change of round or phase is seen.
+
+        Args:
+            at_first: Yielded before any change; read when the watch begins, so that no
+                change falls between.
         """
         watcher = _Watcher()
+        for progress in at_first:
+            watcher.offer(progress)
         self._watchers.add(watcher)
         try:
             while True:

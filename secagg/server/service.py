@@ -13,7 +13,6 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, Final
 
 from secagg.config import HostSettings, TaskSettings
@@ -21,11 +20,13 @@ from secagg.errors import InternalError
 from secagg.messages import Round
 from secagg.metrics import Meters
 from secagg.runtime.clock import SystemClock
+from secagg.runtime.garbage import keep_what_is_loaded
+from secagg.server.admin_channel import admin_socket_of
 from secagg.server.admin_socket import AdminSocket
 from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.server.grpc_server import run_until_signalled
 from secagg.server.operated_server import OperatedServer
-from secagg.server.program import keep_what_is_loaded, server_of
+from secagg.server.program import server_of
 from secagg.server.progress import SessionProgress
 from secagg.server.service_manager import ServiceManager
 from secagg.server.task_keeper import TaskKeeper
@@ -39,16 +40,9 @@ from secagg.server.watching import (
 )
 from secagg.transport.address import Address
 
-__all__ = ["admin_socket_of", "run_service"]
+__all__ = ["run_service"]
 
-_ADMIN_SOCKET: Final = "admin.sock"
 _LOOK_EVERY_SECONDS: Final = 0.2
-
-
-def admin_socket_of(settings: HostSettings) -> Path:
-    """Return where an aggregator listens for its operator."""
-    given = settings.server.admin_socket
-    return (given or settings.server.state_dir / _ADMIN_SOCKET).absolute()
 
 
 async def run_service(  # noqa: PLR0913 - who is told what, and what is run

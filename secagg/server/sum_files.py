@@ -134,7 +134,7 @@ def _check_owner(report_path: Path, task_id: str) -> None:
             f"{report_path} is about the task {owner!r}, not {task_id!r}",
             code=ErrorCode.STORAGE_FAILED,
             next_step="Move the files of that task away, or set server.output_dir to "
-            "another folder, and start again; the sum is kept.",
+            "another folder; the sum is kept until it can be written.",
         )
 
 

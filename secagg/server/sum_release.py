@@ -8,11 +8,13 @@ Rule 3: what is away for a moment is waited for.  An upload that is gone, or a s
         cannot be computed, ends the session, whose inputs count as used.
 """
 
+from collections.abc import Callable
+
 from secagg.errors import ServiceError
 from secagg.protocol import server
 from secagg.protocol.events import AbortRequested, SumComputed
 from secagg.protocol.outputs import ComputeSum
-from secagg.server.durable_state import DurableState, patiently
+from secagg.server.durable_state import DurableState, MakeEvent, patiently
 from secagg.server.runner_context import RunnerContext
 from secagg.server.session_lease import SessionLease
 from secagg.server.upload_desk import UploadDesk
@@ -66,7 +68,8 @@ class SumRelease:
         except ServiceError as error:
             # Gone for good, or for longer than clients wait: the budget is spent.
             reason = f"the sum could not be computed: {error}"
-            await self._end(AbortRequested(error.code, reason, discard_unmasked=True))
+            failed = AbortRequested(error.code, reason, discard_unmasked=True)
+            await self._end(lambda _: failed)
             return
         await patiently(
             context.clock,
@@ -75,17 +78,27 @@ class SumRelease:
             ),
         )
         digest = await context.workers.sha256(packed)
-        await self._end(SumComputed(digest, len(packed), await self._kept_until()))
+        await self._end(lambda kept: SumComputed(digest, len(packed), kept))
 
-    async def _end(self, event: SumComputed | AbortRequested) -> None:
-        """End the session by its sum or without; nothing happens if somebody has."""
-        try:
-            await self._durable.advance(
-                lambda state: event if isinstance(state, server.Summing) else None,
-                lease=self._lease.held,
-            )
-        except StaleLeaseError:  # this process was stopped for long
-            await self._lease.let_go()
+    async def _end(
+        self, event_of: Callable[[int], SumComputed | AbortRequested]
+    ) -> None:
+        """End the session by its sum or without; nothing happens if somebody has.
+
+        A process that was stopped, or too busy to renew its lease, takes it again and
+        not its work: computed anew on the same machine, it would take as long.
+
+        Args:
+            event_of: Makes the last event, given until when a sum is kept.
+        """
+        while await self._lease.hold():
+            event = event_of(await self._kept_until())
+            try:
+                await self._durable.advance(_last(event), lease=self._lease.held)
+            except StaleLeaseError:
+                await self._lease.let_go()
+            else:
+                return
 
     async def _computed(self, job: ComputeSum) -> bytes:
         """Remove the masks, also where the store of uploads is away for a moment."""
@@ -114,3 +127,8 @@ class SumRelease:
             return 0
         now = await patiently(self._context.clock, self._context.book.now)
         return int(now + kept)
+
+
+def _last(event: SumComputed | AbortRequested) -> MakeEvent:
+    """Return what makes an event, unless the session stands elsewhere by now."""
+    return lambda state: event if isinstance(state, server.Summing) else None

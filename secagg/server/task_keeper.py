@@ -10,7 +10,9 @@ Rule 4: a task that was stopped with a session under way runs until that session
         over: inputs that were given are not lost.
 Rule 5: other servers may share the book: what is said at one of them is done by all.
         Nothing opens at a server that has not heard it yet (`TaskGate.version`).
-Rule 6: what is said of one task waits for what was said of it before, and for no other
+Rule 6: a disk that takes no sum for now holds up its task, and nothing else
+        (`secagg.server.owed_files`).
+Rule 7: what is said of one task waits for what was said of it before, and for no other
         task: planning one may take minutes, in which another has to be stopped.
 """
 
@@ -19,6 +21,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
@@ -160,12 +163,14 @@ class TaskKeeper:
             await self._end_work(kept)
 
     async def write_aborted(self, session: SessionDescriptor, audit: bytes) -> None:
-        """Write the receipt of a session that released no sum.
+        """Write the receipt of a session that released no sum, when the disk takes it.
 
-        Raises:
-            ServiceError: STORAGE_FAILED; the session stays open on the disk.
+        Its session stays open on the disk until then.
         """
-        await write_receipt(self._directory_of(session.task_id), session, audit)
+        folder = self._directory_of(session.task_id)
+        await self._server.owed.write(
+            session.task_id, lambda: write_receipt(folder, session, audit)
+        )
 
     # --- what an operator says --------------------------------------------------------
 
@@ -283,7 +288,7 @@ class TaskKeeper:
 
     @asynccontextmanager
     async def _alone(self, task_id: str) -> AsyncIterator[None]:
-        """Wait for the start, and for what was said of this task before (rule 6)."""
+        """Wait for the start, and for what was said of this task before (rule 7)."""
         await self._started.wait()
         async with self._locks.setdefault(task_id, asyncio.Lock()):
             yield
@@ -576,7 +581,7 @@ class TaskKeeper:
         ending = asyncio.ensure_future(self._end_in_time(settings))
         try:
             async for total in running.sums():
-                await files.write(total)
+                await self._server.owed.write(task_id, partial(files.write, total))
                 await self._warn_if_short(task_id)
             if not self._server.is_draining:
                 self._tell(f"task {task_id!r} has released its last sum")

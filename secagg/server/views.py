@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from secagg.config import TaskSettings
@@ -64,7 +65,10 @@ def state_of(row: TaskRow, settings: TaskSettings) -> str:
 
 
 def task_view(
-    row: TaskRow, running: Iterable[SessionRow] = (), live: Iterable[LiveSession] = ()
+    row: TaskRow,
+    running: Iterable[SessionRow] = (),
+    live: Iterable[LiveSession] = (),
+    unwritten: Mapping[str, str] = MappingProxyType({}),
 ) -> View:
     """Return one task.
 
@@ -72,6 +76,7 @@ def task_view(
         row: Of the task.
         running: The sessions of the book that are not over, of any task.
         live: The same, as a process sees them; empty where none runs.
+        unwritten: Why the disk refuses the files of a task's latest session, by task.
 
     Raises:
         ServiceError: STORAGE_FAILED; the row is of another release.
@@ -89,6 +94,7 @@ def task_view(
         "task": task.id,
         "state": state_of(row, settings),
         "reason": row.task.reason,
+        "unwritten": unwritten.get(task.id, ""),
         "version": row.version,
         "profile": Profile.from_label(task.profile).label,
         "schedule": task.schedule,
@@ -110,12 +116,17 @@ def task_view(
     }
 
 
-async def tasks_view(book: ReadsBook, live: Live = tuple) -> list[View]:
+async def tasks_view(
+    book: ReadsBook,
+    live: Live = tuple,
+    unwritten: Mapping[str, str] = MappingProxyType({}),
+) -> list[View]:
     """Return all tasks, in the order of their names.
 
     Args:
         book: The aggregator's.
         live: Asked for the sessions that run, after the rows were read.
+        unwritten: As for `task_view`.
 
     Raises:
         ServiceError: STORAGE_FAILED or STATE_DAMAGED.
@@ -123,7 +134,7 @@ async def tasks_view(book: ReadsBook, live: Live = tuple) -> list[View]:
     running = await book.sessions(role=Role.SERVER)
     rows = await book.tasks()
     known = tuple(live())
-    return [task_view(row, running, known) for row in rows]
+    return [task_view(row, running, known, unwritten) for row in rows]
 
 
 async def find_task(book: ReadsBook, task_id: str) -> TaskRow:

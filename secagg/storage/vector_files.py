@@ -2,21 +2,19 @@
 
 Rule 1: an input is one row of numbers in numpy's ``.npy`` format; nothing in a file is
         ever executed.
-Rule 2: a file appears whole or not at all: it is written beside its place, synced, and
-        renamed.
+Rule 2: a file appears whole or not at all (`secagg.durable_files`).
 Rule 3: a file that exists is only ever replaced by the same result.
 """
 
-import contextlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from secagg.durable_files import replace_with
 from secagg.errors import ErrorCode, InputError, ServiceError
 
 __all__ = ["load_vector", "write_bytes", "write_json", "write_vector"]
@@ -71,14 +69,7 @@ def write_vector(path: Path, vector: npt.NDArray[Any]) -> None:
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-
-    def save(temporary: Path) -> None:
-        with temporary.open("wb") as stream:
-            np.save(stream, vector, allow_pickle=False)
-            stream.flush()
-            os.fsync(stream.fileno())
-
-    _replace(path, save)
+    _replace(path, lambda stream: np.save(stream, vector, allow_pickle=False))
 
 
 def write_json(path: Path, document: Mapping[str, object]) -> None:
@@ -87,15 +78,8 @@ def write_json(path: Path, document: Mapping[str, object]) -> None:
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-
-    def save(temporary: Path) -> None:
-        with temporary.open("w", encoding="utf-8") as stream:
-            json.dump(document, stream, indent=2, ensure_ascii=False)
-            stream.write("\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-
-    _replace(path, save)
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    write_bytes(path, f"{text}\n".encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -104,28 +88,17 @@ def write_bytes(path: Path, data: bytes) -> None:
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-
-    def save(temporary: Path) -> None:
-        with temporary.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-
-    _replace(path, save)
+    _replace(path, lambda stream: stream.write(data))
 
 
-def _replace(path: Path, save: Callable[[Path], None]) -> None:
-    temporary = path.with_name(f".{path.name}.partial")
+def _replace(path: Path, save: Callable[[IO[bytes]], object]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save(temporary)
-        temporary.replace(path)
+        replace_with(path, save)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise ServiceError(
             f"{path} cannot be written: {error.strerror}",
             code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the directory, its owner and the free space, then start "
-            "again: nothing that clients sent is lost.",
+            next_step="Check the directory, its owner and the free space: nothing that "
+            "clients sent is lost.",
         ) from None

@@ -155,6 +155,9 @@ class FailOver(Chaos):
             path.write_text(text.replace("[tls]", probe + "[tls]"), encoding="utf-8")
             party.words = ["server", "--config", f"{name}.toml"]
 
+    async def store_of(self, _: str) -> str:
+        return self.store
+
     async def storm(self) -> None:
         database, away = self.database, self.asked.away
         third = max(1, self.asked.sums // 3)

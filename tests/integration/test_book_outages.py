@@ -4,6 +4,7 @@ Everything is in one process and on a virtual clock; real databases are restarte
 promoted by `make fail-over`.
 """
 
+import asyncio
 import dataclasses
 from collections import Counter
 
@@ -12,15 +13,22 @@ import pytest
 
 from secagg.client.conductor import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
+from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
+from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.book import BookAwayError, TimelineError
 from secagg.storage.change import Role
+from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.deployment import Deployment
-from secagg.testing.inline_book import ask
+from secagg.testing.deployment import Deployment, entropy_of
+from secagg.testing.inline_book import ask, inline_book
 
 CLIENTS, SUMS = 3, 2
 PARAMETERS = with_noise(
@@ -269,3 +277,61 @@ def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(kind, at):
             # Nobody knows what was sent: every input counts as summed.
             assert receipt.was_restored
             assert ask(book.load(key)).spent
+
+
+@pytest.mark.parametrize("had_its_effect", [False, True])
+def test_nothing_begins_after_a_drain_that_met_a_full_disk(had_its_effect):
+    """A drain that comes while a session's creation waits for room is heeded."""
+
+    class Full:
+        is_shared, refusals = False, 0
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        async def commit(self, change):
+            if self.refusals:
+                return await self.inner.commit(change)
+            self.refusals += 1
+            if had_its_effect:
+                await self.inner.commit(change)
+            self.aggregator.drain()
+            raise ServiceError("the disk is full", code=ErrorCode.STORAGE_FAILED)
+
+    async def main(clock):
+        book = Full(inline_book(now=clock.date))
+        workers = Workers(general=InlineExecutor())
+        book.aggregator = aggregator = Aggregator(
+            book,
+            UploadSpool(MemoryBlobs()),
+            clock=clock,
+            entropy=entropy_of("one"),
+            workers=workers,
+            masks=MaskExecutor(workers),
+        )
+        task = TaskDefinition(task_id="t", parameters=PARAMETERS, sessions=1)
+        running = asyncio.ensure_future(
+            aggregator.run_task(task, next_payload=no_payload, on_sum=no_sum)
+        )
+        await clock.sleep_until(clock.now() + 60.0)
+        rows = await book.sessions(role=Role.SERVER, state=SessionState.ALL)
+        # What the disk took before it refused is there, and waits for its clients.
+        assert len(rows) == had_its_effect
+        assert book.refusals == 1
+        assert running.done() is not had_its_effect
+        running.cancel()
+        await asyncio.wait({running})
+        await aggregator.close()
+
+    manual_clock.run(main)
+
+
+async def no_payload(_):
+    return b""
+
+
+async def no_sum(_):
+    raise AssertionError

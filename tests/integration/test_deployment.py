@@ -9,7 +9,7 @@ from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.messages import Released
 from secagg.protocol.events import PlainVector
-from secagg.server import aggregator
+from secagg.server import client_desk
 from secagg.simulation import identity_of
 from secagg.storage.change import Role
 from secagg.storage.spool import SUM
@@ -60,7 +60,7 @@ def test_everybody_gets_the_sum_of_everybody():
 
 @pytest.mark.parametrize("watch", [True, False], ids=["streams", "polls"])
 def test_updates_that_are_only_referred_to_lead_to_the_same_sum(monkeypatch, watch):
-    monkeypatch.setattr(aggregator, "MAX_INLINE_BYTES", 100)
+    monkeypatch.setattr(client_desk, "MAX_INLINE_BYTES", 100)
     settings = ClientSettings(watch=watch, offer_seconds=600.0)
     fetched = []
 
@@ -241,7 +241,7 @@ def test_a_ring_of_neighbours():
 def test_a_client_on_a_ring_reads_as_much_of_the_roster_as_it_wants(
     monkeypatch, whole, inline
 ):
-    monkeypatch.setattr(aggregator, "MAX_INLINE_BYTES", inline)
+    monkeypatch.setattr(client_desk, "MAX_INLINE_BYTES", inline)
     read = set()
 
     class Reading(LyingConnection):

@@ -12,6 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Envelope, Roster
+from secagg.server import grpc_server, interceptors
+from secagg.server.body_reader import BodyReader
 from secagg.server.grpc_server import GrpcServer, run_until_signalled
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
@@ -120,6 +122,29 @@ async def test_stopping_tells_watchers_to_come_back():
         assert caught.value.retry_after_seconds == 1.0
         await stopping
     assert service.ended_watches == 1
+
+
+async def test_a_watcher_that_is_being_sent_an_update_is_told_behind_it():
+    service = ScriptedService(updates=[ROSTER], hold=asyncio.Event())
+    reader = BodyReader(1, 10.0)
+    servicer = grpc_server._Servicer(service, reader, reader)
+
+    async def bodies():
+        yield WatchSession(SESSION, after=None).encode()
+
+    async def send_all():
+        interceptors._CALLER.set("c")
+        stream = servicer._watch(bodies(), None)
+        assert await anext(stream)
+        servicer.end_watches()
+        await asyncio.sleep(0)  # gRPC still sends
+        await anext(stream)
+
+    with pytest.raises(ServiceError) as caught:
+        await asyncio.create_task(send_all())
+    assert caught.value.code is ErrorCode.SHUTTING_DOWN
+    await service.watch_ended.wait()
+    assert not servicer._watchers
 
 
 async def test_work_that_ends_ends_the_server_and_its_error_comes_out():

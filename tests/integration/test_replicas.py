@@ -5,6 +5,8 @@ is exact, each session is opened, closed and charged once, and nobody sends two 
 for one round (`Deployment.run` checks what the aggregators may know).
 """
 
+import asyncio
+import gc
 import os
 from collections import Counter
 from typing import cast
@@ -13,12 +15,20 @@ import numpy as np
 import pytest
 
 from secagg.client.conductor import SessionOutcome
-from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.receipt import SessionReceipt
+from secagg.server.session_lease import LEASE_SECONDS
+from secagg.server.sum_release import SumRelease
+from secagg.server.task import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.book import Book
@@ -34,6 +44,7 @@ from secagg.testing.deployment import entropy_of
 from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.replicas import Replicas
 from secagg.testing.shared_book import SharedBook
+from secagg.wire.calls import GetOffer
 
 CLIENTS = 4
 # `make chaos` runs many more.
@@ -160,6 +171,55 @@ def test_no_budget_is_lost_while_uploads_are_away_for_a_moment():
     assert len(receipts_of(deployment)) == 1
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_a_sum_that_takes_longer_than_its_lease_is_computed_once_by_each(
+    monkeypatch, replicas
+):
+    """Replicas that are too busy to renew it lose their lease, and no work."""
+    computed, compute = Counter(), MaskExecutor.compute_sum
+    ended, kept_until = Counter(), SumRelease._kept_until
+
+    async def compute_for_long(masks, job, spool):
+        computed[masks] += 1
+        assert computed[masks] == 1
+        await asyncio.sleep(0)
+        packed = await compute(masks, job, spool)
+        await wait(3 * LEASE_SECONDS)
+        return packed
+
+    async def end_late_at_first(release):
+        ended[release] += 1
+        if ended[release] == 1:
+            await wait(3 * LEASE_SECONDS)
+        return await kept_until(release)
+
+    async def too_busy(*_, **__):
+        return False
+
+    async def main(clock):
+        nonlocal wait
+
+        async def wait(seconds):
+            await clock.sleep_until(clock.now() + seconds)
+
+        deployment = Replicas(
+            clock,
+            PARAMETERS,
+            CLIENTS,
+            server_book=inline_book(now=clock.date),
+            replicas=replicas,
+        )
+        return deployment, await deployment.run()
+
+    wait = None
+    monkeypatch.setattr(MaskExecutor, "compute_sum", compute_for_long)
+    monkeypatch.setattr(SumRelease, "_kept_until", end_late_at_first)
+    monkeypatch.setattr(SQLiteBook, "renew", too_busy)
+    deployment, endings = manual_clock.run(main)
+    assert_right(deployment, endings, sums=1)
+    assert 1 <= computed.total() <= replicas
+
+
 @pytest.mark.parametrize("call", ["take", "renew"])
 def test_no_replica_ends_while_the_book_is_away_for_a_moment(call, monkeypatch):
     refused = []
@@ -177,21 +237,81 @@ def test_no_replica_ends_while_the_book_is_away_for_a_moment(call, monkeypatch):
     assert_right(deployment, endings, sums=2)
 
 
+def one_more(name, book, spool, clock, **options):
+    """Return an aggregator that shares a book and a spool."""
+    workers = Workers(general=InlineExecutor())
+    return Aggregator(
+        cast("Book", SharedBook(book, clock, entropy_of(f"turns of {name}"), [])),
+        spool,
+        clock=clock,
+        entropy=entropy_of(name),
+        workers=workers,
+        masks=MaskExecutor(workers),
+        **options,
+    )
+
+
+def test_who_was_cut_off_goes_on_with_what_others_have_opened_since():
+    task = TaskDefinition(task_id="t", parameters=PARAMETERS, sessions=2)
+
+    async def main(clock):
+        book, spool = inline_book(now=clock.date), UploadSpool(MemoryBlobs())
+        one, other = (one_more(name, book, spool, clock) for name in ("one", "other"))
+        first = await one._sessions.open(task, b"", attempt=1)
+        assert (await other._sessions.resumable(task)).session_id == first.session_id
+        # The other one hears nothing for a while.
+        await first.abort(ErrorCode.CANCELLED, "no reason")
+        await one._sessions.close(first)
+        second = await one._sessions.open(task, b"", attempt=1)
+        found = await other._sessions.resumable(task)
+        assert found.session_id == second.session_id
+        (row,) = await book.sessions(role=Role.SERVER)
+        assert row.number == second.descriptor.session_number
+        await one.close()
+        await other.close()
+
+    manual_clock.run(main)
+
+
+@pytest.mark.parametrize("is_waited_for", [True, False])
+def test_a_look_at_tasks_that_fails_is_told_to_nobody(monkeypatch, is_waited_for):
+    """Whoever asks hears what is known; who has gone leaves no trace in the log."""
+    hearing = 60.0 if is_waited_for else 0.0
+    monkeypatch.setattr("secagg.server.aggregator.HEARING_SECONDS", hearing)
+    looks, escaped = [], []
+
+    async def look_at_a_server_that_has_closed():
+        looks.append(aggregator)
+        raise LocalProtocolError("the server is not open")
+
+    async def main(clock):
+        nonlocal aggregator
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, about: escaped.append(about))
+        book, spool = inline_book(now=clock.date), UploadSpool(MemoryBlobs())
+        aggregator = one_more("one", book, spool, clock)
+        aggregator.when_changed(look_at_a_server_that_has_closed)
+        with pytest.raises(ServiceError) as caught:
+            await aggregator.answer("a", GetOffer("unknown"))
+        assert caught.value.code is ErrorCode.UNKNOWN_SESSION
+        await clock.sleep_until(clock.now() + 10.0)
+        await aggregator.close()
+
+    aggregator = None
+    manual_clock.run(main)
+    gc.collect()  # a task that nobody has asked is reported when it goes
+    assert looks
+    assert escaped == []
+
+
 def test_who_asks_for_old_sessions_displaces_none_that_are_kept():
     async def main(clock):
         book = inline_book(now=clock.date)
         deployment = Replicas(clock, PARAMETERS, CLIENTS, server_book=book, sessions=3)
         await deployment.run()
         await clock.sleep_until(clock.now() + 100_000.0)
-        workers = Workers(general=InlineExecutor())
-        aggregator = Aggregator(
-            cast("Book", SharedBook(book, clock, entropy_of("turns"), [])),
-            deployment.spool,
-            clock=clock,
-            entropy=entropy_of("late"),
-            workers=workers,
-            masks=MaskExecutor(workers),
-            limits=AggregatorLimits(kept_sums=1),
+        aggregator = one_more(
+            "late", book, deployment.spool, clock, limits=AggregatorLimits(kept_sums=1)
         )
         await aggregator.recover()
         sessions = aggregator._sessions

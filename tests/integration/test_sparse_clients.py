@@ -14,7 +14,7 @@ from secagg.client.conductor import SessionOutcome
 from secagg.client.taken_part import receipt_of
 from secagg.errors import ErrorCode
 from secagg.messages import EdgesPublished, Envelope, Roster
-from secagg.server import aggregator
+from secagg.server import client_desk
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import sparse_parameters_for
@@ -85,7 +85,7 @@ def test_who_sends_no_list_is_told_that_the_session_goes_on_without_it():
 def test_what_is_shown_of_lists_is_fetched_in_pieces_where_it_is_large(
     monkeypatch, watch
 ):
-    monkeypatch.setattr(aggregator, "MAX_INLINE_BYTES", 100)
+    monkeypatch.setattr(client_desk, "MAX_INLINE_BYTES", 100)
     read = []
 
     class Reading(LyingConnection):

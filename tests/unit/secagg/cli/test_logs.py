@@ -84,14 +84,9 @@ def test_a_line_of_another_library_keeps_its_text(logger, lines):
 @pytest.mark.parametrize(("style", "first"), [("json", "{"), ("text", "2")])
 def test_the_setting_chooses_the_form(style, first, capsys):
     logger = logging.getLogger("secagg")
-    before = list(logger.handlers), logger.level
-    try:
-        log_to_stderr("info", style)
-        telemetry.log_event(logger, logging.INFO, telemetry.TRANSPORT_STARTED)
-        telemetry.log_event(logger, logging.DEBUG, telemetry.MESSAGE_ACCEPTED)
-    finally:
-        logger.handlers[:], level = before
-        logger.setLevel(level)
+    log_to_stderr("info", style)
+    telemetry.log_event(logger, logging.INFO, telemetry.TRANSPORT_STARTED)
+    telemetry.log_event(logger, logging.DEBUG, telemetry.MESSAGE_ACCEPTED)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(first)
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -168,6 +170,34 @@ def test_what_would_change_something_takes_an_aggregator(told, place, words):
     error = told(*words, code=58)[1]["error"]
     assert "no aggregator answers" in error["message"]
     assert "secagg server" in error["next_step"]
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["lines", "json"])
+def test_who_follows_sessions_reads_at_once_that_it_is_heard(
+    place, capsys, monkeypatch, as_json
+):
+    change = {"task": "t", "number": 7, "round": "joining", "joined": 1, "needed": 2}
+    change |= {"answered": 1, "expected": 3, "lost": [], "reason": ""}
+
+    async def changes(*_):
+        yield {}
+        assert "following the sessions" in "".join(capsys.readouterr())
+        yield change
+
+    monkeypatch.setattr("secagg.server.admin_channel.watch_admin", changes)
+    words = ["sessions", "watch", *as_json, "--config", str(place / "server.toml")]
+    assert main(words) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == change if as_json else "1 of 2 joined" in line
+
+
+def test_the_commands_of_an_operator_load_no_server():
+    """Operators look when a machine is busy, and imports are the slowest then."""
+    code = "import sys, secagg.server.admin_channel as a; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"grpc", "numpy", "secagg.server.aggregator"} & {*done.stdout.split()}
 
 
 def test_on_a_terminal_the_plan_is_shown_and_nobody_is_offered_it_unasked(

@@ -30,7 +30,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client
 from secagg.protocol.events import Received, SessionOffered
 from secagg.runtime.workers import Workers
-from secagg.server import aggregator as aggregator_module
+from secagg.server import client_desk
 from secagg.server.aggregator import Aggregator
 from secagg.server.limits import AggregatorLimits
 from secagg.server.progress import SessionPhase
@@ -1002,7 +1002,7 @@ def test_an_impossible_stream_is_refused_like_a_call():
 
 
 def test_a_large_update_is_referred_to_and_each_reader_fetches_its_own(monkeypatch):
-    monkeypatch.setattr(aggregator_module, "MAX_INLINE_BYTES", 100)
+    monkeypatch.setattr(client_desk, "MAX_INLINE_BYTES", 100)
 
     async def test(world):
         world.start()

@@ -232,13 +232,32 @@ def signed_receipt(tmp_path, name="signed"):
 @pytest.mark.parametrize("name", ["signed", "sparse"])
 def test_the_command_says_what_holds(tmp_path, capsys, name):
     path, listed, key = signed_receipt(tmp_path, name)
-    words = ["sessions", "verify", str(path), "--enrolment-key", key]
+    words = ["sessions", "verify", str(path), "--enrolment", key]
     assert main([*words, "--revocations", str(listed)]) == EXIT_OK
     assert "a quorum of enrolled clients has signed" in capsys.readouterr().out
     assert main([*words, "--json"]) == EXIT_OK
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (facts["valid"], facts["reason"]) == (True, "")
     assert facts["finding"] == "agreed"
     assert facts["signed"] >= 5
+    assert facts["epsilon_server"] is None
+    receipt = AuditReceipt.decode(path.read_bytes())
+    offer = SessionDescriptor.decode(receipt.offer)
+    assert facts["session_id"] == offer.session_id.hex()
+    assert facts["profile"] == offer.parameters.profile.label
+    assert facts["survivors"] == int.from_bytes(receipt.survivors, "big").bit_count()
+
+
+def test_a_program_is_told_why_a_receipt_does_not_hold(tmp_path, capsys):
+    path, _, key = signed_receipt(tmp_path)
+    other = key_text(bytes(range(32)))
+    assert key != other
+    words = ["sessions", "verify", str(path), "--enrolment", other, "--json"]
+    assert main(words) == exit_code_of(ErrorCode.BAD_CREDENTIAL)
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["valid"] is False
+    assert facts["name"] == "BAD_CREDENTIAL"
+    assert facts["reason"].startswith("credentials: ")
 
 
 def test_the_command_names_the_step_that_fails(tmp_path, capsys):
@@ -327,6 +346,17 @@ def _layered():
     session = SessionWithLayers(8)
     run_session(session, {3: Round.MASKED_INPUT_COLLECTION, 4: Round.UNMASKING})
     return session.facts.audit(session.server_state)
+
+
+def test_the_command_says_what_the_noise_of_the_offer_costs(tmp_path, capsys, layered):
+    path = tmp_path / "receipt.bin"
+    path.write_bytes(layered.encode())
+    assert main(["sessions", "verify", str(path), "--json"]) == EXIT_OK
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    parameters = SessionDescriptor.decode(layered.offer).parameters
+    task = NoisedTask.from_parameters(parameters)
+    assert facts["epsilon_server"] == task.report().server.epsilon
+    assert facts["epsilon_server"] > 0.0
 
 
 class DrawnSessionWithLayers(SessionWithLayers):

@@ -1,6 +1,7 @@
 """Tasks as rows: added, paused, stopped, changed, and found again after a restart."""
 
 import asyncio
+import errno
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ import asyncpg
 import numpy as np
 import pytest
 
+from secagg import durable_files
 from secagg.client.client import Client
 from secagg.config import load_task_settings
 from secagg.config.task import EnrolmentSection
@@ -588,19 +590,63 @@ async def test_a_message_has_room_for_every_client_of_a_session():
         each.close()
 
 
-async def test_a_disk_that_takes_no_sum_ends_the_work_and_the_next_start_goes_on(world):
+@pytest.fixture
+def full_disk(world, monkeypatch):
+    """The disk of sums takes no file of these folders."""
+    monkeypatch.setattr("secagg.server.owed_files.RETRY_SECONDS", 0.0)
+    full = {world.directory / "sums"}
+
+    def replace_with(path, save, **options):
+        if path.parent in full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        durable_files.replace_with(path, save, **options)
+
+    monkeypatch.setattr("secagg.storage.vector_files.replace_with", replace_with)
+    return full
+
+
+async def unwritten(world, task):
+    """Ask until the disk has refused a file of the task."""
+    while not (words := (await world.ask("task.show", task=task))["unwritten"]):
+        pass
+    return words
+
+
+async def test_a_disk_that_takes_no_sum_holds_up_its_task_alone(world, full_disk):
+    sums = world.directory / "sums"
     async with world.running(world.settings()):
-        (world.directory / "sums").write_bytes(b"no directory")
         await world.both_give("t")
-        with pytest.raises(ServiceError) as caught:
-            await world.keeper.failed()
-        assert caught.value.code is ErrorCode.STORAGE_FAILED
-    (world.directory / "sums").unlink()
-    async with world.running():
-        await until(world, "t", sums=1)
-    np.testing.assert_array_equal(
-        np.load(world.directory / "sums" / "sum-1.npy"), [2, 4]
-    )
+        assert "sum-1.npy cannot be written: No space left" in await unwritten(
+            world, "t"
+        )
+        await world.keeper.add(world.settings("u"))
+        await world.both_give("u")
+        await until(world, "u", sums=1, unwritten="")
+        shown = await world.ask("task.show", task="t")
+        assert (shown["sums"], shown["sessions_opened"]) == (0, 1)
+        assert (await world.ask("status"))["tasks"][0]["unwritten"]
+    assert not (sums / "sum-1.npy").exists()
+    async with world.running():  # what was owed is owed still
+        await unwritten(world, "t")
+        full_disk.clear()
+        await until(world, "t", sums=1, unwritten="")
+        np.testing.assert_array_equal(np.load(sums / "sum-1.npy"), [2, 4])
+        await world.both_give("t")
+        await until(world, "t", sums=2)
+
+
+async def test_a_receipt_that_no_disk_takes_is_owed_like_a_sum(world, full_disk):
+    async with world.running(world.settings()):
+        while not (await world.ask("task.show", task="t"))["running"]:
+            pass
+        aborting = asyncio.create_task(
+            world.keeper.stop("t", reason="the study is over")
+        )
+        await unwritten(world, "t")
+        full_disk.clear()
+        await aborting
+        await until(world, "t", state="stopped", running=[], unwritten="")
+    assert (world.directory / "sums" / "receipt-1.bin").exists()
 
 
 async def test_an_end_date_stops_a_task(world):
@@ -632,7 +678,9 @@ async def test_sessions_are_listed_watched_shown_and_aborted(world):
         began, released = asyncio.Event(), asyncio.Event()
 
         async def follow():
-            async for each in watch_admin(world.socket, "session.watch", {"task": "t"}):
+            changes = watch_admin(world.socket, "session.watch", {"task": "t"})
+            assert await anext(changes) == {}  # it is heard, before anything changes
+            async for each in changes:
                 seen.append((each["number"], each["phase"]))
                 began.set()
                 if each["phase"] == "completed":

@@ -232,6 +232,10 @@ async def test_what_a_task_costs_is_on_the_page_and_in_the_scrape(world, tmp_pat
 
 async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
     async with world.running() as running:
+        world.server.owed.refused[HOSTILE] = why = "No <space> left"
+        assert re.search(
+            r'secagg_task_unwritten\{task=".*"\} 1.0', await world.scrape()
+        )
         await running.keeper.pause(HOSTILE, reason="wrong <b>model</b>")
         overview = Overview(world.server, world.section.state_dir)
         status = await overview.status()
@@ -243,6 +247,7 @@ async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
     shown = Shown(page.decode())
     assert shown.wanting == [
         f"Task {HOSTILE} is paused: wrong <b>model</b>",
+        f"Files of task {HOSTILE} cannot be written, and it waits: {why}",
         "The certificate ends in 29 days",
     ]
     assert "<p>the disk &amp; all</p>" in page.decode()

@@ -1,6 +1,5 @@
 import errno
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,7 +39,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr("secagg.durable_files.os.replace", full)
     with pytest.raises(ServiceError, match="No space left") as caught:
         write_json(path, {"sum": 2})
     assert caught.value.code is ErrorCode.STORAGE_FAILED

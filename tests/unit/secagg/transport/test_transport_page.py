@@ -12,8 +12,11 @@ from secagg.client.grpc_connection import CallDeadlines
 from secagg.errors import ErrorCode
 from secagg.messages import BUNDLE_BYTES
 from secagg.profiles import RoundDeadlines
-from secagg.server.aggregator import HELD_LOOK_SECONDS
-from secagg.server.body_reader import UPLOADS_OF_ONE_CALLER
+from secagg.server.body_reader import (
+    MESSAGES_OF_ONE_CALLER,
+    UPLOADS_OF_ONE_CALLER,
+)
+from secagg.server.client_desk import HELD_LOOK_SECONDS
 from secagg.server.interceptors import CallLimits
 from secagg.server.limits import AggregatorLimits
 from secagg.transport import channel_options
@@ -119,7 +122,10 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
             "| bytes under way before the aggregator asks for them | "
             f"{channel_options.LOOKAHEAD_BYTES >> 10} KiB |"
         ),
-        f"| messages that are being received | {LIMITS.bodies_at_once} |",
+        (
+            f"| messages that are being received | {LIMITS.bodies_at_once}, "
+            f"{MESSAGES_OF_ONE_CALLER} of one client |"
+        ),
         (
             "| chunks of uploads that are received or in work | "
             f"{LIMITS.uploads_at_once}, {UPLOADS_OF_ONE_CALLER} of one client |"
@@ -153,10 +159,11 @@ ANSWERING = (
     "messages/*.py",
     "parameters.py",
     "protocol/server*.py",
-    "server/aggregator.py",
+    "server/client_desk.py",
     "server/durable_state.py",
     "server/interceptors.py",
     "server/grpc_server.py",
+    "server/known_tasks.py",
     "server/readable.py",
     "server/session_book.py",
     "server/session_runner.py",
