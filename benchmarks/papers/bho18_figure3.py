@@ -15,6 +15,7 @@ from its law on a grid instead of from secret bits; probabilities are the mechan
 """
 
 import itertools
+import math
 import os
 import sys
 from typing import Final
@@ -40,6 +41,7 @@ POWER: Final = 0.51  # steps fall as k^-0.51, and models are averaged
 TRIALS: Final = 3
 SHARES: Final = (0.25, 0.5, 0.75, 1.0)
 SEED: Final = 20180312
+_FEWEST: Final = 4  # examples for each dimension
 _NEWTON_STEPS: Final = 3  # from the truth, which is near
 _TESTED: Final = 20_000
 _GRID: Final = 1 << 14
@@ -85,16 +87,16 @@ class Senders:
                     _quantiles(-1.0, each.cap.edge, each.cap.dim),
                 )
                 for each in directions
-                for _ in range(trials)
             ]
         )
+        self._level_of = np.repeat(np.arange(len(directions)), trials)
 
     @property
     def typical(self) -> Floats:
         """Root mean square of what is sent for a gradient of half length, each row."""
         half = LONGEST / 2.0
         square = self._magnitude.mse(half) + half * half
-        return np.sqrt(square) / self._agreements
+        return np.asarray(np.sqrt(square) / self._agreements)
 
     def send(self, directions: Floats, lengths: Floats) -> Floats:
         """Return what is sent.
@@ -103,7 +105,7 @@ class Senders:
             directions: Unit vectors, shape (rows, dim).
             lengths: Shape (rows,).
         """
-        draw, rows = self._generator, np.arange(len(lengths))
+        draw, rows = self._generator, self._level_of
         lies = (draw.random(len(rows)) < self._lies).astype(np.int64)
         places = draw.random(len(rows)) * (_GRID - 1)
         below = places.astype(np.int64)
@@ -288,8 +290,14 @@ def _learn(stream: _Examples, directions: list[PrivUnit2]) -> list[dict[str, obj
 
 
 def _likeliest(stream: _Examples) -> dict[str, object]:
-    """The estimate of maximal likelihood, by Newton's steps from the truth."""
+    """The estimate of maximal likelihood, by Newton's steps from the truth.
+
+    Of few examples a plane parts the signs, and there is no such estimate.
+    """
     models, dim = stream.truths.copy(), stream.dim
+    if stream.count < _FEWEST * dim:
+        away = dict.fromkeys(("distance", "nearest", "farthest"), math.inf)
+        return {"excess risk": [math.inf], **away}
     for _ in range(_NEWTON_STEPS):
         slopes = np.zeros_like(models)
         bends = np.zeros((stream.trials, dim, dim))
@@ -333,7 +341,9 @@ def _figure(rows: list[dict[str, object]]) -> Figure:
             style=style,
         )
         for row, (family, style) in zip(
-            learnt, itertools.chain([("gaussian", "-")], itertools.cycle(looks))
+            learnt,
+            itertools.chain([("gaussian", "-")], itertools.cycle(looks)),
+            strict=False,
         )
     ]
     (guessing,) = (row for row in rows if row["numbers"] == "guessing")
