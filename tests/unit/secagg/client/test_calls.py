@@ -12,7 +12,15 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Delivery, Envelope, Quorum, Roster, Round, Survivors
+from secagg.messages import (
+    Aborted,
+    Delivery,
+    Envelope,
+    Quorum,
+    Roster,
+    Round,
+    Survivors,
+)
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
@@ -314,6 +322,23 @@ def test_whoever_loses_its_stream_waits_as_long_as_it_was_told():
             on_wait=lambda _: begun + 9000,
         )
         assert 5.75 <= stream.asked[0] - begun <= 6.25
+
+    manual_clock.run(follow)
+
+
+def test_a_stream_is_closed_when_it_has_said_how_the_session_ended():
+    """The sum may take long to fetch, and the aggregator has places for others."""
+
+    async def follow(clock):
+        calls = Stream(clock, [(0, Envelope(Aborted, b""))]).calls()
+        update = await calls.next_update(
+            bytes(32),
+            after=Round.UNMASKING,
+            deadline=clock.now() + 60,
+            on_wait=lambda _: pytest.fail("nobody has to wait"),
+        )
+        assert update.kind is Aborted
+        assert calls._open_stream is None
 
     manual_clock.run(follow)
 
