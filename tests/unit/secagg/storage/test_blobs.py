@@ -258,3 +258,10 @@ async def test_a_store_has_one_book_and_a_book_one_store(blobs, tmp_path):
     with pytest.raises(ServiceError, match="not the store"):
         await refuse_other_blobs(MemoryBlobs(), one)
     assert len(blobs.below("store")) == 2
+    # Two that began at the same moment: the store is that of one of them.
+    (tmp_path / "3").mkdir()
+    late, name = BlobsNameFile(tmp_path / "3"), bytes(range(16))
+    await late.blobs_name(name)
+    blobs.create(f"store/{name.hex()}", b"")
+    with pytest.raises(ServiceError, match="of another book"):
+        await refuse_other_blobs(blobs, late)
