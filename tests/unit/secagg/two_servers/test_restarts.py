@@ -18,12 +18,13 @@ from secagg.server.storage import ServerStorage
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
 from secagg.storage.spool import UploadSpool
+from secagg.testing import two_aggregators
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
 from secagg.two_servers.messages import HelperShare, NoisyShare
-from secagg.wire.calls import BlobChunk, FetchChunk, GetOffer, UploadChunk
+from secagg.wire.calls import BlobChunk, FetchChunk, GetOffer, GetUpdate, UploadChunk
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 
@@ -446,5 +447,19 @@ def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
         assert (await house.helper.answer("c1", upload)).complete
         stored = await house.storages[1].book.load(helper.session_id.hex())
         assert [record.sender for record in stored.records] == ["c0", "c1"]
+
+    run(main)
+
+
+def test_sessions_of_another_task_in_the_same_state_are_nobodys(monkeypatch) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        released, _ = await house.give(VECTORS)
+        asked = GetUpdate(released.session_id, None)
+        await house.restarted(noise_for()).leader.answer("client-0", asked)
+        monkeypatch.setattr(two_aggregators, "TASK", "another")
+        with pytest.raises(ServiceError) as caught:
+            await house.restarted(noise_for()).leader.answer("client-0", asked)
+        assert caught.value.code is ErrorCode.UNKNOWN_SESSION
 
     run(main)
