@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import Trust
 from secagg.storage import sqlite_file
 from secagg.storage.book import StateDamagedError, unknown_session
