@@ -133,6 +133,13 @@ chaos: $(STAMP_DEV)   ## real processes, killed and cut off: make chaos SERVERS=
 	$(BIN)/python tests/chaos/run.py --servers $(or $(SERVERS),1) --sums $(or $(SUMS),10) --blows $(or $(BLOWS),40) \
 	  --seed $(or $(SEED),$(shell date +%s)) $(ARGUMENTS)
 
+.PHONY: strangers soak
+strangers: $(STAMP_DEV) ## silent, stalled and dialling strangers before an aggregator
+	$(BIN)/python tests/chaos/strangers.py
+
+soak: $(STAMP_DEV)    ## one aggregator at work, what grows: make soak MINUTES=...
+	$(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),20)
+
 fail-over: $(STAMP_DEV) ## a real PostgreSQL restarted, then its standby promoted: make fail-over SERVERS=... AWAY=...
 	$(BIN)/python tests/chaos/fail_over.py --servers $(or $(SERVERS),2) --away $(or $(AWAY),30)
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from secagg.cli.stopping import StopSignals
+from secagg.runtime.garbage import seldom_collected
 
 __all__ = ["main"]
 
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code, see `secagg.cli.exit_codes`.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with StopSignals() as signals:
+    with StopSignals() as signals, seldom_collected():
         try:
             # Imported here, so that a signal meets its handler while libraries load.
             from secagg.cli.app import run

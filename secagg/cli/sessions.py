@@ -53,11 +53,11 @@ def list_sessions(  # noqa: PLR0913 - one argument per option
 
     Example: secagg sessions list --task digits --config server.toml
     """
-    from secagg.server.views import sessions_view
-
     seconds = None if since is None else int(since.replace(tzinfo=UTC).timestamp())
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
+        from secagg.server.views import sessions_view
+
         return {
             "sessions": await sessions_view(
                 book, task=task, since=seconds, outcome=outcome, limit=limit
@@ -102,12 +102,12 @@ def show_one(
 
     Example: secagg sessions show 7 --task digits --config server.toml
     """
-    from secagg.server.session_report import reports_in
-    from secagg.server.views import show_session
-
-    reports = reports_in(settings_of(config).server.state_dir)
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
+        from secagg.server.session_report import reports_in
+        from secagg.server.views import show_session
+
+        reports = reports_in(settings_of(config).server.state_dir)
         return await show_session(book, task, number, reports=reports)
 
     answer = look(config, "session.show", {"task": task, "number": number}, read)
@@ -177,12 +177,23 @@ def abort(
     output.result(answer)
 
 
+_SHOWN_BELOW = {"receipt", "report", "live", "next_step", "came", "did_not_come"}
+
+
+def _in_time(lasted: tuple[str, float]) -> int:
+    """Return the place of a round among others; the sum comes last."""
+    from secagg.messages import Round
+
+    names = [each.name for each in Round]
+    return names.index(lasted[0]) if lasted[0] in names else len(names)
+
+
 def _print_session(answer: dict[str, Any], output: Output) -> None:
     receipt = answer.get("receipt")
     output.pairs(
         (name.replace("_", " "), "" if value is None else str(value))
         for name, value in answer.items()
-        if name not in {"receipt", "report", "live", "next_step"}
+        if name not in _SHOWN_BELOW
     )
     if receipt is None:
         return
@@ -193,10 +204,12 @@ def _print_session(answer: dict[str, Any], output: Output) -> None:
         numeric=(1,),
     )
     summed = set(receipt["survivors"])
-    lost = [name for name in receipt["members"] if name not in summed]
+    lost = [name for name in answer["came"] if name not in summed]
+    absent = answer["did_not_come"]
     output.pairs(
         [
-            ("members", ", ".join(receipt["members"])),
+            ("joined", ", ".join(answer["came"]) or "nobody"),
+            *([] if absent is None else [("did not join", ", ".join(absent))]),
             ("not in the sum", ", ".join(lost)),
             (
                 "disputes",
@@ -206,7 +219,7 @@ def _print_session(answer: dict[str, Any], output: Output) -> None:
             ),
             *(
                 (f"seconds in {name}", f"{lasted:.3f}")
-                for name, lasted in receipt["seconds"].items()
+                for name, lasted in sorted(receipt["seconds"].items(), key=_in_time)
             ),
         ],
         title="Who, and how long",

@@ -1,6 +1,7 @@
 """`secagg tasks`: what an aggregator runs, and what an operator says about it."""
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,9 +99,10 @@ def list_tasks(*, config: ServerFileOption = None, as_json: JSONOption = False) 
 
     Example: secagg tasks list --config server.toml
     """
-    from secagg.server.views import tasks_view
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
+        from secagg.server.views import tasks_view
+
         return {"tasks": await tasks_view(book)}
 
     answer = look(config, "task.list", {}, read)
@@ -125,10 +127,11 @@ def show(
 
     Example: secagg tasks show digits --config server.toml
     """
-    from secagg.server.views import find_task, task_view
-    from secagg.storage.change import Role
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
+        from secagg.server.views import find_task, task_view
+        from secagg.storage.change import Role
+
         row = await find_task(book, task)
         return task_view(row, await book.sessions(role=Role.SERVER, task=task))
 
@@ -208,10 +211,24 @@ def task_rows(tasks: list[dict[str, Any]]) -> list[tuple[str, ...]]:
             "" if each["sessions_left"] is None else str(each["sessions_left"]),
             each["unwritten"]
             or "; ".join(_running(session) for session in each["running"])
-            or each["reason"],
+            or each["reason"]
+            or _waiting(each),
         )
         for each in tasks
     ]
+
+
+def _waiting(task: dict[str, Any]) -> str:
+    """Say when the next session of a task without one may open, if that is known."""
+    from secagg.config.schedule import Schedule
+
+    now = datetime.now(UTC)
+    slot = Schedule.parse(task["schedule"], task["window"]).slot(now.timestamp())
+    if task["state"] != "running" or slot is None:
+        return ""
+    opens = datetime.fromtimestamp(slot.next_start, UTC)
+    shown = "%H:%M:%S" if opens.date() == now.date() else "%Y-%m-%d %H:%M:%S"
+    return f"the next slot begins at {opens:{shown}} UTC"
 
 
 def _running(session: dict[str, Any]) -> str:

@@ -7,8 +7,10 @@ Rule 2: the payload is compared with the hash that the session is bound to befor
 Rule 3: every round has a deadline of the client's own, twice the session's and some
         slack, because a restarted aggregator gives a round its whole time again.  Round
         0 lasts until enough clients have come: there every answer begins the client's
-        deadline anew, so that only a silent aggregator ends its patience.  The end of
-        the session is the last deadline of all rounds.
+        deadline anew, so that only a silent aggregator ends its patience, and that is
+        as long as the one for an offer.  A session that clients give up in round 0 is
+        lost for them, and goes on waiting for them.  The end of the session is the last
+        deadline of all rounds.
 Rule 4: where a secret coin decides whether an input counts, and making one may be
         skipped, the input leaves at one fixed time whichever way the coin has fallen.
         One that is ready too late does not leave at all.
@@ -18,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from hashlib import sha256
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -141,7 +144,8 @@ class ClientSettings:
     Attributes:
         fetch_sum: Fetch the released sum at the end.
         watch: Wait on streams where possible; False polls.
-        offer_seconds: How long to wait for a session; None for ever.
+        offer_seconds: How long to wait for a session to be offered, and then at least
+            for one that has not begun and whose aggregator is silent; None for ever.
         max_payload_bytes: Largest payload that is fetched.
         slack_seconds: What the client adds to every deadline of the session, for
             links, clocks and a restart of the aggregator.
@@ -468,16 +472,16 @@ class Conductor:
 
     def _enter_round(self) -> None:
         parameters = self._session.descriptor.parameters
-        seconds = _patience(self._session.round, parameters.deadlines)
-        slack = self._parts.settings.slack_seconds
-        clock = self._parts.clock
-        self._entered = clock.now()
-        if self._session.round < Round.UNMASKING:
+        seconds = 2.0 * _patience(self._session.round, parameters.deadlines)
+        settings, clock = self._parts.settings, self._parts.clock
+        if self._session.round is Round.ADVERTISE_KEYS:
+            offer_seconds = settings.offer_seconds
+            seconds = max(seconds, inf if offer_seconds is None else offer_seconds)
+        if self._session.round < Round.UNMASKING:  # else a sum may be under way
             # Nothing that this client still has to say is taken later.
-            left = self._session.descriptor.session_end - clock.date()
-            self._deadline = clock.now() + min(2.0 * seconds, left) + slack
-        else:  # a sum may be under way
-            self._deadline = clock.now() + 2 * seconds + slack
+            seconds = min(seconds, self._session.descriptor.session_end - clock.date())
+        self._entered = clock.now()
+        self._deadline = clock.now() + seconds + settings.slack_seconds
 
     def _wait_on(self, wait: Wait) -> float:
         """Hear that the round goes on; return until when to be patient."""

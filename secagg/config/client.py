@@ -62,7 +62,8 @@ class ClientSection(ProgramSection):
         unit="attempts",
     )
     wait_seconds: float = setting(
-        "How long to wait for the server to come up and open a session.",
+        "How long to wait for the server to come up and open a session, and at least "
+        "for one that has not begun while the server is silent.",
         default=120.0,
         low=0.0,
         high=float(MAX_DEADLINE_SECONDS),

@@ -4,26 +4,30 @@ Rule 1: a message is asked for when it is its turn; until then HTTP/2's flow con
         holds it at its sender.  So memory is bounded whoever calls, and how often.
 Rule 2: whoever stalls loses its turn.
 Rule 3: a chunk of an upload keeps its turn until it is answered, so that none is
-        received before there is somebody to write it, and none twice.  One caller has
-        few of these turns, so that a few who stall do not have all of them.
+        received before there is somebody to write it, and none twice.
+Rule 4: one caller has few turns, so that a few who stall do not have all of them, and
+        one who stalls takes little memory.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Final
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Final, cast
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.wire.codec import refuse
 
-__all__ = ["UPLOADS_OF_ONE_CALLER", "BodyReader"]
+__all__ = ["MESSAGES_OF_ONE_CALLER", "UPLOADS_OF_ONE_CALLER", "BodyReader"]
 
 # Whoever is turned away comes back when many of those before it are done.
 _LONG_SECONDS: Final = 5.0
 # Turns that one caller may hold or wait for: a client sends its chunks one after the
 # other, and may have left a call behind on a broken connection.
 UPLOADS_OF_ONE_CALLER: Final = 2
+# Likewise of other messages, which a client of several tasks may have under way at the
+# same time: 16 MiB at most.
+MESSAGES_OF_ONE_CALLER: Final = 4
 
 
 class BodyReader:
@@ -44,18 +48,24 @@ class BodyReader:
         self._room = waiting
         self._calls_of: Counter[str] = Counter()
 
-    async def read(self, bodies: AsyncIterator[bytes]) -> bytes:
+    async def read(self, bodies: AsyncIterator[bytes], *, caller: str = "") -> bytes:
         """Return the one message of a call; the turn is over with it.
+
+        Args:
+            bodies: Its message.
+            caller: Whose call it is; empty where callers have no names.
 
         Raises:
             RemoteProtocolError: BAD_ENCODING; the call has none.
-            ServiceError: OVERLOADED; it did not arrive in time, or too many wait.
+            ServiceError: OVERLOADED; it did not arrive in time, too many wait, or too
+                many are this caller's.
         """
-        await self._take_turn()
-        try:
-            return await self._received(bodies)
-        finally:
-            self._slots.release()
+        with self._counted(caller, MESSAGES_OF_ONE_CALLER):
+            await self._take_turn()
+            try:
+                return await self._received(bodies)
+            finally:
+                self._slots.release()
 
     @asynccontextmanager
     async def held(
@@ -72,15 +82,20 @@ class BodyReader:
             ServiceError: OVERLOADED; it did not arrive in time, too many wait, or too
                 many are this caller's.
         """
-        if self._calls_of[caller] >= UPLOADS_OF_ONE_CALLER:
-            raise _come_back("this caller has other messages under way", 1.0)
-        self._calls_of[caller] += 1
-        try:
+        with self._counted(caller, UPLOADS_OF_ONE_CALLER):
             await self._take_turn()
             try:
                 yield await self._received(bodies)
             finally:
                 self._slots.release()
+
+    @contextmanager
+    def _counted(self, caller: str, most: int) -> Iterator[None]:
+        if caller and self._calls_of[caller] >= most:
+            raise _come_back("this caller has other messages under way", 1.0)
+        self._calls_of[caller] += 1
+        try:
+            yield
         finally:
             self._calls_of[caller] -= 1
             if not self._calls_of[caller]:
@@ -99,9 +114,12 @@ class BodyReader:
             self._room += 1
 
     async def _received(self, bodies: AsyncIterator[bytes]) -> bytes:
+        # Ended at once.  Suspended behind its message, gRPC's generator would keep that
+        # and the call alive, in a cycle, until somebody searches for garbage.
+        messages = cast("AsyncGenerator[bytes]", aiter(bodies))
         try:
-            async with asyncio.timeout(self._seconds):
-                async for body in bodies:
+            async with asyncio.timeout(self._seconds), aclosing(messages):
+                async for body in messages:
                     return body
         except TimeoutError:
             raise ServiceError(

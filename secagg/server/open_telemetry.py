@@ -159,6 +159,8 @@ class OpenTelemetry(logging.Handler):
         if event in _OPENS:
             if len(self._open) >= _OPEN_AT_MOST:
                 self._open.pop(next(iter(self._open))).end()
+            # The rounds are spans of their own; this one would be the first for ever.
+            shown.pop("secagg.round", None)
             self._open[key] = self._tracer.start_span(
                 "session", attributes=shown, start_time=now
             )

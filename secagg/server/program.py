@@ -19,7 +19,6 @@ What is printed is decided by whoever calls.
 """
 
 import asyncio
-import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -28,6 +27,7 @@ from secagg.config import HostSettings, ServerSettings, end_of_task
 from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.runtime.clock import SystemClock
+from secagg.runtime.garbage import keep_what_is_loaded
 from secagg.server.grpc_server import run_until_signalled
 from secagg.server.patience import until
 from secagg.server.progress import SessionProgress
@@ -43,7 +43,6 @@ from secagg.transport.tls import TLSIdentity
 __all__ = [
     "Observer",
     "ServedTask",
-    "keep_what_is_loaded",
     "plan_task",
     "serve",
     "server_of",
@@ -182,17 +181,6 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
                 next_step="Choose a new task.id for a new series of sums.",
             )
         return ServedTask(await task.wait() if is_complete else (), is_complete)
-
-
-def keep_what_is_loaded() -> None:
-    """Take what a program has loaded so far out of every later search for garbage.
-
-    Libraries are most of an aggregator's objects and stay to its end; looking through
-    them again and again was a twentieth of its CPU.  For programs, not for libraries:
-    it is about everything in the process.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def server_of(

@@ -20,12 +20,13 @@ from secagg.errors import InternalError
 from secagg.messages import Round
 from secagg.metrics import Meters
 from secagg.runtime.clock import SystemClock
+from secagg.runtime.garbage import keep_what_is_loaded
 from secagg.server.admin_channel import admin_socket_of
 from secagg.server.admin_socket import AdminSocket
 from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.server.grpc_server import run_until_signalled
 from secagg.server.operated_server import OperatedServer
-from secagg.server.program import keep_what_is_loaded, server_of
+from secagg.server.program import server_of
 from secagg.server.progress import SessionProgress
 from secagg.server.service_manager import ServiceManager
 from secagg.server.task_keeper import TaskKeeper

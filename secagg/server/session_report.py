@@ -54,7 +54,7 @@ _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     "cohort.threshold in a new task.",
     ErrorCode.NO_QUORUM: "Clients did not agree on who is in the sum: were they lost, "
     "or was somebody shown another list?",
-    ErrorCode.RECONSTRUCTION_FAILED: "A client has lied; see who is named below.",
+    ErrorCode.RECONSTRUCTION_FAILED: "A client has lied; see who is named.",
     ErrorCode.DISPUTED: "Ask the operators of the clients that accuse each other; one "
     "of each two lies. The next session goes on without them.",
     ErrorCode.DEADLINE: "The session took longer than it was offered for; see the time "

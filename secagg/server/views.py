@@ -264,6 +264,10 @@ async def show_session(
 ) -> View:
     """Return everything that is known of one session.
 
+    Of one that is over: who had come (all of them, or those who had when it ended
+    before the list was closed), and who of the invited had not, by the task as it is
+    now; None where everybody may come.
+
     Args:
         book: The aggregator's.
         task_id: Of the session.
@@ -274,7 +278,7 @@ async def show_session(
     Raises:
         ServiceError: UNKNOWN_SESSION; there is none, or its receipt was let go.
     """
-    await find_task(book, task_id)
+    task = await find_task(book, task_id)
     rows = await book.sessions(role=Role.SERVER, task=task_id, state=SessionState.ALL)
     for row in rows:
         if row.number == number:
@@ -282,7 +286,14 @@ async def show_session(
             view = await _session(book, row, by_id)
             stored = await book.load(row.key)
             if stored is not None and stored.receipt is not None:
-                view["receipt"] = SessionReceipt.decode(stored.receipt).to_dict()
+                receipt = SessionReceipt.decode(stored.receipt)
+                came = receipt.members or receipt.finishers
+                invited = decode_settings(task.task).task.invited
+                view["came"] = list(came)
+                view["did_not_come"] = (
+                    sorted(set(invited) - set(came)) if invited else None
+                )
+                view["receipt"] = receipt.to_dict()
                 view["report"] = await asyncio.to_thread(reports.read, task_id, number)
             return view
     raise ServiceError(

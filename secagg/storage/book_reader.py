@@ -58,7 +58,10 @@ class BookInUseError(ServiceError):
         super().__init__(
             f"a process uses the state {path}",
             code=ErrorCode.STORAGE_FAILED,
-            next_step="Ask that process, or stop it.",
+            next_step="Stop that process first; it goes on where it stood. What an "
+            "aggregator knows it tells while it runs: `secagg status`, `sessions`, "
+            "`budget`. A client says in its output after each session how many are "
+            "left in its budget.",
         )
 
 

@@ -15,7 +15,9 @@ Rule 5: with every connection, sessions of an older timeline count as restored: 
         fail-over the new primary may have forgotten what was sent.
 Rule 6: a database that cannot be reached is away (`BookAwayError`), for everybody who
         asks within a second of the attempt: nobody queues for it.
-Rule 7: tables are made and brought forward by whoever is alone.  A machine without a
+Rule 7: a network that swallows everything is noticed within seconds, at both ends
+        (`secagg.storage.broken_networks`): neither waits for a ghost.
+Rule 8: tables are made and brought forward by whoever is alone.  A machine without a
         mark is let in to a book in use: those who use it would have noticed.
 """
 
@@ -35,6 +37,13 @@ import asyncpg
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.storage.book import BookAwayError, StateDamagedError
+from secagg.storage.broken_networks import (
+    IDLE_SECONDS,
+    PROBE_SECONDS,
+    PROBES,
+    UNHEARD_MILLISECONDS,
+    notice_silence,
+)
 from secagg.storage.postgres_changes import (
     count_commit,
     mark_restored,
@@ -86,9 +95,10 @@ def session_settings() -> dict[str, str]:
         "default_transaction_isolation": "read committed",
         # A server that a broken network has cut off from us lets go of the book within
         # ten seconds; else our next connection would wait for that of our own ghost.
-        "tcp_keepalives_idle": "4",
-        "tcp_keepalives_interval": "2",
-        "tcp_keepalives_count": "3",
+        "tcp_keepalives_idle": str(IDLE_SECONDS),
+        "tcp_keepalives_interval": str(PROBE_SECONDS),
+        "tcp_keepalives_count": str(PROBES),
+        "tcp_user_timeout": str(UNHEARD_MILLISECONDS),
     }
 
 
@@ -217,6 +227,7 @@ class PostgresLink:
             )
         except (asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError, OSError):
             return None  # the book itself says so to whoever needs it
+        notice_silence(connection)
         stack.callback(connection.terminate)
         with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             await connection.add_listener(CHANNEL, lambda *_: hint.set())
@@ -283,6 +294,7 @@ class PostgresLink:
             server_settings=session_settings(),
         )
         self._connection = connection
+        notice_silence(connection)
         with ExitStack() as undo:
             undo.callback(self._throw_away)
             await self._refuse_forgetful()

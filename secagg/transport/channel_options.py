@@ -50,6 +50,11 @@ MAX_CONCURRENT_STREAMS: Final = 8
 # ways there and back, whatever this is.
 LOOKAHEAD_BYTES: Final = 16 << 10
 
+# gRPC reads into pieces of 8 KiB, but into pieces of 64 KiB once it expects more, and
+# keeps what is left of the last one as long as the connection lasts: 60 KiB for
+# everybody who has uploaded.  It expects no more than this.
+READ_BYTES: Final = 8 << 10
+
 # A health check carries the name of a service.
 MAX_HEALTH_BYTES: Final = 1024
 
@@ -75,6 +80,7 @@ SERVER_OPTIONS: Final[_Options] = [
     # admitted the call.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
+    ("grpc.experimental.tcp_max_read_buffer_size", READ_BYTES),
     # Otherwise a second aggregator on the same port takes half of the clients.
     ("grpc.so_reuseport", 0),
 ]

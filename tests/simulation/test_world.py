@@ -8,11 +8,13 @@ import os
 import select
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from secagg.client.calls import ClientCalls
 from secagg.client.evidence import seen_with
 from secagg.client.service import ClientService
 from secagg.client.session import ClientSession
@@ -24,9 +26,11 @@ from secagg.protocol.noise_terms import NoiseTerms
 from secagg.server.aggregator import Aggregator
 from secagg.server.durable_state import DurableState, Position
 from secagg.server.task_gate import TaskGate
-from secagg.server.task_keeper import TaskKeeper
+from secagg.server.task_rows import TaskRows
+from secagg.storage.book import BookAwayError
 from secagg.storage.change import Change
 from secagg.storage.journal import StoredOffer, record_of
+from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import TaskRow
 from secagg.testing.world import Plan, simulate
 from secagg.testing.world.plan import Blow
@@ -191,7 +195,7 @@ def forgets_what_an_operator_says(monkeypatch):
         said = replace(row.task, state=state, reason=reason)
         return TaskRow(said, row.version, row.tally)
 
-    monkeypatch.setattr(TaskKeeper, "_say", said_without_a_row)
+    monkeypatch.setattr(TaskRows, "say", said_without_a_row)
 
 
 def shows_every_task_as_running(monkeypatch):
@@ -235,6 +239,69 @@ def leaves_somebody_out_of_its_receipt(monkeypatch):
     )
 
 
+def takes_silence_for_consent(monkeypatch):
+    commit = DurableState._commit
+
+    async def committed_as_far_as_known(self, change):
+        try:
+            return await commit(self, change)
+        except BookAwayError:
+            return True
+
+    monkeypatch.setattr(DurableState, "_commit", committed_as_far_as_known)
+
+
+def waits_for_no_book(monkeypatch):
+    async def looked_once(self):
+        await self._context.book.touch()
+
+    monkeypatch.setattr(Aggregator, "_wait_for_book", looked_once)
+
+
+def knows_only_what_came_to_itself(monkeypatch):
+    append, arrived = UploadSpool.append, UploadSpool._arrived
+    own = defaultdict(int)
+
+    def noted(self, session_id, sender, *words, **more):
+        received = append(self, session_id, sender, *words, **more)
+        own[self, session_id, sender] = received
+        return received
+
+    def known(self, session_id, sender):
+        digest, chunks = arrived(self, session_id, sender)
+        end = own[self, session_id, sender]
+        return digest, tuple(each for each in chunks if each.end <= end)
+
+    monkeypatch.setattr(UploadSpool, "append", noted)
+    monkeypatch.setattr(UploadSpool, "_arrived", known)
+
+
+def begins_its_upload_again(monkeypatch):
+    upload = ClientCalls.upload
+
+    async def uploaded_from_the_beginning(self, *words, **more):
+        await upload(self, *words, **(more | {"offset": 0}))
+
+    monkeypatch.setattr(ClientCalls, "upload", uploaded_from_the_beginning)
+
+
+def loses_its_book(plan):
+    return any(
+        each.blow in {Blow.CUT_OFF_SERVER, Blow.RESTART_DATABASE}
+        for each in plan.incidents
+    )
+
+
+def uploads_to_several(plan):
+    return plan.chunk_bytes is not None and plan.servers > 1
+
+
+def dies_between_chunks(plan):
+    return plan.chunk_bytes is not None and any(
+        each.blow is Blow.KILL_CLIENT for each in plan.incidents
+    )
+
+
 def is_drained_for_long(plan):
     return any(
         each.blow is Blow.DRAIN_SERVER and each.seconds > 60 for each in plan.incidents
@@ -260,16 +327,22 @@ FITTING = {
     takes_back_no_noise: is_of(Kind.LADDER),
     has_another_root_in_its_receipt: is_of(Kind.DRAWN),
     leaves_somebody_out_of_its_receipt: is_of(Kind.SIGNED),
+    takes_silence_for_consent: loses_its_book,
+    waits_for_no_book: loses_its_book,
+    knows_only_what_came_to_itself: uploads_to_several,
+    begins_its_upload_again: dies_between_chunks,
 }
 
 
 # From where on the seeds are tried, so that the first or second one shows it.
 FIRST = {
+    submits_blindly_again: 8,
     forgets_the_last_record_at_a_restart: 18,
     draws_its_seed_again_after_a_restart: 8,
     opens_sessions_while_it_drains: 100,
     never_looks_who_was_revoked: 98,
-    gives_noise_back_as_if_nobody_were_lost: 2321,
+    gives_noise_back_as_if_nobody_were_lost: 2351,
+    begins_its_upload_again: 492,
 }
 
 

@@ -42,6 +42,7 @@ class Aggregators:
 
     Attributes:
         keepers: Those of the aggregators that have an operator, by process.
+        have_listened: Processes that came as far as to take calls.
         closing: Set when nobody needs an aggregator any more.
     """
 
@@ -58,6 +59,7 @@ class Aggregators:
         self._taken_back = taken_back
         self._servers: dict[Machine, Server] = {}
         self.keepers: Final[dict[Machine, TaskKeeper]] = {}
+        self.have_listened: Final[set[Machine]] = set()
         self.closing: Final = asyncio.Event()
 
     def drain(self, machine: Machine) -> bool:
@@ -136,6 +138,7 @@ class Aggregators:
         listener = Listener(machine, server, door)
         self._network.listeners.append(listener)
         self._servers[machine] = server
+        self.have_listened.add(machine)
         try:
             yield
         finally:

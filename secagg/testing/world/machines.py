@@ -4,6 +4,8 @@ Rule 1: what a process has committed is there for the next one, and nothing else
 Rule 2: a disk may refuse before a transaction, and fall silent after it.  Then it has
         happened, and the process does not know.
 Rule 3: a disk may be put back to an older state.  Its rollback mark is not put back.
+Rule 4: a server may be cut off from its book, which is then a database: nothing comes
+        through, in either direction.  What was under way may have happened.
 """
 
 import asyncio
@@ -12,12 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.storage import sqlite_changes
 from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.book import BookAwayError
 from secagg.storage.change import Change, Committed, Lease
 from secagg.storage.leases import Leases
 from secagg.storage.rollback_mark import Mark, RollbackMark
@@ -29,6 +32,8 @@ from secagg.storage.stored import Task
 from secagg.testing.world.loop import OneThread, Process, VirtualLoop
 
 __all__ = ["Disk", "DiskFault", "Machine", "OnCommit", "SimulatedBook"]
+
+_Result = TypeVar("_Result")
 
 # Hints may be late: as often a book looks by itself.
 HINT_SECONDS: Final = 15.0
@@ -62,6 +67,9 @@ class Disk:
         fault: Asked before each transaction what becomes of it.
         on_commit: Told of every change that is on the disk.
         on_unnoticed: Told when a state that was put back is opened as if it were not.
+        away: Whether the process that asks is cut off from the book: for how many
+            seconds it then waits in vain; None if it is not.
+        is_heard: Asked whether somebody who waits hears of a change.
         is_shared: Whether several processes write to the book.
     """
 
@@ -74,6 +82,8 @@ class Disk:
         fault: Callable[["Disk"], DiskFault],
         on_commit: OnCommit,
         on_unnoticed: Callable[[], None],
+        away: Callable[[], float | None],
+        is_heard: Callable[[], bool],
         is_shared: bool = False,
     ) -> None:
         self.owner: Final = owner
@@ -81,6 +91,8 @@ class Disk:
         self.fault: Final = fault
         self.on_commit: Final = on_commit
         self.on_unnoticed: Final = on_unnoticed
+        self.away: Final = away
+        self.is_heard: Final = is_heard
         self.is_shared: Final = is_shared
         self.leases: Final = Leases(now)
         self.hints: list[asyncio.Event] = []
@@ -129,6 +141,17 @@ class Disk:
     def file(self) -> SQLiteFile:
         """The book's file."""
         return self._file
+
+    async def reach(self) -> None:
+        """Get through to the book, or hear after a while that one cannot.
+
+        Raises:
+            BookAwayError: The process is cut off.
+        """
+        seconds = self.away()
+        if seconds is not None:
+            await asyncio.sleep(seconds)
+            raise _unreachable()
 
     def strike(self) -> bool:
         """Refuse a write, or return whether to fall silent after it.
@@ -200,6 +223,18 @@ class SimulatedBook(SQLiteBook):
         self._check_open()
         return await self._run(put)
 
+    async def commit(self, change: Change) -> Outcome:
+        """See `Book.commit`."""
+        await self._disk.reach()
+        outcome = await super().commit(change)
+        await self._disk.reach()  # else it has happened, and the answer is lost
+        return outcome
+
+    async def now(self) -> float:
+        """See `Book.now`."""
+        await self._disk.reach()
+        return await super().now()
+
     async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
         """See `Book.take`."""
         return await self._run(
@@ -235,7 +270,22 @@ class SimulatedBook(SQLiteBook):
             if self._all_written is not None:
                 await asyncio.shield(self._all_written)  # as the product does
 
+    async def _run(self, call: Callable[[], _Result]) -> _Result:
+        await self._disk.reach()
+        answer = await super()._run(lambda: self._arrived(call))
+        await self._disk.reach()
+        return answer
+
+    def _arrived(self, call: Callable[[], _Result]) -> _Result:
+        """Do what was asked for, unless the link was cut before it arrived."""
+        if self._disk.away() is not None:
+            raise _unreachable()
+        return call()
+
     def _commit_all(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
+        return self._arrived(lambda: self._commit_arrived(changes))
+
+    def _commit_arrived(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
         is_silent = self._disk.strike()
         outcomes = super()._commit_all(changes)
         self._tell_others()
@@ -248,7 +298,8 @@ class SimulatedBook(SQLiteBook):
 
     def _tell_others(self) -> None:
         for hint in self._disk.hints:
-            hint.set()
+            if self._disk.is_heard():
+                hint.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +365,13 @@ class _File(SQLiteFile):
     def judge(self, entropy: Entropy, *, accept_restored: bool) -> None:
         """Compare it with the mark, as opening a file does."""
         self._judge_mark(entropy, accept_restored=accept_restored)
+
+
+def _unreachable() -> BookAwayError:
+    return BookAwayError(
+        "the database cannot be reached",
+        next_step="Wait: the aggregator goes on when it is back.",
+    )
 
 
 def _refused() -> ServiceError:

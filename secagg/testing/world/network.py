@@ -233,6 +233,7 @@ class Link:
         witness = self._network.witness
         if listener not in self._network.listeners:
             return _unreachable()
+        uploaded = witness.uploaded(self.identity, request)
         try:
             got = await listener.connect(self.identity).call(request)
         except SecAggError as error:
@@ -241,7 +242,9 @@ class Link:
         except Exception as error:  # noqa: BLE001 - the service has a defect
             witness.fault(f"{type(request).__name__} was answered by {error!r}")
             return _unreachable()
-        witness.answered(listener.process, self.identity, request, got)
+        witness.answered(
+            listener.process, self.identity, request, got, uploaded=uploaded
+        )
         return got
 
     async def _answered_again(self, listener: Listener, request: Request[Any]) -> None:

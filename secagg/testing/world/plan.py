@@ -43,6 +43,8 @@ class Blow(StrEnum):
     CUT_OFF_CLIENT = "a client is cut off"
     CUT_OFF_ALL = "everybody is cut off"
     REVOKE_CLIENT = "a client's certificate is taken back"
+    CUT_OFF_SERVER = "a server is cut off from its book"
+    RESTART_DATABASE = "all servers are cut off from their book"
 
     @property
     def meets_client(self) -> bool:
@@ -64,6 +66,10 @@ _BACKED_UP: Final = {
     Blow.PUT_BACK_SERVER: Blow.BACK_UP_SERVER,
     Blow.PUT_BACK_CLIENT: Blow.BACK_UP_CLIENT,
 }
+
+
+# What happens between servers and the database that keeps their book.
+_ON_LINKS: Final = (Blow.CUT_OFF_SERVER, Blow.RESTART_DATABASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,9 @@ class Plan:
         job_seconds: Longest time that threads take, mostly.
         disk_refusal: How often a transaction is refused.
         disk_silence: How often one succeeds and nobody hears so.
+        hint_loss: How often a server does not hear that another one has written.
+        chunk_bytes: In chunks of what size clients upload; None for the product's,
+            which no vector of a world fills.
         is_shuffled: Whether callbacks run in any order.
         servers: How many share the work.
         is_patient: Clients run as services do, which end only with their task.
@@ -126,6 +135,8 @@ class Plan:
     job_seconds: float
     disk_refusal: float
     disk_silence: float
+    hint_loss: float
+    chunk_bytes: int | None
     is_shuffled: bool
     servers: int
     is_patient: bool
@@ -185,6 +196,12 @@ class Plan:
             for each in incidents
             if each.blow in _BACKED_UP
         ]
+        # Dice of their own: what else a seed stands for does not depend on them.
+        links = Dice(seed, "links")
+        incidents += [
+            _incident(links, clients, _ON_LINKS)
+            for _ in range(links.choice((0, 0, 0, 1, 2, 4)))
+        ]
         return cls(
             seed=seed,
             tasks=tasks,
@@ -192,6 +209,8 @@ class Plan:
             job_seconds=dice.choice((0.0, 0.001, 0.1, 3.0)),
             disk_refusal=dice.choice((0.0, 0.0, 0.01, 0.05)),
             disk_silence=dice.choice((0.0, 0.0, 0.01, 0.05)),
+            hint_loss=links.choice((0.0, 0.0, 0.3, 1.0)),
+            chunk_bytes=links.choice((None, None, 4)),
             is_shuffled=dice.chance(0.7),
             servers=dice.choice((1, 1, 2, 3)),
             is_patient=dice.chance(0.2),
@@ -216,8 +235,9 @@ class Plan:
             ),
             (
                 f"  threads: {self.job_seconds} s; disks: refuse {self.disk_refusal}, "
-                f"fall silent {self.disk_silence}; "
+                f"fall silent {self.disk_silence}; hints lost {self.hint_loss}; "
                 + ("any order" if self.is_shuffled else "asyncio's order")
+                + (f"; chunks of {self.chunk_bytes} bytes" if self.chunk_bytes else "")
             ),
         ]
         lines += [
@@ -258,7 +278,7 @@ def _sayings(dice: Dice) -> tuple[Saying, ...]:
 
 def _blows(kind: Kind, *, has_certificates: bool) -> tuple[Blow, ...]:
     """Return what may go wrong."""
-    without = set(_BACKED_UP.values())
+    without = {*_BACKED_UP.values(), *_ON_LINKS}
     if not has_certificates:
         without.add(Blow.REVOKE_CLIENT)
     if kind is Kind.FILED:

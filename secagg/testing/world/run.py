@@ -24,6 +24,7 @@ from secagg.runtime.clock import SystemClock
 from secagg.server.limits import AggregatorLimits
 from secagg.server.storage import ServerStorage
 from secagg.server.views import tasks_view
+from secagg.storage.book import BookAwayError
 from secagg.storage.charges import ChargeState
 from secagg.testing.knowledge import ForbiddenKnowledgeError
 from secagg.testing.manual_clock import STARTED_AT, DeadlockError
@@ -39,6 +40,7 @@ from secagg.testing.world.participants import WorldClient
 from secagg.testing.world.plan import LAST_STEP, Blow, Incident, Plan, Saying
 from secagg.testing.world.tasks import WorldTask
 from secagg.testing.world.witness import Witness
+from secagg.wire.limits import MAX_CHUNK_BYTES
 
 __all__ = ["SERVER", "Run", "simulate"]
 
@@ -52,6 +54,8 @@ PATIENCE_SECONDS: Final = 3 * 3600.0
 GRACE_SECONDS: Final = 1800.0
 # Nobody waits for anything as long as this.
 TOO_LONG_SECONDS: Final = 8 * 3600.0
+# As long as it takes at most to make a connection to a database.
+GIVE_UP_SECONDS: Final = 10.0
 # Clocks of machines differ by as much; clients grant more.
 SKEW_SECONDS: Final = 60.0
 # What a client whose owner does nothing meets once, and not again.
@@ -88,7 +92,7 @@ class Run:
 def simulate(seed: int, *, keep_trace: bool = False) -> Run:
     """Run what a seed stands for."""
     world = _World(Plan.of(seed), keep_trace=keep_trace)
-    with _without_machinery(), without_files(world.witness):
+    with _without_machinery(world.plan), without_files(world.witness):
         return world.run()
 
 
@@ -122,6 +126,7 @@ class _World:
         self.loop.set_exception_handler(self._escaped)
         self.is_calm = False
         self.full_until: dict[str, float] = {}
+        self.away_until: dict[str, float] = {}
         self.servers = tuple(f"{SERVER}-{n}" for n in range(plan.servers))
         self.disks = {name: self._disk(name) for name in self.names}
         self.disks |= dict.fromkeys(self.servers, self._disk(SERVER))
@@ -143,6 +148,7 @@ class _World:
             self.aggregators, self.witness, Dice(plan.seed, "operator")
         )
         self.disk_dice = Dice(plan.seed, "disks")
+        self.book_dice = Dice(plan.seed, "books")
 
     def run(self) -> Run:
         """Run to the end, and judge."""
@@ -341,6 +347,9 @@ class _World:
 
     def _server_ends(self, name: str, error: SecAggError) -> bool:
         """Whether an error is the last word of an aggregator."""
+        has_served = self.machines[name] in self.aggregators.have_listened
+        if has_served and isinstance(error, BookAwayError):
+            self.witness.fault(f"{name} ends because its book is away")
         if error.code in _FINAL or self.is_leaving:
             return True
         if error.code is ErrorCode.STORAGE_FAILED:
@@ -399,6 +408,7 @@ class _World:
         if step == LAST_STEP:
             self.is_calm = True
             self.network.calm()
+            self.away_until.clear()
 
     def _strike(self, incident: Incident | Saying) -> None:
         if isinstance(incident, Saying):
@@ -423,12 +433,21 @@ class _World:
                 self._drain(victim, incident.seconds)
             case Blow.REVOKE_CLIENT:
                 self._take_back(victim)
-            case Blow.CUT_OFF_CLIENT:
-                self._cut_off((victim,), incident.seconds)
-            case Blow.CUT_OFF_ALL:
-                self._cut_off(self.names, incident.seconds)
             case _:
+                self._strike_link(victim, incident)
                 self._strike_disk(self.disks[victim], incident)
+
+    def _strike_link(self, victim: str, incident: Incident) -> None:
+        until = self.loop.time() + incident.seconds
+        match incident.blow:
+            case Blow.CUT_OFF_CLIENT:
+                self.network.cut_off[victim] = until
+            case Blow.CUT_OFF_ALL:
+                self.network.cut_off.update(dict.fromkeys(self.names, until))
+            case Blow.CUT_OFF_SERVER:
+                self.away_until[victim] = until
+            case Blow.RESTART_DATABASE:
+                self.away_until.update(dict.fromkeys(self.servers, until))
 
     def _strike_disk(self, disk: Disk, incident: Incident) -> None:
         match incident.blow:
@@ -443,9 +462,15 @@ class _World:
                 if disk.put_back() and disk.owner == SERVER:
                     self.witness.put_back()
 
-    def _cut_off(self, names: tuple[str, ...], seconds: float) -> None:
-        until = self.loop.time() + seconds
-        self.network.cut_off.update(dict.fromkeys(names, until))
+    def _away(self) -> float | None:
+        """Return how long whoever asks waits for its book in vain; None if it need not.
+
+        A link that falls silent is given up after a while, one that breaks at once.
+        """
+        process = own_process()
+        if process is None or self.loop.time() >= self.away_until.get(process.name, 0):
+            return None
+        return self.book_dice.choice((0.0, GIVE_UP_SECONDS * self.book_dice.uniform()))
 
     def _kill(self, name: str) -> None:
         machine = self.machines.get(name)
@@ -490,6 +515,8 @@ class _World:
             on_unnoticed=lambda: self.witness.fault(
                 "a state that was put back is not noticed"
             ),
+            away=self._away,
+            is_heard=lambda: not self.book_dice.chance(self.plan.hint_loss),
             is_shared=name == SERVER and self.plan.servers > 1,
         )
 
@@ -527,6 +554,7 @@ def _own() -> Machine:
 
 async def _server_storage(*_: object, **options: Any) -> ServerStorage:  # noqa: ANN401 - as the product's
     disk = _own().disk
+    await disk.reach()
     book = disk.open(accept_restored=options["accept_restored"])
     return ServerStorage(book, disk.open_spool())
 
@@ -553,7 +581,7 @@ def _token(_: SystemEntropy, size: int) -> bytes:
 
 
 @contextmanager
-def _without_machinery() -> Iterator[None]:
+def _without_machinery(plan: Plan) -> Iterator[None]:
     """Put the world in the place of clock, disks and entropy of the machine."""
     # As over a network, but seldom: every look is a turn of the loop.
     limits = partial(AggregatorLimits, poll_seconds=4.0, join_poll_seconds=4.0)
@@ -563,6 +591,9 @@ def _without_machinery() -> Iterator[None]:
         mock.patch("secagg.server.server.open_storage", _server_storage),
         mock.patch("secagg.client.client.open_storage", _client_storage),
         mock.patch.object(AggregatorLimits, "in_one_process", limits),
+        mock.patch(
+            "secagg.client.calls.MAX_CHUNK_BYTES", plan.chunk_bytes or MAX_CHUNK_BYTES
+        ),
         mock.patch("secagg.storage.change.time", SimpleNamespace(time=_unix_time)),
         # So that a run sees the end of them.
         mock.patch("secagg.distributed_dp.task._ROSTERS_PER_SESSION", 1),

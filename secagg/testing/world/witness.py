@@ -18,7 +18,9 @@
 10. Receipts hold, name the sets that are on the disk, and say that a quorum has agreed
     only where it has signed (`receipts`).
 11. Noise is given back as the ladder allows and no further: what is left suffices.
-12. What a client sends whose certificate was taken back is not stored any more once
+12. What was acknowledged of an upload is asked for by no aggregator again, and sent by
+    no client that has heard so.
+13. What a client sends whose certificate was taken back is not stored any more once
     aggregators had a minute to notice.
 
 The knowledge ledger judges beside all this what server and corrupt clients could
@@ -190,6 +192,10 @@ class Witness:
         self._charged: dict[tuple[str, bytes], ChargeState] = {}
         self._said: dict[tuple[str, bytes, object], bytes] = {}
         self._told: list[tuple[str, Contribution]] = []
+        # How far uploads have come, by name and session: what was acknowledged, and
+        # what a process of the client has heard of that.
+        self._uploaded: dict[tuple[str, bytes], int] = defaultdict(int)
+        self._heard: dict[tuple[str, bytes], int] = defaultdict(int)
         # Whose certificate was taken back, and which processes were drained: since
         # when.
         self._revoked: dict[str, float] = {}
@@ -427,6 +433,11 @@ class Witness:
             self._say(name, session_id, kind, request.message)
             return
         self._say(name, session_id, kind, request.digest)
+        self._must(
+            request.offset >= self._heard[name, session_id],
+            f"{name} sends again what it knows to be there: from byte {request.offset} "
+            f"of {self._heard[name, session_id]}",
+        )
         if self._task_of[name].task.parameters.noise_block:
             self._must(
                 self._charged.get((name, session_id)) is ChargeState.BOUND,
@@ -435,6 +446,9 @@ class Witness:
 
     def heard(self, name: str, request: Request[Any], answer: object) -> None:
         """See what a client is told."""
+        if isinstance(answer, UploadStatus):
+            key = (name, getattr(request, "session_id", b""))
+            self._heard[key] = max(self._heard[key], _received(answer))
         self._task_of[name].observer.said(name, request, answer)
 
     def contributed(self, name: str, given: Contribution) -> None:
@@ -454,10 +468,31 @@ class Witness:
 
     # --- servers ----------------------------------------------------------------------
 
+    def uploaded(self, name: str, request: Request[Any]) -> int:
+        """Return how much of an upload was acknowledged when a request about it came.
+
+        Answers may come in another order.
+        """
+        return self._uploaded[name, getattr(request, "session_id", b"")]
+
     def answered(
-        self, process: Process, name: str, request: Request[Any], answer: object
+        self,
+        process: Process,
+        name: str,
+        request: Request[Any],
+        answer: object,
+        *,
+        uploaded: int = 0,
     ) -> None:
-        """See what a server answers, at the moment at which it does."""
+        """See what a server answers, at the moment at which it does.
+
+        Args:
+            process: Which one's.
+            name: The client.
+            request: What it has asked.
+            answer: What it is told.
+            uploaded: As `uploaded` has said.
+        """
         if process.is_gone:
             return
         session_id: bytes = getattr(request, "session_id", b"")
@@ -481,6 +516,14 @@ class Witness:
                 (Upload, name) in journal.taken,
                 f"the upload of {name} is answered before it is stored",
             )
+        if isinstance(answer, UploadStatus):
+            key = (name, session_id)
+            self._must(
+                journal.is_over or answer.next_offset >= uploaded,
+                f"{name} is asked for byte {answer.next_offset} of an upload of which "
+                f"{uploaded} were acknowledged",
+            )
+            self._uploaded[key] = max(self._uploaded[key], _received(answer))
         if isinstance(answer, Envelope | Reference):
             self._check_update(journal, answer.kind)
 
@@ -674,6 +717,15 @@ class Witness:
     def facts_of(self, name: str) -> Facts:
         """Return what the adversary sees of a client's task."""
         return self._task_of[name].observer.facts
+
+
+def _received(status: UploadStatus) -> int:
+    """Return how much of an upload has arrived, by what a client is told.
+
+    Of one that is complete the last byte may be asked for again, by an aggregator that
+    has yet to hear that another one took it: only a chunk sets the check off.
+    """
+    return status.next_offset - status.complete
 
 
 def _short(session_id: bytes) -> str:

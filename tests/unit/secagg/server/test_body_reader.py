@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.server.body_reader import BodyReader
+from secagg.server.body_reader import MESSAGES_OF_ONE_CALLER, BodyReader
 
 
 class Sender:
@@ -91,6 +91,27 @@ async def test_an_upload_keeps_its_turn_until_it_is_answered():
     assert await ask(reader, third) == b"3"
 
 
+async def test_one_caller_has_few_messages_that_stall():
+    reader = BodyReader(99, 30.0)
+    stalled = [Sender() for _ in range(MESSAGES_OF_ONE_CALLER)]
+    calls = [
+        asyncio.ensure_future(reader.read(sender.messages(), caller="c"))
+        for sender in stalled
+    ]
+    await asyncio.gather(*(sender.asked.wait() for sender in stalled))
+    another = Sender()
+    with pytest.raises(ServiceError, match="this caller has other"):
+        await reader.read(another.messages(), caller="c")
+    assert not another.asked.is_set()
+    another.sent.set()
+    assert await reader.read(another.messages(), caller="d") == b"body"
+    stalled[0].sent.set()
+    await calls.pop(0)
+    assert await reader.read(another.messages(), caller="c") == b"body"
+    for each in calls:
+        each.cancel()
+
+
 async def test_one_caller_has_few_of_the_turns_that_last():
     reader = BodyReader(8, 30.0)
     sender = Sender()
@@ -107,3 +128,19 @@ async def test_one_caller_has_few_of_the_turns_that_last():
             assert body == b"body"
     async with reader.held("c", sender.messages()) as body:
         assert body == b"body"
+
+
+async def test_a_message_is_held_by_nobody_who_has_read_it():
+    """gRPC's iterator and its generator are a cycle while that one is suspended."""
+    reader = BodyReader(1, 30.0)
+    sender = Sender()
+    sender.sent.set()
+    generator = sender.messages()
+
+    class Messages:
+        def __aiter__(self):
+            return generator
+
+    assert await reader.read(Messages()) == b"body"
+    assert generator.ag_frame is None
+    assert await ask(reader, sender) == b"body"

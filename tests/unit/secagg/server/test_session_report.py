@@ -11,9 +11,11 @@ import pytest
 from secagg.cli.output import Output
 from secagg.cli.sessions import _print_session
 from secagg.client.client import Client
+from secagg.config import load_task_settings
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
 from secagg.server.operated_server import OperatedServer
 from secagg.server.session_report import SessionReports, report_of, reports_in
+from secagg.server.task_memory import encode_settings
 from secagg.server.task_setup import Cohort, PreparedTask
 from secagg.server.views import show_session
 from secagg.simulation import identity_of
@@ -23,7 +25,7 @@ from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import TASK_ID, Deployment
 from secagg.testing.inline_book import ask
 from secagg.testing.lossy_connection import Fault
-from secagg.wire.calls import UploadChunk
+from secagg.wire.calls import AdvertiseKeys, UploadChunk
 
 FOUR = parameters_for(4, dimension=9, threshold=3)
 
@@ -78,6 +80,34 @@ def test_an_aborted_session_says_who_was_lost_where_and_what_to_do():
     assert all(lost["reason"] for lost in report["lost"])
 
 
+TASK_FILE = f"""
+[task]
+id = "{TASK_ID}"
+invited = {[identity_of(n) for n in range(6)]}
+[vector]
+dimension = 4
+[cohort]
+min_clients = 4
+max_clients = 4
+min_survivors = 3
+[noise]
+none = "{NO_NOISE_ACKNOWLEDGEMENT}"
+"""
+
+
+def page_of(deployment, tmp_path, capsys):
+    """Return what `secagg sessions show` prints of the first session."""
+    book = deployment.server_book
+    (tmp_path / "task.toml").write_text(TASK_FILE)
+    settings = load_task_settings(tmp_path / "task.toml")
+    task = Task(TASK_ID, TaskState.RUNNING, encode_settings(settings), b"", "")
+    assert ask(book.put_task(task, expect_version=0))
+    shown = ask(show_session(book, TASK_ID, 1, reports=reports_in(tmp_path)))
+    assert shown["report"] is None
+    _print_session(json.loads(json.dumps(shown)), Output(as_json=False))
+    return capsys.readouterr().out
+
+
 def test_the_page_of_a_session_needs_the_book_alone(tmp_path, capsys):
     """Another aggregator has ended it, or its disk is lost: there is no report here."""
 
@@ -92,20 +122,41 @@ def test_the_page_of_a_session_needs_the_book_alone(tmp_path, capsys):
             ),
         )
         await deployment.run()
-        return deployment.server_book
+        return deployment
 
-    book = manual_clock.run(main)
-    task = Task(TASK_ID, TaskState.RUNNING, "{}", b"", "")
-    assert ask(book.put_task(task, expect_version=0))
-    shown = ask(show_session(book, TASK_ID, 1, reports=reports_in(tmp_path)))
-    assert shown["report"] is None
-    _print_session(json.loads(json.dumps(shown)), Output(as_json=False))
-    page = capsys.readouterr().out
+    page = page_of(manual_clock.run(main), tmp_path, capsys)
     assert re.search(r"outcome +U3_TOO_SMALL\n", page)
     for number in (2, 3):
         assert re.search(rf"{identity_of(number)} +uploading +\w+", page)
+    assert re.search(rf"did not join +{identity_of(4)}, {identity_of(5)}\n", page)
     assert "next step: Compare rounds.masked_input" in page
     assert not re.search(r"^(report|receipt)", page, re.MULTILINE)
+    rounds = re.findall(r"^seconds in (\w+)", page, re.MULTILINE)
+    assert rounds == ["ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT_COLLECTION"]
+
+
+def test_the_page_of_a_session_that_waited_in_vain_names_who_had_come(tmp_path, capsys):
+    async def main(clock):
+        deployment = Deployment(
+            clock,
+            FOUR,
+            4,
+            max_attempts=1,
+            fault_of=lambda number, call, _: (
+                Fault.LOSE_REQUEST if number and call is AdvertiseKeys else Fault.NONE
+            ),
+        )
+        running = asyncio.ensure_future(deployment.run())
+        await clock.sleep_until(clock.now() + 30)
+        await deployment.aggregator.end_task(TASK_ID, "nobody comes")
+        await running
+        return deployment
+
+    page = page_of(manual_clock.run(main), tmp_path, capsys)
+    assert re.search(r"outcome +ROSTER_TOO_SMALL\n", page)
+    assert re.search(rf"joined +{identity_of(0)}\n", page)
+    absent = ", ".join(identity_of(n) for n in range(1, 6))
+    assert re.search(rf"did not join +{absent}\n", page)
 
 
 def test_old_and_surplus_reports_go_with_their_receipts(tmp_path):

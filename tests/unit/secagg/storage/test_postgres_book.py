@@ -2,7 +2,9 @@
 
 import asyncio
 import importlib.resources
+import socket
 import sys
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
@@ -12,6 +14,7 @@ from secagg.server.server import Server
 from secagg.storage import postgres_link
 from secagg.storage.book import BookAwayError, StateDamagedError, TimelineError
 from secagg.storage.book_reader import NoBookError, looking
+from secagg.storage.broken_networks import IDLE_SECONDS, UNHEARD_MILLISECONDS
 from secagg.storage.change import (
     Behind,
     Change,
@@ -133,6 +136,75 @@ async def test_a_database_that_is_away_is_not_dialled_by_everybody(empty, monkey
         assert len(attempts) == 1
     monkeypatch.setattr(book._link, "_next_attempt", 0.0)
     assert (await book.load("a")).sequence == 0
+    await book.close()
+
+
+@pytest.fixture
+async def network(empty):
+    """A network between a book and its database, which may swallow everything."""
+    place = urlsplit(empty)
+    there = f"{parse_qs(place.query)['host'][0]}/.s.PGSQL.5432"
+    passes = asyncio.Event()
+    passes.set()
+
+    async def carry(reader, writer):
+        while data := await reader.read(1 << 16):
+            if passes.is_set():  # else it was swallowed
+                writer.write(data)
+        writer.close()
+
+    async def join(reader, writer):
+        inside = await asyncio.open_unix_connection(there)
+        await asyncio.gather(carry(reader, inside[1]), carry(inside[0], writer))
+
+    carrying = set()
+
+    def meet(reader, writer):
+        carrying.add(asyncio.create_task(join(reader, writer)))
+
+    async with await asyncio.start_server(meet, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"postgresql://{place.username}@127.0.0.1:{port}{place.path}", passes
+    for each in carrying:
+        each.cancel()
+    await asyncio.wait(carrying)
+
+
+async def test_a_network_that_swallows_everything_is_an_absence(network, monkeypatch):
+    url, passes = network
+    book = await open_book(url)
+    at = await append(book, await begin(book), record(1))
+    connection = book._link._connection
+    connection._config = connection._config._replace(command_timeout=0.2)
+    monkeypatch.setattr(postgres_link, "_CONNECT_SECONDS", 0.2)
+    passes.clear()
+    with pytest.raises(BookAwayError):
+        await book.touch()
+    monkeypatch.setattr(book._link, "_next_attempt", 0.0)
+    with pytest.raises(BookAwayError):
+        await book.touch()  # nor can another connection be had
+    monkeypatch.setattr(book._link, "_next_attempt", 0.0)
+    passes.set()
+    monkeypatch.undo()
+    await append(book, at, record(2))
+    assert (await book.load("a")).records == (record(1), record(2))
+    await book.close()
+
+
+async def test_both_ends_of_a_link_notice_that_nobody_is_heard(network):
+    url, _ = network
+    book = await open_book(url)
+    connection = book._link._connection
+    link = connection._transport.get_extra_info("socket")
+    assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    unheard = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert unheard == UNHEARD_MILLISECONDS
+    assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == IDLE_SECONDS
+    # The other end of this one is a socket of a file, which has no such limits.
+    asked = postgres_link.session_settings()
+    assert asked["tcp_user_timeout"] == str(UNHEARD_MILLISECONDS)
+    async for _ in book.changes():
+        break
     await book.close()
 
 

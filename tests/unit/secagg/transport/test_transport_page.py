@@ -12,7 +12,10 @@ from secagg.client.grpc_connection import CallDeadlines
 from secagg.errors import ErrorCode
 from secagg.messages import BUNDLE_BYTES
 from secagg.profiles import RoundDeadlines
-from secagg.server.body_reader import UPLOADS_OF_ONE_CALLER
+from secagg.server.body_reader import (
+    MESSAGES_OF_ONE_CALLER,
+    UPLOADS_OF_ONE_CALLER,
+)
 from secagg.server.client_desk import HELD_LOOK_SECONDS
 from secagg.server.interceptors import CallLimits
 from secagg.server.limits import AggregatorLimits
@@ -119,7 +122,10 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
             "| bytes under way before the aggregator asks for them | "
             f"{channel_options.LOOKAHEAD_BYTES >> 10} KiB |"
         ),
-        f"| messages that are being received | {LIMITS.bodies_at_once} |",
+        (
+            f"| messages that are being received | {LIMITS.bodies_at_once}, "
+            f"{MESSAGES_OF_ONE_CALLER} of one client |"
+        ),
         (
             "| chunks of uploads that are received or in work | "
             f"{LIMITS.uploads_at_once}, {UPLOADS_OF_ONE_CALLER} of one client |"
