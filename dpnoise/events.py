@@ -199,6 +199,11 @@ class SkellamMixtureEvent:
         check_positive("linf_bound", self.linf_bound)
         check_distance(self.sampler_distance)
 
+    @property
+    def largest_squared_norm(self) -> float:
+        """What both bounds leave of a vector's squared norm, grid steps squared."""
+        return min(self.l2_clip_squared_steps, self.dim * self.linf_bound**2)
+
 
 @dataclass(frozen=True, slots=True)
 class SkellamMixtureClippedEvent:
@@ -235,6 +240,11 @@ class SkellamMixtureClippedEvent:
         check_non_negative("mixture_norm_bound", self.mixture_norm_bound)
         check_count("linf_bound", self.linf_bound, at_least=1)
         check_distance(self.sampler_distance)
+
+    @property
+    def largest_squared_norm(self) -> float:
+        """What both bounds leave of a vector's squared norm, grid steps squared."""
+        return min(self.mixture_norm_bound, float(self.dim * self.linf_bound**2))
 
 
 @dataclass(frozen=True, slots=True)

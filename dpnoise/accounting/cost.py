@@ -83,10 +83,8 @@ def accounting_cost(
     if name not in _CONTOUR_CELLS.keys() | _CELLS_PER_COORDINATE.keys():
         return 0.0
     match event:
-        case SkellamMixtureEvent():
-            norm, largest = event.l2_clip_squared_steps, event.linf_bound
-        case SkellamMixtureClippedEvent():
-            norm, largest = event.mixture_norm_bound, float(event.linf_bound)
+        case SkellamMixtureEvent() | SkellamMixtureClippedEvent():
+            norm, largest = event.largest_squared_norm, float(event.linf_bound)
         case SkellamEvent():
             norm = event.l2_sensitivity**2
             largest = float(event.linf_sensitivity or event.l2_sensitivity)

@@ -109,14 +109,18 @@ class _Bracket:
         self._tolerance = tolerance
         self._missing: tuple[float, float] | None = None
         self._reached: tuple[float, float] | None = None
-        self._last = (0.0, 0.0)
+        self._last = (0.0, math.inf)
         self._last_reached: bool | None = None
         self._widths = [math.inf, math.inf]
         self._stretch = 1.0
+        self._chord = 1.0  # steps for each that is missing, between the last two points
 
     def add(self, where: float, missing: float) -> None:
         """Take in one evaluation."""
         reached = missing <= 0.0
+        before, missed = self._last
+        if math.isfinite(missing) and math.isfinite(missed) and missing != missed:
+            self._chord = (where - before) / (missed - missing)
         if reached:
             self._reached = (where, missing)
         else:
@@ -137,8 +141,9 @@ class _Bracket:
             # Far from the root the Gaussian step is only a guess: lengthen it a
             # little, so that the root is bracketed soon.
             # Where the release is unlike a Gaussian (a sampled one cannot exceed a
-            # delta of its rate) the guess is far too short: double it every time.
-            step = 1.01 * self._stretch * (missing + aim)
+            # delta of its rate) the guess is far too short: double it every time, or
+            # trust the line through the last two points where that goes farther.
+            step = 1.01 * max(self._stretch, self._chord) * (missing + aim)
             self._stretch *= 2.0
             return where + min(max(step, -_MAX_LOG_STEP), _MAX_LOG_STEP)
         width = self._reached[0] - self._missing[0]

@@ -135,10 +135,8 @@ def _twelve_digits(rate: float) -> float:
 
 
 def _squared_norm(release: NoiseEvent) -> float:
-    if isinstance(release, SkellamMixtureEvent):
-        return release.l2_clip_squared_steps
-    if isinstance(release, SkellamMixtureClippedEvent):
-        return release.mixture_norm_bound
+    if isinstance(release, SkellamMixtureEvent | SkellamMixtureClippedEvent):
+        return release.largest_squared_norm
     return release.l2_sensitivity**2
 
 

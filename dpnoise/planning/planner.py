@@ -34,6 +34,7 @@ from dpnoise.accounting import (
     default_accountants,
     make_accountant,
 )
+from dpnoise.accounting.contour.lattice import MIN_CONTOUR_VARIANCE
 from dpnoise.accounting.root_search import round_up_to_dyadic
 from dpnoise.errors import (
     CalibrationError,
@@ -78,6 +79,7 @@ _FINE_SEARCHES: Final = 6
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
 _CLOSED_FORM: Final = "mixture-gdp"
 _CURVE: Final = "mixture-pld"
+_TABLED: Final = frozenset({"mixture-contour", _CURVE})
 _CLOSED_FORM_WASTES: Final = 7.0  # over the noise's deviation, as a share of noise
 _FAR: Final = 0.25  # no other accountant wastes as much
 _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
@@ -99,6 +101,9 @@ _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
 # closed form is within a few percent.
 _WIDE: Final = float(1 << 16)
 _SHORT: Final = float(1 << 24)  # variance per squared norm
+# Grid steps² that a Gaussian would need. On a grid as coarse the model's guess is far
+# from the answer, so the cheapest look first, and the dear ones begin where they end.
+_COARSE: Final = 1.0
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _SURELY_LESS: Final = Fraction(127, 128)  # rough calibrations are within 1e-3
@@ -360,19 +365,24 @@ class _Planner:
         """Ask the accountants, or those named, how much noise this scale needs."""
         request, mechanism = self._request, self._placeholder(scale_factor)
         refuse_beyond_samplers(request, self._planned_distance(mechanism))
+        names = names or self._trusted(mechanism)
+        lowest = self._least_variance
+        if _TABLED.issuperset(names):
+            lowest = max(lowest, Fraction(MIN_CONTOUR_VARIANCE))
         least = calibrate_least(
             self._events(mechanism),
-            accountants=names or self._trusted(mechanism),
+            accountants=names,
             epsilon=request.epsilon,
             delta=request.delta,
             adversary=request.calibrated_for,
             adjacency=request.adjacency,
-            bracket=(self._least_variance, _LARGEST_VARIANCE),
+            bracket=(lowest, _LARGEST_VARIANCE),
             start=start,
             is_rough=is_rough,
         )
         for each in least.tried:
-            if each.variance is None and each.accountant in _LOOSE:
+            loses = each.variance is None or each.variance > least.variance
+            if loses and each.accountant in _LOOSE:
                 self._lost.setdefault(each.accountant, scale_factor)
         found = _Calibrated(
             mechanism,
@@ -430,6 +440,10 @@ class _Planner:
             request.releases(release), adjacency=request.adjacency
         )
         scale_factor = mechanism.parameters.scale_factor
+        if self._model.gaussian_need(scale_factor) < _COARSE:
+            names = tuple(
+                sorted(names, key=functools.partial(accounting_cost, release))
+            )
         quick = [
             name
             for name in names

@@ -147,7 +147,7 @@ class NoiseModel:
         ][-2:]
         if not scales:
             return self
-        needs = [self._gaussian_need(scale) for scale in scales]
+        needs = [self.gaussian_need(scale) for scale in scales]
         wanted = [calibrated[scale] for scale in scales]
         # On the coarsest grids rounding alone decides, and both need the same.
         if needs[-1] > needs[0]:
@@ -167,13 +167,13 @@ class NoiseModel:
 
     def counted_variance(self, scale_factor: float) -> float:
         """Return the variance that must be counted, grid steps²."""
-        wanted = self.fit.factor * self._gaussian_need(scale_factor) + self.fit.extra
+        wanted = self.fit.factor * self.gaussian_need(scale_factor) + self.fit.extra
         if self.is_published_mixture:
             squared = (scale_factor * self.request.l2_clip) ** 2
             wanted = max(wanted, self._published_point(squared)[1])
         return max(wanted, self.least_variance)
 
-    def _gaussian_need(self, scale_factor: float) -> float:
+    def gaussian_need(self, scale_factor: float) -> float:
         """Return the variance of the central Gaussian for the encoded sensitivity."""
         request = self.request
         norm = scale_factor * math.hypot(request.l2_clip, request.clip_flag_amplitude)
@@ -182,6 +182,8 @@ class NoiseModel:
             squared = float(
                 conditional_squared_bound(norm, self.length, request.rounding_bias)
             )
+        elif request.linf_bound is not None:
+            squared = min(squared, self.length * float(request.linf_bound) ** 2)
         return self.gaussian_variance * squared
 
     @property

@@ -47,6 +47,7 @@ _FAR_SPACING: Final = 2.0
 _STEEPEST: Final = 9.0  # δ below 10^-18
 _POINTS: Final = 3000
 _LARGEST_LOSS: Final = 600.0
+_LOG_NEXT_TO_NOTHING: Final = -38.0  # 10^-16.5; a Gaussian has less at nine deviations
 
 
 def contour_curve(
@@ -87,14 +88,29 @@ def mixture_pair(bound: ContourBound) -> DominatingPair:
         CertificateError: No bound was found on any contour.
     """
     curves = [contour_curve(bound, direction) for direction in Direction]
-    shift = 1.0 / bound.lobe
-    last = min(0.5 * shift * shift + _STEEPEST * shift, _LARGEST_LOSS)
+    last = min(_farthest_loss(bound, curves), _LARGEST_LOSS)
     epsilons = np.linspace(0.0, last, _POINTS)
     values = []
     for contours, constants in curves:
         exponents = constants[:, None] - contours[:, None] * epsilons[None, :]
         values.append(np.exp(np.minimum(0.0, exponents.min(axis=0))))
     return DominatingPair.from_curves(epsilons, values[0], values[1])
+
+
+def _farthest_loss(
+    bound: ContourBound, curves: list[tuple[FloatArray, FloatArray]]
+) -> float:
+    """Return the loss beyond which next to nothing is left: what is left is lost.
+
+    A Gaussian's, or farther where the tail of one coordinate's noise is longer.
+    """
+    shift = 1.0 / bound.lobe
+    last = 0.5 * shift * shift + _STEEPEST * shift
+    farthest = [
+        np.min((constants - _LOG_NEXT_TO_NOTHING) / contours)
+        for contours, constants in curves
+    ]
+    return max(last, *(float(each) for each in farthest if np.isfinite(each)))
 
 
 @lru_cache(maxsize=32)

@@ -73,3 +73,10 @@ def test_the_others_cost_nothing_worth_counting():
     assert accounting_cost(GaussianEvent(1, 1.0, 1.0), "mixture-pld") == 0.0
     assert accounting_cost(mixture(norm=0.0), "mixture-pld") == 0.0
     assert accounting_cost(integers, "mixture-contour") > 500 * MAX_ACCOUNTING_COST
+
+
+def test_a_bound_on_coordinates_that_shortens_vectors_is_what_the_forecast_counts():
+    cut = SkellamMixtureEvent(8, Fraction(100), 1.7, 1 / 1024)
+    short = SkellamMixtureEvent(8, Fraction(100), 8 / 1024**2, 1 / 1024)
+    for name in ("mixture-pld", "mixture-contour"):
+        assert accounting_cost(cut, name) == accounting_cost(short, name)

@@ -229,3 +229,14 @@ def test_a_thousand_releases_without_amplification_have_a_finite_epsilon():
         assert account.delta(found[-1]) <= 1.00001e-5
     # Two routes to the same loss of some eight hundred nats.
     assert found[0] == pytest.approx(found[1], rel=0.01)
+
+
+def test_the_curve_reaches_as_far_as_the_noise_of_a_coarse_grid():
+    # A step against noise of half a step: losses far beyond a Gaussian's nine
+    # deviations, which are nothing but the whole of delta where the curve ends early.
+    release = SkellamMixtureEvent(4096, Fraction(1, 5), 0.0155, 0.0118)
+    one, curve = (
+        make_accountant(name, adversary=Adversary.SERVER).compose(release)
+        for name in ("mixture-contour", "mixture-pld")
+    )
+    assert curve.epsilon(1e-10) == pytest.approx(one.epsilon(1e-10), rel=0.05)
