@@ -336,6 +336,34 @@ def test_a_look_at_tasks_that_fails_is_told_to_nobody(monkeypatch, is_waited_for
     assert escaped == []
 
 
+def test_a_defect_ends_neither_looks_at_others_nor_signs_of_life(monkeypatch, caplog):
+    looks, beats = [], []
+
+    async def stumble():
+        looks.append(1)
+        raise KeyError("a defect")
+
+    async def beat(_book, _replica):
+        beats.append(1)
+        if len(beats) > 1:  # not at the start
+            raise KeyError("another")
+
+    async def main(clock):
+        book, spool = inline_book(now=clock.date), UploadSpool(MemoryBlobs())
+        aggregator = one_more("one", book, spool, clock)
+        aggregator.when_changed(stumble)
+        await aggregator.recover()
+        await clock.sleep_until(clock.now() + 21.0)
+        await aggregator.close()
+
+    monkeypatch.setattr(SharedBook, "beat", beat, raising=False)
+    manual_clock.run(main)
+    assert len(looks) > 1
+    assert len(beats) > 3
+    assert "KeyError: 'a defect'" in caplog.text
+    assert "KeyError: 'another'" in caplog.text
+
+
 def test_who_asks_for_old_sessions_displaces_none_that_are_kept():
     async def main(clock):
         book = inline_book(now=clock.date)
