@@ -207,6 +207,8 @@ class Aggregator:
                 await self._task_look.take()
             except SecAggError as error:  # the next turn looks again
                 say_refused(error)
+            except Exception:  # noqa: BLE001 - a defect must not end this unseen
+                telemetry.log_defect(_LOG, telemetry.WATCH_FAILED)
             self._tasks.wake()
 
     async def _hear_of_tasks(self) -> None:
@@ -229,6 +231,8 @@ class Aggregator:
                 await self._context.book.beat(self._replica)
             except SecAggError as error:
                 say_refused(error)
+            except Exception:  # noqa: BLE001 - a defect must not end this unseen
+                telemetry.log_defect(_LOG, telemetry.WATCH_FAILED)
             await clock.sleep_until(clock.now() + BEAT_SECONDS)
 
     async def run_task(

@@ -204,11 +204,11 @@ class PostgresLink:
         A connection of its own listens.  While it cannot be had, time alone hints.
         """
         hint = asyncio.Event()
-        async with AsyncExitStack() as stack:
-            listener: Any = None
+        listener: Any = None
+        try:
             while True:
                 if listener is None or listener.is_closed():
-                    listener = await self._listener(stack, hint)
+                    listener = await self._listener(hint)
                 with suppress(TimeoutError):
                     # Not `wait_for`, which forgets a cancellation that comes together
                     # with the hint: whoever closes the book would wait for ever.
@@ -216,22 +216,29 @@ class PostgresLink:
                         await hint.wait()
                 hint.clear()
                 yield
+        finally:
+            if listener is not None:
+                listener.terminate()
 
-    async def _listener(self, stack: AsyncExitStack, hint: asyncio.Event) -> Any:  # noqa: ANN401 - asyncpg has no types
+    async def _listener(self, hint: asyncio.Event) -> Any:  # noqa: ANN401 - asyncpg has no types
         """Return a connection that listens, or None when there is none to be had."""
+        listener: Any = None
         try:
-            connection = await asyncpg.connect(
-                self._address,
-                timeout=_CONNECT_SECONDS,
-                server_settings=session_settings(),
-            )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError, OSError):
+            with explained_failures():
+                listener = await asyncpg.connect(
+                    self._address,
+                    timeout=_CONNECT_SECONDS,
+                    server_settings=session_settings(),
+                )
+                notice_silence(listener)
+                await listener.add_listener(CHANNEL, lambda *_: hint.set())
+        except BaseException as error:
+            if listener is not None:
+                listener.terminate()
+            if not isinstance(error, ServiceError):
+                raise
             return None  # the book itself says so to whoever needs it
-        notice_silence(connection)
-        stack.callback(connection.terminate)
-        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-            await connection.add_listener(CHANNEL, lambda *_: hint.set())
-        return connection
+        return listener
 
     def committed(self, generation: int) -> None:
         """Note a commit of the call that is under way; its mark follows."""
