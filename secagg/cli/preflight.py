@@ -11,6 +11,7 @@ is said by the other side.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import socket
@@ -151,11 +152,30 @@ def check_port(settings: HostSettings) -> None:
             raise address.why_not() from None
 
 
-def require_all(checks: Iterable[Check]) -> None:
-    """Raise the first problem, if there is one."""
+class NoRoomError(ServiceError):
+    """A disk is full; it may have room by the time that somebody needs it."""
+
+
+def require_all(checks: Iterable[Check], *, may_be_full: str = "") -> list[str]:
+    """Raise the first problem, if there is one that does not mend itself.
+
+    Args:
+        checks: What was found.
+        may_be_full: The subject of a check whose disk is waited for later.
+
+    Returns:
+        What is waited for, in words.
+
+    Raises:
+        ServiceError: The first problem.
+    """
+    waited_for = []
     for check in checks:
-        if check.problem is not None:
+        if isinstance(check.problem, NoRoomError) and check.subject == may_be_full:
+            waited_for.append(str(check.problem))
+        elif check.problem is not None:
             raise check.problem
+    return waited_for
 
 
 def _address(setting: str, text: str) -> Check:
@@ -356,7 +376,12 @@ def check_writable(directory: Path) -> str:
         with tempfile.TemporaryFile(dir=place) as proof:
             proof.write(b"\0")
     except OSError as error:
-        raise _unwritable(directory, error.strerror or type(error).__name__) from None
+        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        raise _unwritable(
+            directory,
+            error.strerror or type(error).__name__,
+            NoRoomError if is_full else ServiceError,
+        ) from None
     return "can be written" if place == directory else "can be made"
 
 
@@ -373,8 +398,10 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _unwritable(path: Path, reason: str) -> ServiceError:
-    return ServiceError(
+def _unwritable(
+    path: Path, reason: str, kind: type[ServiceError] = ServiceError
+) -> ServiceError:
+    return kind(
         f"{path} cannot be written: {reason}",
         code=ErrorCode.STORAGE_FAILED,
         next_step="Check the path, its owner and the free space, or choose another.",

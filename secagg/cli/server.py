@@ -97,7 +97,11 @@ def server(  # noqa: PLR0913 - one argument per option
         return
     log_to_stderr(settings.server.log_level, settings.server.log_format)
     output.line("checking certificates, directories and port")
-    require_all(checks)
+    # Who runs for good waits for a disk; that of the sums holds up nothing but sums.
+    for complaint in require_all(
+        checks, may_be_full="" if until_done else "server.output_dir"
+    ):
+        output.line(f"{complaint}: sums will wait for room", style="bold red")
     check_port(settings)
     if task is not None and until_done:
         _run_to_the_end(task, output, restored=restored)
