@@ -34,6 +34,7 @@ from secagg.storage.rollback_mark import (
     refuse_set_back,
 )
 from secagg.storage.sqlite_changes import mark_restored
+from secagg.storage.sqlite_queries import read_mark
 from secagg.storage.sqlite_rows import SCHEMA
 
 __all__ = [
@@ -217,13 +218,10 @@ class SQLiteFile:
     # --- generation and mark ----------------------------------------------------------
 
     def _read_state(self) -> Mark:
-        rows = self._database.execute("SELECT book_id, generation FROM book").fetchall()
-        match rows:
-            case [(bytes() as book_id, int() as generation)] if (
-                len(book_id) == BOOK_ID_BYTES and generation >= 0
-            ):
-                return Mark(book_id, generation)
-        raise StateDamagedError(f"{self._name} does not say which book it is")
+        mark = read_mark(self._database)
+        if mark is None:
+            raise StateDamagedError(f"{self._name} does not say which book it is")
+        return mark
 
     def _judge_mark(self, entropy: Entropy, *, accept_restored: bool) -> None:
         if accept_restored:
