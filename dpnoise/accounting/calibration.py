@@ -247,10 +247,12 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
         except CalibrationError as error:
             failure = error
         tried.append(TriedAccountant(name, variance, time.process_time() - began))
-        if (
-            variance is not None
-            and variance <= _CLOSE_ENOUGH * ideal
-            and _BELOW_GAUSSIAN not in accountants[position + 1 :]
+        if variance is not None and (
+            variance <= round_up_to_dyadic(low)
+            or (
+                variance <= _CLOSE_ENOUGH * ideal
+                and _BELOW_GAUSSIAN not in accountants[position + 1 :]
+            )
         ):
             break
     if failure is not None and not found:

@@ -84,9 +84,13 @@ def renyi_delta(orders: FloatArray, divergences: FloatArray, epsilon: float) -> 
 def renyi_log_deltas(
     orders: FloatArray, divergences: FloatArray, epsilon: float
 ) -> FloatArray:
-    """Return the logarithm of every order's delta, at most 0; see `renyi_delta`."""
+    """Return the logarithm of every order's delta; see `renyi_delta`.
+
+    Above 0 where an order says nothing, and falling towards those that say something.
+    """
     epsilon = check_epsilon(epsilon, allow_zero=True)
     above = orders - 1.0
     exponents = divergences - epsilon + np.log1p(-1.0 / orders)
     with np.errstate(over="ignore"):  # a divergence near the largest float says nothing
-        return np.minimum(0.0, above * exponents - np.log(orders))
+        found: FloatArray = above * exponents - np.log(orders)
+        return found

@@ -74,6 +74,7 @@ def least_root(  # noqa: PLR0913 - a bracket, a start and two tolerances
     Returns:
         The variance; None where even `high` falls short.
     """
+    low = round_up_to_dyadic(low)  # or its neighbour above would be asked for ever
     start = min(max(low, start), high)
     variance = round_up_to_dyadic(start)
     bracket = _Bracket(tolerance)

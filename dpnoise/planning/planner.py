@@ -102,7 +102,6 @@ _SHORT: Final = float(1 << 24)  # variance per squared norm
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _SURELY_LESS: Final = Fraction(127, 128)  # rough calibrations are within 1e-3
-_LEAST_VARIANCE: Final = Fraction(1, 1 << 60)
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
 
 
@@ -160,6 +159,7 @@ class _Planner:
         self._request = request
         self._unit_variance = gaussian_variance_per_sensitivity(request)
         self._model = NoiseModel.of(request, self._unit_variance)
+        self._least_variance = request.least_counted_variance
         self._found: dict[float, _Calibrated] = {}
         self._lost: dict[str, float] = {}
 
@@ -367,7 +367,7 @@ class _Planner:
             delta=request.delta,
             adversary=request.calibrated_for,
             adjacency=request.adjacency,
-            bracket=(_LEAST_VARIANCE, _LARGEST_VARIANCE),
+            bracket=(self._least_variance, _LARGEST_VARIANCE),
             start=start,
             is_rough=is_rough,
         )
@@ -495,12 +495,7 @@ class _Planner:
     ) -> MechanismParameters:
         """Let the shares of every roster add up to the required noise."""
         request = self._request
-        kind = request.mechanism_class
-        if not request.is_central:
-            # Thinner shares are beyond the samplers; more noise is post-processing.
-            widest = request.division.largest_counted_shares(request.clients)
-            variance = max(variance, kind.least_variance * widest)
-        limit = kind.largest_variance
+        limit = request.mechanism_class.largest_variance
         if (share := variance / request.counted_shares) > limit:
             scale = placeholder.scale_factor * math.sqrt(limit / share)
             raise ParameterError(

@@ -47,13 +47,21 @@ from dpnoise.mechanisms.registry import mechanism_class
 from dpnoise.mechanisms.selection import EVERYBODY, check_selection_rate
 from dpnoise.mechanisms.skellam_counts import counts_norm
 
-__all__ = ["DEFAULT_LADDER", "DEFAULT_MAX_WRAP_PROBABILITY", "PlanRequest"]
+__all__ = [
+    "DEFAULT_LADDER",
+    "DEFAULT_MAX_WRAP_PROBABILITY",
+    "LEAST_VARIANCE",
+    "PlanRequest",
+]
 
 DEFAULT_MAX_WRAP_PROBABILITY = 0.01
 """Where more than one coordinate in a hundred wraps, the modulus is too small."""
 
 DEFAULT_LADDER = 4
 """Where three tenths may be lost, four rungs keep 2.3 percent too much at most."""
+
+LEAST_VARIANCE = Fraction(1, 1 << 60)
+"""Of noise that a trusted party adds, grid steps²."""
 
 _MAX_BITS = 62
 _BELOW_RATE = 1000.0
@@ -355,6 +363,17 @@ class PlanRequest:
         if self.is_central:
             return 1
         return self.division.smallest_counted_shares(self.clients)
+
+    @property
+    def least_counted_variance(self) -> Fraction:
+        """The least noise that can be planned; thinner shares are beyond the samplers.
+
+        More noise than a promise needs is post-processing.
+        """
+        if self.is_central:
+            return LEAST_VARIANCE
+        widest = self.division.largest_counted_shares(self.clients)
+        return self.mechanism_class.least_variance * widest
 
     @property
     def surplus_factor(self) -> float:

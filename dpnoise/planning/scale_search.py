@@ -89,6 +89,8 @@ class NoiseModel:
         counted_shares: The fewest noise shares that privacy counts.
         expected_surplus: Variance that a full session keeps, over what counts.
         most_surplus: The largest variance that any session can keep, over that.
+        least_variance: What is counted at least, whatever the budget needs, grid
+            steps².
         fit: The model's two numbers.
     """
 
@@ -97,6 +99,7 @@ class NoiseModel:
     counted_shares: int
     expected_surplus: float
     most_surplus: float
+    least_variance: float
     fit: NoiseFit
 
     @classmethod
@@ -125,6 +128,7 @@ class NoiseModel:
             counted_shares=request.counted_shares,
             expected_surplus=request.expected_surplus,
             most_surplus=request.surplus_factor,
+            least_variance=float(request.least_counted_variance),
             fit=fit or NoiseFit(1.0, 0.0 if request.is_central else guess),
         )
 
@@ -133,9 +137,16 @@ class NoiseModel:
 
         Args:
             calibrated: Required variance by scale: one point scales the guess, the
-                two nearest to the largest scale fix both numbers.
+                two nearest to the largest scale fix both numbers. What needs no
+                more than the least noise there is says nothing.
         """
-        scales = sorted(calibrated)[-2:]
+        scales = [
+            scale
+            for scale in sorted(calibrated)
+            if calibrated[scale] > self.least_variance
+        ][-2:]
+        if not scales:
+            return self
         needs = [self._gaussian_need(scale) for scale in scales]
         wanted = [calibrated[scale] for scale in scales]
         # On the coarsest grids rounding alone decides, and both need the same.
@@ -159,8 +170,8 @@ class NoiseModel:
         wanted = self.fit.factor * self._gaussian_need(scale_factor) + self.fit.extra
         if self.is_published_mixture:
             squared = (scale_factor * self.request.l2_clip) ** 2
-            return max(wanted, self._published_point(squared)[1])
-        return wanted
+            wanted = max(wanted, self._published_point(squared)[1])
+        return max(wanted, self.least_variance)
 
     def _gaussian_need(self, scale_factor: float) -> float:
         """Return the variance of the central Gaussian for the encoded sensitivity."""

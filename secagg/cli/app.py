@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import metadata
 from typing import Annotated, Final, cast
 
@@ -35,7 +36,8 @@ from secagg.cli import (
     two_servers,
 )
 from secagg.cli.exit_codes import EXIT_OK, EXIT_UNREAD, EXIT_USAGE, exit_code_of
-from secagg.cli.output import Output, give_up
+from secagg.cli.failures import give_up
+from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 
 __all__ = ["app", "run"]
@@ -145,7 +147,8 @@ def _report(error: Exception, output: Output) -> int:
         give_up(sys.stdout)
         output.error(refusal)
         return exit_code_of(refusal)
-    traceback.print_exception(error)
+    with suppress(OSError):  # nobody can be told
+        traceback.print_exception(error)
     output.failure(
         f"internal error: {type(error).__name__}",
         next_step="This is a fault of secagg. Please report it with the lines above.",

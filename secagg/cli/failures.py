@@ -2,16 +2,24 @@
 
 Rule 1: a failure names what happened and the next step, in either form, and never
         more than the exception itself says.
+Rule 2: what nobody can be told is lost; the exit code stays what it is.
 
 Nothing heavy is imported here: a command may fail before its libraries are loaded.
 """
 
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping
+from typing import IO
 
-__all__ = ["to_json_line", "write_failure"]
+__all__ = ["give_up", "to_json_line", "write_failure"]
+
+
+def give_up(stream: IO[str]) -> None:
+    """Write nothing more to a stream that has failed: it would fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def write_failure(  # noqa: PLR0913 - one argument per key of the JSON object
@@ -34,10 +42,8 @@ def write_failure(  # noqa: PLR0913 - one argument per key of the JSON object
         as_json: Whether standard output gets one JSON object as well.
     """
     label = f"error {exit_code} ({name})" if code else "error"
-    sys.stderr.write(f"{label}: {message}\n")
-    if next_step:
-        sys.stderr.write(f"next step: {next_step}\n")
-    sys.stderr.flush()
+    step = f"next step: {next_step}\n" if next_step else ""
+    _say(sys.stderr, f"{label}: {message}\n{step}")
     if as_json:
         error = {
             "code": code,
@@ -46,8 +52,15 @@ def write_failure(  # noqa: PLR0913 - one argument per key of the JSON object
             "message": message,
             "next_step": next_step,
         }
-        sys.stdout.write(to_json_line({"error": error}) + "\n")
-        sys.stdout.flush()
+        _say(sys.stdout, to_json_line({"error": error}) + "\n")
+
+
+def _say(stream: IO[str], text: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError:
+        give_up(stream)
 
 
 def to_json_line(payload: Mapping[str, object]) -> str:

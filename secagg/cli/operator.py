@@ -105,7 +105,6 @@ def look(
         admin_socket_of,
         call_admin,
     )
-    from secagg.storage.book_reader import BookInUseError, looking
 
     settings = settings_of(given)
     socket = admin_socket_of(settings)
@@ -113,6 +112,9 @@ def look(
         return asyncio.run(call_admin(socket, verb, arguments))
     except NoAdminSocketError:
         pass
+    # What reads a book is loaded where there is one to read.
+    from secagg.storage.book_reader import BookInUseError, looking
+
     server = settings.server
 
     async def copied() -> dict[str, Any]:

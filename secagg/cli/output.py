@@ -3,29 +3,24 @@
 Rule 1: with ``--json`` standard output holds JSON only and its last line is one
         object; everything meant for people goes to standard error.
 Rule 2: what cannot be printed ends a command that is there to say something.  One that
-        has other work goes on with it: nobody's session ends by a full log.
+        has other work goes on with it: nobody's session ends by a full log.  So does
+        one that a program reads, when only people could not be told.
 Rule 3: colours and boxes appear on a terminal only; a pipe gets plain lines.
 
 Failures are written by `secagg.cli.failures`.
 """
 
 import io
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Final
+from typing import Final
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.failures import to_json_line, write_failure
+from secagg.cli.failures import give_up, to_json_line, write_failure
 from secagg.errors import SecAggError
 
-__all__ = ["Output", "give_up"]
-
-
-def give_up(stream: IO[str]) -> None:
-    """Write nothing more to a stream that has failed: it would fail again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+__all__ = ["Output"]
 
 
 class Output:
@@ -65,7 +60,7 @@ class Output:
         try:
             yield
         except (OSError, SystemExit):  # the second is rich's, for a pipe without reader
-            if not self._is_aside:
+            if not (self._is_aside or self.as_json):
                 raise
             give_up(self.console.file)
 

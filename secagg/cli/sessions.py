@@ -53,11 +53,11 @@ def list_sessions(  # noqa: PLR0913 - one argument per option
 
     Example: secagg sessions list --task digits --config server.toml
     """
-    from secagg.server.views import sessions_view
-
     seconds = None if since is None else int(since.replace(tzinfo=UTC).timestamp())
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
+        from secagg.server.views import sessions_view
+
         return {
             "sessions": await sessions_view(
                 book, task=task, since=seconds, outcome=outcome, limit=limit
@@ -102,12 +102,12 @@ def show_one(
 
     Example: secagg sessions show 7 --task digits --config server.toml
     """
-    from secagg.server.session_report import reports_in
-    from secagg.server.views import show_session
-
-    reports = reports_in(settings_of(config).server.state_dir)
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
+        from secagg.server.session_report import reports_in
+        from secagg.server.views import show_session
+
+        reports = reports_in(settings_of(config).server.state_dir)
         return await show_session(book, task, number, reports=reports)
 
     answer = look(config, "session.show", {"task": task, "number": number}, read)

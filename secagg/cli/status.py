@@ -23,16 +23,15 @@ def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> N
 
     Example: secagg status --config server.toml
     """
-    import shutil
-
-    from secagg.disk import nearest_place
-    from secagg.server.views import tasks_view
-
-    settings = settings_of(config)
-    # A book in a database is there when the disk of its aggregator is lost.
-    place = nearest_place(settings.server.state_dir)
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
+        import shutil
+
+        from secagg.disk import nearest_place
+        from secagg.server.views import tasks_view
+
+        # A book in a database is there when the disk of its aggregator is lost.
+        place = nearest_place(settings_of(config).server.state_dir)
         return {
             "server": {
                 "is_running": False,
@@ -96,16 +95,17 @@ def budget(
     Example: secagg budget --config client.toml
     """
     from secagg.config import is_client_file
-    from secagg.server.views import budget_view, find_task
 
     output = Output(as_json=as_json)
     file = server_file(config)
     if is_client_file(file):
         answer = _client_budget(file, task)
     else:
-        state_dir = settings_of(config).server.state_dir
 
         async def read(book: "ReadsBook") -> dict[str, Any]:
+            from secagg.server.views import budget_view, find_task
+
+            state_dir = settings_of(config).server.state_dir
             if task is not None:
                 await find_task(book, task)
             views = [

@@ -99,9 +99,10 @@ def list_tasks(*, config: ServerFileOption = None, as_json: JSONOption = False) 
 
     Example: secagg tasks list --config server.toml
     """
-    from secagg.server.views import tasks_view
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
+        from secagg.server.views import tasks_view
+
         return {"tasks": await tasks_view(book)}
 
     answer = look(config, "task.list", {}, read)
@@ -126,10 +127,11 @@ def show(
 
     Example: secagg tasks show digits --config server.toml
     """
-    from secagg.server.views import find_task, task_view
-    from secagg.storage.change import Role
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
+        from secagg.server.views import find_task, task_view
+        from secagg.storage.change import Role
+
         row = await find_task(book, task)
         return task_view(row, await book.sessions(role=Role.SERVER, task=task))
 

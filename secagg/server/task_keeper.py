@@ -1,18 +1,17 @@
 """The tasks of an aggregator: rows of its book, run side by side on one port.
 
-Rule 1: a task is a row.  Files propose tasks: what is not there yet is added, what is
-        there stays as it is, and a file that says something else is named in a warning.
-Rule 2: what an operator says is in the row before anything happens, so that a process
-        that is killed in between goes on with what was said.
-Rule 3: a task ends by its operator, its end date or its budget.  What fails again and
+Rule 1: a task is a row, and what is said of it is there before anything happens
+        (`secagg.server.task_rows`), so that a process that is killed in between goes on
+        with what was said.
+Rule 2: a task ends by its operator, its end date or its budget.  What fails again and
         again pauses the task, with the reason, and ends no process.
-Rule 4: a task that was stopped with a session under way runs until that session is
+Rule 3: a task that was stopped with a session under way runs until that session is
         over: inputs that were given are not lost.
-Rule 5: other servers may share the book: what is said at one of them is done by all.
+Rule 4: other servers may share the book: what is said at one of them is done by all.
         Nothing opens at a server that has not heard it yet (`TaskGate.version`).
-Rule 6: a disk that takes no sum for now holds up its task, and nothing else
+Rule 5: a disk that takes no sum for now holds up its task, and nothing else
         (`secagg.server.owed_files`).
-Rule 7: what is said of one task waits for what was said of it before, and for no other
+Rule 6: what is said of one task waits for what was said of it before, and for no other
         task: planning one may take minutes, in which another has to be stopped.
 """
 
@@ -20,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -34,24 +33,21 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
     SessionAbortedError,
-    printable,
 )
-from secagg.messages import MAX_REASON_BYTES
 from secagg.profiles import Trust
 from secagg.runtime.clock import SystemClock
 from secagg.server.operated_server import OperatedServer
 from secagg.server.patience import until
 from secagg.server.server import RunningTask
 from secagg.server.sum_files import SumFiles, write_receipt
-from secagg.server.task_folder import folder_of, privacy_folder_of
+from secagg.server.task_folder import folder_of
 from secagg.server.task_gate import TaskGate
-from secagg.server.task_memory import decode_settings, encode_settings, row_of
+from secagg.server.task_memory import decode_settings, encode_settings
+from secagg.server.task_rows import ChangedMeanwhileError, TaskRows, refuse_stopped
 from secagg.server.task_setup import (
-    PreparedTask,
     published_enrolment,
-    settle_task,
 )
-from secagg.server.views import find_task, short_of_budget, state_of
+from secagg.server.views import short_of_budget, state_of
 from secagg.storage.book import Book, BookAwayError
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.stored import SessionState, TaskRow, TaskState
@@ -83,17 +79,6 @@ class _Kept:
     gate: TaskGate
 
 
-class _ChangedMeanwhileError(ServiceError):
-    """Somebody else has changed a task's row: another operator, or another server."""
-
-    def __init__(self, task_id: str) -> None:
-        super().__init__(
-            f"somebody else has changed task {task_id!r} meanwhile",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Try again.",
-        )
-
-
 class TaskKeeper:
     """Adds, runs, pauses and stops the tasks of one server.
 
@@ -114,11 +99,12 @@ class TaskKeeper:
         tell: Callable[[str], None],
     ) -> None:
         self._output_dir = output_dir
-        self._state_dir = state_dir
         self._own_task = own_task
         self._tell = tell
         self._kept: dict[str, _Kept] = {}
-        self._rows: dict[str, TaskRow] = {}
+        self._rows = TaskRows(
+            lambda: self._book, state_dir=state_dir, tell=tell, on_row=self._note
+        )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._started = asyncio.Event()
         self._opened: OperatedServer | None = None
@@ -141,7 +127,7 @@ class TaskKeeper:
         self._opened = server
         self._failure = asyncio.get_running_loop().create_future()
         for settings in proposed:
-            await self._propose(settings)
+            await self._rows.propose(settings)
         for row in await self._book.tasks():
             await self._run_again(row)
         await server.listen()
@@ -182,7 +168,7 @@ class TaskKeeper:
                 INFEASIBLE, STORAGE_FAILED.
         """
         async with self._alone(settings.task.id):
-            row = await row_of(self._book, settings.task.id)
+            row = await self._rows.get(settings.task.id)
             # A row that nobody runs was stored when its disk said that it was not: to
             # say it again is right.
             if row is not None and (
@@ -196,7 +182,7 @@ class TaskKeeper:
                     next_step="Choose another task.id, or change that task with "
                     "`secagg tasks apply`.",
                 )
-            await self._settle(settings)
+            await self._rows.settle(settings)
             return await self._run_anew(settings.task.id)
 
     async def apply(
@@ -216,9 +202,9 @@ class TaskKeeper:
         """
         task_id = settings.task.id
         async with self._alone(task_id):
-            row = await self._row(task_id, expect_version)
-            self._refuse_stopped(row)
-            await self._settle(settings)
+            row = await self._rows.unchanged(task_id, expect_version)
+            refuse_stopped(row)
+            await self._rows.settle(settings)
             kept = self._kept.pop(task_id, None)
             if kept is not None:
                 await self._end_work(kept)
@@ -237,9 +223,9 @@ class TaskKeeper:
             ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version.
         """
         async with self._alone(task_id):
-            row = await self._row(task_id, expect_version)
-            self._refuse_stopped(row)
-            row = await self._say(row, TaskState.PAUSED, reason)
+            row = await self._rows.unchanged(task_id, expect_version)
+            refuse_stopped(row)
+            row = await self._rows.say(row, TaskState.PAUSED, reason)
             await self._server.pause_task(task_id, reason)
             return row
 
@@ -253,15 +239,15 @@ class TaskKeeper:
                 or for settings that still cannot be: the task stays paused.
         """
         async with self._alone(task_id):
-            row = await self._row(task_id, expect_version)
-            self._refuse_stopped(row)
+            row = await self._rows.unchanged(task_id, expect_version)
+            refuse_stopped(row)
             kept = self._kept.get(task_id)
             is_idle = kept is None or kept.running.is_done
             if (
                 is_idle
             ):  # what keeps it from running is said before the row says it runs
-                await self._settle(decode_settings(row.task))
-            row = await self._say(row, TaskState.RUNNING, "")
+                await self._rows.settle(decode_settings(row.task))
+            row = await self._rows.say(row, TaskState.RUNNING, "")
             if is_idle:
                 return await self._run_anew(task_id)
             self._server.resume_task(task_id)
@@ -278,17 +264,17 @@ class TaskKeeper:
             ServiceError: UNKNOWN_SESSION; BAD_SETTINGS for another version.
         """
         async with self._alone(task_id):
-            row = await self._row(task_id, expect_version)
+            row = await self._rows.unchanged(task_id, expect_version)
             if row.task.state is not TaskState.STOPPED:
-                row = await self._say(row, TaskState.STOPPED, reason)
+                row = await self._rows.say(row, TaskState.STOPPED, reason)
             await self._server.end_task(task_id, reason)
             return row
 
-    # --- rows -------------------------------------------------------------------------
+    # --- the server -------------------------------------------------------------------
 
     @asynccontextmanager
     async def _alone(self, task_id: str) -> AsyncIterator[None]:
-        """Wait for the start, and for what was said of this task before (rule 7)."""
+        """Wait for the start, and for what was said of this task before (rule 6)."""
         await self._started.wait()
         async with self._locks.setdefault(task_id, asyncio.Lock()):
             yield
@@ -307,78 +293,11 @@ class TaskKeeper:
     def _book(self) -> Book:
         return self._server.storage.book
 
-    async def _row(self, task_id: str, expect_version: int | None) -> TaskRow:
-        row = await find_task(self._book, task_id)
-        if expect_version is not None and expect_version != row.version:
-            raise ServiceError(
-                f"task {task_id!r} has version {row.version}, not {expect_version}: "
-                "somebody has changed it",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Look at it with `secagg tasks show`, and decide again.",
-            )
-        return row
-
-    def _refuse_stopped(self, row: TaskRow) -> None:
-        if row.task.state is TaskState.STOPPED:
-            raise ServiceError(
-                f"task {row.task.task_id!r} was stopped: {row.task.reason}",
-                code=ErrorCode.TASK_OVER,
-                next_step="A stopped task stays stopped; add one with a new task.id.",
-            )
-
-    async def _say(self, row: TaskRow, state: TaskState, reason: str) -> TaskRow:
-        """Write what was said of a task into its row."""
-        # It is shown wherever the task is, and may be what some peer has said.
-        reason = printable(reason, max_bytes=MAX_REASON_BYTES)
-        task = replace(row.task, state=state, reason=reason)
-        if not await self._book.put_task(task, expect_version=row.version):
-            raise _ChangedMeanwhileError(row.task.task_id)
-        telemetry.log_event(
-            _LOG,
-            logging.INFO,
-            telemetry.TASK_CHANGED,
-            task=row.task.task_id,
-            state=state.value,
-            reason=reason,
-        )
-        self._tell(
-            f"task {row.task.task_id!r}: {state.value}{reason and f', {reason}'}"
-        )
-        row = TaskRow(task, row.version + 1, row.tally)
-        self._note(row)
-        return row
-
     def _note(self, row: TaskRow) -> None:
-        """Remember how a task stands: sessions of it open under this version only."""
-        self._rows[row.task.task_id] = row
+        """Open sessions of a task under what its row says, and no other word."""
         kept = self._kept.get(row.task.task_id)
         if kept is not None:
             kept.gate.version = row.version
-
-    async def _propose(self, settings: TaskSettings) -> None:
-        row = await row_of(self._book, settings.task.id)
-        if row is None:
-            await self._settle(settings)
-        elif row.task.settings != encode_settings(settings):
-            telemetry.log_event(
-                _LOG,
-                logging.WARNING,
-                telemetry.TASK_DIFFERS,
-                task=settings.task.id,
-                next_step="its file says something else; `secagg tasks apply FILE` "
-                "changes it",
-            )
-            self._tell(
-                f"task {settings.task.id!r} runs as it was added, its file says "
-                "something else: `secagg tasks apply FILE` changes the task"
-            )
-
-    async def _settle(self, settings: TaskSettings) -> PreparedTask:
-        return await settle_task(
-            settings,
-            self._book,
-            reports=privacy_folder_of(self._state_dir, settings.task.id),
-        )
 
     # --- other servers of the same book -----------------------------------------------
 
@@ -389,19 +308,15 @@ class TaskKeeper:
             ServiceError: STORAGE_FAILED; it is tried again.
         """
         for row in await self._book.tasks():
-            if not self._knows(row):
+            if not self._rows.knows(row):
                 async with self._alone(row.task.task_id):
-                    newest = await find_task(self._book, row.task.task_id)
-                    if not self._knows(newest):
+                    newest = await self._rows.find(row.task.task_id)
+                    if not self._rows.knows(newest):
                         await self._take_over(newest)
-
-    def _knows(self, row: TaskRow) -> bool:
-        known = self._rows.get(row.task.task_id)
-        return known is not None and known.version == row.version
 
     async def _take_over(self, row: TaskRow) -> None:
         """Have a task be here what its row says by now."""
-        task_id, known = row.task.task_id, self._rows.get(row.task.task_id)
+        task_id, known = row.task.task_id, self._rows.known(row.task.task_id)
         kept = self._kept.get(task_id)
         is_other = known is None or (known.task.settings, known.task.plan) != (
             row.task.settings,
@@ -417,7 +332,7 @@ class TaskKeeper:
             self._server.hold_task(task_id)  # it may have to be planned
             await self._run_again(row)
             return
-        self._note(row)
+        self._rows.note(row)
         match row.task.state:
             case TaskState.PAUSED:
                 await self._server.pause_task(task_id, row.task.reason)
@@ -446,7 +361,7 @@ class TaskKeeper:
                 self._fail(error)
 
     async def _renew_list(self, task_id: str, used: Trust) -> None:
-        row = await find_task(self._book, task_id)
+        row = await self._rows.find(task_id)
         try:
             found = await asyncio.to_thread(
                 published_enrolment, decode_settings(row.task)
@@ -485,7 +400,7 @@ class TaskKeeper:
     # --- work -------------------------------------------------------------------------
 
     async def _run_anew(self, task_id: str) -> TaskRow:
-        row = await self._through_outages(lambda: find_task(self._book, task_id))
+        row = await self._through_outages(lambda: self._rows.find(task_id))
         await self._through_outages(lambda: self._run(row))
         return row
 
@@ -520,13 +435,13 @@ class TaskKeeper:
                 await self._server.end_task(task.task_id, task.reason)
                 return
             if task.state is TaskState.RUNNING:
-                await self._say(row, TaskState.PAUSED, str(error))
+                await self._rows.say(row, TaskState.PAUSED, str(error))
             self._server.hold_task(task.task_id)
 
     async def _run(self, row: TaskRow) -> None:
         """Run a task, unless there is nothing left to run."""
         task_id = row.task.task_id
-        self._note(row)
+        self._rows.note(row)
         settings = decode_settings(row.task)
         state = state_of(row, settings)
         latest = await self._book.sessions(
@@ -538,14 +453,14 @@ class TaskKeeper:
             because = row.task.reason or "it has released all its sums"
             self._tell(f"task {task_id!r} is over ({state}): {because}")
             return
-        prepared = await self._settle(settings)
+        prepared = await self._rows.settle(settings)
         # To settle it may have changed the row, and it takes a while: what an operator
         # has said meanwhile, perhaps at another server, must not be passed over.
-        newest = await find_task(self._book, task_id)
+        newest = await self._rows.find(task_id)
         if _words_in(newest) != _words_in(row):
             await self._run(newest)
             return
-        self._note(newest)
+        self._rows.note(newest)
         files = SumFiles(self._directory_of(task_id), prepared)
         gate = TaskGate(
             settings.schedule,
@@ -599,7 +514,7 @@ class TaskKeeper:
     async def _warn_if_short(self, task_id: str) -> None:
         """Say that the sums that are missing take what was planned for faults."""
         short = short_of_budget(
-            await self._through_outages(lambda: find_task(self._book, task_id))
+            await self._through_outages(lambda: self._rows.find(task_id))
         )
         if short is not None:
             left, spare = short
@@ -634,7 +549,7 @@ class TaskKeeper:
                     await self._through_outages(
                         lambda: self.stop(task_id, reason=reason)
                     )
-                except _ChangedMeanwhileError:
+                except ChangedMeanwhileError:
                     continue  # perhaps another server has, for the same reason
                 return
         except SecAggError as error:
@@ -644,22 +559,10 @@ class TaskKeeper:
         """Pause a task whose attempts at a sum are used up."""
         async with self._alone(task_id):
             is_paused = await self._through_outages(
-                lambda: self._pause_by_itself(task_id, str(error))
+                lambda: self._rows.pause(task_id, str(error))
             )
             if is_paused:
                 await self._server.pause_task(task_id, str(error))
-
-    async def _pause_by_itself(self, task_id: str, reason: str) -> bool:
-        """Pause a task that no operator has paused; False if one has meanwhile."""
-        while True:
-            row = await find_task(self._book, task_id)
-            if row.task.state is not TaskState.RUNNING:
-                return False
-            try:
-                await self._say(row, TaskState.PAUSED, reason)
-            except _ChangedMeanwhileError:
-                continue  # perhaps another server has paused it for the same reason
-            return True
 
     async def _meet(self, task_id: str, error: ServiceError) -> None:
         """Decide what a failure of the machinery means for a task."""
@@ -672,7 +575,7 @@ class TaskKeeper:
         try:
             async with self._alone(task_id):
                 await self._through_outages(
-                    lambda: self._pause_by_itself(task_id, str(error))
+                    lambda: self._rows.pause(task_id, str(error))
                 )
         except SecAggError as failure:
             self._fail(failure)

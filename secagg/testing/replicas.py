@@ -45,6 +45,8 @@ class Replicas(Deployment):
         seed: Of the order in which calls come to pass.
         deaf: Replicas that nobody wakes.
         taking_seconds: How long it takes to take a sum.
+        given: Which replica has handed on the sum of which session.
+        last_given: When that was the last time, in seconds of the clock.
     """
 
     replicas: int = 2
@@ -56,6 +58,7 @@ class Replicas(Deployment):
     books: list[SharedBook] = field(default_factory=list)
     alive: dict[int, tuple[Aggregator, CrashSwitch]] = field(default_factory=dict)
     given: list[tuple[int, int]] = field(default_factory=list)
+    last_given: float = 0.0
     errors: list[SecAggError] = field(default_factory=list)
 
     async def serve(self) -> None:
@@ -132,6 +135,7 @@ class Replicas(Deployment):
 
         async def on_sum(released: SessionSum) -> None:
             self.given.append((number, released.descriptor.session_number))
+            self.last_given = self.clock.now()
             await self.clock.sleep_until(self.clock.now() + self.taking_seconds)
             await self._on_sum(released)
 

@@ -62,14 +62,30 @@ def test_only_the_module_that_adds_noise_makes_noised_vectors():
     assert makers <= {"secagg/distributed_dp/task.py"}
 
 
-def test_help_imports_no_heavy_library():
+def loaded_by(words, heavy):
+    """Return which of these libraries one command has loaded at its end."""
     script = (
-        "import sys; from secagg.cli import main; main(['--help']); "
-        "heavy = {'numpy', 'grpc', 'cryptography', 'nacl', 'sqlite3', 'matplotlib', "
-        "'sklearn', 'scipy', 'dpnoise'} & set(sys.modules); "
-        "sys.exit(','.join(sorted(heavy)) or 0)"
+        f"import sys; from secagg.cli import main; main({words!r}); "
+        f"sys.exit(','.join(sorted({heavy!r} & set(sys.modules))) or 0)"
     )
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
+
+
+def test_help_imports_no_heavy_library():
+    heavy = {"numpy", "grpc", "cryptography", "nacl", "sqlite3", "matplotlib"}
+    done = loaded_by(["--help"], heavy | {"sklearn", "scipy", "dpnoise"})
     assert done.returncode == 0, done.stderr
+
+
+def test_whoever_asks_an_aggregator_loads_neither_its_server_nor_its_noise(tmp_path):
+    settings = tmp_path / "server.toml"
+    tls = "".join(f'{name} = "x"\n' for name in ("ca", "certificate", "key"))
+    settings.write_text(f'[server]\nstate_dir = "{tmp_path}"\n[tls]\n{tls}')
+    done = loaded_by(
+        ["status", "--config", str(settings)],
+        {"grpc", "google.protobuf", "dpnoise", "secagg.server.server"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "there is no state" in done.stderr

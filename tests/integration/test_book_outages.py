@@ -241,6 +241,8 @@ def test_one_refusal_ends_no_aggregator(at):
     assert_served(deployment, endings, sums=1)
     (released,) = deployment.sums
     assert released.survivors == CLIENTS
+    # Nor is a session left behind that began although the book had refused it.
+    assert not ask(deployment.server_book.inner.sessions(role=Role.SERVER))
 
 
 def some_points(kind, *, every):

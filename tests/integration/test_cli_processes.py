@@ -272,7 +272,8 @@ def test_whatever_ends_a_server_its_task_goes_on(programs):
     )
     # The budget of the task is spent: the same task is refused from now on.
     again = programs.run(
-        *("server", "--until-done", "--config", "server.exact.toml", "--json")
+        *("server", "--until-done", "--config", "server.exact.toml", "--json"),
+        f"--set=server.listen={programs.address}",
     )
     assert again.returncode == 60
     assert "budget" in json.loads(again.stdout.splitlines()[-1])["error"]["message"]

@@ -6,6 +6,7 @@ for one round (`Deployment.run` checks what the aggregators may know).
 """
 
 import asyncio
+import functools
 import gc
 import os
 from collections import Counter
@@ -52,22 +53,25 @@ SCHEDULES = int(os.environ.get("SECAGG_REPLICA_SCHEDULES", "4"))
 PARAMETERS = parameters_for(CLIENTS, dimension=7, threshold=3, colluders=1)
 
 
+# Until the clients of a replica that has died are at work at another one: they come
+# back within two seconds, and find what nobody announced after two more at the latest.
+RECOVERY_SECONDS = 2.0 + 2.0
+
+
 number_of = {identity_of(number): number for number in range(CLIENTS)}
 
 
-def run(**options):
-    async def main(clock):
-        deployment = Replicas(
-            clock,
-            PARAMETERS,
-            CLIENTS,
-            payload=b"a query",
-            server_book=inline_book(now=clock.date),
-            **options,
-        )
-        return deployment, await deployment.run()
+async def run_over(clock, book, **options):
+    deployment = Replicas(
+        clock, PARAMETERS, CLIENTS, payload=b"a query", server_book=book, **options
+    )
+    return deployment, await deployment.run()
 
-    return manual_clock.run(main)
+
+def run(**options):
+    return manual_clock.run(
+        lambda clock: run_over(clock, inline_book(now=clock.date), **options)
+    )
 
 
 def receipts_of(deployment):
@@ -117,10 +121,38 @@ def points_of_a_replica():
     return switch.points
 
 
+@functools.cache
+def seconds_without_deaths():
+    deployment, _ = run(replicas=3, sessions=2)
+    return deployment.last_given
+
+
 @pytest.mark.parametrize("at", range(0, len(points_of_a_replica()), 7))
 def test_a_replica_that_dies_is_not_missed(at):
-    deployment, endings = run(crashes={0: CrashSwitch(at)}, sessions=2)
+    """Nor waited for: the others go on at once.
+
+    Its clients try again within two seconds, and whoever has to look for what was not
+    announced does so every two seconds.  Only the last steps of a session whose lease
+    it had begin when that has run out.
+    """
+    switch, book, leases = CrashSwitch(at), None, []
+
+    def note_leases():
+        held, now = book._leases._held.values(), book._now()
+        leases.extend(each for each, expires in held if expires > now)
+
+    async def main(clock):
+        nonlocal book
+        book = inline_book(now=clock.date)
+        return await run_over(clock, book, crashes={0: switch}, sessions=2, replicas=3)
+
+    switch.on_death(note_leases)
+    deployment, endings = manual_clock.run(main)
     assert_right(deployment, endings, sums=2)
+    assert switch.is_dead
+    lost = deployment.last_given - seconds_without_deaths()
+    had_lease = any(" replica 0 " in each.holder for each in leases)
+    assert lost <= RECOVERY_SECONDS + (LEASE_SECONDS if had_lease else 0.0)
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))

@@ -26,7 +26,7 @@ from secagg.protocol.noise_terms import NoiseTerms
 from secagg.server.aggregator import Aggregator
 from secagg.server.durable_state import DurableState, Position
 from secagg.server.task_gate import TaskGate
-from secagg.server.task_keeper import TaskKeeper
+from secagg.server.task_rows import TaskRows
 from secagg.storage.book import BookAwayError
 from secagg.storage.change import Change
 from secagg.storage.journal import StoredOffer, record_of
@@ -195,7 +195,7 @@ def forgets_what_an_operator_says(monkeypatch):
         said = replace(row.task, state=state, reason=reason)
         return TaskRow(said, row.version, row.tally)
 
-    monkeypatch.setattr(TaskKeeper, "_say", said_without_a_row)
+    monkeypatch.setattr(TaskRows, "say", said_without_a_row)
 
 
 def shows_every_task_as_running(monkeypatch):

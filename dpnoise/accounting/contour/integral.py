@@ -152,6 +152,7 @@ class ContourBound:
         reach = int(14.0 * math.sqrt(self._variance)) + 8 * shift + 64
         self._lattice = ContourLattice.build(self._variance, reach)
         self._probes = self._probe(shift)
+        self._smallest_growth = self._measure_smallest_coordinates()
         self._constants: dict[tuple[Direction, float], float] = {}
         self._latest: dict[Direction, float] = {}
 
@@ -411,6 +412,19 @@ class ContourBound:
         grid = CoordinateGrid(self._norm, x, np.zeros_like(x), 0.0, self._largest)
         return self._lattice.log_weight(y), np.stack(logs), grid.norms(whole, x)
 
+    def _measure_smallest_coordinates(self) -> float:
+        """Return half of E[(ρ_1 − 1)²], where coordinates near zero may share C.
+
+        To second order their log-moment at a contour is that times c(c + 1)x². Where a
+        world without the user is the likelier one, losses of larger coordinates are
+        bounded, and the smallest have most for their norm.
+        """
+        if self._norm is not CoordinateNorm.SQUARE:
+            return 0.0
+        y = np.arange(1.0 - self._lattice.reach, float(self._lattice.reach))
+        change = self._lattice.shift_ratios(y, 1)[1] - 1.0
+        return 0.5 * float((np.exp(self._lattice.log_weight(y)) * change**2).sum())
+
     def _estimated_log_constant(self, c: float, direction: Direction) -> float:
         """Estimate log K(c) by Laplace's method from a few coordinates."""
         exponent = c + 1.0 if direction is Direction.FORWARD else -c
@@ -421,6 +435,7 @@ class ContourBound:
         if bool(rising.any()) or float(top.max()) > _LARGEST_LOG_TERM:
             return math.inf  # the moment lives beyond the probes, and is huge
         moments = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
-        growth = self._norm_bound * float(np.max(moments / norms))
+        growth = float(np.max(moments / norms))
+        growth = max(growth, c * (c + 1.0) * self._smallest_growth) * self._norm_bound
         width = 1.0 / self.lobe**2 + c**-2 + (c + 1.0) ** -2
         return growth - math.log(c * (c + 1.0)) - 0.5 * math.log(2.0 * math.pi * width)

@@ -25,6 +25,9 @@ from dpnoise.floats import FloatArray
 
 __all__ = ["RenyiAccountant"]
 
+_MAX_EPSILON: Final = (
+    1000.0  # beyond some order bounds explode, and no slope leads back
+)
 _RUNG: Final = 1.03  # ratio of neighbouring orders: costs under 0.1 % of epsilon
 _MAX_ORDER: Final = 1e5  # best for epsilon near 2·log(1/delta)/order, about 2e-4
 _MIN_ABOVE: Final = 1e-3  # best for epsilon near log(1/delta)/1e-3, above 1e4
@@ -89,22 +92,29 @@ class RenyiAccountant(Accountant):
             lambda orders, total: renyi_log_deltas(orders, total, epsilon),
             # Minimises (α−1)(αρ−ε), the Gaussian form of the exponent.
             lambda rho: 0.5 * (epsilon / rho + 1.0),
+            most=0.0,
         )
-        return math.exp(log_delta)
+        return math.exp(min(0.0, log_delta))
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         return self._best(
             lambda orders, total: renyi_epsilons(orders, total, delta),
             # Minimises αρ + log(1/δ)/(α−1), the Gaussian form of epsilon.
             lambda rho: 1.0 + math.sqrt(-math.log(delta) / rho),
+            most=_MAX_EPSILON,
         )
 
     def _best(
         self,
         values: Callable[[FloatArray, FloatArray], FloatArray],
         gaussian_order: Callable[[float], float],
+        *,
+        most: float,
     ) -> float:
-        """Minimise a conversion over the ladder of orders and remember the order."""
+        """Minimise a conversion over the ladder of orders and remember the order.
+
+        Orders whose value is above `most` are too large to begin at.
+        """
         ladder = self._ladder()
         if all(curve.closed_form for curve in self._curves.values()):
             found = values(ladder, self.divergences(ladder))
@@ -129,7 +139,7 @@ class RenyiAccountant(Accountant):
             # every order below it: come from below.
             guess, step = min(guess, _SAMPLED_START), _SAMPLED_STEP
         best = min(int(np.searchsorted(ladder, guess)), ladder.size - 1)
-        while best > 0 and math.isinf(at(best)):
+        while best > 0 and at(best) > most:
             best //= 2
         best = _descend(at, best, step)
         self._best_order = float(ladder[best])

@@ -8,6 +8,7 @@ from dpnoise.accounting.calibration import calibrate
 from dpnoise.errors import ParameterError
 from dpnoise.events import Adversary, GaussianEvent, PoissonSampled
 from dpnoise.planning import plan
+from dpnoise.samplers.skellam import MIN_TABLE_VARIANCE
 
 CELL = {
     "clients": 100,
@@ -20,7 +21,7 @@ CELL = {
 
 @pytest.mark.parametrize(
     ("epsilon", "scale_factor", "bits", "chosen"),
-    [(5.0, 1.0, 8, "mixture-rdp"), (1.0, 4.0, 10, "mixture-contour")],
+    [(20.0, 0.25, 8, "mixture-rdp"), (1.0, 4.0, 10, "mixture-contour")],
 )
 def test_the_certified_accountant_that_needs_least_noise_decides(
     epsilon, scale_factor, bits, chosen
@@ -145,6 +146,14 @@ def test_an_accountant_that_would_take_minutes_is_refused_with_one_that_does_not
     assert caught.value.parameter == "accountant"
     made = plan(**asked, accountant=caught.value.nearest)
     assert made.noise_overhead < 1.01
+
+
+def test_where_the_thinnest_shares_are_more_than_enough_they_are_planned_and_shown():
+    asked = CELL | {"clients": 1 << 20, "scale_factor": 0.125, "epsilon": 8.0}
+    made = plan(**asked)
+    assert made.noise_variance == ((1 << 20) - 1) * MIN_TABLE_VARIANCE
+    assert made.parameters.noise_rule.counted_variance == made.noise_variance
+    assert made.epsilon_server < 8.0
 
 
 def test_a_secret_selection_is_planned_close_to_the_gaussian():

@@ -1,7 +1,9 @@
 """What becomes of a command whose output goes nowhere."""
 
+import json
 import os
 import sys
+from itertools import product
 
 import pytest
 
@@ -66,3 +68,34 @@ def test_a_command_without_streams_works(command, monkeypatch):
     assert main(command) == 0
     for stream in (sys.stdout, sys.stderr):
         stream.close()
+
+
+FAILURES = [(["nonsense"], 2), (["sessions", "verify", "/nowhere"], 72)]
+
+
+@pytest.mark.parametrize(
+    "case",
+    list(product(FAILURES, ("full", "unread"), ("stdout", "stderr"))),
+    ids=str,
+)
+def test_a_failure_keeps_its_exit_code_whoever_hears_of_it(
+    case, request, monkeypatch, capsys
+):
+    (command, code), where, stream = case
+    monkeypatch.setattr(sys, stream, request.getfixturevalue(where))
+    assert main([*command, "--json"]) == code
+    said = capsys.readouterr()
+    if stream == "stdout":
+        assert said.err.startswith("error")
+        assert "Traceback" not in said.err
+    else:
+        assert json.loads(said.out)["error"]["exit_code"] == code
+
+
+@pytest.mark.parametrize("where", ["full", "unread"])
+def test_a_program_gets_its_answer_when_nobody_else_can_be_told(
+    where, request, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "stderr", request.getfixturevalue(where))
+    assert main([*GRAPH, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["graph"] == "harary"

@@ -23,7 +23,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.parameters import MAX_CLIENTS
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
 from secagg.primitives.entropy import SystemEntropy
-from secagg.server import task_keeper
+from secagg.server import task_keeper, task_rows
 from secagg.server.admin_channel import (
     MAX_MESSAGE_BYTES,
     NoAdminSocketError,
@@ -331,7 +331,7 @@ async def test_a_word_comes_before_a_session_that_is_being_prepared(world, monke
 async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
     world, monkeypatch
 ):
-    settle, settled = task_keeper.settle_task, []
+    settle, settled = task_rows.settle_task, []
 
     async def settled_meanwhile(settings, book, **options):
         prepared = await settle(settings, book, **options)
@@ -342,7 +342,7 @@ async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
             assert await book.put_task(stopped, expect_version=row.version)
         return prepared
 
-    monkeypatch.setattr(task_keeper, "settle_task", settled_meanwhile)
+    monkeypatch.setattr(task_rows, "settle_task", settled_meanwhile)
     async with world.running(world.settings()):
         assert await world.states() == {"t": "stopped"}
         assert not world.server.runs_a_task()

@@ -15,6 +15,14 @@ from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceE
 from secagg.storage.blobs import Blob, FileBlobs, MemoryBlobs
 from secagg.storage.open_blobs import BlobsNameFile, open_blobs, refuse_other_blobs
 from secagg.storage.s3_blobs import S3Blobs
+from secagg.storage.spool import UploadSpool
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
+from secagg.testing.inline_book import inline_book
+from secagg.testing.lossy_connection import Fault
+from secagg.testing.replicas import Replicas
+from secagg.wire.calls import UploadChunk
+from secagg.wire.packing import packed_size
 
 HOME = "0" * 64
 
@@ -47,6 +55,54 @@ def blobs(request, tmp_path):
         return open_blobs(f"file:{tmp_path}/blobs")
     request.getfixturevalue("keys")
     return open_blobs(f"s3://bucket/{tmp_path.name}")
+
+
+class Between:
+    """A connection whose chunks of uploads are noted, and who took them."""
+
+    def __init__(self, inner, chunks):
+        self.inner, self.chunks = inner, chunks
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    async def call(self, request):
+        if isinstance(request, UploadChunk):
+            self.chunks.append((len(request.data), self.inner._inner._service))
+        return await self.inner.call(request)
+
+
+def test_a_client_that_is_switched_to_another_aggregator_repeats_one_chunk(
+    blobs, monkeypatch
+):
+    """Each call goes to either of two; half-way the answer to a chunk is lost."""
+    monkeypatch.setattr("secagg.client.calls.MAX_CHUNK_BYTES", 2)
+    parameters = parameters_for(4, dimension=7, threshold=3, colluders=1)
+    size = packed_size(parameters.dimension, parameters.bits)
+    chunks = {number: [] for number in range(4)}
+
+    def fault_of(_number, call, count):
+        is_half_way = call is UploadChunk and count == size // 4
+        return Fault.LOSE_ANSWER if is_half_way else Fault.NONE
+
+    async def main(clock):
+        deployment = Replicas(
+            clock,
+            parameters,
+            4,
+            server_book=inline_book(now=clock.date),
+            spool=UploadSpool(blobs),
+            fault_of=fault_of,
+            tamper=lambda number, inner: Between(inner, chunks[number]),
+        )
+        await deployment.run()
+        return deployment
+
+    (total,) = manual_clock.run(main).sums
+    assert total.survivors == 4
+    for sent in chunks.values():
+        assert size < sum(length for length, _ in sent) <= size + 2
+        assert len({taken_by for _, taken_by in sent}) == 2
 
 
 def test_an_object_appears_once_and_stays_as_it_is(blobs):
@@ -202,3 +258,10 @@ async def test_a_store_has_one_book_and_a_book_one_store(blobs, tmp_path):
     with pytest.raises(ServiceError, match="not the store"):
         await refuse_other_blobs(MemoryBlobs(), one)
     assert len(blobs.below("store")) == 2
+    # Two that began at the same moment: the store is that of one of them.
+    (tmp_path / "3").mkdir()
+    late, name = BlobsNameFile(tmp_path / "3"), bytes(range(16))
+    await late.blobs_name(name)
+    blobs.create(f"store/{name.hex()}", b"")
+    with pytest.raises(ServiceError, match="of another book"):
+        await refuse_other_blobs(blobs, late)

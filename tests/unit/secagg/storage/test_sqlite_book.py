@@ -104,7 +104,7 @@ async def test_a_change_is_durable_before_the_book_is_closed(path, tmp_path):
 WRITER = """
 import asyncio, sys
 from secagg.storage.change import Change, NewSession, Record, Role
-from secagg.storage.open_book import open_book, open_state
+from secagg.storage.open_book import open_book
 
 async def main(url):
     book = await open_book(url)

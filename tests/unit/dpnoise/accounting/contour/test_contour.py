@@ -406,3 +406,19 @@ def test_both_directions_decide_about_delta():
         c = bound.best_contour(direction, epsilon=0.3)
         apart = math.exp(bound.log_constant(c, direction) - 0.3 * c)
         assert claimed >= apart > 0.9 * claimed
+
+
+@pytest.mark.parametrize(
+    ("variance", "norm", "largest", "target"),
+    [(0.5, 0.02068, 0.1438, 1e-9), (4.8, 0.02068, 0.1438, 1e-9), (3.1, 1.0, 1.0, 1e-5)],
+)
+def test_a_direction_in_which_losses_are_bounded_spoils_nothing(
+    variance, norm, largest, target
+):
+    # Leaving out a vector shorter than a step loses at most log(1/(1 − x)) for each
+    # coordinate, the smallest most for their norm. A contour that is chosen by others
+    # is far too steep, and its bound on delta is then above the one for less epsilon.
+    bound = bound_of(variance, norm, largest=largest)
+    epsilon = bound.epsilon(target)
+    assert bound.delta(epsilon) == pytest.approx(target, rel=0.03)
+    assert bound.delta(1.01 * epsilon) < target

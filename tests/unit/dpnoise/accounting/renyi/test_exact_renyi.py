@@ -324,3 +324,20 @@ def test_a_fractional_cap_never_costs_more_than_a_whole_step(variance, linf_boun
     )
     whole = mixture_divergence_per_square(5.0, linf_bound=1.0, noise_variance=variance)
     assert 5.0 / (2 * variance) < small <= whole * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("variance", [0.02, 0.03, 0.05])
+def test_orders_that_say_nothing_about_delta_lead_to_those_that_do(variance):
+    # So little noise that delta is one at every order near a Gaussian's best.
+    made = make_accountant("mixture-rdp", adversary=Adversary.SERVER).compose(
+        SkellamMixtureEvent(65536, Fraction(variance), 0.0625, 0.25)
+    )
+    assert made.delta(20.0) <= 1e-7
+    assert made.delta(1.01 * made.epsilon(1e-7)) <= 1e-7
+
+
+def test_the_best_order_is_found_although_bounds_explode_beyond_it():
+    made = make_accountant("mixture-rdp", adversary=Adversary.SERVER).compose(
+        SkellamMixtureEvent(5106, Fraction(4496), 0.03978, 13 / 4096)
+    )
+    assert made.epsilon(7.2e-6) < 0.01
