@@ -42,8 +42,9 @@ class Admission:
     Attributes:
         relay: Whether there is a relay before gRPC, which enforces them: "auto" has one
             on Linux, unless only this machine can connect.
-        connections: All open ones; newcomers are turned away.  0 for as many as the
-            process has files for, at most 8192.
+        connections: All open ones; newcomers are turned away, by gRPC itself where
+            there is no relay.  0 for as many as the process has files for; of a relay,
+            which takes three for each, at most 8192.
         waiting: Those that have not begun TLS; the oldest is closed, so that silence
             keeps nobody out.
         per_address: Those of one address (IPv6: of one /64) that have made no call
@@ -86,18 +87,24 @@ class Admission:
             return is_possible and not address.is_loopback
         return self.relay == "on"
 
-    def connections_within(self, files: int) -> int:
+    def connections_within(self, files: int, *, through_relay: bool = True) -> int:
         """Return how many connections to take with so many files.
+
+        Args:
+            files: That the process may open.
+            through_relay: Whether they go through a relay.
 
         Raises:
             ServiceError: BAD_SETTINGS; `connections` do not fit, or none do.
         """
-        fitting = (files - RESERVED_FILES) // FILES_PER_CONNECTION
-        wanted = self.connections or min(
-            max(fitting, _FEWEST_CONNECTIONS), MOST_CONNECTIONS
+        each = FILES_PER_CONNECTION if through_relay else 1
+        fitting = (files - RESERVED_FILES) // each
+        wanted = self.connections or max(
+            min(fitting, MOST_CONNECTIONS) if through_relay else fitting,
+            _FEWEST_CONNECTIONS,
         )
         if wanted > fitting:
-            needed = wanted * FILES_PER_CONNECTION + RESERVED_FILES
+            needed = wanted * each + RESERVED_FILES
             raise ServiceError(
                 f"{wanted} connections need {needed} open files, and this process may "
                 f"have {files}",
