@@ -55,6 +55,7 @@ from secagg.server.task_setup import prepare_task
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.book import StateDamagedError
 from secagg.storage.book_reader import BookInUseError, NoBookError, looking
+from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.open_blobs import open_blobs
 from secagg.storage.open_book import BOOK_FILE
 from secagg.storage.rollback_mark import (
@@ -462,6 +463,8 @@ async def _book(
     is_shared: bool = False,
 ) -> str | _Warning:
     path = directory / BOOK_FILE
+    if store is None:
+        refuse_network_disk(directory)
     try:
         async with looking(directory, store=store) as book:
             faults, stands = await book.check(), await book.mark()

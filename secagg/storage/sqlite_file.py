@@ -27,6 +27,7 @@ from typing import Final
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.storage.book import StateDamagedError
+from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.rollback_mark import (
     BOOK_ID_BYTES,
     Mark,
@@ -71,8 +72,9 @@ class SQLiteFile:
 
     Raises:
         StateDamagedError: The file's structure is damaged.
-        ServiceError: RESTORED_STATE when book and mark do not fit; STORAGE_FAILED when
-            the file cannot be opened, is no book, is in use or has a newer schema.
+        ServiceError: BAD_SETTINGS on a network file system; RESTORED_STATE when book
+            and mark do not fit; STORAGE_FAILED when the file cannot be opened, is no
+            book, is in use or has a newer schema.
     """
 
     def __init__(
@@ -86,6 +88,8 @@ class SQLiteFile:
         self._name: Final = _MEMORY if path is None else str(path)
         self._mark = mark
         self._marked: Mark | None = None
+        if path is not None:
+            refuse_network_disk(path.parent)
         with self._failures():
             if path is not None:
                 # SQLite gives its log the mode of the database: this covers both.
