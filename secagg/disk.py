@@ -6,7 +6,20 @@ from pathlib import Path
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["disk", "read_small"]
+__all__ = ["disk", "nearest_place", "read_small"]
+
+
+def nearest_place(path: Path) -> Path:
+    """Return the path itself, or the closest place above it that exists."""
+    here = path.absolute()
+    return next(each for each in (here, *here.parents) if _exists(each))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a place that this user may not look into
+        return False
 
 
 @contextmanager

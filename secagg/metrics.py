@@ -126,6 +126,9 @@ _ROUND_SECONDS: Final = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 _CALL_SECONDS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 
 
+_RECORDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0)
+
+
 def _counter(name: str, says: str, *labels: str) -> Metric:
     return Metric(name, Kind.COUNTER, says, labels)
 
@@ -188,8 +191,30 @@ BOOK_COMMIT_SECONDS: Final = _histogram(
     "How long it took until a change of a session was on the disk.",
     buckets=_CALL_SECONDS,
 )
+BOOK_BATCH_RECORDS: Final = _histogram(
+    "secagg_book_batch_records",
+    "How many messages of a session were stored at once.",
+    buckets=_RECORDS,
+)
+BOOK_CONFLICTS: Final = _counter(
+    "secagg_book_conflicts_total",
+    "Changes that came too late, because another aggregator had written meanwhile.",
+)
 BOOK_ERRORS: Final = _counter(
     "secagg_book_errors_total", "Changes that the book refused."
+)
+LEASES_LOST: Final = _counter(
+    "secagg_leases_lost_total",
+    "Sums whose lease passed on to another aggregator while this one worked.",
+)
+MASK_COORDINATES: Final = _counter(
+    "secagg_mask_coordinates_total", "Entries of masks that were removed from sums."
+)
+ENGINE_JOBS: Final = _counter(
+    "secagg_engine_jobs_total",
+    "Parts of sums that were given to the engine, by `done` or `lost`.",
+    "engine",
+    "result",
 )
 
 # Read when somebody asks.
@@ -266,7 +291,12 @@ METRICS: Final = (
     UPLOAD_BYTES,
     DOWNLOAD_BYTES,
     BOOK_COMMIT_SECONDS,
+    BOOK_BATCH_RECORDS,
+    BOOK_CONFLICTS,
     BOOK_ERRORS,
+    LEASES_LOST,
+    MASK_COORDINATES,
+    ENGINE_JOBS,
     IS_READY,
     SESSIONS_OPEN,
     ROUND_ANSWERED,

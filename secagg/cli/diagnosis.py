@@ -42,6 +42,7 @@ from secagg.config import (
     names_a_task,
 )
 from secagg.config.program import TLSSection
+from secagg.config.server import ServerSection
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.engine import EngineLostError, open_engine
@@ -54,8 +55,14 @@ from secagg.server.task_setup import prepare_task
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.book import StateDamagedError
 from secagg.storage.book_reader import BookInUseError, NoBookError, looking
+from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.open_blobs import open_blobs
 from secagg.storage.open_book import BOOK_FILE
+from secagg.storage.rollback_mark import (
+    RollbackMark,
+    default_mark,
+    refuse_set_back,
+)
 from secagg.storage.stored import Replica
 from secagg.transport.address import Address
 from secagg.transport.admission import (
@@ -176,7 +183,7 @@ async def server_findings(path: Path) -> list[Finding]:
                     for blobs in [server.blobs]
                     if blobs is not None
                 ),
-                ("D160", "book", lambda: _book(server.state_dir, owner, server.store)),
+                ("D160", "book", lambda: _server_book(server, owner)),
                 *(
                     ("D163", "other aggregators", lambda: _others(host))
                     for _ in [server.store]
@@ -227,7 +234,7 @@ async def client_findings(path: Path) -> list[Finding]:
     storage = await _branch(
         [
             ("D240", "state directory", lambda: check_writable(state_dir)),
-            ("D250", "book", lambda: _book(state_dir, None)),
+            ("D250", "book", lambda: _book(state_dir, settings.client.rollback_mark)),
         ]
     )
     found = [
@@ -440,15 +447,27 @@ async def _engine(setting: str) -> str | _Warning:
         return _Warning(str(error), error.next_step)
 
 
-async def _book(
-    directory: Path, owner: str | None, store: str | None = None
-) -> str | _Warning:
-    path = directory / BOOK_FILE
+async def _server_book(server: ServerSection, owner: str | None) -> str | _Warning:
     if owner is not None:
         return owner
+    is_shared = server.store is not None and server.blobs is not None
+    mark = server.rollback_mark
+    return await _book(server.state_dir, mark, server.store, is_shared=is_shared)
+
+
+async def _book(
+    directory: Path,
+    mark_path: Path | None,
+    store: str | None = None,
+    *,
+    is_shared: bool = False,
+) -> str | _Warning:
+    path = directory / BOOK_FILE
+    if store is None:
+        refuse_network_disk(directory)
     try:
         async with looking(directory, store=store) as book:
-            faults = await book.check()
+            faults, stands = await book.check(), await book.mark()
     except NoBookError:
         return "there is none yet: nothing has run with this state"
     except BookInUseError:
@@ -458,6 +477,11 @@ async def _book(
         )
     if faults:
         raise StateDamagedError(faults[0].complaint, key=faults[0].key)
+    mark = RollbackMark(mark_path or default_mark(directory))
+    marked = mark.read()
+    # Of those that share a book, one that is new is let in by the others.
+    if stands is not None and not (is_shared and marked is None):
+        refuse_set_back(stands, marked, mark.path)
     return f"{path if store is None else 'the database'} is sound"
 
 

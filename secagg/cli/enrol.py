@@ -60,7 +60,7 @@ def request(
     output.line(f"{name}  {fingerprint}")
     output.line(f"{key} never leaves this machine.")
     if server is not None:
-        output.line("When the certificate is here, these are the client's settings:")
+        output.line("When the certificate is here, its settings name the files:")
         output.line(
             f'[client]\nserver = "{server}"\n'
             f'[tls]\nca = "{directory.absolute() / "ca.pem"}"\n'

@@ -239,6 +239,8 @@ def sign(  # noqa: PLR0913 - one parameter per flag
     path = destination or request.with_name(f"{identity.name}.pem")
     _write_certificate(path, certificate)
     output.line(f"{path}: for {holder}, valid for {days} days; send it with ca.pem.")
+    if hosts:
+        output.line(f"Clients reach it as {', '.join(hosts)}; --host says otherwise.")
     _report(output, [path])
 
 
@@ -341,7 +343,7 @@ def revoke(
     with CertificateOffice.open(directory) as office:
         new = office.revoke(office.find(words or ()), now=int(time.time()))
     path = directory / REVOKED
-    output.line(f"{path}: {len(new)} more certificates are revoked.")
+    output.line(f"{path}: {len(new)} certificate(s) more are revoked.")
     output.line("Copy it to every aggregator, where server.revoked names it: whoever")
     output.line("holds them is shown out within a minute.")
     output.result({"file": str(path), "serials": [f"{serial:x}" for serial in new]})

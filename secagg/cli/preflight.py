@@ -26,6 +26,7 @@ from secagg.client.enrolment import load_enrolled
 from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, HostSettings, TaskSettings
 from secagg.config.program import TLSSection
+from secagg.disk import nearest_place
 from secagg.engine import open_engine
 from secagg.enrolment.issuer import ISSUER_SEED
 from secagg.enrolment.keys import is_readable_by_others, parse_key
@@ -324,7 +325,7 @@ def check_state_dir(path: Path, task: TaskSettings | None) -> str:
         one = packed_size(task.vector.dimension, task.vector.modulus_bits or 1)
         needed += task.cohort.min_clients * one
     needed -= _size(path)  # what a session has stored needs no room twice
-    free = shutil.disk_usage(_nearest(path)).free
+    free = shutil.disk_usage(nearest_place(path)).free
     if free < needed:
         raise ServiceError(
             f"the disk under {path} has {free:,} bytes left, one session needs "
@@ -368,7 +369,7 @@ def check_writable(directory: Path) -> str:
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-    place = _nearest(directory)
+    place = nearest_place(directory)
     if not place.is_dir():
         raise _unwritable(directory, f"{place} is not a directory")
     try:
@@ -383,19 +384,6 @@ def check_writable(directory: Path) -> str:
             NoRoomError if is_full else ServiceError,
         ) from None
     return "can be written" if place == directory else "can be made"
-
-
-def _nearest(path: Path) -> Path:
-    """Return the path itself, or the closest place above it that exists."""
-    here = path.absolute()
-    return next(each for each in (here, *here.parents) if _exists(each))
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a place that this user may not look into
-        return False
 
 
 def _unwritable(

@@ -27,13 +27,15 @@ def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> N
     async def read(book: "ReadsBook") -> dict[str, Any]:
         import shutil
 
+        from secagg.disk import nearest_place
         from secagg.server.views import tasks_view
 
-        settings = settings_of(config)
+        # A book in a database is there when the disk of its aggregator is lost.
+        place = nearest_place(settings_of(config).server.state_dir)
         return {
             "server": {
                 "is_running": False,
-                "free_bytes": shutil.disk_usage(settings.server.state_dir).free,
+                "free_bytes": shutil.disk_usage(place).free,
             },
             "tasks": await tasks_view(book),
         }

@@ -31,7 +31,13 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.messages import Round
-from secagg.metrics import BOOK_COMMIT_SECONDS, BOOK_ERRORS, Meter
+from secagg.metrics import (
+    BOOK_BATCH_RECORDS,
+    BOOK_COMMIT_SECONDS,
+    BOOK_CONFLICTS,
+    BOOK_ERRORS,
+    Meter,
+)
 from secagg.protocol import server
 from secagg.protocol.events import Received, RoundClosed, ServerEvent
 from secagg.protocol.rounds import ROUNDS
@@ -447,7 +453,10 @@ class DurableState:
             self._position = Position(answer.sequence, answer.chain)
             self._note_seconds_left(answer.seconds_left)
             self._is_closed = change.end is not None
+            if change.records:
+                self._meter.observe(BOOK_BATCH_RECORDS, len(change.records))
             return True
+        self._meter.add(BOOK_CONFLICTS)
         # In a commit of ours that seemed to fail, or by somebody else.
         if isinstance(answer, Ended) and change.end is not None:
             return True

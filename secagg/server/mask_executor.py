@@ -26,6 +26,7 @@ from secagg import telemetry
 from secagg.distributed_dp import subtract_layers
 from secagg.engine import Engine, EngineLostError
 from secagg.errors import InternalError
+from secagg.metrics import ENGINE_JOBS, MASK_COORDINATES, Meter, SilentMeter
 from secagg.primitives.modular import (
     UnsignedArray,
     add_into,
@@ -81,6 +82,7 @@ class MaskExecutor:
         workers: Threads of this process, for small jobs, and whenever the engine fails.
         engine: Workers for large jobs, which can read the spool; None for `workers`.
         min_work_per_part: Smaller jobs are split into fewer parts.
+        meter: Counts masks, and what became of the engine's parts.
     """
 
     def __init__(
@@ -89,7 +91,9 @@ class MaskExecutor:
         engine: Engine | None = None,
         *,
         min_work_per_part: int = MIN_WORK_PER_PART,
+        meter: Meter | None = None,
     ) -> None:
+        self._meter = meter or SilentMeter()
         self._workers = workers
         self._engine = engine
         self._min_work_per_part = min_work_per_part
@@ -109,6 +113,7 @@ class MaskExecutor:
         """
         masks = await self._workers.run(removal_masks, job)
         parts = await self._parts(job, len(masks))
+        self._meter.add(MASK_COORDINATES, len(masks) * job.dimension)
         partial_sums = await asyncio.gather(
             *(
                 self._add_up(_plain(job, masks, part, parts), uploads, parts)
@@ -134,10 +139,15 @@ class MaskExecutor:
         self, work: _SumPart, uploads: UploadReader, parts: int
     ) -> UnsignedArray:
         if self._engine is not None and parts > 1:
+            kind = self._engine.name.partition(":")[0]
             try:
-                return await self._engine.run(_partial_sum, work, uploads)
+                partial = await self._engine.run(_partial_sum, work, uploads)
             except EngineLostError as error:
+                self._meter.add(ENGINE_JOBS, engine=kind, result="lost")
                 self._warn(error)
+            else:
+                self._meter.add(ENGINE_JOBS, engine=kind, result="done")
+                return partial
         return await self._workers.run(_partial_sum, work, uploads)
 
     def _warn(self, error: EngineLostError) -> None:

@@ -400,7 +400,7 @@ class Server:
                 if self._identity is None
                 else self._identity.identity.name,
                 workers=workers,
-                masks=MaskExecutor(workers, engine),
+                masks=MaskExecutor(workers, engine, meter=self._meter),
                 limits=AggregatorLimits(keep_seconds=self._keep_seconds)
                 if self._listen is not None
                 else AggregatorLimits.in_one_process(keep_seconds=self._keep_seconds),

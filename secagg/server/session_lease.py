@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from secagg.errors import ServiceError
+from secagg.metrics import LEASES_LOST, Meter, SilentMeter
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.server.durable_state import patiently
 from secagg.storage.book import Book
@@ -37,6 +38,7 @@ class SessionLease:
             once somebody else has ended it.
         look: Learns what others have stored of the session.
         woken: Set whenever the session may stand elsewhere.
+        meter: Counts leases that were lost.
 
     Attributes:
         held: The lease, while this process has it.
@@ -52,6 +54,7 @@ class SessionLease:
         place: Callable[[], int | None],
         look: Callable[[], Awaitable[None]],
         woken: asyncio.Event,
+        meter: Meter | None = None,
     ) -> None:
         self._name = f"sum/{session_key}"
         self._replica = replica
@@ -60,6 +63,7 @@ class SessionLease:
         self._place = place
         self._look = look
         self._woken = woken
+        self._meter = meter or SilentMeter()
         self._renewing: asyncio.Task[None] | None = None
         self.held: Lease | None = None
 
@@ -104,6 +108,7 @@ class SessionLease:
         if self.held is not None and not await self._book.renew(
             self.held, seconds=LEASE_SECONDS
         ):
+            self._meter.add(LEASES_LOST)
             await self.let_go()
         while self.held is None:
             if not self._is_at(place):

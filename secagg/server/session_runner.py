@@ -138,6 +138,7 @@ class SessionRunner:
             place=self._place,
             look=self.look,
             woken=self._woken,
+            meter=context.meter,
         )
         self._is_resumed = bool(record.events)
         self._durable = DurableState(

@@ -3,7 +3,7 @@
 Rule 1: read and let go.  While a book is read no server can start with it, so the rows
         are copied, the file is closed, and then somebody thinks and prints.
 Rule 2: not one byte of the book changes, and the rollback mark is not asked: whoever
-        only looks sends nothing.
+        only looks sends nothing.  The doctor asks it, because a start would.
 Rule 3: what is read is verified as the book itself verifies it.
 """
 
@@ -135,7 +135,7 @@ class SQLiteReader(ReadingBook):
 @asynccontextmanager
 async def looking(
     directory: Path, *, store: str | None = None
-) -> AsyncIterator[ReadsBook]:
+) -> AsyncIterator[ReadingBook]:
     """Open the book of a party to read it, wherever it is kept.
 
     Args:

@@ -51,6 +51,7 @@ from secagg.storage.postgres_changes import (
 )
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_migrations import SCHEMA, migrate, refuse_other_schema
+from secagg.storage.postgres_queries import read_mark
 from secagg.storage.postgres_sharing import (
     CHANNEL,
     begin_alone,
@@ -417,13 +418,10 @@ class PostgresLink:
         await self._keep_mark()
 
     async def _read_state(self) -> Mark:
-        rows = await self._connection.fetch("SELECT book_id, generation FROM book")
-        match [tuple(row) for row in rows]:
-            case [(bytes() as book_id, int() as generation)] if (
-                len(book_id) == BOOK_ID_BYTES and generation >= 0
-            ):
-                return Mark(book_id, generation)
-        raise StateDamagedError("the database does not say which book it is")
+        mark = await read_mark(self._connection)
+        if mark is None:
+            raise StateDamagedError("the database does not say which book it is")
+        return mark
 
     async def _keep_mark(self) -> None:
         if self._mark is not None and self._state is not None:

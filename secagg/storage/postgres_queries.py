@@ -21,6 +21,7 @@ from secagg.storage.change import (
 )
 from secagg.storage.charges import ChargeRow, ChargeState
 from secagg.storage.postgres_database import Database
+from secagg.storage.rollback_mark import Mark, mark_in
 from secagg.storage.session_columns import (
     MILLISECONDS,
     SessionColumns,
@@ -338,6 +339,11 @@ async def list_replicas(
         )
         for name, address, version, aggregator, started, silent in rows
     )
+
+
+async def read_mark(database: Database) -> Mark | None:
+    """Return how far the book has come; None when it does not say so."""
+    return mark_in(await database.fetch("SELECT book_id, generation FROM book"))
 
 
 async def read_charges(database: Database, task: str) -> tuple[ChargeRow, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from secagg.storage.change import Role
 from secagg.storage.charges import ChargeRow
+from secagg.storage.rollback_mark import Mark
 from secagg.storage.stored import (
     Finding,
     ReplicaRow,
@@ -80,6 +81,11 @@ class ReadingBook(ABC):
         found: tuple[ReplicaRow, ...] = await self._ask(
             "list_replicas", instant=self._instant()
         )
+        return found
+
+    async def mark(self) -> Mark | None:
+        """Return how far the book has come, to hold against its rollback mark."""
+        found: Mark | None = await self._ask("read_mark")
         return found
 
     async def check(self) -> tuple[Finding, ...]:

@@ -23,6 +23,7 @@ import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +36,7 @@ __all__ = [
     "Mark",
     "RollbackMark",
     "default_mark",
+    "mark_in",
     "refuse_set_back",
 ]
 
@@ -71,6 +73,20 @@ class Mark:
             return None
         generation = int.from_bytes(content[BOOK_ID_BYTES:], "big")
         return cls(content[:BOOK_ID_BYTES], generation)
+
+
+def mark_in(rows: Iterable[Sequence[object]]) -> Mark | None:
+    """Return the mark that a book's one row holds; None for anything else.
+
+    Args:
+        rows: Identifier and generation, as stored.
+    """
+    match [tuple(row) for row in rows]:
+        case [(bytes() as book_id, int() as generation)] if (
+            len(book_id) == BOOK_ID_BYTES and generation >= 0
+        ):
+            return Mark(book_id, generation)
+    return None
 
 
 class RollbackMark:

@@ -27,6 +27,7 @@ from typing import Final
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
 from secagg.storage.book import StateDamagedError
+from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.rollback_mark import (
     BOOK_ID_BYTES,
     Mark,
@@ -34,6 +35,7 @@ from secagg.storage.rollback_mark import (
     refuse_set_back,
 )
 from secagg.storage.sqlite_changes import mark_restored
+from secagg.storage.sqlite_queries import read_mark
 from secagg.storage.sqlite_rows import SCHEMA
 
 __all__ = [
@@ -70,8 +72,9 @@ class SQLiteFile:
 
     Raises:
         StateDamagedError: The file's structure is damaged.
-        ServiceError: RESTORED_STATE when book and mark do not fit; STORAGE_FAILED when
-            the file cannot be opened, is no book, is in use or has a newer schema.
+        ServiceError: BAD_SETTINGS on a network file system; RESTORED_STATE when book
+            and mark do not fit; STORAGE_FAILED when the file cannot be opened, is no
+            book, is in use or has a newer schema.
     """
 
     def __init__(
@@ -85,6 +88,8 @@ class SQLiteFile:
         self._name: Final = _MEMORY if path is None else str(path)
         self._mark = mark
         self._marked: Mark | None = None
+        if path is not None:
+            refuse_network_disk(path.parent)
         with self._failures():
             if path is not None:
                 # SQLite gives its log the mode of the database: this covers both.
@@ -217,13 +222,10 @@ class SQLiteFile:
     # --- generation and mark ----------------------------------------------------------
 
     def _read_state(self) -> Mark:
-        rows = self._database.execute("SELECT book_id, generation FROM book").fetchall()
-        match rows:
-            case [(bytes() as book_id, int() as generation)] if (
-                len(book_id) == BOOK_ID_BYTES and generation >= 0
-            ):
-                return Mark(book_id, generation)
-        raise StateDamagedError(f"{self._name} does not say which book it is")
+        mark = read_mark(self._database)
+        if mark is None:
+            raise StateDamagedError(f"{self._name} does not say which book it is")
+        return mark
 
     def _judge_mark(self, entropy: Entropy, *, accept_restored: bool) -> None:
         if accept_restored:

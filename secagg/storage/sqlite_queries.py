@@ -10,6 +10,7 @@ from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError
 from secagg.storage.change import Record, Role
 from secagg.storage.charges import ChargeRow, ChargeState
+from secagg.storage.rollback_mark import Mark, mark_in
 from secagg.storage.session_columns import (
     MILLISECONDS,
     SessionColumns,
@@ -45,6 +46,7 @@ __all__ = [
     "list_sessions",
     "load_session",
     "read_charges",
+    "read_mark",
     "read_revocations",
     "read_tally",
     "read_tasks",
@@ -156,6 +158,11 @@ def read_revocations(
     if row is None:
         return None
     return Trust(row.trust_domain, row.enrolment_key, row.number, row.digest)
+
+
+def read_mark(database: sqlite3.Connection) -> Mark | None:
+    """Return how far the book has come; None when it does not say so."""
+    return mark_in(database.execute("SELECT book_id, generation FROM book"))
 
 
 def find_faults(database: sqlite3.Connection) -> tuple[Finding, ...]:

@@ -21,7 +21,8 @@ from secagg.errors import ErrorCode
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted
 from secagg.server.server import Server
 from secagg.server.task_setup import Cohort, PreparedTask
-from secagg.storage.open_book import open_book
+from secagg.storage.open_book import open_book, open_state
+from secagg.storage.rollback_mark import Mark, default_mark
 from secagg.storage.stored import Replica
 from secagg.transport.certificates import Authority
 from secagg.transport.identity import Role
@@ -259,6 +260,34 @@ async def test_a_damaged_foreign_or_busy_book(place):
     (found,) = [f for f in await of_server(place) if f.number == "D160"]
     assert (found.state, "has" in found.found) == ("warning", True)
     await held.close()
+
+
+async def test_a_state_that_was_put_back_or_copied(place):
+    """What a start would refuse, the doctor finds."""
+    for name, ask, number in (
+        ("state", of_server, "D160"),
+        ("client-state", lambda where: of_client(where, 1), "D250"),
+    ):
+        await (await open_state(place / name)).close()
+
+        async def found(ask=ask, number=number):
+            (found,) = [each for each in await ask(place) if each.number == number]
+            return found
+
+        assert (await found()).state == "ok"
+        mark = default_mark(place / name)
+        stands = Mark.decode(mark.read_bytes())
+        newest = Mark(stands.book_id, stands.generation + 1)
+        for content, words in (
+            (newest.encode(), "an older state was put back"),
+            (Mark(bytes(8), 1).encode(), "belongs to another state"),
+            (b"", "is damaged"),
+        ):
+            mark.write_bytes(content)
+            assert (await found()).error.code is ErrorCode.RESTORED_STATE
+            assert words in (await found()).found
+        mark.unlink()
+        assert (await found()).state == "ok"  # nothing was ever sent
 
 
 async def test_a_disk_that_refuses_or_dawdles(place, monkeypatch):

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import asyncpg
 import pytest
 import typer
 
@@ -223,3 +224,21 @@ def test_a_place_without_settings_is_told_to_name_them(tmp_path, monkeypatch, ca
     assert main(["status", "--json"]) == 72
     error = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
     assert "--config" in error["next_step"]
+
+
+def test_a_lost_disk_hides_nothing_that_the_database_says(
+    tmp_path, capsys, postgres_url
+):
+    async def made():
+        database = await asyncpg.connect(postgres_url)
+        await database.execute("DROP SCHEMA IF EXISTS secagg CASCADE")
+        await database.close()
+        await (await open_book(postgres_url)).close()
+
+    asyncio.run(made())
+    text = HOST.replace('"state"', f'"gone"\nstore = "{postgres_url}"')
+    (tmp_path / "server.toml").write_text(text + TASK)
+    assert main(["status", "--config", str(tmp_path / "server.toml"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["server"]["is_running"], said["tasks"]) == (False, [])
+    assert said["server"]["free_bytes"] > 0

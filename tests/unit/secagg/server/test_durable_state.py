@@ -16,6 +16,7 @@ from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.inline_executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
+from secagg.testing.counting_meter import CountingMeter
 from secagg.testing.inline_book import inline_book
 
 CLIENTS = 3
@@ -122,6 +123,7 @@ def test_a_timer_that_the_book_does_not_believe_closes_nothing():
         store = inline_book(now=clock.date)
         new = NewSession(role=Role.SERVER, task="t", number=1, header=b"")
         begun = await store.commit(Change(key="s", create=new))
+        meter = CountingMeter()
         one = DurableState(
             durable.state,
             "s",
@@ -129,7 +131,7 @@ def test_a_timer_that_the_book_does_not_believe_closes_nothing():
             book=OpenBook(store),
             workers=Workers(general=InlineExecutor()),
             clock=clock,
-            meter=SilentMeter(),
+            meter=meter,
             on_message=lambda _: None,
             on_round=lambda *_: None,
         )
@@ -155,6 +157,8 @@ def test_a_timer_that_the_book_does_not_believe_closes_nothing():
 
         await clock.sleep_until(first)
         assert await close() is Round.ADVERTISE_KEYS
+        assert meter.total["secagg_book_conflicts_total",] == 1
+        assert meter.total["secagg_book_batch_records",] == len(adverts) - 1
         assert one.deadline == first + 500.0
         await clock.sleep_until(first + 499.0)
         assert await close() is Round.ADVERTISE_KEYS

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from secagg.engine import Engine
+from secagg.engine import Engine, EngineLostError
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.modular import BadVectorError, word_dtype
 from secagg.protocol.masking import removal_masks
@@ -14,6 +14,7 @@ from secagg.server.mask_executor import MaskExecutor, check_packed_vector
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
 from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
+from secagg.testing.counting_meter import CountingMeter
 from secagg.testing.manual_clock import inline_engine
 from secagg.testing.summing import expected_sum, spool_uploads, summing_session
 from secagg.wire.packing import pack, unpack
@@ -56,15 +57,32 @@ def test_a_missing_upload_is_a_failure_of_the_storage():
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
+@pytest.mark.parametrize("result", ["done", "lost"])
+def test_masks_are_counted_and_what_became_of_the_parts(result):
+    session, job = summing_session(1 << 20)
+    spool = UploadSpool(MemoryBlobs())
+    spool_uploads(session, job, spool)
+    engine, meter = Spy(2), CountingMeter()
+    engine.is_lost = result == "lost"
+    compute(engine, job, spool, min_work_per_part=1, meter=meter)
+    assert meter.total == {
+        ("secagg_mask_coordinates_total",): len(removal_masks(job)) * 40,
+        ("secagg_engine_jobs_total", "spy", result): 2,
+    }
+
+
 class Spy(Engine):
     """Computes at once, and remembers what each worker was handed."""
 
     def __init__(self, parts):
-        super().__init__("spy", inline_engine(parts)._open_pool)
+        super().__init__("spy:there", inline_engine(parts)._open_pool)
         self.shipped = []
+        self.is_lost = False
 
     async def run(self, call, part, *rest):
         self.shipped.append(part)
+        if self.is_lost:
+            raise EngineLostError("gone", code=ErrorCode.INTERNAL)
         return await super().run(call, part, *rest)
 
 

@@ -6,6 +6,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.server.session_lease import LEASE_SECONDS, SessionLease
 from secagg.storage.leases import Leases
 from secagg.testing import manual_clock
+from secagg.testing.counting_meter import CountingMeter
 
 
 class SharedBook:
@@ -36,6 +37,7 @@ class Replica:
         self.place, self.looks = 5, 0
         self.at_look = lambda: None
         self.woken = asyncio.Event()
+        self.meter = CountingMeter()
         self.lease = SessionLease(
             "s",
             name,
@@ -44,6 +46,7 @@ class Replica:
             place=lambda: self.place,
             look=self.look,
             woken=self.woken,
+            meter=self.meter,
         )
 
     async def look(self):
@@ -94,6 +97,7 @@ def test_one_that_was_stopped_for_long_loses_it_and_looks_again():
         assert await one.lease.hold()
         assert one.lease.held.token > first.token
         assert one.looks == 2
+        assert one.meter.total == {("secagg_leases_lost_total",): 1}
         await one.lease.let_go()
 
     manual_clock.run(main)

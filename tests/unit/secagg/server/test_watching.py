@@ -319,6 +319,8 @@ def test_a_scrape_stays_small_with_many_tasks():
         "against": ["server", "model_reader"],
         "version": ["1"],
         "which": ["server", "ca"],
+        "engine": ["threads"],
+        "result": ["done", "lost"],
     }
     readings = []
     for metric in METRICS:
@@ -339,7 +341,7 @@ def test_a_scrape_stays_small_with_many_tasks():
 
 def test_no_label_can_name_a_client_or_a_session():
     allowed = {"task", "outcome", "code", "method", "round", "reason"}
-    allowed |= {"against", "closed_by", "version", "which"}
+    allowed |= {"against", "closed_by", "engine", "result", "version", "which"}
     assert {label for metric in METRICS for label in metric.labels} <= allowed
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     declared = {v for v in vars(metrics).values() if isinstance(v, metrics.Metric)}
