@@ -11,9 +11,10 @@ Nothing heavy is imported here: signals are caught before the libraries are load
 """
 
 import signal
+import sys
 import threading
 from types import FrameType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 from secagg.cli.exit_codes import FIRST_SIGNAL_EXIT_CODE
 from secagg.cli.failures import write_failure
@@ -55,7 +56,7 @@ class StopSignals:
             interrupt(number, frame)
         else:
             # A background job of a shell: SIGINT is ignored, this signal is not.
-            raise KeyboardInterrupt
+            _interrupt()
 
     def end(self, *, as_json: bool) -> int:
         """Say that the command was stopped.
@@ -76,3 +77,20 @@ class StopSignals:
             as_json=as_json,
         )
         return code
+
+
+def _interrupt() -> None:
+    """End the loop that runs, or what runs without one."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        loop = None if asyncio is None else asyncio.get_running_loop()
+    except RuntimeError:
+        loop = None
+    if loop is None:
+        _raise()
+    # Not at once: a finaliser may be at work, out of which no exception comes.
+    loop.call_soon_threadsafe(_raise)
+
+
+def _raise() -> NoReturn:
+    raise KeyboardInterrupt
