@@ -25,6 +25,8 @@ from pathlib import Path
 import figure
 from figure import Figure
 
+from dpnoise.errors import DPNoiseError
+
 __all__ = ["Options", "Reproduction", "Usual", "run"]
 
 
@@ -50,11 +52,14 @@ class Usual:
             text: Numbers, separated by commas.
 
         Raises:
-            ValueError: They are no numbers, not whole, or not one.
+            ValueError: They are no numbers, not whole, not one, or not above 0 where
+                all usual ones are.
         """
         values = tuple(float(value) for value in text.split(","))
         if not all(map(math.isfinite, values)):
             raise ValueError("every number must be finite")
+        if min(self.values) > 0 >= min(values):
+            raise ValueError("every number must be above 0")
         if self.one and len(values) > 1:
             raise ValueError("it is one number")
         if all(isinstance(value, int) for value in self.values):
@@ -155,7 +160,8 @@ def run(
         arguments: Command-line arguments, None for those of the process.
 
     Returns:
-        Exit code: 0, or 2 if pictures cannot be drawn here, or a setting is none.
+        Exit code: 0, or 2 if pictures cannot be drawn here, or a setting is none or
+        cannot work.
     """
     usual = [f"  {name}={_listed(each.values)}" for name, each in settings.items()]
     parser = argparse.ArgumentParser(
@@ -192,9 +198,13 @@ def run(
     except figure.MissingPlotLibraryError as error:
         print(error, file=sys.stderr)
         return 2
-    made = reproduce(
-        Options(settings, options.tiny, options.allow_invalid_theorem, own)
-    )
+    try:
+        made = reproduce(
+            Options(settings, options.tiny, options.allow_invalid_theorem, own)
+        )
+    except DPNoiseError as error:
+        print(f"these numbers cannot be computed: {error}", file=sys.stderr)
+        return 2
     if own:
         made = _marked(made, own)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -312,6 +312,7 @@ async def _contribute(
     from secagg.client.program import client_of
     from secagg.client.runner import ClientPhase
     from secagg.errors import ErrorCode, ServiceError
+    from secagg.runtime.garbage import keep_what_is_loaded
 
     aborted: list[int] = []
 
@@ -327,6 +328,7 @@ async def _contribute(
         accept_restored=accept_restored,
         on_progress=show,
     ) as one:
+        keep_what_is_loaded()
         while len(contributions) < settings.client.sessions:
             try:
                 given = await one.contribute(source.vector, accept=source.check)

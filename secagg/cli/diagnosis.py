@@ -12,7 +12,6 @@ D1xx are an aggregator's checks, D2xx a client's.
 import asyncio
 import logging
 import os
-import resource
 import socket
 import ssl
 import time
@@ -373,10 +372,8 @@ def _has_relay(host: HostSettings) -> bool:
 
 
 def _open_files(host: HostSettings, tasks: Sequence[TaskSettings]) -> str:
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    each = 1
-    if _has_relay(host):
-        files, each = raise_file_limit(), FILES_PER_CONNECTION  # as the server will
+    files = raise_file_limit()  # as the server will
+    each = FILES_PER_CONNECTION if _has_relay(host) else 1
     clients = sum(task.cohort.max_clients for task in tasks)
     needed = each * clients + RESERVED_FILES
     if files < needed:

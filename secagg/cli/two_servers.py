@@ -69,10 +69,12 @@ def helper(
 async def _help(
     settings: "HelperSettings", output: Output, *, accept_restored: bool
 ) -> None:
+    from secagg.runtime.garbage import keep_what_is_loaded
     from secagg.server.grpc_server import run_until_signalled
     from secagg.two_servers.program import helping
 
     async with helping(settings, accept_restored=accept_restored) as server:
+        keep_what_is_loaded()
         output.line(f"listening on {server.address}")
         await run_until_signalled(server, _for_good(), drain=_nothing)
 
@@ -115,6 +117,7 @@ async def _lead(
     settings: "LeaderSettings", output: Output, *, accept_restored: bool
 ) -> list[dict[str, object]]:
     from secagg.errors import SecAggError
+    from secagg.runtime.garbage import keep_what_is_loaded
     from secagg.server.grpc_server import run_until_signalled
     from secagg.two_servers.program import WrittenSum, leading
 
@@ -135,6 +138,7 @@ async def _lead(
         await _for_good()
 
     async with leading(settings, accept_restored=accept_restored) as lead:
+        keep_what_is_loaded()
         output.line(f"listening on {lead.server.address}")
         await run_until_signalled(lead.server, work(), drain=_nothing)
     return sums

@@ -218,9 +218,18 @@ class ClientCalls:
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """
-        pace = Backoff(self._entropy)
+        pace, broken = Backoff(self._entropy), Backoff(self._entropy)
         while True:
-            answer = await self._streamed(session_id, after, deadline)
+            try:
+                answer = await self._streamed(session_id, after, deadline)
+            except ServiceError as error:
+                if error.code not in RETRYABLE:
+                    raise
+                # If the aggregator is the cause, those of all others broke with it.
+                await self._sleep(
+                    broken.next_wait(error.retry_after_seconds), deadline, str(error)
+                )
+                answer = None
             is_polled = answer is None
             if answer is None:
                 answer = await self.send(GetUpdate(session_id, after), deadline)
@@ -252,6 +261,9 @@ class ClientCalls:
         """Return what the stream says next; None if there is none that says anything.
 
         One stream serves a whole session.
+
+        Raises:
+            ServiceError: It broke.
         """
         if not self._watch:
             return None
@@ -273,9 +285,6 @@ class ClientCalls:
             )
         except TimeoutError:
             pass
-        except ServiceError as error:
-            if error.code not in RETRYABLE:
-                raise
         finally:
             is_last = isinstance(answer, Envelope | Reference) and (
                 answer.kind.ROUND is Round.FINISHED

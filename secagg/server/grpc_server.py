@@ -237,8 +237,7 @@ class GrpcServer:
             health_address: Answer health checks here too, in plaintext and nothing
                 but those: orchestrators' probes have no certificates.
             admission: How many connections to take from people who are not known yet.
-                Where there is a relay, this process may from then on open as many files
-                as the system lets it.
+                This process may from then on open as many files as the system lets it.
             limits: What one client may use; sensible values by default.
             revoked: File of certificates that were taken back, looked at once a
                 minute; with `identity` only.
@@ -273,7 +272,7 @@ class GrpcServer:
         )
         servicer, health = _Servicer(service, reader, uploads), HealthServicer()
         server = grpc.aio.server(
-            options=SERVER_OPTIONS,
+            options=[*SERVER_OPTIONS, *_most_connections(admission, address)],
             interceptors=[
                 ErrorInterceptor(),
                 door.calls,
@@ -286,13 +285,17 @@ class GrpcServer:
         ports = [await _Port.open(server, address, followed, admission)]
         door.relay = ports[0].relay
         if health_address is not None:
+            probing = dataclasses.replace(PROBES, relay=admission.relay)
             probed = grpc.aio.server(
-                options=HEALTH_SERVER_OPTIONS, interceptors=[ErrorInterceptor()]
+                options=[
+                    *HEALTH_SERVER_OPTIONS,
+                    *_most_connections(probing, health_address),
+                ],
+                interceptors=[ErrorInterceptor()],
             )
             # Strangers wait for each other here, and nobody for them.
             strangers = BodyReader(limits.bodies_at_once, limits.body_seconds)
             probed.add_generic_rpc_handlers((_health_handler(health, strangers),))
-            probing = dataclasses.replace(PROBES, relay=admission.relay)
             ports.append(await _Port.open(probed, health_address, None, probing))
         for name in ("", SERVICE):
             await health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -431,6 +434,14 @@ class _Port:
         finally:
             if self.relay is not None:
                 await self.relay.close()
+
+
+def _most_connections(admission: Admission, address: Address) -> list[tuple[str, int]]:
+    """Return gRPC's limit where no relay counts: storage, too, needs files."""
+    if admission.has_relay_at(address):
+        return []
+    most = admission.connections_within(raise_file_limit(), through_relay=False)
+    return [("grpc.max_allowed_incoming_connections", most)]
 
 
 def _listen(

@@ -10,6 +10,7 @@ Who enforces them is `secagg.transport.relay`.
 
 import resource
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -42,8 +43,9 @@ class Admission:
     Attributes:
         relay: Whether there is a relay before gRPC, which enforces them: "auto" has one
             on Linux, unless only this machine can connect.
-        connections: All open ones; newcomers are turned away.  0 for as many as the
-            process has files for, at most 8192.
+        connections: All open ones; newcomers are turned away, by gRPC itself where
+            there is no relay.  0 for as many as the process has files for; of a relay,
+            which takes three for each, at most 8192.
         waiting: Those that have not begun TLS; the oldest is closed, so that silence
             keeps nobody out.
         per_address: Those of one address (IPv6: of one /64) that have made no call
@@ -86,18 +88,25 @@ class Admission:
             return is_possible and not address.is_loopback
         return self.relay == "on"
 
-    def connections_within(self, files: int) -> int:
+    def connections_within(self, files: int, *, through_relay: bool = True) -> int:
         """Return how many connections to take with so many files.
 
+        Args:
+            files: That the process may open.
+            through_relay: Whether they go through a relay.
+
         Raises:
-            ServiceError: BAD_SETTINGS; `connections` do not fit, or none do.
+            ServiceError: BAD_SETTINGS; `connections` do not fit.  Through a relay also
+                when none do; without one it may be tried.
         """
-        fitting = (files - RESERVED_FILES) // FILES_PER_CONNECTION
-        wanted = self.connections or min(
-            max(fitting, _FEWEST_CONNECTIONS), MOST_CONNECTIONS
+        each = FILES_PER_CONNECTION if through_relay else 1
+        fitting = (files - RESERVED_FILES) // each
+        wanted = self.connections or max(
+            min(fitting, MOST_CONNECTIONS) if through_relay else fitting,
+            _FEWEST_CONNECTIONS,
         )
-        if wanted > fitting:
-            needed = wanted * FILES_PER_CONNECTION + RESERVED_FILES
+        if wanted > fitting and (through_relay or self.connections):
+            needed = wanted * each + RESERVED_FILES
             raise ServiceError(
                 f"{wanted} connections need {needed} open files, and this process may "
                 f"have {files}",
@@ -117,5 +126,8 @@ def raise_file_limit() -> int:
     """Let this process open as many files as it may at all; return how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return MOST_CONNECTIONS * 1024 if hard == resource.RLIM_INFINITY else hard
+        # macOS has no limit, it says, and refuses to set none.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return MOST_CONNECTIONS * 1024 if soft == resource.RLIM_INFINITY else soft

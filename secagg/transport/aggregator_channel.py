@@ -61,6 +61,7 @@ class AggregatorChannel:
         self._channel: grpc.aio.Channel | None = None
         self._is_closed = False
         self._has_been_answered = False
+        self._failures = 0  # in a row
         self._opening = asyncio.Lock()
         if identity is None:
             self._peer = PeerIdentity("tests", Role.SERVER, UNCERTIFIED_AGGREGATOR)
@@ -130,6 +131,7 @@ class AggregatorChannel:
     def note_answered(self) -> None:
         """Hear that a call got through: whoever is there has accepted us."""
         self._has_been_answered = True
+        self._failures = 0
 
     async def renew(self, identity: TLSIdentity) -> None:
         """Present another certificate of the same client from the next call on.
@@ -151,6 +153,10 @@ class AggregatorChannel:
         An own certificate that has expired and an impostor whom the authority has
         certified stay BAD_CERTIFICATE; everything else is UNREACHABLE once the
         aggregator was met.
+
+        Looking costs the aggregator a handshake.  So that those whom a busy one does
+        not answer leave it its time, nobody looks who is connected, and else after the
+        first, second, fourth, eighth failure in a row.
         """
         if self._identity is None or error.code is not ErrorCode.UNREACHABLE:
             return error
@@ -158,6 +164,9 @@ class AggregatorChannel:
             self._identity.check_validity(_today(self._clock))
         except ServiceError as expired:
             return expired
+        self._failures += 1
+        if self._is_connected() or self._failures & (self._failures - 1):
+            return error
         expected = self._expected(self._identity)
         try:
             await meet(
@@ -170,11 +179,18 @@ class AggregatorChannel:
         except StrangerError as stranger:
             return stranger
         except ServiceError as found:
-            if self._has_been_answered:
-                return unreachable(str(found), found.next_step)
-            return found
+            return (
+                unreachable(str(found), found.next_step)
+                if self._has_been_answered
+                else found
+            )
         self._has_been_answered = True  # as a call would have been
         return error
+
+    def _is_connected(self) -> bool:
+        return self._channel is not None and (
+            self._channel.get_state() is grpc.ChannelConnectivity.READY
+        )
 
     async def close(self) -> None:
         """Release the channel; harmless when repeated."""

@@ -278,10 +278,13 @@ class TwoServerClient:
     async def _upload(
         self, calls: ClientCalls, offer: SessionDescriptor, data: bytes, deadline: float
     ) -> None:
+        # Not where an upload of this name stands: one of before, or of another process
+        # under this name, must be refused as another share and not be taken for ours.
         await calls.upload(
             offer.session_id,
             data,
             digest=await self._workers.sha256(data),
+            offset=0,
             deadline=deadline,
             on_chunk=lambda _: None,
         )

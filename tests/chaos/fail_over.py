@@ -135,6 +135,8 @@ class FailOver(Chaos):
             Dice(asked.seed, "address"), [database.ports["primary"]]
         )
         self.probes = {name: free_port() for name in self.servers}
+        # Numbers of sessions that were open when the primary was lost.
+        self.lost: set[int] = set()
 
     async def write_files(self) -> None:
         port = await self.address.listen("database")
@@ -171,6 +173,10 @@ class FailOver(Chaos):
         await self.go_away(database.kill)
         await asyncio.sleep(away)
         await asyncio.to_thread(database.promote)
+        # Before anybody else has its address.
+        query = "SELECT number FROM secagg.session WHERE ended IS NULL"
+        told = await self.asked_of_book(query, database.ports["standby"])
+        self.lost = set(map(int, told.split()))
         self.address.targets[:] = [database.ports["standby"]]
         await self.come_back("the fail-over")
         await self.sums(self.asked.sums)
@@ -220,13 +226,12 @@ class FailOver(Chaos):
         """Wait until a session is past its first round: there is something to lose."""
         query = "SELECT count(*) FROM secagg.session WHERE ended IS NULL AND round > 0"
         give_up = time.monotonic() + READY_SECONDS
-        while await self.asked_of_book(query) == "0":
+        while await self.asked_of_book(query, self.address.targets[0]) == "0":
             if time.monotonic() > give_up:
                 self.faults.append("no session ever passed its first round")
                 return
 
-    async def asked_of_book(self, query: str) -> str:
-        port = self.address.targets[0]
+    async def asked_of_book(self, query: str, port: int) -> str:
         process = await asyncio.create_subprocess_exec(
             *("psql", "-Atq", "-c", query),
             *("-d", f"host=127.0.0.1 port={port} user=secagg dbname=secagg"),
@@ -236,20 +241,30 @@ class FailOver(Chaos):
 
     async def sums(self, number: int) -> None:
         give_up = time.monotonic() + 180
-        while len(list(self.directory.glob("*-sums/report-*.json"))) < number:
+        while len(self.released()) < number:
             if time.monotonic() > give_up:
                 self.faults.append(f"there never were {number} sums")
                 return
             await asyncio.sleep(0.2)
         print(f"{self.clock():5.1f} s: {number} sums", flush=True)
 
+    def released(self) -> set[str]:
+        """Return which sessions gave a sum: whoever takes over writes some again."""
+        return {path.name for path in self.directory.glob("*-sums/report-*.json")}
+
     async def judge_sessions(self) -> None:
         reports = self.directory.glob("*-state/reports/**/*.json")
         outcomes = {}
         for path in reports:
             report = json.loads(path.read_text(encoding="utf-8"))
-            outcomes[report.get("number", path.stem)] = report["outcome"]
-        print(f"outcomes: {outcomes}", flush=True)
+            outcomes[report["session_number"]] = report["outcome"]
+        print(f"outcomes: {dict(sorted(outcomes.items()))}", flush=True)
+        ended = {number for number, how in outcomes.items() if how != "released"}
+        # One whose sum was stored already is given all the same.
+        if not ended or not ended <= self.lost:
+            self.faults.append(
+                f"open at the fail-over: {self.lost}; ended without a sum: {ended}"
+            )
 
     def clock(self) -> float:
         return time.monotonic() - self.began

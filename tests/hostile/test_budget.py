@@ -7,6 +7,7 @@ here stands what ends a session, and what that costs.
 """
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from secagg.storage import sqlite_changes
 from secagg.storage.charges import ChargeState, Settlement
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, with_noise
+from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment
 from secagg.testing.knowledge import (
     Claim,
@@ -121,6 +123,28 @@ def test_a_session_that_is_cancelled_when_all_have_answered_costs_one():
 
     deployment, _ = run(fault_of=silent_at(RevealShares), tamper=tamper)
     assert deployment.server_error.code is ErrorCode.CANCELLED
+    assert known_sums(deployment) == [(ALL, 1)]
+    assert spent(deployment) == {1}
+
+
+def test_a_task_that_is_changed_while_its_sum_is_made_costs_a_session():
+    """The operator edits the settings and starts again; nobody means any harm."""
+    points = run()[0].server_crash.points
+    changed = replace(PARAMETERS, deadlines=replace(PARAMETERS.deadlines, unmasking=99))
+    deployments = []
+
+    def edit():
+        deployments[0].parameters = changed
+
+    def tamper(deployment, link):
+        deployments[:] = [deployment]
+        return link
+
+    while_summing = CrashSwitch(points.index("before put sum"))
+    while_summing.on_death(edit)
+    deployment, _ = run(server_crash=while_summing, tamper=tamper)
+    assert deployment.server_restarts == 1
+    assert not deployment.sums
     assert known_sums(deployment) == [(ALL, 1)]
     assert spent(deployment) == {1}
 

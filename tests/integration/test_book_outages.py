@@ -107,7 +107,8 @@ class Refusing(Struck):
             )
 
 
-AWAY_SECONDS = 40.0
+# Longer than anybody is patient with a disk that refuses.
+AWAY_SECONDS = 90.0
 
 
 class Away(Struck):

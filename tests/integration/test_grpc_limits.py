@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import socket
 
 import grpc
 import grpc.aio
@@ -17,6 +18,7 @@ from secagg.server.interceptors import (
 from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
+from secagg.transport.admission import Admission
 from secagg.transport.channel_options import (
     CLIENT_OPTIONS,
     HEALTH_SERVICE,
@@ -43,12 +45,13 @@ LOOPBACK = Address("127.0.0.1", 0)
 GENEROUS = CallLimits(calls_per_second=1e6, burst=1_000_000)
 
 
-def serving(service, limits=GENEROUS, clock=None):
+def serving(service, limits=GENEROUS, clock=None, admission=None):
     return GrpcServer.start(
         service,
         LOOPBACK,
         insecure_for_tests=True,
         limits=limits,
+        admission=admission,
         clock=clock or ManualClock(),  # moved by nobody else
     )
 
@@ -67,6 +70,28 @@ class Gate:
     async def __call__(self, _identity, _request):
         self.entered.release()
         await self.opened.wait()
+
+
+async def test_without_a_relay_grpc_itself_takes_no_more_connections_than_told():
+    admission = Admission(relay="off", connections=2)
+    async with await serving(ScriptedService(), admission=admission) as server:
+        loop, address = asyncio.get_running_loop(), ("127.0.0.1", server.address.port)
+
+        async def said_to(visitor):
+            """Connect; gRPC speaks first, or hangs up."""
+            visitor.setblocking(False)  # noqa: FBT003 - the standard library's name
+            await loop.sock_connect(visitor, address)
+            return await loop.sock_recv(visitor, 1)
+
+        with socket.socket() as second, socket.socket() as third:
+            with socket.socket() as first:
+                assert await said_to(first)
+                assert await said_to(second)
+                assert not await said_to(third)
+            is_in = False
+            while not is_in:  # soon: whoever leaves makes room
+                with socket.socket() as fourth:
+                    is_in = bool(await said_to(fourth))
 
 
 async def test_calls_at_once_are_limited_for_each_client_alone():

@@ -9,6 +9,7 @@ import ssl
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
+import grpc.aio
 import pytest
 from cryptography.x509 import DNSName, IPAddress, UniformResourceIdentifier
 
@@ -19,6 +20,7 @@ from secagg.server.grpc_server import GrpcServer
 from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
+from secagg.transport import aggregator_channel
 from secagg.transport.address import Address
 from secagg.transport.handshake import HANDSHAKE_SECONDS, Expected, meet
 from secagg.transport.identity import Role
@@ -308,3 +310,37 @@ async def test_who_listens_sees_a_certificate_of_those_alone_who_show_it(
     assert seen.done() == as_ourselves
     if as_ourselves:
         assert ("URI", client.identity.uri) in seen.result()["subjectAltName"]
+
+
+async def test_whoever_is_not_answered_leaves_the_aggregator_its_time(
+    deployment, monkeypatch
+):
+    """Looking why costs it a handshake each time, and it may be busy with others."""
+
+    async def look(*_, **__):
+        raise ServiceError("busy", code=PASSING, next_step="-")
+
+    monkeypatch.setattr(aggregator_channel, "meet", look)
+    channel = aggregator_channel.AggregatorChannel(
+        Address("127.0.0.1", 1), deployment.client(), aggregator="agg"
+    )
+    failure = ServiceError("late", code=PASSING, next_step="-")
+
+    async def fail(times):
+        return [str(await channel.explain(failure)) for _ in range(times)]
+
+    looks = {1, 2, 4, 8}
+    assert await fail(9) == [
+        "busy" if number in looks else "late" for number in range(1, 10)
+    ]
+    channel.note_answered()
+    assert await fail(2) == ["busy", "busy"]
+    channel.note_answered()
+    # Who is connected learns nothing at the door.
+    async with await GrpcServer.start(
+        ScriptedService(), LOOPBACK, insecure_for_tests=True
+    ) as server:
+        channel._channel = grpc.aio.insecure_channel(str(server.address))
+        await channel._channel.channel_ready()
+        assert await fail(1) == ["late"]
+        await channel.close()

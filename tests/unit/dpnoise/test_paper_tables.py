@@ -23,6 +23,7 @@ SCRIPTS = (
     "aga21_figure4",
     "bao22_federated_noise",
     "bao22_figure1",
+    "bho18_figure3",
     "bho18_figure4",
     "bho18_table1",
     "tf19_figure1",
@@ -113,11 +114,18 @@ OWN = {
         {"epsilons": (2.0,), "bits": (9, 10), "scales": (2.5,), "dimension": (256,)},
         "scale",
     ),
+    "bho18_figure3": (
+        {"epsilons": (9.0,), "dimension": (10,), "examples": (50,), "trials": (1,)},
+        "epsilon",
+    ),
     "bho18_figure4": ({"epsilons": (7.0,), "clients": (4,)}, "epsilon"),
     "bho18_table1": ({"dimensions": (50,), "epsilons": (3.0,)}, "dim"),
     "tf19_figure1": ({"clients": (7,), "rounds": (2,)}, "clients"),
     "tf19_figure2": ({"rounds": (2,), "trials": (1,), "example_epsilon": (4.0,)}, ""),
-    "tf19_table1": ({"rounds": (2,), "clip": (1.5,)}, ""),
+    "tf19_table1": (
+        {"rounds": (2,), "clip": (1.5,), "clients": (30,), "deltas": (1e-4,)},
+        "clients",
+    ),
     "tree_gain": ({"steps": (9,), "participations": (3,), "branchings": (3,)}, "steps"),
 }
 """For every script settings of a caller, and the column that shows the scarcest one."""
@@ -150,6 +158,38 @@ def test_a_caller_sets_numbers_of_its_own(name, tmp_path):
         assert found == set(expected)
 
 
+def test_noise_that_no_mechanism_of_ours_would_run_is_a_row_all_the_same():
+    """The published formula may ask for less than the weakest order needs."""
+    script, reproduction = load("bao22_figure1"), load("reproduction")
+    own = {"epsilons": (6.0,), "measured_at": (6.0,), "bits": (12,), "scales": (4.0,)}
+    own |= {"clients": (20,), "dimension": (256,)}
+    made = script.reproduce(
+        reproduction.Options(script.SETTINGS, allow_invalid_theorem=True, own=own)
+    )
+    refused = [row["accountant"] for row in made.rows if "refused" in row]
+    assert refused == ["smm-formula-only"]
+    assert len(made.rows) == 7
+
+
+@pytest.mark.parametrize("kind", ["published", "best"])
+def test_what_many_senders_send_is_the_gradient_on_average(kind):
+    """False alarm of both kinds together: 3e-6."""
+    script = load("bho18_figure3")
+    dim, many = 30, 20_000
+    made = script._direction(kind, dim, 12.0)
+    senders = script.Senders([made], many)
+    direction = np.zeros((many, dim))
+    direction[:, 0] = 1.0
+    sent = senders.send(direction, np.full(many, 0.3))
+    for values, mean in ((sent[:, 0], 0.3), (sent[:, 1], 0.0)):
+        error = values.std() / math.sqrt(many)
+        assert abs(values.mean() - mean) < 5 * error
+    # The length of what is sent does not vary but with that of the gradient.
+    lengths = np.linalg.norm(sent, axis=1) * made.mean_agreement
+    assert np.ptp(np.round(lengths, 9)) <= 2.0
+    assert len(np.unique(np.round(lengths, 9))) <= senders._magnitude.levels + 1
+
+
 def test_help_lists_the_settings_and_mistakes_cost_no_time(tmp_path, capsys):
     script, run = load("bho18_table1"), load("reproduction").run
 
@@ -164,11 +204,15 @@ def test_help_lists_the_settings_and_mistakes_cost_no_time(tmp_path, capsys):
         ("dimensions=many", "such as dimensions=100,10000,1000000"),
         ("dimensions=1.5", "whole numbers"),
         ("epsilons=inf", "finite"),
+        ("dimensions=0", "above 0"),
         ("epsilons", "NAME=NUMBERS"),
     ):
         arguments = ["--out", str(tmp_path), "--table-only", "--set", wrong]
         assert run(refuse, "", script.SETTINGS, arguments) == 2
         assert words in capsys.readouterr().err
+    arguments = ["--out", str(tmp_path), "--table-only", "--set", "epsilons=1e9"]
+    assert run(script.reproduce, "", script.SETTINGS, arguments) == 2
+    assert "cannot be computed: epsilon" in capsys.readouterr().err
     one = load("bho18_figure4").SETTINGS
     assert run(refuse, "", one, ["--table-only", "--set", "rounds=1,2"]) == 2
     assert "one number" in capsys.readouterr().err

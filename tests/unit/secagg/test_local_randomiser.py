@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import secagg
 from secagg.config import load_server_settings
-from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp import NoisedTask, randomised_mse
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.policy import PrivacyFloors
 from secagg.primitives.secret_bytes import SecretBytes
@@ -227,3 +228,12 @@ def test_settings_of_half_a_randomiser_are_refused():
             prepare_task(settings(override))
     with pytest.raises(ServiceError, match="randomiser must be one of"):
         prepare_task(settings("noise.randomiser=none", "noise.randomiser_epsilon=3"))
+
+
+@pytest.mark.parametrize("rate", [Fraction(1), Fraction(1, 4)])
+def test_what_randomising_adds_counts_the_vectors_that_are_selected(rate):
+    """Of n vectors q·n add their error to the sum, which is divided by q."""
+    randomiser = secagg.make_randomiser(parameters())
+    each = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))
+    added = randomised_mse(randomiser, clients=100, selection_rate=rate)
+    assert added * rate**2 == pytest.approx(100 * rate * each / DIM)

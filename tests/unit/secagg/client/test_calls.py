@@ -12,7 +12,15 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Delivery, Envelope, Quorum, Roster, Round, Survivors
+from secagg.messages import (
+    Aborted,
+    Delivery,
+    Envelope,
+    Quorum,
+    Roster,
+    Round,
+    Survivors,
+)
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
@@ -252,6 +260,7 @@ def test_behind_an_update_a_stream_is_heard_of_soon():
 GONE = ServiceError(
     "gone", code=ErrorCode.UNREACHABLE, next_step="-", retry_after_seconds=1.0
 )
+GONE_UNTOLD = ServiceError("gone", code=ErrorCode.UNREACHABLE, next_step="-")
 
 
 @pytest.mark.parametrize("said", [[(5, GONE)], [], [(0, Wait(20))]])
@@ -271,6 +280,65 @@ def test_another_stream_is_opened_when_the_aggregator_has_nothing_either(said):
         assert update == UPDATES[0]
         assert [after for _, after in stream.opened] == [Round.SHARE_KEYS] * 2
         assert len(stream.asked) == 1
+
+    manual_clock.run(follow)
+
+
+def test_whoever_loses_its_stream_asks_a_little_later_each_time():
+    """Not all clients of an aggregator that cut them off at the same moment."""
+
+    async def follow(clock):
+        left = [Wait(0.5), Wait(0.5), UPDATES[0]]
+
+        async def answer(_identity, _request):
+            return left.pop(0)
+
+        begun = clock.now()
+        stream = Stream(clock, [(5, GONE_UNTOLD)], answer)
+        await stream.calls().next_update(
+            bytes(32),
+            after=Round.SHARE_KEYS,
+            deadline=begun + 9000,
+            on_wait=lambda _: begun + 9000,
+        )
+        opened = [when for when, _ in stream.opened]
+        pauses = [b - a - 5 for a, b in zip(opened, stream.asked, strict=True)]
+        for pause, least in zip(pauses, (0.2, 0.4, 0.8), strict=True):
+            assert 0.75 * least <= pause <= 1.25 * least
+
+    manual_clock.run(follow)
+
+
+def test_whoever_loses_its_stream_waits_as_long_as_it_was_told():
+    async def follow(clock):
+        async def answer(_identity, _request):
+            return UPDATES[0]
+
+        begun, stream = clock.now(), Stream(clock, [(5, GONE)], answer)
+        await stream.calls().next_update(
+            bytes(32),
+            after=Round.SHARE_KEYS,
+            deadline=begun + 9000,
+            on_wait=lambda _: begun + 9000,
+        )
+        assert 5.75 <= stream.asked[0] - begun <= 6.25
+
+    manual_clock.run(follow)
+
+
+def test_a_stream_is_closed_when_it_has_said_how_the_session_ended():
+    """The sum may take long to fetch, and the aggregator has places for others."""
+
+    async def follow(clock):
+        calls = Stream(clock, [(0, Envelope(Aborted, b""))]).calls()
+        update = await calls.next_update(
+            bytes(32),
+            after=Round.UNMASKING,
+            deadline=clock.now() + 60,
+            on_wait=lambda _: pytest.fail("nobody has to wait"),
+        )
+        assert update.kind is Aborted
+        assert calls._open_stream is None
 
     manual_clock.run(follow)
 

@@ -18,12 +18,13 @@ from secagg.server.storage import ServerStorage
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
 from secagg.storage.spool import UploadSpool
+from secagg.testing import two_aggregators
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
 from secagg.two_servers.messages import HelperShare, NoisyShare
-from secagg.wire.calls import BlobChunk, FetchChunk, GetOffer, UploadChunk
+from secagg.wire.calls import BlobChunk, FetchChunk, GetOffer, GetUpdate, UploadChunk
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 
@@ -166,6 +167,86 @@ def test_a_client_that_comes_back_gives_no_second_vector_to_a_session() -> None:
         assert len(charges) == 1
 
     run(main)
+
+
+def test_a_client_that_has_forgotten_its_seed_spoils_no_sum(drawn) -> None:
+    """A share of one seed and a share without another add up to a random vector."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+
+        class Killed:
+            """A way to the leader on which the process ends before its share is out."""
+
+            def __init__(self, inner):
+                self.inner = inner
+                self.identity, self.aggregator = inner.identity, inner.aggregator
+
+            async def call(self, request):
+                if isinstance(request, UploadChunk):
+                    raise CrashError
+                return await self.inner.call(request)
+
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        with pytest.raises(CrashError):
+            await house.client(
+                "c3", leader=Killed(house.way_to("leader", "c3"))
+            ).contribute(VECTORS[3])
+        found = await asyncio.gather(
+            house.client("c3").contribute(VECTORS[3]),  # its state is lost as well
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            return_exceptions=True,
+        )
+        return found, await summing
+
+    found, released = run(main)
+    assert found[0].code is ErrorCode.EQUIVOCATION
+    assert released.inputs == 3
+    modulus = noise_for().parameters.modulus
+    expected = sum(np.trunc(each * 2**7).astype(np.int64) for each in VECTORS[:3])
+    np.testing.assert_array_equal(released.residues, (expected + sum(drawn)) % modulus)
+
+
+@pytest.mark.parametrize("slow", ["leader", "helper"])
+def test_two_processes_under_one_name_are_one_client(drawn, slow) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+
+        class Slow:
+            def __init__(self, inner):
+                self.inner = inner
+                self.identity, self.aggregator = inner.identity, inner.aggregator
+
+            async def call(self, request):
+                if isinstance(request, UploadChunk):
+                    await clock.sleep_until(clock.now() + 5.0)
+                return await self.inner.call(request)
+
+        ways = {slow: Slow(house.way_to(slow, "c3"))}
+        released, *given = await asyncio.gather(
+            house.leader.next_sum(),
+            house.client("c3", **ways).contribute(VECTORS[3]),
+            house.client("c3").contribute(-VECTORS[3]),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
+            return_exceptions=True,
+        )
+        return released, given
+
+    released, given = run(main)
+    assert released.inputs == 3
+    refused = [each for each in given[:2] if isinstance(each, Exception)]
+    assert ErrorCode.EQUIVOCATION in {each.code for each in refused}
+    # Whoever was told of a sum is in it with its own vector.
+    told = VECTORS[:2]
+    told += [
+        vector
+        for vector, each in zip((VECTORS[3], -VECTORS[3]), given[:2], strict=True)
+        if not isinstance(each, Exception)
+    ]
+    assert len(told) == released.inputs
+    modulus = noise_for().parameters.modulus
+    expected = sum(np.trunc(each * 2**7).astype(np.int64) for each in told)
+    np.testing.assert_array_equal(released.residues, (expected + sum(drawn)) % modulus)
 
 
 def test_who_has_lost_the_answer_to_the_last_share_gets_the_sum() -> None:
@@ -366,5 +447,19 @@ def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
         assert (await house.helper.answer("c1", upload)).complete
         stored = await house.storages[1].book.load(helper.session_id.hex())
         assert [record.sender for record in stored.records] == ["c0", "c1"]
+
+    run(main)
+
+
+def test_sessions_of_another_task_in_the_same_state_are_nobodys(monkeypatch) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        released, _ = await house.give(VECTORS)
+        asked = GetUpdate(released.session_id, None)
+        await house.restarted(noise_for()).leader.answer("client-0", asked)
+        monkeypatch.setattr(two_aggregators, "TASK", "another")
+        with pytest.raises(ServiceError) as caught:
+            await house.restarted(noise_for()).leader.answer("client-0", asked)
+        assert caught.value.code is ErrorCode.UNKNOWN_SESSION
 
     run(main)

@@ -44,22 +44,6 @@ class Deaf:
         raise SessionAbortedError("lost", code=ErrorCode.CANCELLED)
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """Collect each noise vector that an aggregator draws."""
-    kept = []
-    mechanism = type(noise_for().mechanism)
-    add_noise = mechanism.add_noise
-
-    def watched(self, share, *, private_seed):
-        noisy = add_noise(self, share, private_seed=private_seed)
-        kept.append((noisy.astype(np.int64) - share) % self.modulus)
-        return noisy
-
-    monkeypatch.setattr(mechanism, "add_noise", watched)
-    return kept
-
-
 def truncated(vectors):
     """Truncation to 8 bits of fixed point in this test's own words."""
     return sum(np.trunc(vector * 2**7).astype(np.int64) for vector in vectors)
