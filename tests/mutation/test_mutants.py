@@ -3,17 +3,23 @@
 import ast
 import importlib.util
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
-SPEC = importlib.util.spec_from_file_location(
-    "mutants", Path(__file__).with_name("mutants.py")
-)
-mutants = importlib.util.module_from_spec(SPEC)
-sys.modules["mutants"] = mutants
-SPEC.loader.exec_module(mutants)
+
+def loaded(name):
+    """Return a script of this folder, as the other ones import it."""
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+mutants = loaded("mutants")
+run = loaded("run")
 
 SOURCE = '''
 _A, _B = "a", "b"
@@ -108,3 +114,9 @@ def test_a_marked_module_tells_what_is_reached():
     met = {FOUND[number].change for number in reached if number >= 0}
     assert "without `check_more(n)`" in met
     assert "`BAD` is INTERNAL" not in met
+
+
+def test_a_mutant_whose_function_is_not_found_is_no_survivor():
+    mutant = next(each for each in FOUND if each.function)
+    with pytest.raises(RuntimeError, match="no such function"):
+        run._exchange(mutant, SOURCE, defaultdict(list))
