@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 
-def loaded(name):
-    """Return a script of this folder, as the other ones import it."""
-    path = Path(__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(name, path)
+def loaded(name, file):
+    """Return a script of this folder."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(file))
     sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]
 
 
-mutants = loaded("mutants")
-run = loaded("run")
+mutants = loaded("mutants", "mutants.py")  # under the name by which it is imported
+run = loaded("mutation_run", "run.py")
 
 SOURCE = '''
 _A, _B = "a", "b"
