@@ -235,8 +235,11 @@ async def sessions_view(  # noqa: PLR0913 - one argument per choice of the opera
         live: Asked for those that run, after the rows were read.
 
     Raises:
-        ServiceError: STORAGE_FAILED or STATE_DAMAGED.
+        ServiceError: UNKNOWN_SESSION for a task that there is not; STORAGE_FAILED or
+            STATE_DAMAGED.
     """
+    if task is not None:
+        await find_task(book, task)
     found = []
     rows = await book.sessions(
         role=Role.SERVER,

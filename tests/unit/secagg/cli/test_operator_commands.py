@@ -134,6 +134,7 @@ def test_the_book_says_which_sessions_there_were(told):
     assert told("sessions", "list", "--since", "2100-01-01")[1]["sessions"] == []
     assert told("sessions", "show", "1", "--task", "counts")[1] == session
     told("sessions", "show", "2", "--task", "counts", code=50)
+    told("sessions", "list", "--task", "other", code=50)
 
 
 def test_both_sides_say_what_was_spent(told, monkeypatch):
