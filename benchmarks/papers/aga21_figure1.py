@@ -14,11 +14,13 @@ from typing import Final
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from figure import Curve, Figure, Panel
+from figure import Figure, Panel
 from reproduction import Options, Reproduction, Usual, run
 from scalar_release import (
+    COMPARED,
     composed_direct_epsilon,
     discrete_gaussian_log_pmf,
+    epsilon_curves,
     loss_pair,
     pair_epsilon,
     skellam_log_pmf,
@@ -41,12 +43,7 @@ COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 GAUSSIAN: Final = "Gaussian, exact"
 _CURVES: Final = (
     (GAUSSIAN, "gaussian", ":", False),
-    ("Skellam, exact loss distribution", "skellam-ours", "-", False),
-    ("Skellam, RDP [Aga21] Thm 3.5", "skellam", "-", False),
-    ("Skellam, exact RDP (ours)", "ours-rdp", "-", False),
-    ("Skellam, Gaussian-DP certificate (ours)", "ours", "-", False),
-    ("discrete Gaussian, exact loss distribution", "ddgauss", "-", True),
-    ("discrete Gaussian, RDP", "ddgauss", "-.", False),
+    *COMPARED,
     ("Skellam, direct + composition theorems", "other", "-", False),
 )
 
@@ -114,20 +111,13 @@ def _figure(rows: list[dict[str, object]]) -> Figure:
     for relative in (False, True):
         for stddev in dict.fromkeys(row["stddev"] for row in rows):
             here = [row for row in rows if row["stddev"] == stddev]
-            x = [float(str(row["releases"])) for row in here]
-            curves = []
-            for name, family, style, wide in _CURVES:
-                y = [
-                    float(str(row[name]))
-                    / (float(str(row[GAUSSIAN])) if relative else 1.0)
-                    for row in here
-                ]
-                curves.append(Curve(name, family, x, y, style=style, wide=wide))
             panels.append(
                 Panel(
                     title=f"noise stddev {stddev:g}"
                     + (", relative to the Gaussian" if relative else ""),
-                    curves=curves,
+                    curves=epsilon_curves(
+                        here, _CURVES, x="releases", relative=relative
+                    ),
                     x_label="releases",
                     y_label="ε / ε of the Gaussian" if relative else "ε",
                     log_x=True,

@@ -15,12 +15,14 @@ from typing import Final
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from figure import Curve, Figure, Panel
+from figure import Figure, Panel
 from reproduction import Options, Reproduction, Usual, run
 from scalar_release import (
+    COMPARED,
     LogPmf,
     direct_epsilon,
     discrete_gaussian_log_pmf,
+    epsilon_curves,
     loss_pair,
     pair_epsilon,
     skellam_log_pmf,
@@ -44,12 +46,7 @@ STDDEVS: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0
 GAUSSIAN: Final = "Gaussian, analytic"
 _CURVES: Final = (
     (GAUSSIAN, "gaussian", ":", False),
-    ("Skellam, exact loss distribution", "skellam-ours", "-", False),
-    ("Skellam, RDP [Aga21] Thm 3.5", "skellam", "-", False),
-    ("Skellam, exact RDP (ours)", "ours-rdp", "-", False),
-    ("Skellam, Gaussian-DP certificate (ours)", "ours", "-", False),
-    ("discrete Gaussian, exact loss distribution", "ddgauss", "-", True),
-    ("discrete Gaussian, RDP", "ddgauss", "-.", False),
+    *COMPARED,
     ("distributed discrete Gaussian, RDP [KLS21]", "smm", "-", False),
     ("Skellam, direct", "other", "-", False),
 )
@@ -130,20 +127,11 @@ def _figure(rows: list[dict[str, object]], shares: int) -> Figure:
     for relative in (False, True):
         for scale in dict.fromkeys(row["scale"] for row in rows):
             here = [row for row in rows if row["scale"] == scale]
-            x = [float(str(row["stddev"])) for row in here]
-            curves = []
-            for name, family, style, wide in _CURVES:
-                y = [
-                    float(str(row[name]))
-                    / (float(str(row[GAUSSIAN])) if relative else 1.0)
-                    for row in here
-                ]
-                curves.append(Curve(name, family, x, y, style=style, wide=wide))
             panels.append(
                 Panel(
                     title=f"s = {scale}, n = {shares}"
                     + (", relative to the Gaussian" if relative else ""),
-                    curves=curves,
+                    curves=epsilon_curves(here, _CURVES, x="stddev", relative=relative),
                     x_label="standard deviation of the noise, units",
                     y_label="ε / ε of the Gaussian" if relative else "ε",
                     log_x=True,

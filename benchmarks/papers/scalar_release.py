@@ -15,25 +15,39 @@ It treats one coordinate only.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from figure import Curve
 
 from dpnoise.accounting.loss.composed_loss import ComposedLoss
 from dpnoise.accounting.loss.dominating_pair import DominatingPair
 
 __all__ = [
+    "COMPARED",
     "LogPmf",
     "composed_direct_epsilon",
     "direct_epsilon",
     "discrete_gaussian_log_pmf",
+    "epsilon_curves",
     "loss_pair",
     "pair_epsilon",
     "skellam_log_pmf",
 ]
 
 LogPmf: TypeAlias = npt.NDArray[np.float64]
+
+COMPARED: Final = (
+    ("Skellam, exact loss distribution", "skellam-ours", "-", False),
+    ("Skellam, RDP [Aga21] Thm 3.5", "skellam", "-", False),
+    ("Skellam, exact RDP (ours)", "ours-rdp", "-", False),
+    ("Skellam, Gaussian-DP certificate (ours)", "ours", "-", False),
+    ("discrete Gaussian, exact loss distribution", "ddgauss", "-", True),
+    ("discrete Gaussian, RDP", "ddgauss", "-.", False),
+)
+"""What [Aga21] Figures 1 and 2 compare: label, family, line style, whether wide."""
 
 _DEVIATIONS: Final = 14.0
 _EXTRA_STEPS: Final = 40
@@ -184,3 +198,36 @@ def _reach(variance: float) -> int:
 def _symmetric(logs: LogPmf) -> LogPmf:
     both = np.concatenate((logs[:0:-1], logs))
     return np.asarray(both - np.logaddexp.reduce(both))
+
+
+def epsilon_curves(
+    rows: Sequence[dict[str, object]],
+    curves: Sequence[tuple[str, str, str, bool]],
+    *,
+    x: str,
+    relative: bool,
+) -> list[Curve]:
+    """Return the curves of one panel of [Aga21] Figures 1 and 2.
+
+    Args:
+        rows: Of the table, one for each point; each curve is a column.
+        curves: As `COMPARED`; the first is the Gaussian's.
+        x: The column of abscissae.
+        relative: Whether ε is drawn relative to the Gaussian's.
+    """
+
+    def column(name: str) -> list[float]:
+        return [float(str(row[name])) for row in rows]
+
+    units = column(curves[0][0]) if relative else [1.0] * len(rows)
+    return [
+        Curve(
+            name,
+            family,
+            column(x),
+            [y / unit for y, unit in zip(column(name), units, strict=True)],
+            style=style,
+            wide=wide,
+        )
+        for name, family, style, wide in curves
+    ]

@@ -54,10 +54,11 @@ from secagg.server.sharing import refuse_other_names
 from secagg.server.task_setup import prepare_task
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.book import StateDamagedError
-from secagg.storage.book_reader import BookInUseError, NoBookError, looking
+from secagg.storage.book_reader import BookInUseError, looking
 from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.open_blobs import open_blobs
 from secagg.storage.open_book import BOOK_FILE
+from secagg.storage.reading_book import NoBookError
 from secagg.storage.rollback_mark import (
     RollbackMark,
     default_mark,

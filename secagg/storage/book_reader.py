@@ -20,7 +20,7 @@ from secagg.storage import sqlite_queries
 from secagg.storage.change import Role
 from secagg.storage.charges import ChargeRow
 from secagg.storage.open_book import BOOK_FILE, missing_package
-from secagg.storage.reading_book import ReadingBook
+from secagg.storage.reading_book import NoBookError, ReadingBook
 from secagg.storage.session_columns import MILLISECONDS
 from secagg.storage.sqlite_file import (
     explained,
@@ -40,7 +40,6 @@ from secagg.storage.stored import (
 
 __all__ = [
     "BookInUseError",
-    "NoBookError",
     "ReadsBook",
     "SQLiteReader",
     "looking",
@@ -62,18 +61,6 @@ class BookInUseError(ServiceError):
             "aggregator knows it tells while it runs: `secagg status`, `sessions`, "
             "`budget`. A client says in its output after each session how many are "
             "left in its budget.",
-        )
-
-
-class NoBookError(ServiceError):
-    """There is no book where one was looked for."""
-
-    def __init__(self, where: str, *, setting: str) -> None:
-        super().__init__(
-            f"there is no state {where}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step=f"Check {setting} in the settings; a program that has never run "
-            "has no state yet.",
         )
 
 

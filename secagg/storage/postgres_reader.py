@@ -12,11 +12,10 @@ from typing import Any
 import asyncpg
 
 from secagg.storage import postgres_queries
-from secagg.storage.book_reader import NoBookError
 from secagg.storage.postgres_address import judged_address
 from secagg.storage.postgres_link import explained_failures, session_settings
 from secagg.storage.postgres_migrations import refuse_other_schema
-from secagg.storage.reading_book import ReadingBook
+from secagg.storage.reading_book import NoBookError, ReadingBook
 
 __all__ = ["PostgresReader", "reading_postgres"]
 

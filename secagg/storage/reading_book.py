@@ -7,6 +7,7 @@ the words of a book are written once.
 from abc import ABC, abstractmethod
 from typing import Any
 
+from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.change import Role
 from secagg.storage.charges import ChargeRow
 from secagg.storage.rollback_mark import Mark
@@ -20,7 +21,19 @@ from secagg.storage.stored import (
     TaskRow,
 )
 
-__all__ = ["ReadingBook"]
+__all__ = ["NoBookError", "ReadingBook"]
+
+
+class NoBookError(ServiceError):
+    """There is no book where one was looked for."""
+
+    def __init__(self, where: str, *, setting: str) -> None:
+        super().__init__(
+            f"there is no state {where}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step=f"Check {setting} in the settings; a program that has never run "
+            "has no state yet.",
+        )
 
 
 class ReadingBook(ABC):

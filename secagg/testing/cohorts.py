@@ -30,6 +30,7 @@ __all__ = [
     "RecordedSession",
     "accept_every_offer",
     "any_noise",
+    "noised_task",
     "one_hot",
     "parameters_for",
     "signing_parameters_for",
@@ -146,16 +147,21 @@ def sparse_parameters_for(
     )
 
 
-@cache
-def with_noise(
-    parameters: ProtocolParameters, *, steps: int = 1, spare: int = 0, ladder: int = 0
-) -> ProtocolParameters:
-    """Return parameters of a task with a privacy budget of some sessions."""
+@cache  # planning takes longest in many tests
+def noised_task(
+    parameters: ProtocolParameters,
+    *,
+    steps: int = 1,
+    spare: int = 0,
+    ladder: int = 0,
+    epsilon: float = 8.0,
+) -> NoisedTask:
+    """Return a task with a privacy budget of some sessions, spare ones besides."""
     made = plan(
         clients=parameters.max_clients,
         dimension=parameters.dimension,
         l2_clip=1.0,
-        epsilon=8.0,
+        epsilon=epsilon,
         delta=1e-5,
         mechanism="skellam",
         scale_factor=64.0,  # a fine grid: nothing has to be searched for
@@ -164,7 +170,15 @@ def with_noise(
         colluders=parameters.colluders,
         ladder=ladder,
     )
-    return NoisedTask.from_plan(made, parameters, spare=spare).parameters
+    return NoisedTask.from_plan(made, parameters, spare=spare)
+
+
+def with_noise(
+    parameters: ProtocolParameters,
+    **budget: Any,  # noqa: ANN401 - as `noised_task` has it
+) -> ProtocolParameters:
+    """Return parameters of a task with a privacy budget of some sessions."""
+    return noised_task(parameters, **budget).parameters
 
 
 def any_noise(parameters: ProtocolParameters, sharers: int) -> NoiseTerms:

@@ -11,8 +11,6 @@ import pytest
 
 from secagg.client.conductor import SessionOutcome
 from secagg.errors import ErrorCode, SecAggError, ServiceError
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.storage.blobs import FileBlobs
@@ -22,6 +20,7 @@ from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
+from secagg.testing.damage import damaged_copies
 from secagg.testing.deployment import RESTART_SECONDS, Deployment
 from secagg.testing.inline_book import ask, inline_book
 
@@ -254,19 +253,6 @@ def half_finished_states(tmp_path):
     for book in books.values():
         ask(book.close())
     return copies
-
-
-def damaged_copies(data, count):
-    # A fixed seed fixes the damage; what it hits is page headers, cells and blobs.
-    chooser = SeededEntropy(SecretBytes(bytes(32)), b"damage")
-    for number in range(count):
-        changed = bytearray(data)
-        start = int.from_bytes(chooser.token(4), "big") % len(changed)
-        size = min((1, 8, 600)[number % 3], len(changed) - start)
-        changed[start : start + size] = chooser.token(size)
-        yield bytes(changed)
-    for cut in (1, 4096, len(data) // 2, len(data) - 100):
-        yield data[:-cut]
 
 
 def test_a_damaged_book_is_blamed_on_the_disk_and_nothing_else_happens(tmp_path):

@@ -1,12 +1,10 @@
 """The programs as users start them: real processes, real files, real signals."""
 
 import json
-import os
 import resource
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,14 +14,9 @@ import pytest
 from secagg.audit.receipt import Outcome
 from secagg.audit.verifier import verify_receipt
 from secagg.cli import main
+from secagg.testing.programs import PATIENCE_SECONDS, Programs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
-ENVIRONMENT = {
-    **{key: value for key, value in os.environ.items() if "SECAGG" not in key},
-    "OPENBLAS_NUM_THREADS": "1",
-}
-# Far beyond what is needed: only a hang reaches it.
-PATIENCE_SECONDS = 120
 
 # A client that stops for ever before one message of one session, to be killed there.
 PAUSING_CLIENT = """
@@ -64,44 +57,20 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-class Programs:
-    """Starts programs in one directory and leaves none behind."""
+class Walkthrough(Programs):
+    """The walkthrough's programs, in its folder.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.started: list[subprocess.Popen] = []
-        self.address = "127.0.0.1:0"
+    Attributes:
+        address: Where the server listens, once one has.
+    """
 
-    def run(self, *words: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-m", "secagg", *words],
-            cwd=self.directory,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-
-    def start(self, *words: str) -> subprocess.Popen:
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=self.directory,
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.started.append(process)
-        return process
+    address = "127.0.0.1:0"
 
     def server(self, *overrides: str, config: str = "server.exact.toml"):
         words = [
             f"--set={item}" for item in (f"server.listen={self.address}", *overrides)
         ]
-        process = self.start(
-            *("-m", "secagg", "server", "--until-done", "--config", config), *words
-        )
+        process = self.start(*("server", "--until-done", "--config", config), *words)
         line = wait_for(process, "listening on ")
         self.address = line.split("listening on ")[1].split()[0]
         return process
@@ -120,7 +89,7 @@ class Programs:
     ) -> subprocess.Popen:
         more = ["policy.require_noise=false"] if kind == "n" else []
         return self.start(
-            *("-m", "secagg", "client", "--config", "client.toml"),
+            *("client", "--config", "client.toml"),
             *("--input", f"{kind}-{number}.npy", "--output", f"received-{number}.npy"),
             *(f"--set={item}" for item in self.overrides(number, *sets, *more)),
             *words,
@@ -131,16 +100,10 @@ class Programs:
     ) -> subprocess.Popen:
         more = ["policy.require_noise=false"] if kind == "n" else []
         vector = f"{kind}-{number}.npy"
-        return self.start(
+        return self.python(
             *("-c", PAUSING_CLIENT, "client.toml", vector, str(session), before),
             *self.overrides(number, *more),
         )
-
-    def end(self) -> None:
-        for process in self.started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
 
 
 def wait_for(process: subprocess.Popen, text: str) -> str:
@@ -165,8 +128,8 @@ def prepared(tmp_path_factory):
     directory = tmp_path_factory.mktemp("prepared")
     for path in [*EXAMPLE.glob("*.toml"), *EXAMPLE.glob("*.py")]:
         shutil.copy(path, directory)
-    programs = Programs(directory)
-    finish(programs.start("make_inputs.py"))
+    programs = Walkthrough(directory)
+    finish(programs.python("make_inputs.py"))
     made = programs.run("pki", "init", "pki", "--clients", "3", "--host", "127.0.0.1")
     assert made.returncode == 0, made.stderr
     return directory
@@ -174,7 +137,7 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture
 def programs(prepared, tmp_path):
-    programs = Programs(shutil.copytree(prepared, tmp_path / "programs"))
+    programs = Walkthrough(shutil.copytree(prepared, tmp_path / "programs"))
     yield programs
     programs.end()
 
@@ -205,7 +168,7 @@ def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs):
     for number in (1, 2, 3):
         own = programs.directory / f"received-{number}.receipt.bin"
         assert own.read_bytes() == receipt
-    finish(programs.start("compare.py"))
+    finish(programs.python("compare.py"))
 
 
 @pytest.mark.slow

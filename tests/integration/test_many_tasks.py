@@ -1,12 +1,10 @@
 """One aggregator, many tasks, as an operator runs it: processes, commands, kill -9."""
 
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -15,11 +13,10 @@ import pytest
 
 from secagg.cli import main
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.testing.programs import PATIENCE_SECONDS, Programs
 from secagg.transport.certificates import Authority
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
-# Far beyond what is needed: only a hang reaches it.
-PATIENCE_SECONDS = 120
 TASK = f"""
 [task]
 id = "%s"
@@ -36,18 +33,12 @@ none = "{NO_NOISE_ACKNOWLEDGEMENT}"
 """
 
 
-class Site:
+class Site(Programs):
     """A machine with an aggregator, its operator and two clients."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        super().__init__(directory, {"XDG_STATE_HOME": str(directory / "marks")})
         self.address = "127.0.0.1:0"
-        self.started: list[subprocess.Popen] = []
-        self.environment = {
-            **{key: value for key, value in os.environ.items() if "SECAGG" not in key},
-            "OPENBLAS_NUM_THREADS": "1",
-            "XDG_STATE_HOME": str(directory / "marks"),
-        }
         shutil.copy(EXAMPLE / "client.toml", directory)
         (directory / "tasks.d").mkdir()
         (directory / "tasks.d" / "second.toml").write_text(TASK % "second")
@@ -77,18 +68,6 @@ certificate = "pki/server.pem"
 key = "pki/server.key"
 """
         (self.directory / "server.toml").write_text(host + TASK % "first")
-
-    def start(self, *words: str) -> subprocess.Popen:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "secagg", *words],
-            cwd=self.directory,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.started.append(process)
-        return process
 
     def serve(self) -> subprocess.Popen:
         process = self.start("server", "--config", "server.toml")
@@ -127,12 +106,8 @@ key = "pki/server.key"
 
 @pytest.fixture
 def site(tmp_path):
-    site = Site(tmp_path)
-    yield site
-    for process in site.started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    with Site(tmp_path) as site:
+        yield site
 
 
 @pytest.fixture

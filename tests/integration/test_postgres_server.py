@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import time
 
 import asyncpg
@@ -13,10 +10,9 @@ import pytest
 
 from secagg.cli import main
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.testing.programs import PATIENCE_SECONDS, Programs
 from secagg.transport.certificates import Authority
 
-# Far beyond what is needed: only a hang reaches it.
-PATIENCE_SECONDS = 120
 SERVER = f"""
 [server]
 listen = "%s"
@@ -59,29 +55,8 @@ min_survivors = 2
 
 @pytest.fixture
 def start(tmp_path):
-    started = []
-    environment = {
-        **{key: value for key, value in os.environ.items() if "SECAGG" not in key},
-        "OPENBLAS_NUM_THREADS": "1",
-    }
-
-    def start(*words):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "secagg", *words],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    with Programs(tmp_path) as programs:
+        yield programs.start
 
 
 async def fetch(url, query):

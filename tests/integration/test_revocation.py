@@ -1,6 +1,7 @@
 """A client that is taken back: over mutual TLS, with the clock in the test's hand."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -66,6 +67,37 @@ async def next_of(connection):
     return await anext(connection.watch(WATCH))
 
 
+@asynccontextmanager
+async def serving(deployment, service, *, relay, **options):
+    """A server of that service; a minute is far beyond what a test needs."""
+    async with (
+        asyncio.timeout(60),
+        await GrpcServer.start(
+            service,
+            LOOPBACK,
+            identity=deployment.server(),
+            admission=Admission(relay=relay),
+            **options,
+        ) as server,
+    ):
+        yield server
+
+
+@asynccontextmanager
+async def listening(server, service, first, second):
+    """Two clients that have called and listen, and what they hear."""
+    async with (
+        GrpcConnection(server.address, identity=first) as one,
+        GrpcConnection(server.address, identity=second) as other,
+    ):
+        streams = []
+        for connection in (one, other):
+            await connection.call(CALL)
+            streams.append(asyncio.ensure_future(next_of(connection)))
+        await service.until(lambda: service.opened == 2)
+        yield one, other, streams
+
+
 async def pass_time(clock, seconds):
     """Let the watch look as often as it would."""
     clock.advance(seconds)
@@ -80,23 +112,11 @@ async def test_a_revoked_client_is_gone_within_a_minute_and_others_stay(
     clock, service = ManualClock(), Silent()
     gone, stays = deployment.client("gone"), deployment.client("stays")
     async with (
-        asyncio.timeout(60),
-        await GrpcServer.start(
-            service,
-            LOOPBACK,
-            identity=deployment.server(),
-            admission=Admission(relay=relay),
-            revoked=revoked,
-            clock=clock,
+        serving(
+            deployment, service, relay=relay, revoked=revoked, clock=clock
         ) as server,
-        GrpcConnection(server.address, identity=gone) as one,
-        GrpcConnection(server.address, identity=stays) as other,
+        listening(server, service, gone, stays) as (one, other, streams),
     ):
-        streams = []
-        for connection in (one, other):
-            await connection.call(CALL)
-            streams.append(asyncio.ensure_future(next_of(connection)))
-        await service.until(lambda: service.opened == 2)
         number = number_in_pem(gone.certificate_chain)
         revoked.write_text(f"{revoked_line(number)}\n")
         await pass_time(clock, LOOK_EVERY_SECONDS - 1)
@@ -127,22 +147,9 @@ async def test_a_connection_ends_with_its_certificate(deployment, relay):
     clock = ManualClock(date=ends.not_valid_after.timestamp() - 2 * LOOK_EVERY_SECONDS)
     service = Silent()
     async with (
-        asyncio.timeout(60),
-        await GrpcServer.start(
-            service,
-            LOOPBACK,
-            identity=deployment.server(),
-            admission=Admission(relay=relay),
-            clock=clock,
-        ) as server,
-        GrpcConnection(server.address, identity=ends) as one,
-        GrpcConnection(server.address, identity=lasts) as other,
+        serving(deployment, service, relay=relay, clock=clock) as server,
+        listening(server, service, ends, lasts) as (one, other, streams),
     ):
-        streams = []
-        for connection in (one, other):
-            await connection.call(CALL)
-            streams.append(asyncio.ensure_future(next_of(connection)))
-        await service.until(lambda: service.opened == 2)
         await pass_time(clock, LOOK_EVERY_SECONDS)
         await one.call(CALL)
         assert not service.ended
@@ -164,13 +171,7 @@ async def test_a_connection_ends_with_its_certificate(deployment, relay):
 async def test_a_client_that_is_shown_out_may_come_back_and_ask(deployment):
     service = Silent()
     async with (
-        asyncio.timeout(60),
-        await GrpcServer.start(
-            service,
-            LOOPBACK,
-            identity=deployment.server(),
-            admission=Admission(relay="on"),
-        ) as server,
+        serving(deployment, service, relay="on") as server,
         GrpcConnection(server.address, identity=deployment.client()) as connection,
     ):
         stream = asyncio.ensure_future(next_of(connection))

@@ -3,21 +3,14 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from secagg.cli import main
+from secagg.testing.programs import PATIENCE_SECONDS, Programs
 
-ENVIRONMENT = {
-    **{key: value for key, value in os.environ.items() if "SECAGG" not in key},
-    "OPENBLAS_NUM_THREADS": "1",
-}
-# Far beyond what is needed: only a hang reaches it.
-PATIENCE_SECONDS = 120
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
@@ -28,26 +21,8 @@ def start(tmp_path, settings_texts):
     for role, text in settings_texts.items():
         (tmp_path / f"{role}.toml").write_text(text)
     np.save(tmp_path / "x.npy", np.zeros(4))
-    started = []
-
-    def start(*words):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "secagg", *words],
-            cwd=tmp_path,
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    with Programs(tmp_path) as programs:
+        yield programs.start
 
 
 def read_until(process, text):

@@ -214,6 +214,7 @@ class _Judge:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: Any) -> bool:
         items = {item.nodeid: item for item in session.items}
+        gc.unfreeze()  # what the tests have frozen is in no list
         self._functions = _functions({trial.mutant.file for trial in self._trials})
         gc.freeze()  # or the collector would make every fork copy all of it
         for trial in self._trials:
@@ -265,6 +266,8 @@ def _exchange(
     place = (*(mutant.function or ("", 0)), file)
     module = compile(changed(source, mutant.number), file, "exec")
     new = next(code for code in _codes(module) if _place_of(code) == place)
+    if not functions[place]:
+        raise RuntimeError(f"{mutant.name}: there is no such function")
     for old in functions[place]:
         old.__code__ = new
 

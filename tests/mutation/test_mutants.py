@@ -3,17 +3,22 @@
 import ast
 import importlib.util
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
-SPEC = importlib.util.spec_from_file_location(
-    "mutants", Path(__file__).with_name("mutants.py")
-)
-mutants = importlib.util.module_from_spec(SPEC)
-sys.modules["mutants"] = mutants
-SPEC.loader.exec_module(mutants)
+
+def loaded(name, file):
+    """Return a script of this folder."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(file))
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+mutants = loaded("mutants", "mutants.py")  # under the name by which it is imported
+run = loaded("mutation_run", "run.py")
 
 SOURCE = '''
 _A, _B = "a", "b"
@@ -108,3 +113,9 @@ def test_a_marked_module_tells_what_is_reached():
     met = {FOUND[number].change for number in reached if number >= 0}
     assert "without `check_more(n)`" in met
     assert "`BAD` is INTERNAL" not in met
+
+
+def test_a_mutant_whose_function_is_not_found_is_no_survivor():
+    mutant = next(each for each in FOUND if each.function)
+    with pytest.raises(RuntimeError, match="no such function"):
+        run._exchange(mutant, SOURCE, defaultdict(list))

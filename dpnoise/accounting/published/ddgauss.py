@@ -15,7 +15,7 @@ from typing import ClassVar
 from dpnoise.accounting.renyi.accountant import RenyiAccountant
 from dpnoise.accounting.renyi.concentrated import gaussian_curve
 from dpnoise.accounting.renyi.curve import RenyiCurve
-from dpnoise.accounting.renyi.skellam_bounds import integer_l1_sensitivity
+from dpnoise.accounting.renyi.skellam_bounds import sensitivities_of
 from dpnoise.accounting.statement import Status
 from dpnoise.events import (
     Adjacency,
@@ -128,13 +128,7 @@ class DDGaussPaperAccountant(RenyiAccountant):
             return gaussian_curve(release, self.adjacency)
         if not isinstance(release, DistributedDiscreteGaussianEvent):
             raise self._refuse(release, alternative="skellam-gdp for Skellam noise")
-        factor = self.adjacency.sensitivity_factor
-        l2_sensitivity = factor * release.l2_sensitivity
-        l1_sensitivity = integer_l1_sensitivity(
-            dim=release.dim, l2_sensitivity=l2_sensitivity
-        )
-        if release.l1_sensitivity is not None:
-            l1_sensitivity = min(l1_sensitivity, factor * release.l1_sensitivity)
+        l1_sensitivity, l2_sensitivity = sensitivities_of(release, self.adjacency)
         return DistributedGaussianCurve(
             dim=release.dim,
             num_noise_shares=release.num_noise_shares,

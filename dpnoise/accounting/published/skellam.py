@@ -11,10 +11,7 @@ from typing import ClassVar
 from dpnoise.accounting.renyi.accountant import RenyiAccountant
 from dpnoise.accounting.renyi.concentrated import gaussian_curve
 from dpnoise.accounting.renyi.curve import RenyiCurve
-from dpnoise.accounting.renyi.skellam_bounds import (
-    integer_l1_sensitivity,
-    vector_bound,
-)
+from dpnoise.accounting.renyi.skellam_bounds import sensitivities_of, vector_bound
 from dpnoise.accounting.statement import Status
 from dpnoise.events import (
     Adjacency,
@@ -75,13 +72,7 @@ class SkellamPaperAccountant(RenyiAccountant):
             return gaussian_curve(release, self.adjacency)
         if not isinstance(release, SkellamEvent):
             raise self._refuse(release, alternative="mixture-rdp for mixtures")
-        factor = self.adjacency.sensitivity_factor
-        l2_sensitivity = factor * release.l2_sensitivity
-        l1_sensitivity = integer_l1_sensitivity(
-            dim=release.dim, l2_sensitivity=l2_sensitivity
-        )
-        if release.l1_sensitivity is not None:
-            l1_sensitivity = min(l1_sensitivity, factor * release.l1_sensitivity)
+        l1_sensitivity, l2_sensitivity = sensitivities_of(release, self.adjacency)
         return PublishedSkellamCurve(
             l2_sensitivity=l2_sensitivity,
             l1_sensitivity=l1_sensitivity,

@@ -12,11 +12,17 @@ import math
 
 import numpy as np
 
+from dpnoise.events import (
+    Adjacency,
+    DistributedDiscreteGaussianEvent,
+    SkellamEvent,
+)
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray
 
 __all__ = [
     "integer_l1_sensitivity",
     "scaled_vector_bound",
+    "sensitivities_of",
     "shift_bound",
     "vector_bound",
 ]
@@ -126,3 +132,24 @@ def integer_l1_sensitivity(*, dim: int, l2_sensitivity: float) -> float:
         [Aga21] section 4.
     """
     return l2_sensitivity * min(math.sqrt(dim), l2_sensitivity) * ROUNDING_MARGIN
+
+
+def sensitivities_of(
+    release: SkellamEvent | DistributedDiscreteGaussianEvent, adjacency: Adjacency
+) -> tuple[float, float]:
+    """Bound how far an integer vector differs between neighbours.
+
+    Args:
+        release: Says the norms of one client's vector.
+        adjacency: What neighbours are.
+
+    Returns:
+        Bounds on the L1 and on the L2 norm, grid steps; the first is what the release
+        states, or what the second implies if that is less.
+    """
+    factor = adjacency.sensitivity_factor
+    l2_sensitivity = factor * release.l2_sensitivity
+    implied = integer_l1_sensitivity(dim=release.dim, l2_sensitivity=l2_sensitivity)
+    if release.l1_sensitivity is None:
+        return implied, l2_sensitivity
+    return min(implied, factor * release.l1_sensitivity), l2_sensitivity

@@ -7,34 +7,15 @@ from importlib import resources
 import pytest
 
 from secagg import report_cache
-from secagg.distributed_dp import NoisedTask, PrivacyReport, plan, report
+from secagg.distributed_dp import NoisedTask, PrivacyReport, report
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import ProtocolParameters
 from secagg.policy import PrivacyFloors
 from secagg.report_cache import _sources, accounting_digest, privacy_report
+from secagg.testing.cohorts import noised_task, parameters_for
 
 
 def task_for(steps: int) -> NoisedTask:
-    made = plan(
-        clients=3,
-        dimension=4,
-        l2_clip=2.0,
-        epsilon=8.0,
-        delta=1e-5,
-        mechanism="skellam",
-        steps=steps,
-    )
-    protocol = ProtocolParameters(
-        modulus=2,
-        dimension=1,
-        min_clients=3,
-        max_clients=3,
-        threshold=2,
-        min_survivors=3,
-        max_dropouts=0,
-        max_losses=0,
-    )
-    return NoisedTask.from_plan(made, protocol)
+    return noised_task(parameters_for(3, dimension=4, threshold=3), steps=steps)
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,7 @@ from secagg.client.budget import (
     settlement_of,
 )
 from secagg.descriptor import SessionDescriptor
-from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode
-from secagg.parameters import ProtocolParameters
 from secagg.profiles import HonestTail
 from secagg.protocol.refund import Charge
 from secagg.storage.change import Change, NewSession, Role
@@ -23,33 +21,13 @@ from secagg.storage.charges import (
     NoiseChangedError,
     Settlement,
 )
+from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.inline_book import inline_book
 
 
 def noised(epsilon=8.0):
-    made = plan(
-        clients=3,
-        dimension=4,
-        l2_clip=2.0,
-        epsilon=epsilon,
-        delta=1e-5,
-        mechanism="skellam",
-        steps=3,
-    )
-    return NoisedTask.from_plan(
-        made,
-        ProtocolParameters(
-            modulus=2,
-            dimension=1,
-            min_clients=3,
-            max_clients=3,
-            threshold=2,
-            min_survivors=3,
-            max_dropouts=0,
-            max_losses=0,
-        ),
-        spare=1,
-    ).parameters
+    cohort = parameters_for(3, dimension=4, threshold=3)
+    return with_noise(cohort, steps=2, spare=1, epsilon=epsilon)
 
 
 @pytest.fixture(name="offered", scope="module")

@@ -1,20 +1,19 @@
 """A client keeps to the budget of its task, even if the server does not."""
 
 import asyncio
-from functools import cache
 
 import numpy as np
 import pytest
 
 from secagg.client.client import Client
-from secagg.distributed_dp import NoisedTask, plan, report
+from secagg.distributed_dp import report
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import ProtocolParameters
 from secagg.policy import ClientPolicy, PrivacyFloors
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
+from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.inline_book import inline_book
 from secagg.testing.offers_only import OffersOnly
 from secagg.transport.in_memory import InMemoryConnection
@@ -24,31 +23,9 @@ DIMENSION = 4
 FLOORS = {"max_epsilon": 8.0, "max_delta": 1e-5}
 
 
-@cache  # parameters never change, and planning takes longest here
-def parameters_for_one_session(spare=0) -> ProtocolParameters:
-    made = plan(
-        clients=3,
-        dimension=DIMENSION,
-        l2_clip=2.0,
-        epsilon=8.0,
-        delta=1e-5,
-        mechanism="skellam",
-        steps=1 + spare,
-    )
-    return NoisedTask.from_plan(
-        made,
-        ProtocolParameters(
-            modulus=2,
-            dimension=1,
-            min_clients=3,
-            max_clients=3,
-            threshold=2,
-            min_survivors=3,
-            max_dropouts=0,
-            max_losses=0,
-        ),
-        spare=spare,
-    ).parameters
+def parameters_for_one_session(spare=0):
+    cohort = parameters_for(3, dimension=DIMENSION, threshold=3)
+    return with_noise(cohort, spare=spare)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from secagg.client.client import Client
 from secagg.client.runner import ClientRunner
 from secagg.client.taken_part import TakenPart
-from secagg.distributed_dp import NoisedTask, plan, task
+from secagg.distributed_dp import NoisedTask, task
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -20,7 +19,6 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.parameters import ProtocolParameters
 from secagg.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
@@ -32,6 +30,7 @@ from secagg.server.task import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import Retention
+from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lossy_connection import LossyConnection
 from secagg.testing.offers_only import OffersOnly
@@ -42,34 +41,15 @@ from secagg.wire.calls import AdvertiseKeys
 DIMENSION = 4
 NAMES = ("alice", "bob", "carol")
 WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
-COHORT = ProtocolParameters(
-    modulus=1 << 16,
-    dimension=DIMENSION,
-    min_clients=3,
-    max_clients=3,
-    threshold=2,
-    min_survivors=3,
-    max_dropouts=0,
-    max_losses=0,
-)
+COHORT = parameters_for(3, dimension=DIMENSION, threshold=3, modulus=1 << 16)
 
 
 def floors(epsilon=8.0) -> PrivacyFloors:
     return PrivacyFloors(max_epsilon=epsilon, max_delta=1e-5)
 
 
-@cache  # parameters never change, and planning takes longest here
-def noised(epsilon=8.0, steps=1, spare=0) -> ProtocolParameters:
-    made = plan(
-        clients=3,
-        dimension=DIMENSION,
-        l2_clip=2.0,
-        epsilon=epsilon,
-        delta=1e-5,
-        mechanism="skellam",
-        steps=steps,
-    )
-    return NoisedTask.from_plan(made, COHORT, spare=spare).parameters
+def noised(epsilon=8.0, steps=1, spare=0):
+    return with_noise(COHORT, epsilon=epsilon, steps=steps - spare, spare=spare)
 
 
 class Listening(InMemoryConnection):
@@ -298,15 +278,18 @@ async def test_a_function_makes_the_vector_of_the_session_at_hand(aggregator):
 
 
 async def test_a_client_learns_by_what_its_vector_was_shortened(aggregator):
-    long = np.full(DIMENSION, 10.0)  # of length 20; the task clips to 2
+    long = np.full(DIMENSION, 10.0)  # of length 20; the task clips to 1
     async with Serving(aggregator, noised()):
         gifts = await asyncio.gather(
             contribute(aggregator, "alice", long),
-            *(contribute(aggregator, name, np.ones(DIMENSION)) for name in NAMES[1:]),
+            *(
+                contribute(aggregator, name, np.full(DIMENSION, 0.5))
+                for name in NAMES[1:]
+            ),
         )
     factors = [given.shortened_by for given in gifts]
-    assert factors == [pytest.approx(10.0), 1.0, 1.0]
-    assert "10.0" not in repr(gifts[0])
+    assert factors == [pytest.approx(20.0), 1.0, 1.0]
+    assert "20.0" not in repr(gifts[0])
 
 
 async def test_exact_sums_are_whole_numbers(aggregator):

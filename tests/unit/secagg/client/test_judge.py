@@ -6,29 +6,20 @@ import pytest
 
 from secagg.client.judge import judge_offer, policy_of
 from secagg.descriptor import SessionDescriptor
-from secagg.distributed_dp import NoisedTask, PrivacyReport, plan
+from secagg.distributed_dp import PrivacyReport
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import ProtocolParameters
 from secagg.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumsAccepted,
     PrivacyFloors,
 )
+from secagg.testing.cohorts import noised_task, parameters_for
 
 DIMENSION = 5  # which the rotation of a noised task makes longer
 FLOORS = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
 WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
-EXACT = ProtocolParameters(
-    modulus=1 << 16,
-    dimension=DIMENSION,
-    min_clients=3,
-    max_clients=3,
-    threshold=2,
-    min_survivors=3,
-    max_dropouts=0,
-    max_losses=0,
-)
+EXACT = parameters_for(3, dimension=DIMENSION, threshold=3)
 
 
 @dataclass
@@ -45,16 +36,7 @@ class Computed:
 
 @pytest.fixture(name="noised", scope="module")
 def _noised():
-    made = plan(
-        clients=3,
-        dimension=DIMENSION,
-        l2_clip=2.0,
-        epsilon=8.0,
-        delta=1e-5,
-        mechanism="skellam",
-        steps=1,
-    )
-    return NoisedTask.from_plan(made, EXACT)
+    return noised_task(EXACT)
 
 
 def stating(task, epsilon, status="certified"):

@@ -13,7 +13,7 @@ from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.server.server import Server
 from secagg.storage import postgres_link
 from secagg.storage.book import BookAwayError, StateDamagedError, TimelineError
-from secagg.storage.book_reader import NoBookError, looking
+from secagg.storage.book_reader import looking
 from secagg.storage.broken_networks import IDLE_SECONDS, UNHEARD_MILLISECONDS
 from secagg.storage.change import (
     Behind,
@@ -26,6 +26,7 @@ from secagg.storage.change import (
 )
 from secagg.storage.open_book import open_book
 from secagg.storage.postgres_address import judged_address
+from secagg.storage.reading_book import NoBookError
 from secagg.storage.stored import Replica, Tally
 
 SECRET = "correct-horse"

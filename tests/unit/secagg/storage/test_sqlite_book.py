@@ -23,6 +23,7 @@ from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.open_book import open_book, open_state
 from secagg.storage.stored import Retention, SessionState, Task, TaskState
 from secagg.testing import manual_clock
+from secagg.testing.damage import damaged_copies
 
 # 1500 of each were tried once.
 DAMAGED = int(os.environ.get("SECAGG_DAMAGED_COPIES", "300"))
@@ -706,19 +707,6 @@ async def test_an_index_that_disagrees_with_its_table_is_damage(path):
         "DELETE FROM sqlite_schema WHERE tbl_name = 'other'",
     )
     assert isinstance(await refused(path), StateDamagedError)
-
-
-def damaged_copies(data, count):
-    # A fixed seed fixes the damage; what it hits is page headers, cells and blobs.
-    chooser = SeededEntropy(SecretBytes(bytes(32)), b"damage")
-    for number in range(count):
-        changed = bytearray(data)
-        start = int.from_bytes(chooser.token(4), "big") % len(changed)
-        size = min((1, 8, 600)[number % 3], len(changed) - start)
-        changed[start : start + size] = chooser.token(size)
-        yield bytes(changed)
-    for cut in (1, 4096, len(data) // 2, len(data) - 100):
-        yield data[:-cut]
 
 
 async def attempt(reading):
