@@ -119,8 +119,9 @@ class AdmissionSection:
         choices=("auto", "on", "off"),
     )
     connections: int = setting(
-        "Open connections in all, each of which takes three files; newcomers beyond "
-        "are turned away. 0 for as many as there are files for, at most 8192.",
+        "Open connections in all; newcomers beyond are turned away. Each takes three "
+        "files, or one without the relay. 0 for as many as there are files for, "
+        "through the relay at most 8192.",
         default=_USUAL.connections,
         low=0,
         high=1_000_000,

@@ -10,6 +10,7 @@ Who enforces them is `secagg.transport.relay`.
 
 import resource
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -95,7 +96,8 @@ class Admission:
             through_relay: Whether they go through a relay.
 
         Raises:
-            ServiceError: BAD_SETTINGS; `connections` do not fit, or none do.
+            ServiceError: BAD_SETTINGS; `connections` do not fit.  Through a relay also
+                when none do; without one it may be tried.
         """
         each = FILES_PER_CONNECTION if through_relay else 1
         fitting = (files - RESERVED_FILES) // each
@@ -103,7 +105,7 @@ class Admission:
             min(fitting, MOST_CONNECTIONS) if through_relay else fitting,
             _FEWEST_CONNECTIONS,
         )
-        if wanted > fitting:
+        if wanted > fitting and (through_relay or self.connections):
             needed = wanted * each + RESERVED_FILES
             raise ServiceError(
                 f"{wanted} connections need {needed} open files, and this process may "
@@ -124,5 +126,8 @@ def raise_file_limit() -> int:
     """Let this process open as many files as it may at all; return how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return MOST_CONNECTIONS * 1024 if hard == resource.RLIM_INFINITY else hard
+        # macOS has no limit, it says, and refuses to set none.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return MOST_CONNECTIONS * 1024 if soft == resource.RLIM_INFINITY else soft

@@ -55,6 +55,10 @@ LOOKAHEAD_BYTES: Final = 16 << 10
 # everybody who has uploaded.  It expects no more than this.
 READ_BYTES: Final = 8 << 10
 
+# What gRPC collects before TLS seals it: a buffer of this size for each connection, and
+# as much that is written to of the one behind it.
+TLS_FRAME_BYTES: Final = 4 << 10
+
 # A health check carries the name of a service.
 MAX_HEALTH_BYTES: Final = 1024
 
@@ -81,6 +85,7 @@ SERVER_OPTIONS: Final[_Options] = [
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
     ("grpc.experimental.tcp_max_read_buffer_size", READ_BYTES),
+    ("grpc.tsi.max_frame_size", TLS_FRAME_BYTES),
     # Otherwise a second aggregator on the same port takes half of the clients.
     ("grpc.so_reuseport", 0),
 ]

@@ -241,12 +241,16 @@ class FailOver(Chaos):
 
     async def sums(self, number: int) -> None:
         give_up = time.monotonic() + 180
-        while len(list(self.directory.glob("*-sums/report-*.json"))) < number:
+        while len(self.released()) < number:
             if time.monotonic() > give_up:
                 self.faults.append(f"there never were {number} sums")
                 return
             await asyncio.sleep(0.2)
         print(f"{self.clock():5.1f} s: {number} sums", flush=True)
+
+    def released(self) -> set[str]:
+        """Return which sessions gave a sum: whoever takes over writes some again."""
+        return {path.name for path in self.directory.glob("*-sums/report-*.json")}
 
     async def judge_sessions(self) -> None:
         reports = self.directory.glob("*-state/reports/**/*.json")

@@ -58,8 +58,9 @@ AGAIN = {31, 35, 50, 53, 54, 55, 56, 57, 58, 59, 18, 22, 24, 25, 27, 32, 37, 41}
 # It is done; or it was done before.
 ENDS = {0, 60}
 RESTART_SECONDS = 0.3
-# Far beyond what is needed once nothing goes wrong any more: only a hang reaches it.
-PATIENCE_SECONDS = 300.0
+# Far beyond what is needed once nothing goes wrong any more, and for every sum that is
+# wanted: only a hang reaches it.
+PATIENCE_SECONDS, PATIENCE_PER_SUM = 300.0, 6.0
 
 # How far a process's date may be off, in seconds; clients grant a minute.
 FALSE_SECONDS = 45.0
@@ -307,7 +308,8 @@ class Chaos:
         await self.judge()
 
     async def within_patience(self, lives: list[asyncio.Task], who: str) -> None:
-        _, waiting = await asyncio.wait(lives, timeout=PATIENCE_SECONDS)
+        seconds = PATIENCE_SECONDS + PATIENCE_PER_SUM * self.asked.sums
+        _, waiting = await asyncio.wait(lives, timeout=seconds)
         if waiting:
             self.faults.append(f"{who} came to no end; see {self.directory}")
 

@@ -69,6 +69,7 @@ class Disk:
         on_unnoticed: Told when a state that was put back is opened as if it were not.
         away: Whether the process that asks is cut off from the book: for how many
             seconds it then waits in vain; None if it is not.
+        is_read: Asked before each look whether it succeeds.
         is_heard: Asked whether somebody who waits hears of a change.
         is_shared: Whether several processes write to the book.
     """
@@ -83,6 +84,7 @@ class Disk:
         on_commit: OnCommit,
         on_unnoticed: Callable[[], None],
         away: Callable[[], float | None],
+        is_read: Callable[[], bool],
         is_heard: Callable[[], bool],
         is_shared: bool = False,
     ) -> None:
@@ -92,11 +94,12 @@ class Disk:
         self.on_commit: Final = on_commit
         self.on_unnoticed: Final = on_unnoticed
         self.away: Final = away
+        self.is_read: Final = is_read
         self.is_heard: Final = is_heard
         self.is_shared: Final = is_shared
         self.leases: Final = Leases(now)
         self.hints: list[asyncio.Event] = []
-        self._blobs = _Blobs(strike=self.strike)
+        self._blobs = _Blobs(strike=self.strike, look=self.look)
         self._entropy = entropy
         self._mark = _MarkInMemory()
         self._file = _File(self._mark, entropy)
@@ -152,6 +155,15 @@ class Disk:
         if seconds is not None:
             await asyncio.sleep(seconds)
             raise _unreachable()
+
+    def look(self) -> None:
+        """Refuse to be read, or do not.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        if not self.is_read():
+            raise _refused()
 
     def strike(self) -> bool:
         """Refuse a write, or return whether to fall silent after it.
@@ -270,6 +282,15 @@ class SimulatedBook(SQLiteBook):
             if self._all_written is not None:
                 await asyncio.shield(self._all_written)  # as the product does
 
+    async def _read(self, query: Callable[..., _Result]) -> _Result:
+        def read() -> _Result:
+            self._disk.look()
+            with self._file.reading() as database:
+                return query(database)
+
+        self._check_open()
+        return await self._run(read)
+
     async def _run(self, call: Callable[[], _Result]) -> _Result:
         await self._disk.reach()
         answer = await super()._run(lambda: self._arrived(call))
@@ -308,9 +329,18 @@ class _Blobs(MemoryBlobs):
 
     Attributes:
         strike: Refuses a write, or says whether to fall silent after it.
+        look: Refuses to be read.
     """
 
     strike: Callable[[], bool] = field(kw_only=True, repr=False)
+    look: Callable[[], None] = field(kw_only=True, repr=False)
+
+    def read(
+        self, name: str, offset: int = 0, max_bytes: int | None = None
+    ) -> tuple[bytes, int] | None:
+        """Read a piece of an object, unless the disk refuses."""
+        self.look()
+        return MemoryBlobs.read(self, name, offset, max_bytes)
 
     def create(self, name: str, data: bytes) -> bool:
         """Store an object, unless the disk refuses."""

@@ -117,6 +117,7 @@ class Plan:
         job_seconds: Longest time that threads take, mostly.
         disk_refusal: How often a transaction is refused.
         disk_silence: How often one succeeds and nobody hears so.
+        read_refusal: How often a book or a store of uploads refuses to be read.
         hint_loss: How often a server does not hear that another one has written.
         chunk_bytes: In chunks of what size clients upload; None for the product's,
             which no vector of a world fills.
@@ -135,6 +136,7 @@ class Plan:
     job_seconds: float
     disk_refusal: float
     disk_silence: float
+    read_refusal: float
     hint_loss: float
     chunk_bytes: int | None
     is_shuffled: bool
@@ -166,7 +168,7 @@ class Plan:
         weather = self.weather
         chances = (
             *(weather.loss, weather.straggle),
-            *(self.disk_refusal, self.disk_silence),
+            *(self.disk_refusal, self.disk_silence, self.read_refusal),
         )
         return not self.incidents and not any(chances) and self.job_seconds < 1.0
 
@@ -211,6 +213,7 @@ class Plan:
             disk_silence=dice.choice((0.0, 0.0, 0.01, 0.05)),
             hint_loss=links.choice((0.0, 0.0, 0.3, 1.0)),
             chunk_bytes=links.choice((None, None, 4)),
+            read_refusal=links.choice((0.05, 0.01, 0.0, 0.0, 0.0)),
             is_shuffled=dice.chance(0.7),
             servers=dice.choice((1, 1, 2, 3)),
             is_patient=dice.chance(0.2),
@@ -235,7 +238,8 @@ class Plan:
             ),
             (
                 f"  threads: {self.job_seconds} s; disks: refuse {self.disk_refusal}, "
-                f"fall silent {self.disk_silence}; hints lost {self.hint_loss}; "
+                f"fall silent {self.disk_silence}, "
+                f"are not read {self.read_refusal}; hints lost {self.hint_loss}; "
                 + ("any order" if self.is_shuffled else "asyncio's order")
                 + (f"; chunks of {self.chunk_bytes} bytes" if self.chunk_bytes else "")
             ),

@@ -516,6 +516,7 @@ class _World:
                 "a state that was put back is not noticed"
             ),
             away=self._away,
+            is_read=self._is_read,
             is_heard=lambda: not self.book_dice.chance(self.plan.hint_loss),
             is_shared=name == SERVER and self.plan.servers > 1,
         )
@@ -530,6 +531,14 @@ class _World:
         if self.disk_dice.chance(self.plan.disk_silence):
             return DiskFault.FALL_SILENT
         return DiskFault.NONE
+
+    def _is_read(self) -> bool:
+        is_judge = own_process() is None
+        return (
+            is_judge
+            or self.is_calm
+            or not self.book_dice.chance(self.plan.read_refusal)
+        )
 
     def _escaped(self, _: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
         """Hear of an error that nobody has caught."""

@@ -1,6 +1,7 @@
 """What only a file can do: survive a kill, keep others out, be scrubbed or damaged."""
 
 import asyncio
+import os
 import signal
 import sqlite3
 import subprocess
@@ -23,6 +24,8 @@ from secagg.storage.open_book import open_book, open_state
 from secagg.storage.stored import Retention, SessionState, Task, TaskState
 from secagg.testing import manual_clock
 
+# 1500 of each were tried once.
+DAMAGED = int(os.environ.get("SECAGG_DAMAGED_COPIES", "300"))
 SECRET = b"\xa5secret seed\x5a" * 3
 
 
@@ -728,7 +731,7 @@ async def attempt(reading):
 async def test_whatever_the_damage_the_book_says_the_truth_or_that_it_cannot(path):
     truth = await filled(path)
     noticed = 0
-    for number, changed in enumerate(damaged_copies(path.read_bytes(), 300)):
+    for number, changed in enumerate(damaged_copies(path.read_bytes(), DAMAGED)):
         copy = path.with_name(f"{number}.db")
         copy.write_bytes(changed)
         said, error = await attempt(everything(copy))
@@ -738,7 +741,46 @@ async def test_whatever_the_damage_the_book_says_the_truth_or_that_it_cannot(pat
         assert error.code in (ErrorCode.STATE_DAMAGED, ErrorCode.STORAGE_FAILED)
         assert error.next_step
         noticed += 1
-    assert noticed > 100
+    assert noticed > DAMAGED // 3
+
+
+async def test_no_field_of_a_record_changes_unnoticed(path):
+    """Every bit of what a session has stored is under its chain, or an index."""
+    await filled(path)
+    whole, copy = path.read_bytes(), path.with_name("copy.db")
+    chooser = SeededEntropy(SecretBytes(bytes(32)), b"fields")
+    for _ in range(DAMAGED // 5):
+        for old in path.parent.glob("copy.db*"):
+            old.unlink()
+        copy.write_bytes(whole)
+        at, field, place, bit = chooser.token(4)
+        name = ("sequence", "kind", "sender", "chain", "body")[field % 5]
+        database = sqlite3.connect(copy, isolation_level=None)
+        changed = flipped(value_of(database, name, at % 9), place, bit)
+        try:
+            database.execute(
+                f"UPDATE record SET {name} = ? WHERE sequence = ?",
+                (changed, at % 9),
+            )
+        except sqlite3.IntegrityError:
+            continue
+        finally:
+            database.close()
+        _, error = await attempt(everything(copy))
+        assert isinstance(error, StateDamagedError)
+
+
+def value_of(database, name, at):
+    query = f"SELECT {name} FROM record WHERE sequence = ?"
+    return database.execute(query, (at,)).fetchone()[0]
+
+
+def flipped(value, place, bit):
+    if isinstance(value, int):
+        return value ^ 1 << bit % 8
+    data = bytearray(value if isinstance(value, bytes) else value.encode())
+    data[place % len(data)] ^= 1 << bit % (8 if isinstance(value, bytes) else 4)
+    return bytes(data) if isinstance(value, bytes) else data.decode()
 
 
 async def test_a_damaged_file_says_so_and_whose_fault_it_is(path):

@@ -72,6 +72,30 @@ def test_the_soft_limit_of_files_becomes_the_hard_one(monkeypatch):
     assert asked == [(resource.RLIMIT_NOFILE, (4096, 4096))]
 
 
+def test_a_limit_that_cannot_be_raised_stays(monkeypatch):
+    def refuse(*_):
+        raise ValueError
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert raise_file_limit() == 1024
+
+
+@pytest.mark.parametrize(
+    ("connections", "files", "most"),
+    [(0, 65_536, 65_280), (0, 256, 16), (2, 1024, 2), (768, 1024, 768)],
+)
+def test_without_a_relay_a_connection_takes_one_file(connections, files, most):
+    admission = Admission(connections=connections)
+    assert admission.connections_within(files, through_relay=False) == most
+
+
+def test_more_connections_than_files_are_refused_without_a_relay_too():
+    with pytest.raises(ServiceError, match="769 connections need 1025") as caught:
+        Admission(connections=769).connections_within(1024, through_relay=False)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+
+
 @pytest.mark.parametrize(
     ("address", "group"),
     [
