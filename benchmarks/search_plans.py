@@ -225,7 +225,7 @@ def _block(made: Plan) -> bytes:
 def _judge(block: bytes) -> float:
     """Report what a client reports, in its order: form, cost, then epsilon."""
     read = noise_block.decode_block(block)
-    noise_block.check_cost(read.mechanism, read.budget.accountant)
+    noise_block.check_cost(read.mechanism, read.budget, read.selection_rate)
     report.statement(block, Adversary.MODEL_READER)
     return report.statement(block, Adversary.SERVER).epsilon
 

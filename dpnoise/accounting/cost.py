@@ -57,6 +57,7 @@ _CLOSED_FROM: Final = float(1 << 14)
 _CELLS_PER_ORDER: Final = 12 * 20 * 200.0
 _SPLITS: Final = 312.0
 _LARGEST_ORDERS: Final = (float(1 << 13), float(1 << 7))  # without splits, and with
+_LARGEST_SAMPLED_ORDER: Final = 1024.0
 _SMALLEST_DELTA: Final = 1e-12
 
 
@@ -66,6 +67,7 @@ def accounting_cost(
     *,
     times: int = 1,
     delta: float = _SMALLEST_DELTA,
+    rate: float = 1.0,
 ) -> float:
     """Estimate what one epsilon of a release costs.
 
@@ -75,6 +77,8 @@ def accounting_cost(
         times: How often it is repeated, at least 1; what sums over orders need falls
             with it, and all other costs stay.
         delta: Probability that the epsilon is asked for, in (0, 1); as `times`.
+        rate: Of the coin before each release, in (0, 1]; below 1 a sum over orders
+            needs all orders up to the best one.
 
     Returns:
         Table cells; 0.0 where nothing in a release makes it dear.
@@ -96,6 +100,10 @@ def accounting_cost(
     variance = float(event.aggregate_noise_variance)
     if name in _CELLS_PER_COORDINATE:
         cost = (1.0 + largest) * _CELLS_PER_COORDINATE[name]
+        if rate < 1.0:
+            tail = -2.0 * math.log(delta) * variance
+            order = math.sqrt(tail / (norm * times)) / rate
+            cost *= 1.0 + min(order, _LARGEST_SAMPLED_ORDER)
         if variance <= _CLOSED_FROM:
             exact = min(largest, _EXACT_COORDINATES) * (largest > 1.0)
             return cost + exact * _CELLS_PER_EXACT_COORDINATE

@@ -448,6 +448,7 @@ class _Planner:
             name
             for name in names
             if accounting_cost(release, name) <= _QUICK.get(name, math.inf)
+            and self._is_judged(release, name)
             and scale_factor <= self._lost.get(name, scale_factor)
         ]
         if typical > _WIDE and self._unit_variance > _SHORT and len(quick) > 1:
@@ -456,6 +457,18 @@ class _Planner:
         if request.selection < 1 and wastes and _CURVE in quick:
             quick = [name for name in quick if name != _CLOSED_FORM]
         return tuple(quick) or names[:1]
+
+    def _is_judged(self, release: NoiseEvent, accountant: str) -> bool:
+        """Whether a client would ask an accountant, rather than refuse the task."""
+        request = self._request
+        cost = accounting_cost(
+            release,
+            accountant,
+            times=request.steps,
+            delta=request.delta,
+            rate=float(request.selection),
+        )
+        return cost <= MAX_ACCOUNTING_COST
 
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
         request = self._request

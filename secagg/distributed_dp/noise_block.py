@@ -211,8 +211,13 @@ def decode_block(block: bytes) -> NoiseBlock:
     return read
 
 
-def check_cost(mechanism: Mechanism, accountant: str) -> None:
+def check_cost(mechanism: Mechanism, budget: NoiseBudget, rate: Fraction) -> None:
     """Refuse a block that keeps everybody busy who judges it.
+
+    Args:
+        mechanism: Of the block.
+        budget: Its budget, with the accountant to ask.
+        rate: Its selection rate.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG.
@@ -221,12 +226,18 @@ def check_cost(mechanism: Mechanism, accountant: str) -> None:
         release = cast("NoiseEvent", mechanism.event())
     except DPNoiseError as error:
         raise bad_block(str(error)) from None
-    cost = accounting_cost(release, accountant)
+    cost = accounting_cost(
+        release,
+        budget.accountant,
+        times=budget.sessions,
+        delta=budget.delta,
+        rate=float(rate),
+    )
     if cost > MAX_ACCOUNTING_COST:
         raise bad_block(
-            f"{accountant} would fill {cost:.2g} table cells to judge it, at most "
-            f"{MAX_ACCOUNTING_COST:.2g} are accepted; plan on a coarser grid, or name "
-            "mixture-gdp"
+            f"{budget.accountant} would fill {cost:.2g} table cells to judge it, at "
+            f"most {MAX_ACCOUNTING_COST:.2g} are accepted; plan on a coarser grid, or "
+            "name mixture-gdp"
         )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Self
@@ -246,6 +246,10 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
     Raises:
         RemoteProtocolError: BAD_CONFIG; the block cannot be used.
     """
+    if adversary is not Adversary.SERVER:
+        # Noise in shares: whoever sees less than the server learns no more than it,
+        # and a second search would take a client as long again.
+        return replace(statement(noise_block, Adversary.SERVER), adversary=adversary)
     block = decode_block(noise_block)
     budget = block.budget
     try:

@@ -195,7 +195,7 @@ class NoisedTask:
                 that would take too long.
         """
         # First: nothing that is asked of a task later may keep a client busy.
-        check_cost(self.mechanism, self.budget.accountant)
+        check_cost(self.mechanism, self.budget, self.selection_rate)
         given, ours = self.mechanism.parameters, self.parameters
         rule = given.noise_rule
         for holds, complaint in (

@@ -80,3 +80,11 @@ def test_a_bound_on_coordinates_that_shortens_vectors_is_what_the_forecast_count
     short = SkellamMixtureEvent(8, Fraction(100), 8 / 1024**2, 1 / 1024)
     for name in ("mixture-pld", "mixture-contour"):
         assert accounting_cost(cut, name) == accounting_cost(short, name)
+
+
+def test_a_sum_over_all_orders_behind_a_coin_is_refused_before_it_takes_seconds():
+    release = SkellamMixtureEvent(12663, Fraction(7292), 0.0243, 0.1558)
+    asked = {"times": 1000, "delta": 1e-14}
+    assert accounting_cost(release, "mixture-rdp", **asked) < MAX_ACCOUNTING_COST
+    behind = accounting_cost(release, "mixture-rdp", rate=1 / 57630, **asked)
+    assert behind > MAX_ACCOUNTING_COST
