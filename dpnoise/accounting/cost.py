@@ -33,6 +33,11 @@ _CONTOUR_CELLS: Final = {"mixture-contour": 8 * 380.0, "mixture-pld": 5 * 66 * 1
 # Where one coordinate may hold the whole norm, its phase turns as fast as the integrand
 # falls, and the series along the contour have eight times the blocks.
 _BLOCKS: Final = 7.0
+# Where it may hold a third of the norm or more and one release is faint, a curve's
+# contours are so steep that every block takes four times as long.
+_WHOLE: Final = 3.0
+_WHOLE_FROM: Final = float(1 << 22)  # variance over squared norm
+_WHOLE_AND_STEEP: Final = 4.0
 _CELLS_PER_FOLD: Final = {"mixture-contour": 40.0, "mixture-pld": 24.0}
 _STEEPEST: Final = {"mixture-contour": 2.0, "mixture-pld": 9.0}  # in √(v/C)
 _STEEP_FROM: Final = float(1 << 14)
@@ -50,6 +55,10 @@ _LARGEST_TABLED: Final = float(1 << 26)  # variances beyond are counted as this 
 _CELLS_PER_COORDINATE: Final = {"mixture-rdp": 2e6}
 _CELLS_PER_EXACT_COORDINATE: Final = 1e7
 _EXACT_COORDINATES: Final = 32.0
+# Noise of less than a grid step: every cell is cut into 64 parts at every order, and
+# the search passes all orders, since long coordinates have a bound at none.
+_LITTLE_NOISE: Final = 1.0
+_CUT_FINELY: Final = 8.0
 # Beyond the lattice sums, a term for every order below the best one at 200 coordinates,
 # and where a coordinate exceeds one, for each of 312 ways to split the noise. The best
 # order is that of a Gaussian, which is largest for one release at a small δ.
@@ -106,6 +115,7 @@ def accounting_cost(
             cost *= 1.0 + min(order, _LARGEST_SAMPLED_ORDER)
         if variance <= _CLOSED_FROM:
             exact = min(largest, _EXACT_COORDINATES) * (largest > 1.0)
+            exact *= _CUT_FINELY if variance < _LITTLE_NOISE else 1.0
             return cost + exact * _CELLS_PER_EXACT_COORDINATE
         order = 1.0 + math.sqrt(-2.0 * math.log(delta) * variance / (norm * times))
         order = min(order, _LARGEST_ORDERS[largest > 1.0])
@@ -133,6 +143,8 @@ def accounting_cost(
         * math.sqrt(variance / norm)
     )
     blocks = 1.0 + _BLOCKS * largest * largest / norm
+    if name == _CURVE and blocks > _WHOLE and variance > _WHOLE_FROM * norm:
+        blocks *= _WHOLE_AND_STEEP
     faint = name == _CURVE and variance > _FAINT_FROM * norm
     contours = _CONTOUR_CELLS[name] * (_FAINT if faint else 1.0)
     return window * cells * blocks * contours

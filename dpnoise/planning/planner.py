@@ -347,12 +347,28 @@ class _Planner:
     def _calibrated(self, scale_factor: float) -> "_Calibrated":
         """Return roughly how much noise a scale needs; each is asked for once."""
         if scale_factor not in self._found:
-            self._found[scale_factor] = self._calibrate(
-                scale_factor,
-                start=Fraction(self._model.counted_variance(scale_factor)),
-                is_rough=True,
+            guess = Fraction(self._model.counted_variance(scale_factor))
+            nearest = self._between_curves(scale_factor)
+            self._found[scale_factor] = (
+                self._calibrate(scale_factor, start=guess, is_rough=True)
+                if nearest is None
+                else dataclasses.replace(
+                    nearest, mechanism=self._placeholder(scale_factor), variance=guess
+                )
             )
         return self._found[scale_factor]
+
+    def _between_curves(self, scale_factor: float) -> "_Calibrated | None":
+        """Return the next finer grid's answer, if that and a coarser one are curves.
+
+        The model runs through both, to within what a rough calibration is wrong by,
+        and a curve takes up to half a second.
+        """
+        curves = [scale for scale, each in self._found.items() if each.is_curve]
+        if self._is_widened or not any(each < scale_factor for each in curves):
+            return None
+        finer = min((each for each in curves if each > scale_factor), default=None)
+        return None if finer is None else self._found[finer]
 
     def _calibrate(
         self,

@@ -457,6 +457,21 @@ def test_a_block_that_would_keep_a_client_busy_for_minutes_is_bad_config(task):
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
+def test_long_coordinates_beside_next_to_no_noise_are_refused_uncomputed(
+    task, monkeypatch
+):
+    """No order has a bound for them, and looking at all orders takes seconds."""
+    monkeypatch.setattr("secagg.distributed_dp.task.statement", None)
+    monkeypatch.setattr("secagg.distributed_dp.report.check_sampler", None)
+    long = {"linf_bound": "40/1", "scale_factor": 64.0, "accountant": "mixture-rdp"}
+    for counted_variance, cells in (("19/524288", "2.6e"), ("1023/1024", "2.6e")):
+        little = with_block(task, counted_variance=counted_variance, **long)
+        with pytest.raises(RemoteProtocolError, match=f"{cells}.* cells to judge"):
+            NoisedTask.from_parameters(little)
+    # A grid step of noise is not refused for what it costs.
+    NoisedTask.from_parameters(with_block(task, counted_variance="1/1", **long))
+
+
 @pytest.mark.parametrize("ladder", [0, 2])
 def test_reveals_are_found_by_their_changes_and_are_those_of_every_loss(
     ladder, monkeypatch

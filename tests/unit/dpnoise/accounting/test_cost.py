@@ -88,3 +88,23 @@ def test_a_sum_over_all_orders_behind_a_coin_is_refused_before_it_takes_seconds(
     assert accounting_cost(release, "mixture-rdp", **asked) < MAX_ACCOUNTING_COST
     behind = accounting_cost(release, "mixture-rdp", rate=1 / 57630, **asked)
     assert behind > MAX_ACCOUNTING_COST
+
+
+def test_long_coordinates_beside_noise_of_less_than_a_step_are_refused():
+    # No order has a bound there, and each is looked for in 32 cells of 64 parts.
+    for variance, norm, largest in (
+        (Fraction(19, 1 << 19), 9.5e9, 51.0),
+        (Fraction(1801, 1 << 20), 82174.4, 55.04),
+    ):
+        little = mixture(variance, norm, largest)
+        assert accounting_cost(little, "mixture-rdp") > MAX_ACCOUNTING_COST
+        enough = mixture(1, norm, largest)
+        assert accounting_cost(enough, "mixture-rdp") < MAX_ACCOUNTING_COST
+
+
+def test_a_faint_release_that_one_coordinate_may_be_is_dear_for_a_curve():
+    norm = 1.3975659385323524e-07
+    whole = mixture(Fraction(1.467), norm, 1 / 4096)
+    assert accounting_cost(whole, "mixture-pld") > MAX_ACCOUNTING_COST
+    spread = mixture(Fraction(1.467), 4 * norm, 1 / 4096)
+    assert accounting_cost(spread, "mixture-pld") < 0.2 * MAX_ACCOUNTING_COST
