@@ -69,6 +69,9 @@ _LARGEST_LOSS: Final = 64.0
 
 _MARGIN: Final = 1.0 + 2.0**-30  # 2^17 products of atoms, each off by a few 2^-53
 _GRID_VARIANCE: Final = 1e-5  # of the variance of a loss, added by the grid
+# Where noise is so little that losses are long and rare, their variance alone would ask
+# for millions of grid points, and products take the square of that.
+_LONGEST_REACH: Final = 1 << 13
 _NEGLIGIBLE: Final = 1e-30  # mass of one atom that is given away, of 10^5 at most
 _CURVE_POINTS: Final = 4000
 _IRRELEVANT: Final = 1e-20  # mass beyond the last point of a curve
@@ -231,7 +234,7 @@ def power_pair(pair: DominatingPair, count: int) -> DominatingPair:
         )
     if count == 1 or not pair.upper.any():
         return pair
-    return _power(_Gridded.of(pair, _grid_step(pair)), count).pair
+    return _power(_Gridded.of(pair, _grid_step(pair, count)), count).pair
 
 
 def envelope_pair(law: IntegerLaw, bounds: ShiftBounds) -> DominatingPair:
@@ -258,27 +261,35 @@ def envelope_pair(law: IntegerLaw, bounds: ShiftBounds) -> DominatingPair:
         )
     if not shift_pair(law, bounds.longest_entry).upper.any():
         return _nothing_hidden()
-    unit = _grid_step(shift_pair(law, 1))
+    unit = _grid_step(shift_pair(law, 1), bounds.squared_norm)
     products = []
     for entries in bounds.shapes():
         # Of so many factors with so much more variance than a unit shift's.
         coarser = sum(entry * entry for entry in entries) / len(entries)
         products.append(_product(law, entries, unit * math.sqrt(coarser)).pair)
     last = max(_last_loss(product) for product in products)
+    if last <= 0.0:  # little noise: the whole mass of every product was given away
+        return _nothing_hidden()
     epsilons = np.linspace(0.0, last, _CURVE_POINTS)
     curve = np.max([_curve(product, epsilons) for product in products], axis=0)
     return DominatingPair.from_curves(epsilons, curve, curve)
 
 
-def _grid_step(pair: DominatingPair) -> float:
-    """Splitting an atom between neighbours adds at most step²/4 of variance."""
-    return math.sqrt(4.0 * _GRID_VARIANCE * pair.mean_and_variance[1])
+def _grid_step(pair: DominatingPair, count: int) -> float:
+    """Return a grid for that many pairs; any is sound, a coarse one is loose.
+
+    Splitting an atom between neighbours adds at most step²/4 of variance.
+    """
+    fine = math.sqrt(4.0 * _GRID_VARIANCE * pair.mean_and_variance[1])
+    reach = min(_LARGEST_LOSS, math.sqrt(count) * _last_loss(pair))
+    return max(fine, reach / _LONGEST_REACH)
 
 
 def _last_loss(pair: DominatingPair) -> float:
-    """Return the loss beyond which a pair has next to nothing."""
+    """Return the loss beyond which a pair has next to nothing; 0 if it has nothing."""
     beyond = np.cumsum(pair.upper[::-1])[::-1]
-    return float(pair.losses[np.flatnonzero(beyond > _IRRELEVANT).max()])
+    there = np.flatnonzero(beyond > _IRRELEVANT)
+    return float(pair.losses[there.max()]) if there.size else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,13 @@ from scipy import special
 
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
-from dpnoise.accounting.loss.lattice_pair import ShiftBounds
+from dpnoise.accounting.loss.lattice_pair import (
+    IntegerLaw,
+    ShiftBounds,
+    envelope_pair,
+    power_pair,
+    shift_pair,
+)
 from dpnoise.errors import (
     ParameterError,
     TheoremNotApplicableError,
@@ -237,6 +243,20 @@ def test_no_noise_to_speak_of_hides_nothing():
     event = BinomialEvent(1, 1, 1.0, 1.0, 1)
     assert account(event).delta(3.0) == 1.0
     assert account(event).epsilon(DELTA) == math.inf
+
+
+@pytest.mark.parametrize("variance", ["7/65536", "1/100", "1", "200"])
+def test_grids_stay_short_however_long_and_rare_the_losses_are(variance):
+    """Products take the square of a grid's length, and anybody may ask for them."""
+    law = IntegerLaw("skellam", Fraction(variance))
+    longest = 2 * (1 << 14) + 1
+    assert power_pair(shift_pair(law, 1), 27).losses.size <= longest
+    assert envelope_pair(law, ShiftBounds(38, 14, 14, 3)).losses.size <= longest
+
+
+def test_so_little_noise_that_every_product_is_given_away_hides_nothing():
+    law = IntegerLaw("skellam", Fraction(13, 1 << 20))
+    assert envelope_pair(law, ShiftBounds(38, 14, 14, 3)).delta(60.0) == 1.0
 
 
 def test_a_vector_of_zeros_shows_nothing():
