@@ -60,7 +60,7 @@ def refused(capsys, file, code):
 
 
 def test_an_offer_is_judged_and_its_hash_printed(parameters, tmp_path, capsys):
-    offer = offer_of(parameters, tmp_path / "offer.bin")
+    offer = offer_file(parameters, tmp_path / "offer.bin")
     for words in (["--approve", offer, "--json"], ["--json", "--approve", offer]):
         result = approved(capsys, *words)
         assert result["approved_hash"] == sha256(parameters.noise_block).hexdigest()
@@ -85,7 +85,7 @@ def test_settings_of_a_server_are_planned_and_judged(tmp_path, capsys, settings_
 def test_a_claim_that_the_noise_does_not_keep_is_not_approved(
     parameters, tmp_path, capsys
 ):
-    offer = offer_of(altered(parameters, epsilon=1.5), tmp_path / "offer.bin")
+    offer = offer_file(altered(parameters, epsilon=1.5), tmp_path / "offer.bin")
     assert "claims 1.5" in refused(capsys, offer, ErrorCode.POLICY_VIOLATION)
 
 
