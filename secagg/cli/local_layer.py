@@ -19,7 +19,7 @@ def local_layer(
     randomiser: str | None,
     *,
     dim: int,
-    bound: float,
+    bound: float | None,
     epsilon: float | None,
     magnitude_epsilon: float | None,
 ) -> "LocalRandomiser":
@@ -31,7 +31,7 @@ def local_layer(
     """
     from secagg.distributed_dp import local_parameters, make_randomiser
 
-    if randomiser is None or epsilon is None or bound <= 0.0:
+    if randomiser is None or epsilon is None or bound is None or bound <= 0.0:
         raise ServiceError(
             "a randomiser needs --randomiser, --randomiser-epsilon and --l2-clip",
             code=ErrorCode.BAD_SETTINGS,

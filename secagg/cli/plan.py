@@ -1,5 +1,6 @@
 """`secagg plan`: from a privacy budget to scale, modulus, noise and error."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,11 +14,37 @@ from secagg.errors import ErrorCode, ServiceError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from secagg.distributed_dp import Adjacency, LocalRandomiser, Plan
+    from secagg.distributed_dp import (
+        Adjacency,
+        LocalRandomiser,
+        ParameterError,
+        Plan,
+    )
 
 __all__ = ["plan"]
 
 _PICTURES: Final = (".png", ".svg", ".pdf")
+
+
+def _wrong_option(error: "ParameterError", context: typer.Context) -> ServiceError:
+    """Say what the planner says of its parameters, of the options they came from."""
+
+    def in_options(text: str) -> str:
+        for each in context.command.params:
+            name, option = str(each.name), each.opts[0]
+            if "_" in name:
+                text = re.sub(rf"\b{name}\b", option, text)
+            elif text.startswith(f"{name} "):  # elsewhere it is a word like others
+                text = option + text.removeprefix(name)
+        return text
+
+    return ServiceError(
+        in_options(str(error.args[0])),
+        code=ErrorCode.BAD_SETTINGS,
+        next_step="Correct that option; see secagg plan --help."
+        if error.nearest is None
+        else f"The nearest value that works: {in_options(error.nearest)}",
+    )
 
 
 def _approve(context: typer.Context, path: Path | None) -> None:
@@ -30,6 +57,7 @@ def _approve(context: typer.Context, path: Path | None) -> None:
 
 
 def plan(  # noqa: PLR0913 - one parameter per flag
+    context: typer.Context,
     *,
     clients: Annotated[
         int, typer.Option("--clients", help="Size of the cohort of one session.")
@@ -44,13 +72,13 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         float, typer.Option("--delta", help="Probability beyond epsilon.")
     ],
     l2_clip: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--l2-clip",
             help="Longest vector of one client, its own units; leave it out for "
             "skellam-counts.",
         ),
-    ] = 0.0,
+    ] = None,
     max_nonzero: Annotated[
         int | None,
         typer.Option(
@@ -249,7 +277,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         made = distributed_dp.plan(
             clients=clients,
             dimension=dimension,
-            l2_clip=l2_clip if layer is None else layer.output_norm,
+            l2_clip=(l2_clip or 0.0) if layer is None else layer.output_norm,
             epsilon=epsilon,
             delta=delta,
             bits=bits,
@@ -275,13 +303,14 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             max_wrap_probability=max_wrap_probability,
         )
     except distributed_dp.ParameterError as error:
-        raise ServiceError(
-            str(error),
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Correct that option; see secagg plan --help."
-            if error.nearest is None
-            else f"The nearest value that works: {error.nearest}",
-        ) from None
+        if error.parameter == "l2_clip" and l2_clip is None:
+            raise ServiceError(
+                "--l2-clip is missing",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Say how long one client's vector may be; only --mechanism "
+                "skellam-counts needs no such bound.",
+            ) from None
+        raise _wrong_option(error, context) from None
     except distributed_dp.UnknownEventError as error:
         raise ServiceError(
             str(error),

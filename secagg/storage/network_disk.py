@@ -39,8 +39,9 @@ def refuse_network_disk(directory: Path) -> None:
             f"{directory} is on a network file system ({kind}), where a book in a file "
             "is not safe",
             code=ErrorCode.BAD_SETTINGS,
-            next_step="Keep state_dir on a disk of this machine. An aggregator's book "
-            "that is to outlive it belongs into PostgreSQL: server.store.",
+            next_step="Keep state_dir on a disk of this machine, even if your home "
+            "directory is not on one; what `secagg server` keeps may be in a database "
+            "instead (server.store).",
         )
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "accept_every_offer",
     "any_noise",
     "noised_task",
+    "offer_of",
     "one_hot",
     "parameters_for",
     "signing_parameters_for",
@@ -179,6 +180,22 @@ def with_noise(
 ) -> ProtocolParameters:
     """Return parameters of a task with a privacy budget of some sessions."""
     return noised_task(parameters, **budget).parameters
+
+
+def offer_of(
+    parameters: ProtocolParameters,
+    **changes: Any,  # noqa: ANN401 - any other field of the descriptor
+) -> SessionDescriptor:
+    """Return the offer of a task's first session, for tests that need just any."""
+    fields: dict[str, Any] = {
+        "aggregator": "aggregator",
+        "task_id": "t",
+        "session_number": 1,
+        "server_nonce": bytes(32),
+        "session_end": 1_800_000_600,
+        "payload_hash": b"",
+    }
+    return SessionDescriptor(parameters=parameters, **(fields | changes))
 
 
 def any_noise(parameters: ProtocolParameters, sharers: int) -> NoiseTerms:

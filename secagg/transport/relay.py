@@ -23,6 +23,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import math
 import socket
 import struct
 from collections import Counter, OrderedDict, deque
@@ -56,6 +57,7 @@ _MAX_OPENING_BYTES: Final = _TLS_HEADER_BYTES + _MAX_HELLO_BYTES
 
 _BACKLOG: Final = 1024
 _ACCEPTS_AT_ONCE: Final = 64
+# And one that counts the others.
 _LINES_PER_SECOND: Final = 9
 # A handshake takes a few ways there and back: beyond, it makes room if others wait.
 _STALLED_SECONDS: Final = 1.0
@@ -585,25 +587,30 @@ class Relay:
 
 
 class _RefusalLog:
-    """Writes a line for each refusal, as long as there are few."""
+    """Writes a line for each refusal, as long as there are few.
+
+    A second begins with a line, and ends with how many lines were left out of it: that
+    is its last line, and the only one beyond nine.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._second = -1
+        self._ends = -math.inf
         self._lines = 0
         self._unwritten = 0
+        self._at_end: asyncio.TimerHandle | None = None
 
     def write(
         self, refusal: Refusal, address: str, seconds: float, received: int
     ) -> None:
         """Write a line, or count it."""
-        second = int(self._loop.time())
-        if second != self._second:
+        now = self._loop.time()
+        if now >= self._ends:
             self.flush()
-            self._second, self._lines = second, 0
+            self._ends, self._lines = now + 1.0, 0
         if self._lines >= _LINES_PER_SECOND:
-            if not self._unwritten:
-                self._loop.call_later(_RETRY_SECONDS, self.flush)
+            if self._at_end is None:
+                self._at_end = self._loop.call_at(self._ends, self.flush)
             self._unwritten += 1
             return
         self._lines += 1
@@ -618,8 +625,11 @@ class _RefusalLog:
         )
 
     def flush(self) -> None:
-        """Write how many lines were left out."""
-        if self._unwritten:
+        """End this second; write how many lines were left out."""
+        self._ends = -math.inf
+        if self._at_end is not None:
+            self._at_end.cancel()
+            self._at_end = None
             log_event(_LOG, logging.INFO, HANDSHAKES_REFUSED, count=self._unwritten)
             self._unwritten = 0
 

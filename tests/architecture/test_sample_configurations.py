@@ -14,9 +14,9 @@ from secagg.config import (
     load_client_settings,
     load_server_settings,
 )
-from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask
 from secagg.server.task_setup import prepare_task
+from secagg.testing.cohorts import offer_of
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "config"
 KINDS = {"server": ServerSettings, "client": ClientSettings}
@@ -49,14 +49,11 @@ def test_the_samples_of_a_server_and_its_clients_fit_together(size):
     assert client.client.task == served.task.id
     assert client.enrolment.enrolment_key == served.enrolment.enrolment_key
     parameters = prepare_task(served).parameters
-    offer = SessionDescriptor(
+    offer = offer_of(
+        parameters,
         aggregator=client.client.aggregator or "aggregator",
         task_id=served.task.id,
-        session_number=1,
-        server_nonce=bytes(32),
         session_end=1_800_000_000,
-        payload_hash=b"",
-        parameters=parameters,
     )
     client_policy(client).check(offer)
     task = NoisedTask.from_parameters(parameters)

@@ -438,19 +438,22 @@ def attacks(directory: Path, faults: list[str]) -> Iterator[dict[str, object]]:
                 seconds, codes = attacked.honest()
                 files = attacked.files()
             lasted = time.monotonic() - began
-            rate = (len(attacked.lines()) - lines) / lasted
+            lines = len(attacked.lines()) - lines
             yield {
                 "attack": name,
                 "seconds": seconds,
                 "lasted": lasted,
-                "lines_per_second": rate,
+                "lines_per_second": lines / lasted,
                 "files": files,
                 "server_cpu_seconds": attacked.cpu_seconds() - spent,
             }
             if seconds >= MOST_SECONDS or any(codes):
                 faults.append(f"{name}: clients took {seconds:.1f} s, ended {codes}")
-            if not 1 <= rate <= MOST_LINES + 1:  # seconds are cut differently here
-                faults.append(f"{name}: {rate:.1f} lines a second")
+            # A second begins with its first line: one may have begun before, of which
+            # the number comes, and the last one may have just begun.
+            most = 1 + MOST_LINES * (int(lasted) + 1)
+            if not lasted <= lines <= most:
+                faults.append(f"{name}: {lines} lines in {lasted:.1f} s")
 
 
 def stalled(directory: Path, faults: list[str]) -> Iterator[dict[str, object]]:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Aborted, Fate, Released
 from secagg.server.receipt import SessionReceipt
@@ -16,18 +15,10 @@ from secagg.server.task_facts import TaskFacts
 from secagg.server.task_memory import RememberedTask
 from secagg.storage import journal
 from secagg.storage.change import Record
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import offer_of, parameters_for
 from secagg.testing.stored_header import stored_header
 
-DESCRIPTOR = SessionDescriptor(
-    aggregator="aggregator",
-    task_id="t",
-    session_number=1,
-    server_nonce=bytes(32),
-    session_end=1_800_000_600,
-    payload_hash=b"",
-    parameters=parameters_for(3, dimension=4, threshold=2),
-)
+DESCRIPTOR = offer_of(parameters_for(3, dimension=4, threshold=2))
 RECEIPTS = [
     SessionReceipt(
         descriptor=DESCRIPTOR,

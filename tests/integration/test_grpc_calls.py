@@ -7,7 +7,6 @@ import grpc
 import pytest
 
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -28,6 +27,7 @@ from secagg.messages import (
 )
 from secagg.parameters import ProtocolParameters
 from secagg.server.grpc_server import GrpcServer
+from secagg.testing.cohorts import offer_of
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.channel_options import TEST_IDENTITY_KEY
@@ -57,14 +57,8 @@ from secagg.wire.calls import (
 LOOPBACK = Address("127.0.0.1", 0)
 SESSION = bytes(range(32))
 DIGEST = hashlib.sha256(b"vector").digest()
-DESCRIPTOR = SessionDescriptor(
-    aggregator="aggregator",
-    task_id="digits",
-    session_number=3,
-    server_nonce=bytes(32),
-    session_end=1_800_000_600,
-    payload_hash=DIGEST,
-    parameters=ProtocolParameters(
+DESCRIPTOR = offer_of(
+    ProtocolParameters(
         modulus=1 << 20,
         dimension=1000,
         min_clients=10,
@@ -74,6 +68,9 @@ DESCRIPTOR = SessionDescriptor(
         max_dropouts=2,
         max_losses=2,
     ),
+    task_id="digits",
+    session_number=3,
+    payload_hash=DIGEST,
 )
 UPDATES = [
     Envelope(Roster, b"roster"),

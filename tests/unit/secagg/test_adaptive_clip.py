@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import secagg
-from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import following_terms, offered_terms
 from secagg.distributed_dp.session_unit import UnitBounds, read_unit, unit_terms
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
@@ -17,6 +16,7 @@ from secagg.primitives.modular import add_into, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.server.task_facts import TaskFacts
+from secagg.testing.cohorts import offer_of
 
 CLIENTS, DIM = 24, 12
 ASKED = {
@@ -52,16 +52,7 @@ def prepared(made):
 def offer(prepared, terms=None):
     if terms is None:
         terms = offered_terms(prepared.parameters, b"")
-    return SessionDescriptor(
-        aggregator="sums",
-        task_id="t",
-        session_number=1,
-        server_nonce=bytes(32),
-        session_end=1_800_000_600,
-        payload_hash=b"",
-        parameters=prepared.parameters,
-        noise_terms=terms,
-    )
+    return offer_of(prepared.parameters, noise_terms=terms)
 
 
 def summed(session, lengths):

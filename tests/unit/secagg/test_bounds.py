@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from secagg import parameters as module
-from secagg.descriptor import MAX_COUNT, SessionDescriptor
+from secagg.descriptor import MAX_COUNT
 from secagg.edge_odds import EdgeJudgement
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.parameters import (
@@ -32,6 +32,7 @@ from secagg.profiles import (
     Trust,
 )
 from secagg.ring_odds import bits_of, log_corrupt_holders
+from secagg.testing.cohorts import offer_of
 
 TRUST = Trust("sums.example", b"\7" * 32, 3, b"\1" * 32)
 COMPLETE = ProtocolParameters(
@@ -251,15 +252,7 @@ def test_who_stands_apart_counts_for_threshold_and_quorum(monkeypatch):
         assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-OFFER = SessionDescriptor(
-    aggregator="hub",
-    task_id="t",
-    session_number=1,
-    server_nonce=bytes(32),
-    session_end=1_800_000_500,
-    payload_hash=b"",
-    parameters=COMPLETE,
-)
+OFFER = offer_of(COMPLETE)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from secagg.profiles import (
     SparseTail,
     Trust,
 )
+from secagg.testing.cohorts import offer_of
 
 TRUST = Trust("sums.example", b"\7" * 32, 3, b"\1" * 32)
 COMMON = {
@@ -48,16 +49,7 @@ EVERY = pytest.mark.parametrize(
 
 
 def offer(parameters=HONEST, **changes):
-    fields = {
-        "aggregator": "hub",
-        "task_id": "t",
-        "session_number": 1,
-        "server_nonce": bytes(32),
-        "session_end": 1_800_000_500,
-        "payload_hash": b"",
-        "parameters": parameters,
-    }
-    return SessionDescriptor(**fields | changes)
+    return offer_of(parameters, **changes)
 
 
 def refusal(parameters):
@@ -214,12 +206,12 @@ def test_counts_stay_below_two_to_the_63(field):
 
 
 def test_the_end_of_a_session_enters_its_id():
-    assert offer().session_id != offer(session_end=1_800_000_501).session_id
+    assert offer().session_id != offer(session_end=1_800_000_601).session_id
 
 
 def test_a_session_is_joined_neither_after_its_end_nor_long_before():
     """R5.0-2: the rounds, one extension of the third, and an hour for the clocks."""
-    end, longest = 1_800_000_500, 60 + 60 + 300 + 60 + 300
+    end, longest = 1_800_000_600, 60 + 60 + 300 + 60 + 300
     assert HONEST.deadlines.longest_session == longest
     for left in (1, longest + 3600):
         offer().check_clock(end - left)

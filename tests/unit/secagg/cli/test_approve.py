@@ -8,10 +8,9 @@ import pytest
 
 from secagg.cli import main
 from secagg.cli.exit_codes import exit_code_of
-from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import offer_of, parameters_for
 
 
 @pytest.fixture(name="parameters", scope="module")
@@ -32,15 +31,13 @@ def _parameters():
     ).parameters
 
 
-def offer_of(parameters, path):
-    offer = SessionDescriptor(
+def offer_file(parameters, path):
+    offer = offer_of(
+        parameters,
         aggregator="sums.example",
         task_id="heights",
-        session_number=1,
         server_nonce=bytes(range(32)),
         session_end=1_900_000_000,
-        payload_hash=b"",
-        parameters=parameters,
     )
     path.write_bytes(offer.encode())
     return str(path)
@@ -63,7 +60,7 @@ def refused(capsys, file, code):
 
 
 def test_an_offer_is_judged_and_its_hash_printed(parameters, tmp_path, capsys):
-    offer = offer_of(parameters, tmp_path / "offer.bin")
+    offer = offer_file(parameters, tmp_path / "offer.bin")
     for words in (["--approve", offer, "--json"], ["--json", "--approve", offer]):
         result = approved(capsys, *words)
         assert result["approved_hash"] == sha256(parameters.noise_block).hexdigest()
@@ -88,7 +85,7 @@ def test_settings_of_a_server_are_planned_and_judged(tmp_path, capsys, settings_
 def test_a_claim_that_the_noise_does_not_keep_is_not_approved(
     parameters, tmp_path, capsys
 ):
-    offer = offer_of(altered(parameters, epsilon=1.5), tmp_path / "offer.bin")
+    offer = offer_file(altered(parameters, epsilon=1.5), tmp_path / "offer.bin")
     assert "claims 1.5" in refused(capsys, offer, ErrorCode.POLICY_VIOLATION)
 
 
@@ -105,7 +102,7 @@ def test_what_would_take_long_to_judge_is_refused_before_anything_else(parameter
 
 
 def test_what_is_no_offer_or_has_no_noise_is_refused(parameters, tmp_path, capsys):
-    exact = offer_of(replace(parameters, noise_block=b""), tmp_path / "exact.bin")
+    exact = offer_file(replace(parameters, noise_block=b""), tmp_path / "exact.bin")
     assert "exact sums" in refused(capsys, exact, ErrorCode.BAD_SETTINGS)
     large = tmp_path / "large.bin"
     large.write_bytes(bytes(1 << 17))

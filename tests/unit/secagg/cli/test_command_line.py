@@ -414,7 +414,29 @@ def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
     assert main([*PLAN, *words]) == exit_code_of(ErrorCode.BAD_SETTINGS)
     message = error_of(capsys)["message"]
     assert "tell who took part" in message
-    assert "State selection_rate" in message
+    assert "State --selection-rate" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "next_step"),
+    [
+        ([], "--l2-clip is missing", "how long one client's vector may be"),
+        (["--l2-clip", "0"], "--l2-clip must be greater than 0, got 0.0", "such as"),
+        (["--l2-clip", "1", "--bits", "99"], "--bits must be between 1 and 62", "62"),
+        (["--l2-clip", "1", "--min-survivors", "60"], "--min-survivors must", "50"),
+    ],
+)
+def test_plan_speaks_of_options_and_names_what_works_once(
+    words, said, next_step, capsys
+):
+    asked = ["plan", "--clients", "50", "--dimension", "64", "--epsilon", "1"]
+    assert main([*asked, "--delta", "1e-5", *words, "--json"]) == exit_code_of(
+        ErrorCode.BAD_SETTINGS
+    )
+    error = error_of(capsys)
+    assert error["message"].startswith(said)
+    assert "nearest" not in error["message"]
+    assert next_step in error["next_step"]
 
 
 def test_plan_counts_a_secret_selection_against_both_adversaries(capsys):

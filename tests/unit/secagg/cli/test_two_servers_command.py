@@ -180,7 +180,7 @@ class Running:
         return await self._stack.__aexit__(*reason)
 
     async def give(self, names):
-        return await asyncio.gather(
+        giving = asyncio.gather(
             *(
                 give_vector(
                     self.house.settings(name, self.house.client(name, self.ports)),
@@ -189,6 +189,14 @@ class Running:
                 for name, vector in zip(names, VECTORS, strict=False)
             )
         )
+        await asyncio.wait(
+            {giving, self.releasing}, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self.releasing.done() and self.releasing.exception():
+            giving.cancel()  # they would wait for minutes for a leader that has failed
+            await asyncio.wait({giving})
+            await self.releasing
+        return await giving
 
 
 def test_a_task_is_summed_from_settings_files_and_goes_on_after_a_restart(house):

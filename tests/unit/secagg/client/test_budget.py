@@ -10,7 +10,6 @@ from secagg.client.budget import (
     max_rosters_of,
     settlement_of,
 )
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode
 from secagg.profiles import HonestTail
 from secagg.protocol.refund import Charge
@@ -21,7 +20,7 @@ from secagg.storage.charges import (
     NoiseChangedError,
     Settlement,
 )
-from secagg.testing.cohorts import parameters_for, with_noise
+from secagg.testing.cohorts import offer_of, parameters_for, with_noise
 from secagg.testing.inline_book import inline_book
 
 
@@ -32,15 +31,7 @@ def noised(epsilon=8.0):
 
 @pytest.fixture(name="offered", scope="module")
 def _offered():
-    return SessionDescriptor(
-        aggregator="them",
-        task_id="t",
-        session_number=1,
-        server_nonce=bytes(32),
-        session_end=1_800_000_600,
-        payload_hash=b"",
-        parameters=noised(),
-    )
+    return offer_of(noised())
 
 
 async def charged(book, descriptor):

@@ -8,17 +8,14 @@ import pytest
 
 from secagg.client.file_input import FileInput
 from secagg.client.judge import SessionInfo
-from secagg.descriptor import SessionDescriptor
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import offer_of, parameters_for
 
-OFFER = SessionDescriptor(
+OFFER = offer_of(
+    parameters_for(3, dimension=4, threshold=2),
     aggregator="hub",
     task_id="sums",
     session_number=3,
-    server_nonce=bytes(32),
     session_end=1_900_000_000,
-    payload_hash=b"",
-    parameters=parameters_for(3, dimension=4, threshold=2),
 )
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from secagg.client.judge import judge_offer, policy_of
-from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import PrivacyReport
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.policy import (
@@ -14,7 +13,7 @@ from secagg.policy import (
     ExactSumsAccepted,
     PrivacyFloors,
 )
-from secagg.testing.cohorts import noised_task, parameters_for
+from secagg.testing.cohorts import noised_task, offer_of, parameters_for
 
 DIMENSION = 5  # which the rotation of a noised task makes longer
 FLOORS = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
@@ -46,18 +45,6 @@ def stating(task, epsilon, status="certified"):
         honest.server, epsilon=epsilon, status=type(honest.server.status)(status)
     )
     return replace(honest, server=stated)
-
-
-def offer_of(parameters):
-    return SessionDescriptor(
-        aggregator="them",
-        task_id="t",
-        session_number=1,
-        server_nonce=bytes(32),
-        session_end=1_800_000_600,
-        payload_hash=b"",
-        parameters=parameters,
-    )
 
 
 def judged(parameters, floors, report=None, **cohort):

@@ -7,7 +7,6 @@ from secagg.client.file_input import FileInput
 from secagg.client.judge import SessionInfo
 from secagg.client.program import client_policy, privacy_floors
 from secagg.config import ClientSettings, load_client_settings
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, InputError, LocalProtocolError, ServiceError
 from secagg.parameters import ProtocolParameters
 from secagg.policy import (
@@ -15,6 +14,7 @@ from secagg.policy import (
     ExactSumsAccepted,
     PrivacyFloors,
 )
+from secagg.testing.cohorts import offer_of
 
 PARAMETERS = ProtocolParameters(
     modulus=256,
@@ -26,15 +26,7 @@ PARAMETERS = ProtocolParameters(
     max_dropouts=1,
     max_losses=1,
 )
-DESCRIPTOR = SessionDescriptor(
-    aggregator="aggregator",
-    task_id="t",
-    session_number=1,
-    server_nonce=bytes(32),
-    session_end=1_800_000_600,
-    payload_hash=b"",
-    parameters=PARAMETERS,
-)
+DESCRIPTOR = offer_of(PARAMETERS)
 
 
 def session(descriptor=DESCRIPTOR, dimension=4, payload=b""):

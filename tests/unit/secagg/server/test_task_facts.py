@@ -6,22 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.messages import Aborted, Fate, Released
 from secagg.server.receipt import SessionReceipt
 from secagg.server.task_facts import TaskFacts
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import offer_of, parameters_for
 
 COLLUDERS = 2
-DESCRIPTOR = SessionDescriptor(
-    aggregator="aggregator",
-    task_id="task",
-    session_number=1,
-    server_nonce=bytes(32),
-    session_end=1_800_000_600,
-    payload_hash=b"",
-    parameters=parameters_for(9, dimension=1, threshold=4, colluders=COLLUDERS),
+DESCRIPTOR = offer_of(
+    parameters_for(9, dimension=1, threshold=4, colluders=COLLUDERS), task_id="task"
 )
 FAILED = SessionReceipt(
     descriptor=DESCRIPTOR,

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from secagg.audit.receipt import AuditReceipt, Outcome
-from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import (
@@ -46,15 +45,10 @@ from secagg.protocol.refund import Charge
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage import journal
 from secagg.storage.change import Record
+from secagg.testing.cohorts import offer_of
 
-DESCRIPTOR = SessionDescriptor(
-    aggregator="aggregator",
-    task_id="täsk",
-    session_number=7,
-    server_nonce=bytes(range(32)),
-    session_end=1_800_000_600,
-    payload_hash=b"\x01" * 32,
-    parameters=ProtocolParameters(
+DESCRIPTOR = offer_of(
+    ProtocolParameters(
         modulus=1 << 20,
         dimension=10,
         min_clients=3,
@@ -64,6 +58,10 @@ DESCRIPTOR = SessionDescriptor(
         max_dropouts=2,
         max_losses=2,
     ),
+    task_id="täsk",
+    session_number=7,
+    server_nonce=bytes(range(32)),
+    payload_hash=b"\x01" * 32,
 )
 
 SERVER_EVENTS = [

@@ -9,13 +9,20 @@ import errno
 import ipaddress
 import logging
 import socket
+from types import SimpleNamespace
 
 import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.transport.address import Address
 from secagg.transport.admission import Admission
-from secagg.transport.relay import Refusal, Relay, begins_http2, begins_tls
+from secagg.transport.relay import (
+    Refusal,
+    Relay,
+    _RefusalLog,
+    begins_http2,
+    begins_tls,
+)
 
 LOOPBACK = Address("127.0.0.1", 0)
 HELLO = bytes((22, 3, 1, 0, 4, 1)) + b"abc"
@@ -424,6 +431,45 @@ async def test_nine_lines_a_second_and_then_a_number(caplog):
     assert len(lines) % 9 == 0  # of one second, or of several
     assert len(lines) < 40
     assert sum(int(each.partition("count=")[2]) for each in counts) == 40 - len(lines)
+
+
+class SlowTimers:
+    """A loop whose time a test moves, and whose timers ring when a test says so."""
+
+    def __init__(self):
+        self.now, self.timers = 0.75, []
+
+    def time(self):
+        return self.now
+
+    def call_at(self, when, callback):
+        timer = SimpleNamespace(when=when, ring=callback)
+        timer.cancel = lambda: self.timers.remove(timer)
+        self.timers.append(timer)
+        return timer
+
+
+@pytest.mark.parametrize("late", [0.0, 0.04])
+def test_the_number_is_one_of_ten_lines_however_late_its_timer(caplog, late):
+    caplog.set_level(logging.INFO)
+    loop, written = SlowTimers(), []
+    log = _RefusalLog(loop)
+    for each in range(1000):
+        loop.now = 0.75 + each / 100
+        for timer in [x for x in loop.timers if loop.now >= x.when + late]:
+            timer.ring()
+        log.write(Refusal.BAD_HELLO, "192.0.2.1", 0.0, 7)
+        written += [loop.now] * (len(caplog.messages) - len(written))
+    log.flush()
+    assert not loop.timers
+    # Ten seconds, nine lines and a number of each.
+    counts = [int(x.partition("count=")[2]) for x in caplog.messages if "count=" in x]
+    assert len(caplog.messages) == 100
+    assert len(counts) == 10
+    assert sum(counts) == 1000 - 90
+    assert all(
+        later - one >= 0.95 for one, later in zip(written, written[10:], strict=False)
+    )
 
 
 class OutOfFiles:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from secagg.client.storage import ClientStorage
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -17,6 +16,7 @@ from secagg.errors import (
 from secagg.policy import PrivacyFloors
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.charges import BudgetSpentError
+from secagg.testing.cohorts import offer_of
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import run
@@ -221,14 +221,8 @@ def test_a_claim_that_the_noise_does_not_keep_is_refused() -> None:
 
 def offers():
     parameters = noise_for().parameters
-    helper = SessionDescriptor(
-        aggregator="helper",
-        task_id=TASK,
-        session_number=3,
-        server_nonce=bytes(32),
-        session_end=9,
-        payload_hash=b"",
-        parameters=parameters,
+    helper = offer_of(
+        parameters, aggregator="helper", task_id=TASK, session_number=3, session_end=9
     )
     leader = replace(helper, aggregator="leader", server_nonce=helper.session_id)
     return leader, helper

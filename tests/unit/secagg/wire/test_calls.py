@@ -3,7 +3,6 @@ import math
 
 import pytest
 
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     KINDS,
@@ -26,6 +25,7 @@ from secagg.messages import (
     Upload,
 )
 from secagg.parameters import ProtocolParameters
+from secagg.testing.cohorts import offer_of
 from secagg.v1 import messages_pb2, secagg_service_pb2
 from secagg.wire import calls
 from secagg.wire.calls import (
@@ -59,14 +59,8 @@ from secagg.wire.limits import (
 SESSION = bytes(range(32))
 DIGEST = hashlib.sha256(b"vector").digest()
 LARGE = bytes(MAX_INLINE_BYTES + 1)
-DESCRIPTOR = SessionDescriptor(
-    aggregator="aggregator",
-    task_id="digits",
-    session_number=3,
-    server_nonce=bytes(32),
-    session_end=1_800_000_600,
-    payload_hash=DIGEST,
-    parameters=ProtocolParameters(
+DESCRIPTOR = offer_of(
+    ProtocolParameters(
         modulus=1 << 20,
         dimension=1000,
         min_clients=10,
@@ -76,6 +70,9 @@ DESCRIPTOR = SessionDescriptor(
         max_dropouts=2,
         max_losses=2,
     ),
+    task_id="digits",
+    session_number=3,
+    payload_hash=DIGEST,
 )
 
 # --- requests -------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import pytest
 from secagg.descriptor import (
     MAX_NOISE_TERMS_BYTES,
     MAX_TASK_ID_BYTES,
-    SessionDescriptor,
 )
 from secagg.enrolment.credential import Credential
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -14,7 +13,7 @@ from secagg.parameters import MAX_CLIENTS, MAX_NOISE_BLOCK_BYTES, ProtocolParame
 from secagg.profiles import SparseTail
 from secagg.protocol.edges import EdgeTrees
 from secagg.simulation.enrolled import simulated_trust
-from secagg.testing.cohorts import sparse_parameters_for
+from secagg.testing.cohorts import offer_of, sparse_parameters_for
 from secagg.wire import limits
 
 
@@ -101,14 +100,11 @@ def test_the_largest_roster_that_can_be_encoded_is_as_large_as_announced():
 
 
 def test_the_largest_descriptor_fits():
-    descriptor = SessionDescriptor(
-        aggregator="aggregator",
+    descriptor = offer_of(
+        parameters(noise_block=bytes(MAX_NOISE_BLOCK_BYTES)),
         task_id="t" * MAX_TASK_ID_BYTES,
         session_number=(1 << 63) - 1,
-        server_nonce=bytes(32),
-        session_end=1_800_000_600,
         payload_hash=bytes(32),
-        parameters=parameters(noise_block=bytes(MAX_NOISE_BLOCK_BYTES)),
         noise_terms=bytes(MAX_NOISE_TERMS_BYTES),
     )
     assert len(descriptor.encode()) <= limits.MAX_DESCRIPTOR_BYTES
