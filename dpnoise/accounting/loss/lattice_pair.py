@@ -71,7 +71,7 @@ _MARGIN: Final = 1.0 + 2.0**-30  # 2^17 products of atoms, each off by a few 2^-
 _GRID_VARIANCE: Final = 1e-5  # of the variance of a loss, added by the grid
 # Where noise is so little that losses are long and rare, their variance alone would ask
 # for millions of grid points, and products take the square of that.
-_LONGEST_REACH: Final = 1 << 13
+_LONGEST_REACH: Final = 1 << 12
 _NEGLIGIBLE: Final = 1e-30  # mass of one atom that is given away, of 10^5 at most
 _CURVE_POINTS: Final = 4000
 _IRRELEVANT: Final = 1e-20  # mass beyond the last point of a curve
