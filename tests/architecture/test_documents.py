@@ -229,3 +229,12 @@ def test_sections_of_the_protocol_that_the_code_cites_exist():
     for path in (ROOT / "secagg").rglob("*.py"):
         for cited in re.findall(r"PROTOCOL §(\d+(?:\.\d+)?)", path.read_text()):
             assert cited in headings, f"{path.relative_to(ROOT)} cites §{cited}"
+
+
+def test_every_make_target_is_named_where_contributors_look():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:`|\$ )make ([a-z-]+)", page))
+    assert len(targets) > 20
+    assert named == set(targets)

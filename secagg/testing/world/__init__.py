@@ -7,8 +7,9 @@ is drawn from one seed, so that a run that shows a fault shows it again.
 
 * `dice`: the luck; * `loop`: virtual time, threads without threads, processes that
   stop and die; * `machines`: processes and their disks; * `network`: the way between
-  them; * `witness`: what must hold, and the trace; * `plan`: what a seed stands for;
-* `run`: one run.
+  them; * `witness`: what must hold, of servers (`servers_seen`), of clients
+  (`clients_seen`) and between them; * `notes`: the trace; * `plan`: what a seed stands
+  for; * `run`: one run.
 
 `python -m secagg.testing.world` runs many seeds, or replays one.
 """

@@ -66,7 +66,7 @@ class Aggregators:
         """Have an aggregator begin nothing more; False if it does not serve."""
         if machine not in self._servers or machine.is_gone:
             return False
-        self._witness.drained(machine)
+        self._witness.servers.drained(machine)
         machine.context.run(self._servers[machine].drain)
         return True
 
@@ -97,7 +97,7 @@ class Aggregators:
             )
             async with self._listening(machine, server):
                 async for total in task.sums():
-                    self._witness.given(total)
+                    self._witness.servers.given(total)
                 await server.settle()
 
     async def _serve_operator(self, machine: Machine) -> None:
@@ -158,7 +158,7 @@ def without_files(witness: Witness) -> Iterator[None]:
 
         async def write(self, total: ReleasedSum) -> None:
             """Take a sum; it takes the time of a disk."""
-            await asyncio.to_thread(witness.given, total)
+            await asyncio.to_thread(witness.servers.given, total)
 
     with (
         mock.patch("secagg.server.task_keeper.SumFiles", Folder),

@@ -170,7 +170,7 @@ class Link:
             got = await answer
         finally:
             carried.cancel()
-        self._network.witness.heard(self.identity, request, got)
+        self._network.witness.clients.heard(self.identity, request, got)
         return got
 
     async def watch(
@@ -188,7 +188,7 @@ class Link:
             while (update := await updates.get()) is not None:
                 if isinstance(update, SecAggError):
                     raise update
-                self._network.witness.heard(self.identity, request, update)
+                self._network.witness.clients.heard(self.identity, request, update)
                 yield update
         finally:
             carried.cancel()
@@ -196,7 +196,7 @@ class Link:
     def _leave(self, request: Request[Any]) -> None:
         if self._process.is_gone:
             raise asyncio.CancelledError
-        self._network.witness.left(self.identity, request)
+        self._network.witness.clients.left(self.identity, request)
 
     async def _carry(
         self, request: Request[_Answer], answer: "asyncio.Future[_Answer]"
@@ -233,16 +233,16 @@ class Link:
         witness = self._network.witness
         if listener not in self._network.listeners:
             return _unreachable()
-        uploaded = witness.uploaded(self.identity, request)
+        uploaded = witness.servers.uploaded(self.identity, request)
         try:
             got = await listener.connect(self.identity).call(request)
         except SecAggError as error:
-            witness.refused(listener.process, self.identity, request, error)
+            witness.servers.refused(listener.process, self.identity, request, error)
             return error
         except Exception as error:  # noqa: BLE001 - the service has a defect
             witness.fault(f"{type(request).__name__} was answered by {error!r}")
             return _unreachable()
-        witness.answered(
+        witness.servers.answered(
             listener.process, self.identity, request, got, uploaded=uploaded
         )
         return got
@@ -310,7 +310,9 @@ class Link:
             return
         try:
             async for update in listener.connect(self.identity).watch(request):
-                witness.answered(listener.process, self.identity, request, update)
+                witness.servers.answered(
+                    listener.process, self.identity, request, update
+                )
                 said.put_nowait(update)
         except SecAggError as error:
             said.put_nowait(error)

@@ -68,7 +68,7 @@ class WorldClient(Client):
             await self._serve()
             return
         async for given in self.contributions(self._vector):
-            self._witness.contributed(self._name, given)
+            self._witness.clients.contributed(self._name, given)
 
     async def _serve(self) -> None:
         async def failed(_: SecAggError) -> None:
@@ -78,7 +78,7 @@ class WorldClient(Client):
             client=self,
             make=self._vector,
             accept=lambda _: None,
-            on_given=lambda given: self._witness.contributed(self._name, given),
+            on_given=lambda given: self._witness.clients.contributed(self._name, given),
             on_failed=failed,
         ).run()
 

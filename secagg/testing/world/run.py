@@ -173,7 +173,7 @@ class _World:
             trace=tuple(witness.trace),
             steps=witness.steps,
             seconds=loop.time(),
-            sums=len(witness.sums),
+            sums=len(witness.servers.sums),
             endings=self.endings,
         )
 
@@ -281,8 +281,10 @@ class _World:
             self.witness.check_views(await tasks_view(book))
         is_done = any(self.endings[name] == "done" for name in self.servers)
         (task, *others) = self.plan.tasks
-        if is_done and not others and len(self.witness.sums) < task.sums:
-            self.witness.fault(f"the task is done with {len(self.witness.sums)} sums")
+        if is_done and not others and len(self.witness.servers.sums) < task.sums:
+            self.witness.fault(
+                f"the task is done with {len(self.witness.servers.sums)} sums"
+            )
         for task in self.plan.tasks:
             self.witness.check_knowledge(task, await self._charges(task))
 
@@ -294,12 +296,14 @@ class _World:
         for name in task.clients:
             if self.disks[name].is_put_back:
                 # It was refused: what it had been charged is known here alone.
-                charged[name] = self.witness.charged(name)
+                charged[name] = self.witness.clients.charged(name)
                 continue
             book = self.disks[name].open(accept_restored=False)
             rows = await book.charges(task.name)
             states = {row.session_id: row.state for row in rows}
-            self.witness.check_charges(name, states)
+            self.witness.clients.check_charges(
+                name, states, self.witness.servers.sums.values()
+            )
             kept = [each for each in states.values() if each is not ChargeState.VOID]
             charged[name] = len(kept)
         return charged
@@ -360,7 +364,7 @@ class _World:
 
     def _client_ends(self, name: str, error: SecAggError) -> bool:
         """Whether an error is the last word of a client."""
-        if error.code in _FINAL or self.witness.is_revoked(name):
+        if error.code in _FINAL or self.witness.servers.is_revoked(name):
             return True
         if self.plan.is_patient and error.code is not ErrorCode.STORAGE_FAILED:
             # Only its own disk may end a service, and whatever a person has to mend.
@@ -460,7 +464,7 @@ class _World:
                     if other is disk:
                         self._kill(name)
                 if disk.put_back() and disk.owner == SERVER:
-                    self.witness.put_back()
+                    self.witness.servers.put_back()
 
     def _away(self) -> float | None:
         """Return how long whoever asks waits for its book in vain; None if it need not.
@@ -495,9 +499,9 @@ class _World:
             self.processes[name].cancel()
 
     def _take_back(self, name: str) -> None:
-        if self.taken_back is not None and not self.witness.is_revoked(name):
+        if self.taken_back is not None and not self.witness.servers.is_revoked(name):
             self.taken_back.take_back(name)
-            self.witness.revoked(name)
+            self.witness.servers.revoked(name)
 
     def _stop(self, name: str, seconds: float) -> None:
         machine = self.machines.get(name)
