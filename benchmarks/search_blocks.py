@@ -19,10 +19,9 @@ from collections import Counter
 from fractions import Fraction
 from typing import Any, Final
 
-from search_plans import _COVERING, _forget, _log_uniform, _timed
+from search_plans import COVERING, forget, judge, log_uniform, timed
 
 from dpnoise.errors import DPNoiseError
-from dpnoise.events import Adversary
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.mechanisms.noise_share import NoiseRule
 from dpnoise.mechanisms.parameters import (
@@ -30,7 +29,7 @@ from dpnoise.mechanisms.parameters import (
     ROTATION_NAMES,
     MechanismParameters,
 )
-from secagg.distributed_dp import noise_block, report
+from secagg.distributed_dp import noise_block
 
 _PROMISED_SECONDS: Final = 2.0
 _CENTRAL: Final = frozenset({"gaussian", "discrete-gaussian"})
@@ -44,14 +43,14 @@ def drawn_block(draw: random.Random) -> bytes:
     """
     chosen = [name for name in MECHANISM_NAMES if name not in _CENTRAL]
     name = draw.choice(["skellam-mixture"] * 3 + chosen)
-    clients = round(_log_uniform(draw, 3, 1 << 24))
-    dim = round(_log_uniform(draw, 1, 1 << 28))
-    steps_of_clip = _log_uniform(draw, 2.0**-12, 2.0**20)
+    clients = round(log_uniform(draw, 3, 1 << 24))
+    dim = round(log_uniform(draw, 1, 1 << 28))
+    steps_of_clip = log_uniform(draw, 2.0**-12, 2.0**20)
     counts = name == "skellam-counts"
-    linf = Fraction(max(1, round(_log_uniform(draw, 1, 1 << 30))), 4096)
+    linf = Fraction(max(1, round(log_uniform(draw, 1, 1 << 30))), 4096)
     if counts or name == "smm":
         linf = Fraction(math.ceil(linf))
-    nonzero = round(_log_uniform(draw, 1, dim)) if counts else None
+    nonzero = round(log_uniform(draw, 1, dim)) if counts else None
     mechanism = make_mechanism(
         MechanismParameters(
             mechanism=name,
@@ -61,7 +60,7 @@ def drawn_block(draw: random.Random) -> bytes:
             modulus=1 << draw.choice([16, 32, 62]),
             noise_rule=NoiseRule(
                 counted_variance=Fraction(
-                    round(_log_uniform(draw, 1, 2.0**60)), 1 << 20
+                    round(log_uniform(draw, 1, 2.0**60)), 1 << 20
                 ),
                 min_survivors=max(2, round(clients * draw.uniform(0.3, 1.0))),
                 loss_fraction=Fraction(draw.randint(0, 60), 100),
@@ -78,26 +77,19 @@ def drawn_block(draw: random.Random) -> bytes:
     )
     rate = Fraction(1)
     if draw.random() < 0.4:
-        rate = Fraction(1, round(_log_uniform(draw, 2, 100_000)))
+        rate = Fraction(1, round(log_uniform(draw, 2, 100_000)))
     return noise_block.NoiseBlock(
         mechanism=mechanism,
         budget=noise_block.NoiseBudget(
-            epsilon=_log_uniform(draw, 1e-3, 100.0),
-            delta=_log_uniform(draw, 1e-15, 0.5),
-            steps=round(_log_uniform(draw, 1, noise_block.MAX_STEPS)),
+            epsilon=log_uniform(draw, 1e-3, 100.0),
+            delta=log_uniform(draw, 1e-15, 0.5),
+            steps=round(log_uniform(draw, 1, noise_block.MAX_STEPS)),
             spare=0,
-            accountant=draw.choice(_COVERING.get(name, ("mixture-pld",))),
+            accountant=draw.choice(COVERING.get(name, ("mixture-pld",))),
         ),
         selection_rate=rate,
         sampler=mechanism.sampler_digest.hex(),
     ).encode()
-
-
-def _judge(block: bytes) -> float:
-    read = noise_block.decode_block(block)
-    noise_block.check_cost(read.mechanism, read.budget, read.selection_rate)
-    report.statement(block, Adversary.MODEL_READER)
-    return report.statement(block, Adversary.SERVER).epsilon
 
 
 def search(seed: str, number: int) -> dict[str, Any] | None:
@@ -112,10 +104,10 @@ def search(seed: str, number: int) -> dict[str, Any] | None:
         block = drawn_block(draw)
     except DPNoiseError:
         return None
-    _forget()
-    judge_seconds, judged = _timed(lambda: _judge(block))
-    _forget()
-    sampler_seconds, _ = _timed(lambda: noise_block.check_sampler(block))
+    forget()
+    judge_seconds, judged = timed(lambda: judge(block))
+    forget()
+    sampler_seconds, _ = timed(lambda: noise_block.check_sampler(block))
     return {
         "number": number,
         "block": block.decode(),

@@ -53,7 +53,7 @@ _MIXTURES: Final = (
 )
 _INTEGERS: Final = ("skellam-gdp", "lattice-pld", "skellam-rdp", "skellam-paper")
 # Which accountants have a theorem; others are asked for, too, but seldom.
-_COVERING: Final = {
+COVERING: Final = {
     "skellam-mixture": _MIXTURES,
     "smm": (*_MIXTURES, "smm-paper"),
     "skellam": _INTEGERS,
@@ -70,7 +70,8 @@ class _GivenUpError(Exception):
     """It took so long that it does not matter how long."""
 
 
-def _log_uniform(draw: random.Random, low: float, high: float) -> float:
+def log_uniform(draw: random.Random, low: float, high: float) -> float:
+    """Draw a number whose logarithm is uniform between those of `low` and `high`."""
     return math.exp(draw.uniform(math.log(low), math.log(high)))
 
 
@@ -79,11 +80,11 @@ def drawn_request(seed: str) -> dict[str, Any]:
     draw = random.Random(seed)  # noqa: S311 - which plans are tried is no secret
     asked: dict[str, Any] = {
         "mechanism": draw.choice(["skellam-mixture"] * 4 + list(MECHANISM_NAMES)),
-        "clients": round(_log_uniform(draw, 2, 1 << 24)),
-        "dimension": round(_log_uniform(draw, 1, 1 << 28)),
-        "epsilon": _log_uniform(draw, 0.01, 50.0),
-        "delta": _log_uniform(draw, 1e-12, 1e-3),
-        "steps": draw.choice([1, 10_000, *[round(_log_uniform(draw, 1, 10_000))] * 3]),
+        "clients": round(log_uniform(draw, 2, 1 << 24)),
+        "dimension": round(log_uniform(draw, 1, 1 << 28)),
+        "epsilon": log_uniform(draw, 0.01, 50.0),
+        "delta": log_uniform(draw, 1e-12, 1e-3),
+        "steps": draw.choice([1, 10_000, *[round(log_uniform(draw, 1, 10_000))] * 3]),
     }
     if draw.random() < 0.15:
         asked["epsilon"] = draw.choice([0.01, 30.0, 50.0])
@@ -93,14 +94,14 @@ def drawn_request(seed: str) -> dict[str, Any]:
     _draw_rates(draw, asked)
     _draw_cohort(draw, asked)
     if draw.random() < 0.3:
-        covering = _COVERING.get(asked["mechanism"], ("zcdp", "gaussian-pld"))
+        covering = COVERING.get(asked["mechanism"], ("zcdp", "gaussian-pld"))
         anything = draw.random() < 0.1
         names = accounting.accountant_names() if anything else covering
         asked["accountant"] = draw.choice(names)
     if draw.random() < (0.3 if asked["mechanism"] in _REPLACEABLE else 0.02):
         asked["adjacency"] = Adjacency.REPLACE_ONE
     if draw.random() < 0.15:
-        asked["sum_l2_norm"] = _log_uniform(draw, 1e-3, asked["clients"])
+        asked["sum_l2_norm"] = log_uniform(draw, 1e-3, asked["clients"])
     if draw.random() < 0.3:
         asked["max_wrap_probability"] = draw.choice([1e-9, 1e-4, 1.0])
     if draw.random() < 0.1 and "l2_clip" in asked:
@@ -111,25 +112,25 @@ def drawn_request(seed: str) -> dict[str, Any]:
 def _draw_vectors(draw: random.Random, asked: dict[str, Any]) -> None:
     if asked["mechanism"] == "skellam-counts":
         asked["max_nonzero"] = draw.choice(
-            [1, asked["dimension"], round(_log_uniform(draw, 1, asked["dimension"]))]
+            [1, asked["dimension"], round(log_uniform(draw, 1, asked["dimension"]))]
         )
         asked["signed"] = draw.random() < 0.3
         if draw.random() < 0.3:
             asked["linf_bound"] = Fraction(draw.randint(1, 40))
         return
-    asked["l2_clip"] = draw.choice([1.0, 1.0, _log_uniform(draw, 1e-3, 1e3)])
+    asked["l2_clip"] = draw.choice([1.0, 1.0, log_uniform(draw, 1e-3, 1e3)])
     if draw.random() < 0.35:  # up to 4096 grid steps for the clip
-        asked["scale_factor"] = _log_uniform(draw, 0.05, 4096.0) / asked["l2_clip"]
+        asked["scale_factor"] = log_uniform(draw, 0.05, 4096.0) / asked["l2_clip"]
     if draw.random() < 0.1:
         asked["linf_bound"] = Fraction(
-            max(1, round(_log_uniform(draw, 1, 1 << 24))), 4096
+            max(1, round(log_uniform(draw, 1, 1 << 24))), 4096
         )
     asked["rotation"] = draw.choice(["hadamard"] * 4 + list(ROTATION_NAMES))
 
 
 def _draw_rates(draw: random.Random, asked: dict[str, Any]) -> None:
     chosen = draw.random()
-    rate = Fraction(1, round(_log_uniform(draw, 2, 1000)))
+    rate = Fraction(1, round(log_uniform(draw, 2, 1000)))
     if asked["mechanism"] in {"discrete-gaussian", "gaussian"}:
         if chosen < 0.5:
             asked["sampling_rate"] = float(rate)
@@ -142,13 +143,13 @@ def _draw_cohort(draw: random.Random, asked: dict[str, Any]) -> None:
     if draw.random() < 0.4:
         most = clients if draw.random() < 0.3 else 0.1 * clients
         asked["colluders"] = min(
-            clients - 2, round(_log_uniform(draw, 1, max(1, most))) - 1
+            clients - 2, round(log_uniform(draw, 1, max(1, most))) - 1
         )
     if draw.random() < 0.5:
         least = asked.get("colluders", 0) + 2
         if draw.random() < 0.7:
             least = max(least, round(draw.uniform(0.5, 1.0) * clients))
-        asked["min_survivors"] = round(_log_uniform(draw, least, max(least, clients)))
+        asked["min_survivors"] = round(log_uniform(draw, least, max(least, clients)))
         if draw.random() < 0.5:
             asked["loss_fraction"] = draw.uniform(0.0, 0.6)
     if draw.random() < 0.2:
@@ -159,7 +160,7 @@ def _draw_cohort(draw: random.Random, asked: dict[str, Any]) -> None:
 
 def _draw_flag(draw: random.Random, asked: dict[str, Any]) -> None:
     """Have the clip moved: as the planner would, or by any flag."""
-    asked["clip_flag_amplitude"] = asked["l2_clip"] * _log_uniform(draw, 1e-3, 1.0)
+    asked["clip_flag_amplitude"] = asked["l2_clip"] * log_uniform(draw, 1e-3, 1.0)
     if draw.random() < 0.5:
         try:
             request = PlanRequest(**asked | {"clip_flag_amplitude": 0.0})
@@ -183,7 +184,8 @@ def _at_most(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
 
 
-def _timed(work: Callable[[], object]) -> tuple[float, object]:
+def timed(work: Callable[[], object]) -> tuple[float, object]:
+    """Return the processor's seconds for a piece of work, and what it gave or raised."""
     begin = time.process_time()
     try:
         with _at_most(_GIVEN_UP_SECONDS):
@@ -195,7 +197,7 @@ def _timed(work: Callable[[], object]) -> tuple[float, object]:
     return time.process_time() - begin, done
 
 
-def _forget() -> None:
+def forget() -> None:
     """Empty every cache of the packages: a client starts with none."""
     for name, module in list(sys.modules.items()):
         if name.startswith(("dpnoise", "secagg")):
@@ -222,8 +224,12 @@ def _block(made: Plan) -> bytes:
     ).encode()
 
 
-def _judge(block: bytes) -> float:
-    """Report what a client reports, in its order: form, cost, then epsilon."""
+def judge(block: bytes) -> float:
+    """Return what a client reports, in its order: form, cost, then epsilon.
+
+    Args:
+        block: A noise block, as an offer brings it.
+    """
     read = noise_block.decode_block(block)
     noise_block.check_cost(read.mechanism, read.budget, read.selection_rate)
     report.statement(block, Adversary.MODEL_READER)
@@ -252,12 +258,12 @@ def _better(asked: dict[str, Any], made: Plan) -> float | None:
     if asked.get("accountant") is None:
         changes += [
             given | {"accountant": name}
-            for name in _COVERING.get(asked["mechanism"], ())
+            for name in COVERING.get(asked["mechanism"], ())
             if name not in _NEVER_DEFAULT and name != made.accountant
         ]
     found = []
     for change in changes:
-        _, other = _timed(partial(plan, **asked | change))
+        _, other = timed(partial(plan, **asked | change))
         if isinstance(other, Plan):
             found.append(other.noise_overhead)
     return min(found, default=None)
@@ -285,8 +291,8 @@ def search(seed: str, number: int, *, choices: bool = False) -> dict[str, object
     asked = drawn_request(f"{seed}/{number}")
     shown = {key: getattr(value, "value", value) for key, value in asked.items()}
     line: dict[str, object] = {"seed": seed, "number": number, "asked": shown}
-    _forget()
-    line["plan_seconds"], made = _timed(lambda: plan(**asked))
+    forget()
+    line["plan_seconds"], made = timed(lambda: plan(**asked))
     if not isinstance(made, Plan):
         return line | _describe(cast("BaseException", made))
     release = cast("NoiseEvent", make_mechanism(made.parameters).event())
@@ -303,11 +309,11 @@ def search(seed: str, number: int, *, choices: bool = False) -> dict[str, object
     zero_out = made.request.adjacency is Adjacency.ZERO_OUT
     if zero_out and not made.request.is_central:
         block = _block(made)
-        _forget()
-        line["judge_seconds"], judged = _timed(lambda: _judge(block))
+        forget()
+        line["judge_seconds"], judged = timed(lambda: judge(block))
     else:
-        _forget()
-        line["judge_seconds"], judged = _timed(lambda: _judge_replacing(made))
+        forget()
+        line["judge_seconds"], judged = timed(lambda: _judge_replacing(made))
     if isinstance(judged, float):
         line["judged"] = judged / made.request.epsilon
     else:
