@@ -185,7 +185,7 @@ def _at_most(seconds: float) -> Iterator[None]:
 
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:
-    """Return the processor's seconds for a piece of work, and what it gave or raised."""
+    """Return the processor's seconds for some work, and what it gave or raised."""
     begin = time.process_time()
     try:
         with _at_most(_GIVEN_UP_SECONDS):
