@@ -230,6 +230,7 @@ def diallers(port: int, count: int) -> Iterator[None]:
         "    except OSError: pass\n"
         "    held.append(stranger)\n"
         "    if len(held) > 200: held.pop(0).close()\n"
+        # A hundred calls a second each: it is the relay that is tried, not the machine.
         "    time.sleep(0.01)\n"
     )
     words = [

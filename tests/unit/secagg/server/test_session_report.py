@@ -108,19 +108,24 @@ def page_of(deployment, tmp_path, capsys):
     return capsys.readouterr().out
 
 
+def losing(lost, clock, *, first):
+    """A session in which one call of each client from `first` on never arrives."""
+    return Deployment(
+        clock,
+        FOUR,
+        4,
+        max_attempts=1,
+        fault_of=lambda number, call, _: (
+            Fault.LOSE_REQUEST if number >= first and call is lost else Fault.NONE
+        ),
+    )
+
+
 def test_the_page_of_a_session_needs_the_book_alone(tmp_path, capsys):
     """Another aggregator has ended it, or its disk is lost: there is no report here."""
 
     async def main(clock):
-        deployment = Deployment(
-            clock,
-            FOUR,
-            4,
-            max_attempts=1,
-            fault_of=lambda number, call, _: (
-                Fault.LOSE_REQUEST if number > 1 and call is UploadChunk else Fault.NONE
-            ),
-        )
+        deployment = losing(UploadChunk, clock, first=2)
         await deployment.run()
         return deployment
 
@@ -137,15 +142,7 @@ def test_the_page_of_a_session_needs_the_book_alone(tmp_path, capsys):
 
 def test_the_page_of_a_session_that_waited_in_vain_names_who_had_come(tmp_path, capsys):
     async def main(clock):
-        deployment = Deployment(
-            clock,
-            FOUR,
-            4,
-            max_attempts=1,
-            fault_of=lambda number, call, _: (
-                Fault.LOSE_REQUEST if number and call is AdvertiseKeys else Fault.NONE
-            ),
-        )
+        deployment = losing(AdvertiseKeys, clock, first=1)
         running = asyncio.ensure_future(deployment.run())
         await clock.sleep_until(clock.now() + 30)
         await deployment.aggregator.end_task(TASK_ID, "nobody comes")
