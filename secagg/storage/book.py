@@ -172,6 +172,8 @@ class Book(Protocol):
     async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
         """Take a lease that is free, has expired, or is the holder's already.
 
+        It is free, too, when whoever holds it is seen to have ended.
+
         Returns:
             The lease, under a new token; None while somebody else holds it.
         """

@@ -2,7 +2,9 @@
 
 Rule 1: whoever opens or closes a round, or changes a task, wakes the others with a
         notification.  It is a hint: they look again every two seconds in any case.
-Rule 2: a lease is a row that stays as long as its session; its token only grows.
+Rule 2: a lease is a row that stays as long as its session; its token only grows.  It
+        is free when its time is up, and as soon as nobody is connected who holds it: a
+        process that is killed is gone from the database at once.
 Rule 3: while nobody was there, nobody could answer: such time is given back to every
         round before a timer may close one.
 """
@@ -39,6 +41,21 @@ SILENCE_MILLISECONDS: Final = 15_000
 
 _FORGOTTEN_MILLISECONDS: Final = 86_400_000
 
+# "here": whoever holds a lease holds a session-level advisory lock under its own name.
+_HERE: Final = 0x68657265
+_SAY_HERE: Final = f"pg_advisory_lock_shared({_HERE}, hashtext($3))"
+# Names that share a hash only wait for one another's leases to end.
+_HOLDER_IS_HERE: Final = (
+    "EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted "  # noqa: S608 - our own words
+    f"AND objsubid = 2 AND classid = {_HERE} AND objid = hashtext(lease.holder)::oid "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+)
+# A database that has just started knows nobody yet: holders have the time of a lease to
+# come back.
+_STARTED_LONG_AGO: Final = (
+    f"(extract(epoch FROM pg_postmaster_start_time()) * 1000 + $4::bigint <= {INSTANT})"
+)
+
 # No timer closes a round before somebody has given back the time of a silence.
 SOMEBODY_WAS_THERE: Final = (
     "(SELECT alive IS NULL OR instant - alive "  # noqa: S608 - our own words
@@ -62,11 +79,13 @@ async def take_lease(
 ) -> Lease | None:
     """See `Book.take`; an expired row stays, and its token goes on from there."""
     row = await database.fetchrow(
-        "INSERT INTO lease (name, holder, token, expires) "
+        "WITH taken AS (INSERT INTO lease (name, holder, token, expires) "
         f"SELECT $2, $3, 1, {INSTANT} + $4::bigint ON CONFLICT (name) DO UPDATE "
         "SET holder = excluded.holder, token = lease.token + 1, "
         "expires = excluded.expires "
-        f"WHERE lease.holder = $3 OR lease.expires <= {INSTANT} RETURNING token",
+        f"WHERE lease.holder = $3 OR lease.expires <= {INSTANT} "
+        f"OR ({_STARTED_LONG_AGO} AND NOT {_HOLDER_IS_HERE}) RETURNING token) "
+        f"SELECT token, {_SAY_HERE} FROM taken",
         instant,
         name,
         holder,
@@ -80,8 +99,9 @@ async def renew_lease(
 ) -> bool:
     """See `Book.renew`."""
     renewed = await database.fetchrow(
-        f"UPDATE lease SET expires = {INSTANT} + $5::bigint WHERE name = $2 "  # noqa: S608 - our own words
-        f"AND holder = $3 AND token = $4 AND expires > {INSTANT} RETURNING 1",
+        f"WITH renewed AS (UPDATE lease SET expires = {INSTANT} + $5::bigint "  # noqa: S608 - our own words
+        "WHERE name = $2 AND holder = $3 AND token = $4 "
+        f"AND expires > {INSTANT} RETURNING 1) SELECT {_SAY_HERE} FROM renewed",
         instant,
         *lease_words(lease),
         int(seconds * MILLISECONDS),

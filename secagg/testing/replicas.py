@@ -116,6 +116,8 @@ class Replicas(Deployment):
             await self._run_task(number, aggregator)
             await aggregator.settle(at_most_seconds=60.0)
         finally:
+            if switch.is_dead:
+                await book.hang_up()
             cutting.cancel()
             closing = asyncio.ensure_future(aggregator.close())
             await asyncio.wait({closing})

@@ -117,6 +117,34 @@ async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
     await book.close()
 
 
+async def test_the_lease_of_whoever_has_gone_is_free_unless_nobody_is_back_yet(empty):
+    """A holder is known by its connection; a database that starts anew has none."""
+    started = (
+        await sql(empty, "SELECT extract(epoch FROM pg_postmaster_start_time())::float")
+    )[0][0]
+    at = started + 3600.0
+
+    async def take(book, holder, seconds=60.0):
+        return await book.take("sum/a", holder=holder, seconds=seconds)
+
+    one, other = [
+        await open_book(empty, is_shared=True, now=lambda: at) for _ in range(2)
+    ]
+    first = await take(one, "A")
+    assert await take(other, "B") is None
+    await cut_off(empty, one)
+    at = started + 59.0
+    assert await take(other, "B") is None  # A may be about to come back
+    at = started + 61.0
+    assert await one.renew(first, seconds=60.0)  # and is back
+    assert await take(other, "B") is None
+    await one.close()
+    second = await take(other, "B")
+    assert second.token > first.token
+    assert not await take(other, "C")
+    await other.close()
+
+
 async def test_a_database_that_is_away_is_not_dialled_by_everybody(empty, monkeypatch):
     book = await open_book(empty)
     await begin(book)
