@@ -47,7 +47,13 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.retention import purge_regularly
 from secagg.server.session_report import reports_in
 from secagg.server.storage import ServerStorage, open_storage
-from secagg.server.task import OnGivenUp, OnSum, SessionSum, TaskDefinition
+from secagg.server.task import (
+    NotTakenError,
+    OnGivenUp,
+    OnSum,
+    SessionSum,
+    TaskDefinition,
+)
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_setup import PreparedTask
 from secagg.storage.stored import Replica, Retention
@@ -171,6 +177,17 @@ class RunningTask:
             self.sums_left -= 1
             if not taken.done():
                 taken.set_result(None)
+
+    def put_off(self, why: NotTakenError) -> None:
+        """Say that the sum cannot be put to use for now: it is given again later.
+
+        Unless another aggregator that shares the book has taken it meanwhile.
+        """
+        if self._untaken is not None:
+            taken = self._untaken[1]
+            self._untaken = None
+            if not taken.done():
+                taken.set_exception(why)
 
     async def wait(self) -> tuple[SessionReceipt, ...]:
         """Wait for the end of the task; somebody else must read its sums.

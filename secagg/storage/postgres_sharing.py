@@ -79,7 +79,7 @@ async def take_lease(
 ) -> Lease | None:
     """See `Book.take`; an expired row stays, and its token goes on from there."""
     row = await database.fetchrow(
-        "WITH taken AS (INSERT INTO lease (name, holder, token, expires) "
+        "WITH taken AS (INSERT INTO lease (name, holder, token, expires) "  # noqa: S608 - our own words
         f"SELECT $2, $3, 1, {INSTANT} + $4::bigint ON CONFLICT (name) DO UPDATE "
         "SET holder = excluded.holder, token = lease.token + 1, "
         "expires = excluded.expires "
