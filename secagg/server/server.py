@@ -47,13 +47,7 @@ from secagg.server.receipt import SessionReceipt
 from secagg.server.retention import purge_regularly
 from secagg.server.session_report import reports_in
 from secagg.server.storage import ServerStorage, open_storage
-from secagg.server.task import (
-    NotTakenError,
-    OnGivenUp,
-    OnSum,
-    SessionSum,
-    TaskDefinition,
-)
+from secagg.server.task import OnGivenUp, OnSum, SessionSum, TaskDefinition
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_setup import PreparedTask
 from secagg.storage.stored import Replica, Retention
@@ -178,10 +172,13 @@ class RunningTask:
             if not taken.done():
                 taken.set_result(None)
 
-    def put_off(self, why: NotTakenError) -> None:
-        """Say that the sum cannot be put to use for now: it is given again later.
+    def put_off(self, why: ServiceError) -> None:
+        """Say that the sum cannot be put to use for now.
 
-        Unless another aggregator that shares the book has taken it meanwhile.
+        Args:
+            why: With `secagg.server.task.NotTakenError` it is given again later, unless
+                another aggregator that shares the book has taken it meanwhile.
+                Anything else ends the task.
         """
         if self._untaken is not None:
             taken = self._untaken[1]

@@ -206,6 +206,10 @@ class Book(Protocol):
         """Say that a replica is at work.
 
         Time in which none was counts for no deadline.
+
+        Raises:
+            ServiceError: BAD_SETTINGS; others are at work under another name.  Of two
+                that come at once one is refused.
         """
         ...
 

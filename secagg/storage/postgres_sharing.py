@@ -7,13 +7,16 @@ Rule 2: a lease is a row that stays as long as its session; its token only grows
         process that is killed is gone from the database at once.
 Rule 3: while nobody was there, nobody could answer: such time is given back to every
         round before a timer may close one.
+Rule 4: signs of life come one at a time, so that of two that begin under different
+        names one sees the other.
 """
 
 from typing import Final
 
 from secagg.storage.change import Lease
+from secagg.storage.other_names import refuse_other_names
 from secagg.storage.postgres_database import Database
-from secagg.storage.postgres_queries import INSTANT, lease_words
+from secagg.storage.postgres_queries import INSTANT, lease_words, list_replicas
 from secagg.storage.session_columns import MILLISECONDS
 from secagg.storage.stored import Replica
 
@@ -146,8 +149,11 @@ async def forget_leases(database: Database, key: str) -> None:
 
 
 async def beat(database: Database, replica: Replica, *, instant: int | None) -> None:
-    """See `Book.beat`."""
+    """See `Book.beat`; inside a transaction, which is rolled back by a refusal."""
+    # It locks the book's only row: whoever comes at the same time waits here, and then
+    # finds this one.
     now = await note_presence(database, instant=instant)
+    refuse_other_names(replica, await list_replicas(database, instant=now))
     await database.execute(
         "INSERT INTO replica (name, address, version, aggregator, started, seen) "
         "VALUES ($1, $2, $3, $4, $5, $5) ON CONFLICT (name) DO UPDATE "
