@@ -61,7 +61,9 @@ from secagg.storage.change import Record
 
 __all__ = [
     "Ending",
+    "StoredEvent",
     "StoredOffer",
+    "SumAttempt",
     "decode_answered",
     "decode_client_event",
     "decode_ending",
@@ -88,12 +90,30 @@ _SESSION_OFFERED: Final = 67
 _INPUT_BOUND: Final = 68
 _ANSWERED: Final = 69
 _EVIDENCE: Final = 70
+_SUM_ATTEMPT: Final = 71
+
+
+@dataclass(frozen=True, slots=True)
+class SumAttempt:
+    """An aggregator begins to compute a sum, or leaves it in peace.
+
+    The state machine knows nothing of it: it is how others know that a sum was begun,
+    and never came to its end.
+
+    Attributes:
+        is_begun: False takes a beginning back.
+    """
+
+    is_begun: bool
+
+
+StoredEvent = ServerEvent | SumAttempt
 
 _Event = TypeVar("_Event")
 _Readers = Mapping[int, Callable[[Reader, str], _Event]]
 
 
-def record_of(event: ServerEvent | ClientEvent) -> Record:
+def record_of(event: StoredEvent | ClientEvent) -> Record:
     """Return the record of an event.
 
     Raises:
@@ -120,6 +140,9 @@ def record_of(event: ServerEvent | ClientEvent) -> Record:
             kind = _ABORT_REQUESTED
             body = Writer().u16(event.code).text(_shown(event.reason))
             body.flag(event.discard_unmasked)
+        case SumAttempt():
+            kind = _SUM_ATTEMPT
+            body = Writer().flag(event.is_begun)
         case InputBound():
             kind = _INPUT_BOUND
             body = Writer().fixed(event.digest)
@@ -128,7 +151,7 @@ def record_of(event: ServerEvent | ClientEvent) -> Record:
     return Record(kind, None, body.getvalue())
 
 
-def decode_server_event(record: Record) -> ServerEvent:
+def decode_server_event(record: Record) -> StoredEvent:
     """Read what `record_of` wrote of a server's event.
 
     Raises:
@@ -359,7 +382,7 @@ def _messages(kinds: frozenset[type[Message]]) -> _Readers[Received]:
 
 
 # Arguments are evaluated from left to right, which is the order of the fields.
-_SERVER_EVENTS: Final[_Readers[ServerEvent]] = {
+_SERVER_EVENTS: Final[_Readers[StoredEvent]] = {
     **_messages(FROM_CLIENTS),
     Complaint.KIND: _complaint,
     _ROUND_CLOSED: lambda r, _: RoundClosed(Round(r.u8()), _blob(r)),
@@ -367,6 +390,7 @@ _SERVER_EVENTS: Final[_Readers[ServerEvent]] = {
     _ABORT_REQUESTED: lambda r, _: AbortRequested(
         ErrorCode(r.u16()), _text(r), r.flag()
     ),
+    _SUM_ATTEMPT: lambda r, _: SumAttempt(r.flag()),
 }
 
 _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {
