@@ -68,6 +68,7 @@ from secagg.storage.journal import (
     SumAttempt,
     decode_server_event,
     record_of,
+    sums_begun,
 )
 
 __all__ = [
@@ -225,8 +226,7 @@ class DurableState:
     @property
     def sums_begun(self) -> int:
         """How often its sum was begun, and not left in peace."""
-        begun, left = SumAttempt(is_begun=True), SumAttempt(is_begun=False)
-        return self._attempts[begun] - self._attempts[left]
+        return sums_begun(self._attempts.elements())
 
     @property
     def is_over(self) -> bool:

@@ -14,7 +14,7 @@ Which events are journalled, and when, is the business of the client's and the s
 runtimes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -76,6 +76,7 @@ __all__ = [
     "evidence_of",
     "is_answered",
     "record_of",
+    "sums_begun",
 ]
 
 # The journal is our own: the limit only stops a damaged length from taking all memory.
@@ -158,6 +159,13 @@ def decode_server_event(record: Record) -> StoredEvent:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
     """
     return _read(record, "event of a server", _SERVER_EVENTS)
+
+
+def sums_begun(events: Iterable[StoredEvent]) -> int:
+    """Return how often the sum of a session was begun, and not left in peace."""
+    return sum(
+        1 if event.is_begun else -1 for event in events if isinstance(event, SumAttempt)
+    )
 
 
 def decode_client_event(record: Record) -> ClientEvent:
