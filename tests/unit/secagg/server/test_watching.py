@@ -338,7 +338,9 @@ def test_a_scrape_stays_small_with_many_tasks():
     series = [line for line in lines if not line.startswith("#")]
     assert len(series) < 2000
     assert 'secagg_upload_bytes_total{task="other"} 200.0' in series
-    assert not any("secagg_task_slot_seconds" in line and "other" in line for line in series)
+    assert not any(
+        "secagg_task_slot_seconds" in line and "other" in line for line in series
+    )
 
 
 def test_no_label_can_name_a_client_or_a_session():
