@@ -50,7 +50,6 @@ from secagg.enrolment.keys import is_readable_by_others
 from secagg.errors import ErrorCode, SecAggError, ServiceError, printable
 from secagg.runtime.clock import SystemClock
 from secagg.server.admin_channel import admin_socket_of, call_admin
-from secagg.server.sharing import refuse_other_names
 from secagg.server.task_setup import prepare_task
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.book import StateDamagedError
@@ -58,6 +57,7 @@ from secagg.storage.book_reader import BookInUseError, looking
 from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.open_blobs import open_blobs
 from secagg.storage.open_book import BOOK_FILE
+from secagg.storage.other_names import refuse_other_names
 from secagg.storage.reading_book import NoBookError
 from secagg.storage.rollback_mark import (
     RollbackMark,

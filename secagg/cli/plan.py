@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -274,7 +274,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
                 epsilon=randomiser_epsilon,
                 magnitude_epsilon=randomiser_magnitude_epsilon,
             )
-        made = distributed_dp.plan(
+        asked: dict[str, Any] = dict(  # noqa: C408 - the keywords of `plan`
             clients=clients,
             dimension=dimension,
             l2_clip=(l2_clip or 0.0) if layer is None else layer.output_norm,
@@ -302,6 +302,10 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             sum_l2_norm=sum_l2_norm,
             max_wrap_probability=max_wrap_probability,
         )
+        if layer is not None:
+            request = distributed_dp.PlanRequest(**asked)
+            asked |= distributed_dp.randomised_sum(layer, request)
+        made = distributed_dp.plan(**asked)
     except distributed_dp.ParameterError as error:
         if error.parameter == "l2_clip" and l2_clip is None:
             raise ServiceError(

@@ -54,6 +54,7 @@ from secagg.distributed_dp.local_layer import (
     local_parameters,
     local_privacy,
     randomised_mse,
+    randomised_sum,
 )
 from secagg.distributed_dp.noise_block import NoiseBudget
 from secagg.distributed_dp.reader import (
@@ -103,6 +104,7 @@ __all__ = [
     "offered_terms",
     "plan",
     "randomised_mse",
+    "randomised_sum",
     "read_noise_terms",
     "selects_in_secret",
     "subtract_layers",

@@ -46,7 +46,6 @@ from secagg.server.runner_context import RunnerContext
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import SessionRunner
 from secagg.server.shared_look import SharedLook
-from secagg.server.sharing import refuse_other_names
 from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
 from secagg.server.task_run import TaskRun
 from secagg.server.upload_desk import UploadSlots
@@ -181,7 +180,6 @@ class Aggregator:
                 serve under another name.
         """
         book = self._context.book
-        refuse_other_names(self._replica, await book.replicas())
         # First of all, so that time without anybody counts for no deadline.
         await book.beat(self._replica)
         await self._sessions.recover()

@@ -7,6 +7,7 @@ import pytest
 
 from dpnoise.errors import ParameterError
 from dpnoise.events import Adversary
+from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import PlanRequest, plan
 
 GOOD = {
@@ -60,6 +61,8 @@ GOOD = {
         ("rotation", "hadmard", "hadamard"),
         ("clip_flag_amplitude", -1.0, "0.0"),
         ("sum_l2_norm", 0.0, "any number above 0, such as 1.0"),
+        ("sum_l2_failure", 1e-6, "0.0"),  # of no stated sum
+        ("sum_l2_failure", math.nan, None),
         ("max_wrap_probability", 0.0, "any number above 0, such as 0.01"),
         ("rounding_bias", 1.0, "0.9999999999999999"),
     ],
@@ -97,6 +100,22 @@ def test_an_error_shows_what_was_typed(parameter):
         PlanRequest(**(GOOD | {parameter: "skellam_x"}))
     assert caught.value.value == "skellam_x"
     assert caught.value.nearest.startswith("skellam")
+
+
+def test_the_chance_of_a_longer_sum_is_counted_as_wrapping():
+    told = GOOD | {"sum_l2_norm": 10.0, "mechanism": "skellam", "scale_factor": 4.0}
+    told |= {"bits": 16}
+    sure = plan(**told).forecast
+    given = plan(**told, sum_l2_failure=1e-3).forecast
+    assert given.wrap_probability == pytest.approx(sure.wrap_probability + 1e-3)
+    more = given.expected_wrapped_coordinates - sure.expected_wrapped_coordinates
+    assert more == pytest.approx(
+        1e-3 * make_mechanism(plan(**told).parameters).encoded_dim
+    )
+    assert given.expected_mse == sure.expected_mse
+    # It is a part of what wrapping is allowed, and never all of it.
+    with pytest.raises(ParameterError, match="part of max_wrap_probability"):
+        plan(**told, sum_l2_failure=0.01)
 
 
 def test_central_noise_is_about_readers_and_nothing_else_is():

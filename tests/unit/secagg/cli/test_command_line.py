@@ -348,6 +348,31 @@ def test_plan_counts_a_randomiser_and_names_all_three_adversaries(capsys):
     assert plain["gaussian_mse"] < result["gaussian_mse"]
 
 
+def test_sums_of_randomised_vectors_need_fewer_bits(capsys):
+    # All vectors may agree, and what is sent of them does not: a thousand long vectors
+    # need a modulus for some forty, and their own sum.
+    words = ["plan", "--clients", "1000", "--dimension", "1000", "--l2-clip", "1"]
+    words += ["--epsilon", "8", "--delta", "1e-6", "--json"]
+    words += ["--mechanism", "skellam", "--scale-factor", "16"]
+    layer = ["--randomiser", "privunit2", "--randomiser-epsilon", "10"]
+    assert main([*words, *layer]) == 0
+    given = last_line(capsys)
+    sent = given["randomiser_output_norm"]
+    assert given["randomised_sum_norm"] < 0.14 * 1000 * sent
+    # The chance of a longer sum is part of what may wrap.
+    assert 0.01 / 1024 < given["wrap_probability"] < 0.01
+    worst = ["--l2-clip", str(sent), "--sum-l2-norm", str(1000 * sent)]
+    assert main([*words, *worst]) == 0
+    agreeing = last_line(capsys)
+    assert agreeing["bits"] >= given["bits"] + 2
+    # Noise and privacy do not know of it.
+    assert agreeing["noise_variance"] == given["noise_variance"]
+    # Told how long the true sum is: what is sent is longer than that.
+    assert main([*words, *layer, "--sum-l2-norm", "40"]) == 0
+    told = last_line(capsys)["randomised_sum_norm"]
+    assert 40.0 + sent < told < given["randomised_sum_norm"]
+
+
 @pytest.mark.parametrize(
     ("words", "match"),
     [
