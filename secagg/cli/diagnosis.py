@@ -512,7 +512,7 @@ def _plan(task: TaskSettings) -> str:
     cohort = f"{parameters.min_clients} to {parameters.max_clients} clients"
     if prepared.report is None:
         return f"{cohort}, exact sums"
-    return f"{cohort}, epsilon {prepared.report.server.epsilon:.4g} against the server"
+    return f"{cohort}, {prepared.report.server.figures()} against the server"
 
 
 def _bound(
@@ -666,8 +666,8 @@ class _Way:
         task = printable(session.task, max_bytes=256)
         if session.privacy is None:
             return f"takes part in {task!r}: exact sums, which it accepts"
-        epsilon = session.privacy.server.epsilon
-        return f"takes part in {task!r}: epsilon {epsilon:.4g} for the whole task"
+        spent = session.privacy.server.figures()
+        return f"takes part in {task!r}: {spent} for the whole task"
 
 
 def _unreachable(complaint: str, next_step: str) -> ServiceError:

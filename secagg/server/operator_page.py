@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final, cast
 
+from secagg.distributed_dp import text_above
 from secagg.messages import Round
 from secagg.protocol.rounds import ROUNDS
 from secagg.server.operated_server import OperatedServer
@@ -282,9 +283,9 @@ def _ended_row(session: View) -> tuple[_Cell, ...]:
 def _budget_row(budget: View) -> tuple[_Cell, ...]:
     return (
         str(budget["task"]),
-        f"{budget['epsilon_server']:.4g}",
-        f"{budget['epsilon_model_reader']:.4g}",
-        f"{budget['delta']:.3g}",
+        text_above(cast("float", budget["epsilon_server"]), 4),
+        text_above(cast("float", budget["epsilon_model_reader"]), 4),
+        text_above(cast("float", budget["delta"]), 3),
         cast("int", budget["left"]),
         cast("int", budget["spare_left"]),
     )
