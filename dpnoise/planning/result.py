@@ -234,7 +234,7 @@ class Plan:
                     f"{self.noise_overhead:.4f} of the central Gaussian's"
                 ),
             ),
-            ("one client's share", self._shares()),
+            self._shares(),
             ("largest coordinate", f"{float(self.linf_bound):.6g} steps"),
             ("expected error", f"{forecast.expected_mse:.6g} {unit}"),
             *self._count_error(),
@@ -276,18 +276,17 @@ class Plan:
             return ()
         return (("standard error of one count", f"{self.count_standard_error:.4g}"),)
 
-    def _shares(self) -> str:
+    def _shares(self) -> tuple[str, str]:
         given = self.parameters
         text = f"variance {self.share_at_largest:.6g} steps²"
-        if (
-            self.request.is_central
-            or given.noise_rule.min_survivors == given.num_clients
-        ):
-            return text
-        return (
-            f"{text} among {given.num_clients} clients, {self.share_at_smallest:.6g} "
-            f"among {given.noise_rule.min_survivors}"
-        )
+        if self.request.is_central:
+            return "the trusted party's noise", text
+        if given.noise_rule.min_survivors < given.num_clients:
+            text += (
+                f" among {given.num_clients} clients, {self.share_at_smallest:.6g} "
+                f"among {given.noise_rule.min_survivors}"
+            )
+        return "one client's share", text
 
     @property
     def _calibrated(self) -> PrivacyStatement:
