@@ -122,8 +122,19 @@ class Plan:
         )
 
     @property
+    def most_noise_mse(self) -> float:
+        """Squared error by noise where nobody takes any back, per coordinate.
+
+        Of the worst roster, caller's units²: `forecast.noise_mse` is that of a full
+        session that loses nobody and takes back what it can. Intervals that are to hold
+        in any session go by this one.
+        """
+        noise = make_mechanism(self.parameters).total_noise_variance
+        return float(noise) / self.parameters.scale_factor**2
+
+    @property
     def count_standard_error(self) -> float | None:
-        """Standard error of one count.
+        """Standard error of one count in a full session that loses nobody.
 
         None for vectors that are no counts. Under secret selection that of the estimate
         of everybody's count, if every client fills this one.
@@ -333,6 +344,7 @@ class Plan:
             "count_standard_error": self.count_standard_error,
             "expected_mse_counted": self.counted_mse,
             "noise_mse": forecast.noise_mse,
+            "most_noise_mse": self.most_noise_mse,
             "rounding_mse": forecast.rounding_mse,
             "bias_mse": forecast.bias_mse,
             "wrap_mse": forecast.wrap_mse,
