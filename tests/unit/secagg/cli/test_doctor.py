@@ -25,7 +25,12 @@ from secagg.storage.change import Change, NewSession
 from secagg.storage.change import Role as BookRole
 from secagg.storage.journal import SumAttempt, record_of
 from secagg.storage.open_book import open_book, open_state
-from secagg.storage.rollback_mark import Mark, default_mark
+from secagg.storage.rollback_mark import (
+    SLOT_BYTES,
+    Mark,
+    RollbackMark,
+    default_mark,
+)
 from secagg.storage.stored import Replica
 from secagg.transport.certificates import Authority
 from secagg.transport.identity import Role
@@ -289,6 +294,10 @@ async def test_a_damaged_foreign_or_busy_book(place):
     await held.close()
 
 
+def in_both_slots(mark):
+    return 2 * mark.encode().ljust(SLOT_BYTES, b"\0")
+
+
 async def test_a_state_that_was_put_back_or_copied(place):
     """What a start would refuse, the doctor finds."""
     for name, ask, number in (
@@ -303,11 +312,12 @@ async def test_a_state_that_was_put_back_or_copied(place):
 
         assert (await found()).state == "ok"
         mark = default_mark(place / name)
-        stands = Mark.decode(mark.read_bytes())
-        newest = Mark(stands.book_id, stands.generation + 1)
+        stands = RollbackMark(mark).read()
+        newest, half = Mark(stands.book_id, stands.generation + 1), mark.read_bytes()
         for content, words in (
-            (newest.encode(), "an older state was put back"),
-            (Mark(bytes(8), 1).encode(), "belongs to another state"),
+            (in_both_slots(newest), "an older state was put back"),
+            (in_both_slots(Mark(bytes(8), 1)), "belongs to another state"),
+            (half[:SLOT_BYTES], "half of the mark is damaged"),
             (b"", "is damaged"),
         ):
             mark.write_bytes(content)
