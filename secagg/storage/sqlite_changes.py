@@ -95,6 +95,7 @@ def apply_change(
         if not isinstance(standing, SessionColumns):
             return standing
         session = standing
+    stored = session
     _apply_to_budgets(database, session, change, now)
     session = _continued(database, session, change)
     if change.spend:
@@ -108,7 +109,7 @@ def apply_change(
         session = dataclasses.replace(session, deadline=deadline)
     if change.end is not None:
         session = dataclasses.replace(session, ended=instant, receipt=change.end)
-    SESSIONS.put(database, session)
+    SESSIONS.update(database, stored, session)
     return Committed(session.sequence, session.chain, seconds_left(session, instant))
 
 
@@ -388,7 +389,7 @@ def mark_restored(database: sqlite3.Connection) -> None:
     forgotten as a whole, too: the tally of no task says where new ones begin.
     """
     for session in tuple(SESSIONS.find(database, "ended IS NULL")):
-        SESSIONS.put(database, dataclasses.replace(session, restored=1))
+        SESSIONS.update(database, session, dataclasses.replace(session, restored=1))
     role = Role.SERVER.value
     least = number_nobody_has_seen()
     TALLIES.put(database, tally_at(database, role, "", ""))
