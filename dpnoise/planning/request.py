@@ -27,7 +27,7 @@ from dpnoise.events import (
     SecretlySelected,
 )
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.forecast import ErrorForecast
+from dpnoise.mechanisms.forecast import ErrorForecast, Rounding
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS, MAX_LADDER, NoiseRule
 from dpnoise.mechanisms.parameter_checks import (
     check_choice,
@@ -170,6 +170,7 @@ class PlanRequest:
         if self.mechanism_class.takes_counts:
             self._derive_from_counts()
         check_positive("l2_clip", self.l2_clip)
+        self._check_adjacency()
         check_epsilon(self.epsilon)
         check_delta(self.delta)
         check_integer("steps", self.steps, 1, _MAX_STEPS)
@@ -225,6 +226,27 @@ class PlanRequest:
         for name, value in implied.items():
             object.__setattr__(self, name, value)  # still under construction
 
+    def _check_adjacency(self) -> None:
+        """Refuse worlds that no theorem makes alike, and words that name none."""
+        if not isinstance(self.adjacency, Adjacency):
+            raise ParameterError(
+                f"adjacency must be a dpnoise.Adjacency, got {self.adjacency!r}",
+                parameter="adjacency",
+                value=self.adjacency,
+                nearest="Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE",
+            )
+        rounds_at_random = self.mechanism_class.rounding is Rounding.STOCHASTIC
+        if self.adjacency is Adjacency.REPLACE_ONE and rounds_at_random:
+            raise ParameterError(
+                f"{self.mechanism} makes no promise under replace-one: a vector "
+                "rounded at random has a theorem beside zeros, and none beside "
+                "another one. Mechanisms that round within hard bounds have both, such "
+                "as skellam",
+                parameter="adjacency",
+                value=self.adjacency.value,
+                nearest="zero-out, or the mechanism skellam",
+            )
+
     def _check_division(self) -> None:
         """Refuse losses and colluders that leave some roster without a share."""
         for name in ("loss_fraction", "colluder_fraction"):
@@ -238,8 +260,15 @@ class PlanRequest:
                 )
         kind = self.mechanism_class
         if self.ladder is not None:
-            most = MAX_LADDER if kind.takes_ladder and not self.is_central else 0
-            check_integer("ladder", self.ladder, 0, most)
+            if self.ladder and (self.is_central or not kind.takes_ladder):
+                raise ParameterError(
+                    "ladder is for noise whose layers add up to noise of the same law; "
+                    f"that of {self.mechanism} cannot be taken back in parts",
+                    parameter="ladder",
+                    value=self.ladder,
+                    nearest="0, or the mechanism skellam",
+                )
+            check_integer("ladder", self.ladder, 0, MAX_LADDER)
         self.division.smallest_counted_shares(self.clients)
 
     def _check_longer_sums(self) -> None:

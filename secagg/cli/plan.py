@@ -38,12 +38,16 @@ def _wrong_option(error: "ParameterError", context: typer.Context) -> ServiceErr
                 text = option + text.removeprefix(name)
         return text
 
+    message = in_options(str(error.args[0]))
+    named = {str(each.name): each.opts[0] for each in context.command.params}
+    option = named.get(error.parameter, "")
+    of_which = "" if option in message else f" of {option}"
     return ServiceError(
-        in_options(str(error.args[0])),
+        message,
         code=ErrorCode.BAD_SETTINGS,
         next_step="Correct that option; see secagg plan --help."
         if error.nearest is None
-        else f"The nearest value that works: {in_options(error.nearest)}",
+        else f"The nearest value{of_which} that works: {in_options(error.nearest)}",
     )
 
 
@@ -267,6 +271,13 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         if (randomiser, randomiser_epsilon, randomiser_magnitude_epsilon) != (
             None,
         ) * 3:
+            if mechanism == "skellam-counts":
+                raise ServiceError(
+                    "a randomiser sends real numbers, and skellam-counts adds up whole "
+                    "ones",
+                    code=ErrorCode.BAD_SETTINGS,
+                    next_step="Leave out --randomiser, or choose skellam-mixture.",
+                )
             layer = local_layer(
                 randomiser,
                 dim=dimension,

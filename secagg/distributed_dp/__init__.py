@@ -27,6 +27,7 @@ Nothing in here does input or output.
 from dpnoise.accounting import PrivacyStatement
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.events import Adjacency
+from dpnoise.floats import text_above
 from dpnoise.local import (
     LocalParameters,
     LocalRandomiser,
@@ -108,4 +109,5 @@ __all__ = [
     "read_noise_terms",
     "selects_in_secret",
     "subtract_layers",
+    "text_above",
 ]

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from dpnoise.errors import ParameterError
-from dpnoise.events import Adversary
+from dpnoise.events import Adjacency, Adversary
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import PlanRequest, plan
 
@@ -32,13 +32,13 @@ GOOD = {
         ("l2_clip", -3.0, "any number above 0, such as 1.0"),
         ("l2_clip", math.nan, None),
         ("l2_clip", math.inf, None),
-        ("epsilon", 0.0, None),
-        ("epsilon", -1.0, None),
-        ("epsilon", math.nan, None),
+        ("epsilon", 0.0, "any number above 0, such as 1.0"),
+        ("epsilon", -1.0, "any number above 0, such as 1.0"),
+        ("epsilon", math.nan, "any number above 0, such as 1.0"),
         ("epsilon", math.inf, "10000.0"),
-        ("delta", 0.0, "5e-324"),
-        ("delta", 1.0, "1 - 2**-53"),
-        ("delta", math.nan, "1 - 2**-53"),
+        ("delta", 0.0, "any number above 0, such as 1e-06"),
+        ("delta", 1.0, "any number below 1, such as 1e-06"),
+        ("delta", math.nan, "any number below 1, such as 1e-06"),
         ("bits", 0, "1"),
         ("bits", 63, "62"),
         ("scale_factor", 0.0, "any number above 0, such as 1.0"),
@@ -48,9 +48,9 @@ GOOD = {
         ("sampling_rate", 1.5, "1.0"),
         ("sampling_rate", math.nan, None),
         ("selection_rate", 0.0, "any number above 0, such as 0.01"),
-        ("selection_rate", 1e-9, "Fraction(1)"),
+        ("selection_rate", 1e-9, "any number above 0, such as 1/10"),
         ("selection_rate", 1.5, "1.0"),
-        ("selection_rate", Fraction(3, 2), "Fraction(1)"),
+        ("selection_rate", Fraction(3, 2), "1"),
         ("selection_rate", Fraction(1, 1_000_001), "1/1000000"),
         ("colluders", -1, "0"),
         ("colluders", 99, "98"),
@@ -59,6 +59,7 @@ GOOD = {
         ("mechanism", "skelam", "skellam"),
         ("accountant", "skellam-gpd", "skellam-gdp"),
         ("rotation", "hadmard", "hadamard"),
+        ("adjacency", "zero-out", "Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE"),
         ("clip_flag_amplitude", -1.0, "0.0"),
         ("sum_l2_norm", 0.0, "any number above 0, such as 1.0"),
         ("sum_l2_failure", 1e-6, "0.0"),  # of no stated sum
@@ -75,6 +76,14 @@ def test_a_value_that_cannot_work_is_named_with_the_nearest_that_does(
     assert caught.value.parameter == parameter
     if nearest is not None:
         assert caught.value.nearest == nearest
+
+
+@pytest.mark.parametrize("mechanism", ["skellam-mixture", "smm"])
+def test_vectors_rounded_at_random_have_no_promise_of_replacement(mechanism):
+    asked = {"mechanism": mechanism, "accountant": None}
+    with pytest.raises(ParameterError, match="hard bounds") as caught:
+        plan(**(GOOD | asked | {"adjacency": Adjacency.REPLACE_ONE}))
+    assert caught.value.nearest == "zero-out, or the mechanism skellam"
 
 
 def test_survivors_must_outnumber_colluders_by_two():

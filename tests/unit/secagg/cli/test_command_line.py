@@ -381,6 +381,13 @@ def test_sums_of_randomised_vectors_need_fewer_bits(capsys):
         (["--randomiser", "scalar-dp", "--randomiser-epsilon", "4"], "dim must"),
         (
             [
+                *("--randomiser", "separated", "--randomiser-epsilon", "4"),
+                *("--mechanism", "skellam-counts", "--max-nonzero", "1"),
+            ],
+            "whole ones",
+        ),
+        (
+            [
                 *("--randomiser", "privunit-inf", "--randomiser-epsilon", "4"),
                 *("--mechanism", "gaussian", "--scale-factor", "100"),
             ],
@@ -426,8 +433,10 @@ def test_plan_takes_the_adjacency_and_the_length_of_the_sum(capsys):
 
 def test_plan_says_what_to_do_where_no_accountant_has_a_theorem(capsys):
     words = [*PLAN, "--epsilon", "2", "--adjacency", "replace-one", "--json"]
-    assert main(words) == exit_code_of(ErrorCode.INFEASIBLE)
-    assert "replace-one" in error_of(capsys)["message"]
+    assert main(words) == exit_code_of(ErrorCode.BAD_SETTINGS)
+    error = error_of(capsys)
+    assert "no promise under replace-one" in error["message"]
+    assert "the mechanism skellam" in error["next_step"]
     assert main([*words, "--adjacency", "remove"]) == exit_code_of(
         ErrorCode.BAD_SETTINGS
     )
@@ -449,6 +458,33 @@ def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
         (["--l2-clip", "0"], "--l2-clip must be greater than 0, got 0.0", "such as"),
         (["--l2-clip", "1", "--bits", "99"], "--bits must be between 1 and 62", "62"),
         (["--l2-clip", "1", "--min-survivors", "60"], "--min-survivors must", "50"),
+        (["--l2-clip", "1", "--bits", "2"], "a modulus of 2 bits", "value of --bits"),
+        (
+            ["--l2-clip", "1", "--selection-rate", "3/2"],
+            "--selection-rate must be above 0 and at most 1, got 3/2",
+            "value that works: 1",
+        ),
+        (
+            ["--l2-clip", "1", "--mechanism", "ddgauss", "--ladder", "4"],
+            "--ladder is for noise whose layers add up",
+            "0, or the mechanism skellam",
+        ),
+        (
+            [
+                *("--l2-clip", "1", "--selection-rate", "1/10"),
+                *("--accountant", "mixture-simple"),
+            ],
+            "mixture-simple counts no selection",
+            "value of --selection-rate that works: 1",
+        ),
+        (
+            [
+                *("--l2-clip", "1", "--steps", "10", "--dimension", "65536"),
+                *("--accountant", "mixture-contour"),
+            ],
+            "mixture-contour covers a single release; use mixture-pld",
+            "value that works: 1",
+        ),
     ],
 )
 def test_plan_speaks_of_options_and_names_what_works_once(
