@@ -17,7 +17,7 @@ It knows no time but that of a disk that refuses: when a round is closed is deci
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeVar
@@ -146,7 +146,8 @@ class DurableState:
         clock: Time between attempts to write.
         meter: Told how long commits take.
         is_restored: The session was open in a book that was put back.
-        on_message: Told of every message that the state holds now.
+        on_messages: Told of the messages that the state holds now, those of one commit
+            together.
         on_round: Told of every other step: the state that was left, and what came.
         on_end: Told that somebody else has ended the session.
         on_put_back: Told that the book was put back under the session.
@@ -170,7 +171,7 @@ class DurableState:
         clock: Clock,
         meter: Meter,
         is_restored: bool = False,
-        on_message: Callable[[Received], None],
+        on_messages: Callable[[Sequence[Received]], None],
         on_round: Callable[[server.ServerState, ServerStep], None],
         on_end: Callable[[], None] = lambda: None,
         on_put_back: Callable[[], None] = lambda: None,
@@ -183,7 +184,7 @@ class DurableState:
         self._clock = clock
         self._meter = meter
         self._is_restored = is_restored
-        self._on_message = on_message
+        self._on_messages = on_messages
         self._on_round = on_round
         self._on_end = on_end
         self._on_put_back = on_put_back
@@ -341,8 +342,8 @@ class DurableState:
                 )
                 _refuse(batch, error)
         self._state = state
-        for event in accepted:
-            self._on_message(event)
+        if accepted:
+            self._on_messages(accepted)
         for message in batch:
             message.settle(message.refusal)
 
@@ -511,7 +512,7 @@ class DurableState:
     def _enter(self, event: ServerEvent, step: ServerStep) -> None:
         before, self._state = self._state, step.state
         if isinstance(event, Received):
-            self._on_message(event)
+            self._on_messages((event,))
         else:
             self._on_round(before, step)
 

@@ -52,7 +52,7 @@ async def opened(clock):
         workers=Workers(general=InlineExecutor()),
         clock=clock,
         meter=SilentMeter(),
-        on_message=lambda event: taken.append(event.sender),
+        on_messages=lambda batch: taken.extend(event.sender for event in batch),
         on_round=lambda *_: None,
     )
     adverts = [
@@ -132,7 +132,7 @@ def test_a_timer_that_the_book_does_not_believe_closes_nothing():
             workers=Workers(general=InlineExecutor()),
             clock=clock,
             meter=meter,
-            on_message=lambda _: None,
+            on_messages=lambda _: None,
             on_round=lambda *_: None,
         )
         for advert in adverts[:-1]:
@@ -184,7 +184,7 @@ def test_a_session_that_somebody_else_has_ended_takes_nothing_more():
             workers=Workers(general=InlineExecutor()),
             clock=clock,
             meter=SilentMeter(),
-            on_message=taken.append,
+            on_messages=taken.extend,
             on_round=lambda *_: None,
             on_end=lambda: ended.append(True),
         )
