@@ -3,8 +3,9 @@
 Rule 1: persist, then speak.  Events are judged on a fork of the state; the fork becomes
         the state when the book has committed them, and only then does anybody hear of
         it (PROTOCOL §12).
-Rule 2: one commit of a session is under way at a time.  Messages that arrive meanwhile
-        are judged together in the next one.  Heavy steps run on workers.
+Rule 2: one commit of a session is under way at a time.  Messages that arrive meanwhile,
+        and shortly after, are judged together in the next one.  Heavy steps run on
+        workers.
 Rule 3: after a commit that failed nothing is known.  The next one says what the book
         holds, and everything is judged again from there.
 Rule 4: others may write to the same session.  What they have stored is applied in its
@@ -42,7 +43,7 @@ from secagg.protocol import server
 from secagg.protocol.events import Received, RoundClosed, ServerEvent
 from secagg.protocol.rounds import ROUNDS
 from secagg.protocol.server_states import ServerStep
-from secagg.runtime.clock import Clock
+from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.workers import Workers
 from secagg.server.shared_look import SharedLook
 from secagg.storage.book import (
@@ -87,6 +88,12 @@ _LASTING: Final = frozenset({ErrorCode.RESTORED_STATE, ErrorCode.STATE_DAMAGED})
 MakeEvent: TypeAlias = Callable[[server.ServerState], ServerEvent | None]
 # What to write about the state, or None when it is not true any more.
 MakeChange: TypeAlias = Callable[[server.ServerState], Change | None]
+
+# A commit costs about the same for one message as for thirty.  So those of messages
+# take a twentieth of the time, and who comes meanwhile shares the next one.  But nobody
+# waits longer than this for others, and nobody for those who cannot come.
+GATHERING_PER_COMMIT: Final = 20.0
+MAX_GATHERING_SECONDS: Final = 0.05
 
 # A timer that the book does not believe is set again, but not at once.
 NOT_DUE_SECONDS: Final = 0.5
@@ -198,6 +205,9 @@ class DurableState:
         self._waiting: list[_Waiting] = []
         self._batch: list[_Waiting] = []
         self._judging: asyncio.Task[None] | None = None
+        self._gathering_ends = clock.now()
+        self._expected = 0
+        self._all_here = asyncio.Event()
         self._lock = asyncio.Lock()
 
     @property
@@ -240,6 +250,8 @@ class DurableState:
         if self._judging is None:
             self._judging = asyncio.create_task(self._judge_waiting())
             self._judging.add_done_callback(self._answer_all)
+        if len(self._waiting) >= self._expected:
+            self._all_here.set()
         # A sender that hangs up takes nobody else's message with it.
         return await message.answer
 
@@ -302,6 +314,7 @@ class DurableState:
         """Judge in batches until nobody waits."""
         try:
             while self._waiting:
+                await self._gather()
                 async with self._lock:
                     self._batch, self._waiting = self._waiting, []
                     try:
@@ -311,6 +324,16 @@ class DurableState:
                             message.settle(error)
         finally:
             self._judging = None
+
+    async def _gather(self) -> None:
+        """Wait for those who come soon, if the last commit has just been."""
+        if self._gathering_ends <= self._clock.now():
+            return
+        counts = server.progress(self._state)
+        self._expected = counts.expected - counts.answered
+        if len(self._waiting) < self._expected:
+            self._all_here.clear()
+            await is_set_before(self._clock, self._gathering_ends, self._all_here)
 
     def _answer_all(self, judging: "asyncio.Task[None]") -> None:
         """Leave nobody waiting for a task that was cancelled: its loop ends."""
@@ -449,7 +472,10 @@ class DurableState:
         except ServiceError:
             self._meter.add(BOOK_ERRORS)
             raise
-        self._meter.observe(BOOK_COMMIT_SECONDS, self._clock.now() - began)
+        lasted = self._clock.now() - began
+        self._meter.observe(BOOK_COMMIT_SECONDS, lasted)
+        gathering = min(GATHERING_PER_COMMIT * lasted, MAX_GATHERING_SECONDS)
+        self._gathering_ends = began + gathering
         if isinstance(answer, Committed):
             self._position = Position(answer.sequence, answer.chain)
             self._note_seconds_left(answer.seconds_left)

@@ -166,13 +166,18 @@ class UploadDesk:
     async def _write(self, sender: str, chunk: UploadChunk) -> UploadStatus:
         with self._one_at_a_time(sender):
             async with self._slots.taken(len(chunk.data)):
-                return await self._write_now(sender, chunk)
+                received = await self._write_now(sender, chunk)
+            self.received_bytes += len(chunk.data)
+            if received < chunk.total_size:
+                return UploadStatus(received)
+            await self._accept(sender, Envelope.of(Upload(self._size, chunk.digest)))
+            return self.finished()
 
-    async def _write_now(self, sender: str, chunk: UploadChunk) -> UploadStatus:
+    async def _write_now(self, sender: str, chunk: UploadChunk) -> int:
         self._arrived()
         spool, session_id = self._spool, self._session_id
         try:
-            received = await self._workers.run(self._store, sender, chunk)
+            return await self._workers.run(self._store, sender, chunk)
         except BadVectorError as error:
             await self._workers.run(spool.discard, session_id, sender, chunk.digest)
             raise RemoteProtocolError(
@@ -180,11 +185,6 @@ class UploadDesk:
                 code=ErrorCode.BAD_VECTOR,
                 sender=sender,
             ) from None
-        self.received_bytes += len(chunk.data)
-        if received < chunk.total_size:
-            return UploadStatus(received)
-        await self._accept(sender, Envelope.of(Upload(self._size, chunk.digest)))
-        return self.finished()
 
     def _store(self, sender: str, chunk: UploadChunk) -> int:
         """Add a chunk and return how many bytes have arrived; called on a worker.
