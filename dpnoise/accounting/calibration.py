@@ -119,6 +119,8 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         ParameterError: A target, the bracket or the name is invalid.
         CalibrationError: Even the largest variance misses the target. Relax the
             target, shrink the clip, or choose another accountant.
+        TheoremNotApplicableError: The accountant's theorem does not cover the events,
+            whatever their noise.
         UnknownEventError: The accountant has no theorem for these events.
     """
     epsilon = check_epsilon(epsilon)
@@ -158,6 +160,9 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         trusted=_ROUGH_STEP if is_rough else 0.0,
     )
     if found is None:
+        # A theorem that no noise brings in says so itself.
+        account = make_accountant(accountant, adversary=adversary, adjacency=adjacency)
+        account.compose(build_event(high))
         raise CalibrationError(
             f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
             f"{epsilon:g} at delta {delta:g}; relax the target, shrink the clip or "
@@ -213,6 +218,8 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
         ParameterError: As for `calibrate`, or no accountant was named.
         CalibrationError: Every accountant misses the target in the whole bracket; the
             error is that of the last one.
+        TheoremNotApplicableError: The same, and the last one's theorem does not cover
+            the events, whatever their noise.
         UnknownEventError: An accountant has no theorem for these events.
     """
     if not accountants:
@@ -227,7 +234,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
     ).variance
     tried: list[TriedAccountant] = []
     found: list[tuple[Fraction, str]] = []
-    failure: CalibrationError | None = None
+    failure: CalibrationError | TheoremNotApplicableError | None = None
     low, high = bracket if bracket is not None else _DEFAULT_BRACKET
     for position, name in enumerate(accountants):
         began = time.process_time()
@@ -248,7 +255,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
             # some would search for minutes.
             high = min(high, variance)
             found.append((variance, name))
-        except CalibrationError as error:
+        except (CalibrationError, TheoremNotApplicableError) as error:
             failure = error
         tried.append(TriedAccountant(name, variance, time.process_time() - began))
         if variance is not None and (

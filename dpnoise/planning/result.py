@@ -15,6 +15,7 @@ from typing import Final
 
 from dpnoise.accounting import PrivacyStatement
 from dpnoise.events import Adversary
+from dpnoise.floats import text_above
 from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
@@ -36,7 +37,8 @@ class AccountantTried:
     Args:
         name: The accountant.
         epsilon: What it states at the plan's δ; infinite where it has no theorem.
-        cpu_seconds: What the answer took; another run takes another time.
+        cpu_seconds: What the answer took, with the tables that the search had left.
+            Who begins without them, as a client does, takes some ten times as long.
     """
 
     name: str
@@ -178,9 +180,9 @@ class Plan:
             Adversary.MODEL_READER: "readers of the sums, not against the server",
         }[stated.adversary]
         sentence = (
-            f"ε {stated.epsilon:.4g} at δ {stated.delta:.3g} over {self.request.steps} "
-            f"step{'s' * (self.request.steps > 1)} against {whom} "
-            f"({stated.status.value}, {stated.accountant})"
+            f"ε {text_above(stated.epsilon, 4)} at δ {text_above(stated.delta, 3)} "
+            f"over {self.request.steps} step{'s' * (self.request.steps > 1)} against "
+            f"{whom} ({stated.status.value}, {stated.accountant})"
         )
         if self.request.is_central:
             return f"{sentence}."
@@ -240,8 +242,8 @@ class Plan:
             ("central Gaussian", f"{self.gaussian_mse:.6g} {unit}"),
             ("ratio", f"{ratio:.4f}"),
             ("wrapped entries", wrapped),
-            ("epsilon, server", f"{self.epsilon_server:.6g}"),
-            ("epsilon, model reader", f"{self.epsilon_model_reader:.6g}"),
+            ("epsilon, server", text_above(self.epsilon_server, 6)),
+            ("epsilon, model reader", text_above(self.epsilon_model_reader, 6)),
             ("delta", f"{request.delta:.6g}"),
             ("accountants tried", self._tried()),
             ("upload", f"{self.upload_bytes:,} bytes per client and step"),
@@ -249,7 +251,7 @@ class Plan:
 
     def _tried(self) -> str:
         return ", ".join(
-            f"{each.name} ε {each.epsilon:.6g} ({each.cpu_seconds:.2g} s)"
+            f"{each.name} ε {text_above(each.epsilon, 6)} ({each.cpu_seconds:.2g} s)"
             for each in self.accountants_tried
         )
 

@@ -50,7 +50,6 @@ from secagg.enrolment.keys import is_readable_by_others
 from secagg.errors import ErrorCode, SecAggError, ServiceError, printable
 from secagg.runtime.clock import SystemClock
 from secagg.server.admin_channel import admin_socket_of, call_admin
-from secagg.server.sharing import refuse_other_names
 from secagg.server.task_setup import prepare_task
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.book import StateDamagedError
@@ -58,6 +57,7 @@ from secagg.storage.book_reader import BookInUseError, looking
 from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.open_blobs import open_blobs
 from secagg.storage.open_book import BOOK_FILE
+from secagg.storage.other_names import refuse_other_names
 from secagg.storage.reading_book import NoBookError
 from secagg.storage.rollback_mark import (
     RollbackMark,
@@ -512,7 +512,7 @@ def _plan(task: TaskSettings) -> str:
     cohort = f"{parameters.min_clients} to {parameters.max_clients} clients"
     if prepared.report is None:
         return f"{cohort}, exact sums"
-    return f"{cohort}, epsilon {prepared.report.server.epsilon:.4g} against the server"
+    return f"{cohort}, {prepared.report.server.figures()} against the server"
 
 
 def _bound(
@@ -666,8 +666,8 @@ class _Way:
         task = printable(session.task, max_bytes=256)
         if session.privacy is None:
             return f"takes part in {task!r}: exact sums, which it accepts"
-        epsilon = session.privacy.server.epsilon
-        return f"takes part in {task!r}: epsilon {epsilon:.4g} for the whole task"
+        spent = session.privacy.server.figures()
+        return f"takes part in {task!r}: {spent} for the whole task"
 
 
 def _unreachable(complaint: str, next_step: str) -> ServiceError:

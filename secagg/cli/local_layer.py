@@ -88,6 +88,7 @@ def adversaries(made: "Plan", layer: "LocalRandomiser | None") -> dict[str, obje
         "randomiser_exact_epsilon": layer.exact_epsilon,
         "randomiser_total_epsilon": layer.parameters.epsilon * made.request.steps,
         "randomiser_output_norm": layer.output_norm,
+        "randomised_sum_norm": made.request.sum_l2_norm,
         "randomiser_mse": added,
         "randomised_estimate_mse": made.estimate_mse + added,
     }
@@ -107,6 +108,7 @@ def layer_table(figures: dict[str, object]) -> list[tuple[str, str]]:
     return [
         ("randomiser", f"{given['randomiser']}, {level}"),
         ("what it sends", f"{sent} for vectors up to {given['bound']:.6g}"),
+        ("sum of what is sent", f"norm {figures['randomised_sum_norm']:.6g} or less"),
         ("error by randomising", f"{figures['randomiser_mse']:.6g} {unit}"),
         ("error of both layers", f"{figures['randomised_estimate_mse']:.6g} {unit}"),
     ]

@@ -146,12 +146,19 @@ def watch(
             if not as_json:
                 output.line(
                     f"{each['task']} session {each['number']}: {each['round']}, "
-                    f"{each['joined']} of {each['needed']} joined, {each['answered']} "
-                    f"of {each['expected']} answered, {len(each['lost'])} lost"
+                    f"{_answers(each)}, {len(each['lost'])} lost"
                     + (f": {each['reason']}" if each["reason"] else "")
                 )
 
     asyncio.run(follow())
+
+
+def _answers(session: dict[str, Any]) -> str:
+    """Say who is in; how many are needed is another number in every round."""
+    joined, needed = session["joined"], session["needed"]
+    if session["round"] == "joining":
+        return f"{joined} of {needed} joined"
+    return f"{joined} joined, {session['answered']} of {session['expected']} answered"
 
 
 @app.command("abort")

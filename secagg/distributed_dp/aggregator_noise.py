@@ -32,6 +32,7 @@ from dpnoise.events import (
     DistributedDiscreteGaussianEvent,
     Repeated,
 )
+from dpnoise.floats import text_above
 from dpnoise.mechanisms import (
     EVERYBODY,
     CentralMechanism,
@@ -303,20 +304,21 @@ class AggregatorNoise:
         )
         _insist(
             self.budget.delta <= floors.max_delta,
-            f"delta is {self.budget.delta:.3g}, at most {floors.max_delta:.3g} is "
-            "accepted",
+            f"delta is {text_above(self.budget.delta, 3)}, at most "
+            f"{floors.max_delta:.3g} is accepted",
         )
         _insist(
             self.budget.epsilon <= floors.max_epsilon * (1 + _EPSILON_SLACK),
-            f"epsilon is {self.budget.epsilon:.4g}, at most {floors.max_epsilon:.4g} "
+            f"epsilon is {text_above(self.budget.epsilon, 4)}, at most "
+            f"{floors.max_epsilon:.4g} "
             "is accepted",
         )
         report = self.report()
         stated = report.aggregator
         _insist(
             stated.epsilon <= self.budget.epsilon * (1 + _EPSILON_SLACK),
-            f"the noise gives epsilon {stated.epsilon:.4g}, the task claims "
-            f"{self.budget.epsilon:.4g}",
+            f"the noise gives epsilon {stated.epsilon:.9g}, the task claims "
+            f"{self.budget.epsilon:.9g}",
         )
         _insist(
             str(stated.status) in floors.statuses,
@@ -330,10 +332,7 @@ class AggregatorNoise:
 
 
 def _say(stated: PrivacyStatement) -> str:
-    return (
-        f"epsilon {stated.epsilon:.4g}, delta {stated.delta:.3g} "
-        f"({stated.accountant}; {stated.status})"
-    )
+    return f"{stated.figures()} ({stated.accountant}; {stated.status})"
 
 
 def _insist(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about

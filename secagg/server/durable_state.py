@@ -46,6 +46,7 @@ from secagg.protocol.server_states import ServerStep
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.workers import Workers
 from secagg.server.shared_look import SharedLook
+from secagg.server.task import NotTakenError
 from secagg.storage.book import (
     Book,
     BookAwayError,
@@ -553,12 +554,13 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _R
     Raises:
         BookAwayError: At once.  It takes as long as it takes, and rounds need their
             time again afterwards: `Aggregator.run_task` waits.
+        NotTakenError: At once.  Others may take what cannot be put to use here.
         ServiceError: STORAGE_FAILED, a dozen times within a minute.
     """
     for _ in range(STORAGE_ATTEMPTS - 1):
         try:
             return await write()
-        except (TimelineError, StaleLeaseError, BookAwayError):
+        except (TimelineError, StaleLeaseError, BookAwayError, NotTakenError):
             raise  # waiting here changes nothing
         except ServiceError as error:
             if error.code in _LASTING:

@@ -90,7 +90,9 @@ class LiveSession:
 
     Attributes:
         progress: Where it stands.
-        seconds_left: Until the open round's deadline; None while nobody has joined.
+        seconds_left: Until the open round's deadline, or the end of the time in which
+            clients may join; None while nobody has joined a session without such a
+            time.
         missing: Who may still answer in the open round, by name; before the cohort is
             fixed only where the task has a list of who is invited.
     """

@@ -34,7 +34,7 @@ __all__ = [
     "MAX_LISTED",
     "Live",
     "View",
-    "budget_view",
+    "budgets_view",
     "find_task",
     "sessions_view",
     "short_of_budget",
@@ -154,18 +154,33 @@ async def find_task(book: ReadsBook, task_id: str) -> TaskRow:
     return rows[task_id]
 
 
-def budget_view(row: TaskRow, state_dir: Path) -> View | None:
-    """Return what a task costs and has spent; None for one without noise.
+async def budgets_view(
+    book: ReadsBook, state_dir: Path, *, task: str | None = None
+) -> list[View]:
+    """Return what tasks cost and have spent, without those that have no noise.
 
-    Takes seconds where its privacy report was not computed before.
+    Takes seconds where a privacy report was not computed before.
 
     Args:
-        row: Of the task.
+        book: The aggregator's.
         state_dir: Of the aggregator, which keeps privacy reports.
+        task: Only this one.
 
     Raises:
-        ServiceError: STORAGE_FAILED; the row is of another release.
+        ServiceError: UNKNOWN_SESSION, STORAGE_FAILED or STATE_DAMAGED.
     """
+    # In this order: of a session that ends between the two, no alarm is heard.
+    running = await book.sessions(role=Role.SERVER)
+    rows = await book.tasks() if task is None else (await find_task(book, task),)
+    views = [
+        await asyncio.to_thread(_budget_view, row, running, state_dir) for row in rows
+    ]
+    return [view for view in views if view is not None]
+
+
+def _budget_view(
+    row: TaskRow, running: Iterable[SessionRow], state_dir: Path
+) -> View | None:
     noised = _noised(row)
     if noised is None:
         return None
@@ -175,7 +190,9 @@ def budget_view(row: TaskRow, state_dir: Path) -> View | None:
     )
     sums = TaskFacts.decode(row.tally.facts).sums
     left = max(0, budget.sessions - spent)
-    missing = max(0, budget.steps - sums)
+    # A session whose survivors are fixed has been paid for; it has not failed.
+    paid = sum(each.spent for each in running if each.task == row.task.task_id)
+    missing = max(0, budget.steps - sums - paid)
     return {
         "task": row.task.task_id,
         "epsilon_server": report.server.epsilon,

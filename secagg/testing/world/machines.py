@@ -29,7 +29,12 @@ from secagg.storage.sqlite_book import SQLiteBook
 from secagg.storage.sqlite_changes import Outcome
 from secagg.storage.sqlite_file import SQLiteFile
 from secagg.storage.stored import Task
-from secagg.testing.world.loop import OneThread, Process, VirtualLoop
+from secagg.testing.world.loop import (
+    OneThread,
+    Process,
+    VirtualLoop,
+    own_process,
+)
 
 __all__ = ["Disk", "DiskFault", "Machine", "OnCommit", "SimulatedBook"]
 
@@ -97,7 +102,8 @@ class Disk:
         self.is_read: Final = is_read
         self.is_heard: Final = is_heard
         self.is_shared: Final = is_shared
-        self.leases: Final = Leases(now)
+        self._holders: dict[str, Process] = {}
+        self.leases: Final = Leases(now, lambda name: self._holders[name].is_gone)
         self.hints: list[asyncio.Event] = []
         self._blobs = _Blobs(strike=self.strike, look=self.look)
         self._entropy = entropy
@@ -123,6 +129,12 @@ class Disk:
             if not accept_restored:
                 self.on_unnoticed()
         return SimulatedBook(self)
+
+    def note_holder(self, name: str) -> None:
+        """Note which process takes leases under a name: its end will be seen."""
+        process = own_process()
+        if process is not None:
+            self._holders[name] = process
 
     def back_up(self) -> None:
         """Keep a copy of the book as it is now."""
@@ -249,6 +261,7 @@ class SimulatedBook(SQLiteBook):
 
     async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
         """See `Book.take`."""
+        self._disk.note_holder(holder)
         return await self._run(
             lambda: self._leases.take(name, holder=holder, seconds=seconds)
         )

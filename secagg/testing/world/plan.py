@@ -45,6 +45,7 @@ class Blow(StrEnum):
     REVOKE_CLIENT = "a client's certificate is taken back"
     CUT_OFF_SERVER = "a server is cut off from its book"
     RESTART_DATABASE = "all servers are cut off from their book"
+    FILL_OUTPUT_DISK = "a server has no room for sums"
 
     @property
     def meets_client(self) -> bool:
@@ -70,6 +71,8 @@ _BACKED_UP: Final = {
 
 # What happens between servers and the database that keeps their book.
 _ON_LINKS: Final = (Blow.CUT_OFF_SERVER, Blow.RESTART_DATABASE)
+# What happens to the disks that an operator's sums are written to.
+_ON_OUTPUTS: Final = (Blow.FILL_OUTPUT_DISK,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +207,11 @@ class Plan:
             _incident(links, clients, _ON_LINKS)
             for _ in range(links.choice((0, 0, 0, 1, 2, 4)))
         ]
+        outputs = Dice(seed, "outputs")
+        incidents += [
+            _incident(outputs, clients, _ON_OUTPUTS)
+            for _ in range(outputs.choice((0, 1, 3)) if is_operated else 0)
+        ]
         return cls(
             seed=seed,
             tasks=tasks,
@@ -282,7 +290,7 @@ def _sayings(dice: Dice) -> tuple[Saying, ...]:
 
 def _blows(kind: Kind, *, has_certificates: bool) -> tuple[Blow, ...]:
     """Return what may go wrong."""
-    without = {*_BACKED_UP.values(), *_ON_LINKS}
+    without = {*_BACKED_UP.values(), *_ON_LINKS, *_ON_OUTPUTS}
     if not has_certificates:
         without.add(Blow.REVOKE_CLIENT)
     if kind is Kind.FILED:

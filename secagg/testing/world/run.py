@@ -92,7 +92,7 @@ class Run:
 def simulate(seed: int, *, keep_trace: bool = False) -> Run:
     """Run what a seed stands for."""
     world = _World(Plan.of(seed), keep_trace=keep_trace)
-    with _without_machinery(world.plan), without_files(world.witness):
+    with _without_machinery(world.plan), without_files(world.witness, world.has_room):
         return world.run()
 
 
@@ -127,6 +127,7 @@ class _World:
         self.is_calm = False
         self.full_until: dict[str, float] = {}
         self.away_until: dict[str, float] = {}
+        self.no_room_until: dict[str, float] = {}
         self.servers = tuple(f"{SERVER}-{n}" for n in range(plan.servers))
         self.disks = {name: self._disk(name) for name in self.names}
         self.disks |= dict.fromkeys(self.servers, self._disk(SERVER))
@@ -413,6 +414,7 @@ class _World:
             self.is_calm = True
             self.network.calm()
             self.away_until.clear()
+            self.no_room_until.clear()
 
     def _strike(self, incident: Incident | Saying) -> None:
         if isinstance(incident, Saying):
@@ -452,6 +454,8 @@ class _World:
                 self.away_until[victim] = until
             case Blow.RESTART_DATABASE:
                 self.away_until.update(dict.fromkeys(self.servers, until))
+            case Blow.FILL_OUTPUT_DISK:
+                self.no_room_until[victim] = until
 
     def _strike_disk(self, disk: Disk, incident: Incident) -> None:
         match incident.blow:
@@ -475,6 +479,12 @@ class _World:
         if process is None or self.loop.time() >= self.away_until.get(process.name, 0):
             return None
         return self.book_dice.choice((0.0, GIVE_UP_SECONDS * self.book_dice.uniform()))
+
+    def has_room(self) -> bool:
+        """Whether the process that asks has room for a sum."""
+        process = own_process()
+        name = "" if process is None else process.name
+        return self.loop.time() >= self.no_room_until.get(name, 0.0)
 
     def _kill(self, name: str) -> None:
         machine = self.machines.get(name)

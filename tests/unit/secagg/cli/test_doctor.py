@@ -220,6 +220,9 @@ async def test_others_of_the_same_book_have_the_same_name(place, postgres_url):
     ):
         if name is not None:
             book = await open_book(postgres_url, is_shared=True)
+            database = await asyncpg.connect(postgres_url)
+            await database.execute("DELETE FROM secagg.replica")
+            await database.close()
             await book.beat(Replica(name, "10.0.0.1:7400", "1.0", name))
             await book.close()
         findings = await of_server(place, ('"sums"', more))

@@ -13,6 +13,7 @@ from secagg.cli import main
 from secagg.config import load_task_settings
 from secagg.server.task_folder import privacy_folder_of
 from secagg.server.task_setup import settle_task
+from secagg.server.views import budgets_view
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.charges import Charge, ChargeState, Settlement
 from secagg.storage.open_book import open_book
@@ -153,6 +154,32 @@ def test_both_sides_say_what_was_spent(told, monkeypatch):
     }
 
 
+async def test_a_session_that_was_paid_and_goes_on_has_not_failed(place, tmp_path):
+    """Its sum is missing and its session is spent: that is no fault yet."""
+    book = await open_book(f"sqlite:{tmp_path / 'book.sqlite3'}")
+    await settle_task(load_task_settings(place / "server.toml"), book, reports=tmp_path)
+
+    async def spare():
+        (view,) = await budgets_view(book, tmp_path, task="counts")
+        return view["spent"], view["spare_left"], view["is_short"]
+
+    async def paid(number):
+        key = f"server/{number}"
+        new = NewSession(role=Role.SERVER, task="counts", number=number, header=b"h")
+        stands = await book.commit(Change(key=key, create=new, round=1))
+        assert await spare() == (number - 1, max(0, 2 - number), number > 2)
+        spent = Change(key=key, expect=0, previous=stands.chain, spend=True)
+        return key, await book.commit(spent)
+
+    # Two sums and a spare session; the first two sessions fail after they were paid.
+    for number in (1, 2):
+        key, stands = await paid(number)
+        assert await spare() == (number, 2 - number, False)
+        await book.commit(Change(key=key, expect=0, previous=stands.chain, end=b"r"))
+    assert await spare() == (2, 0, True)
+    await book.close()
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -180,17 +207,26 @@ def test_who_follows_sessions_reads_at_once_that_it_is_heard(
 ):
     change = {"task": "t", "number": 7, "round": "joining", "joined": 1, "needed": 2}
     change |= {"answered": 1, "expected": 3, "lost": [], "reason": ""}
+    # Of three who have joined two have to unmask.
+    later = change | {"round": "unmasking", "joined": 3}
 
     async def changes(*_):
         yield {}
         assert "following the sessions" in "".join(capsys.readouterr())
         yield change
+        yield later
 
     monkeypatch.setattr("secagg.server.admin_channel.watch_admin", changes)
     words = ["sessions", "watch", *as_json, "--config", str(place / "server.toml")]
     assert main(words) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line) == change if as_json else "1 of 2 joined" in line
+    lines = capsys.readouterr().out.splitlines()
+    if as_json:
+        assert [json.loads(line) for line in lines] == [change, later]
+    else:
+        assert lines == [
+            "t session 7: joining, 1 of 2 joined, 0 lost",
+            "t session 7: unmasking, 3 joined, 1 of 3 answered, 0 lost",
+        ]
 
 
 def test_the_commands_of_an_operator_load_no_server():

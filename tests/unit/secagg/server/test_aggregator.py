@@ -543,10 +543,19 @@ def test_sessions_of_a_schedule_open_in_their_slots_and_close_their_doors():
         # An earlier process has used this slot; manual clocks start at a full hour.
         assert isinstance(await offer_after(0), Wait)
         assert isinstance(await offer_after(hour - 1), Wait)
+
+        def closes_in():
+            (live,) = world.aggregator.live()
+            return live.seconds_left
+
         first = await offer_after(1)
         assert first.session_number == 1
+        assert closes_in() == window
         await world.join("a")
+        # The deadline of the round, which begins again for as long as the door is open.
+        assert closes_in() == first.parameters.deadlines.advertise_keys < window
         assert (await offer_after(window - 1)).session_number == 1
+        assert closes_in() == 1
         assert isinstance(await offer_after(1), Wait)
         update = await world.update("a", Round.ADVERTISE_KEYS)
         assert update.code is ErrorCode.ROSTER_TOO_SMALL
