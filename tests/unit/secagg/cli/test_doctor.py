@@ -22,7 +22,12 @@ from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted
 from secagg.server.server import Server
 from secagg.server.task_setup import Cohort, PreparedTask
 from secagg.storage.open_book import open_book, open_state
-from secagg.storage.rollback_mark import Mark, default_mark
+from secagg.storage.rollback_mark import (
+    SLOT_BYTES,
+    Mark,
+    RollbackMark,
+    default_mark,
+)
 from secagg.storage.stored import Replica
 from secagg.transport.certificates import Authority
 from secagg.transport.identity import Role
@@ -265,6 +270,10 @@ async def test_a_damaged_foreign_or_busy_book(place):
     await held.close()
 
 
+def in_both_slots(mark):
+    return 2 * mark.encode().ljust(SLOT_BYTES, b"\0")
+
+
 async def test_a_state_that_was_put_back_or_copied(place):
     """What a start would refuse, the doctor finds."""
     for name, ask, number in (
@@ -279,11 +288,12 @@ async def test_a_state_that_was_put_back_or_copied(place):
 
         assert (await found()).state == "ok"
         mark = default_mark(place / name)
-        stands = Mark.decode(mark.read_bytes())
-        newest = Mark(stands.book_id, stands.generation + 1)
+        stands = RollbackMark(mark).read()
+        newest, half = Mark(stands.book_id, stands.generation + 1), mark.read_bytes()
         for content, words in (
-            (newest.encode(), "an older state was put back"),
-            (Mark(bytes(8), 1).encode(), "belongs to another state"),
+            (in_both_slots(newest), "an older state was put back"),
+            (in_both_slots(Mark(bytes(8), 1)), "belongs to another state"),
+            (half[:SLOT_BYTES], "half of the mark is damaged"),
             (b"", "is damaged"),
         ):
             mark.write_bytes(content)
