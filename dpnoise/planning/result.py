@@ -122,8 +122,19 @@ class Plan:
         )
 
     @property
+    def most_noise_mse(self) -> float:
+        """Squared error by noise where nobody takes any back, per coordinate.
+
+        Of the worst roster, caller's units²: `forecast.noise_mse` is that of a full
+        session that loses nobody and takes back what it can. Intervals that are to hold
+        in any session go by this one.
+        """
+        noise = make_mechanism(self.parameters).total_noise_variance
+        return float(noise) / self.parameters.scale_factor**2
+
+    @property
     def count_standard_error(self) -> float | None:
-        """Standard error of one count.
+        """Standard error of one count in a full session that loses nobody.
 
         None for vectors that are no counts. Under secret selection that of the estimate
         of everybody's count, if every client fills this one.
@@ -234,7 +245,7 @@ class Plan:
                     f"{self.noise_overhead:.4f} of the central Gaussian's"
                 ),
             ),
-            ("one client's share", self._shares()),
+            self._shares(),
             ("largest coordinate", f"{float(self.linf_bound):.6g} steps"),
             ("expected error", f"{forecast.expected_mse:.6g} {unit}"),
             *self._count_error(),
@@ -276,18 +287,17 @@ class Plan:
             return ()
         return (("standard error of one count", f"{self.count_standard_error:.4g}"),)
 
-    def _shares(self) -> str:
+    def _shares(self) -> tuple[str, str]:
         given = self.parameters
         text = f"variance {self.share_at_largest:.6g} steps²"
-        if (
-            self.request.is_central
-            or given.noise_rule.min_survivors == given.num_clients
-        ):
-            return text
-        return (
-            f"{text} among {given.num_clients} clients, {self.share_at_smallest:.6g} "
-            f"among {given.noise_rule.min_survivors}"
-        )
+        if self.request.is_central:
+            return "the trusted party's noise", text
+        if given.noise_rule.min_survivors < given.num_clients:
+            text += (
+                f" among {given.num_clients} clients, {self.share_at_smallest:.6g} "
+                f"among {given.noise_rule.min_survivors}"
+            )
+        return "one client's share", text
 
     @property
     def _calibrated(self) -> PrivacyStatement:
@@ -334,6 +344,7 @@ class Plan:
             "count_standard_error": self.count_standard_error,
             "expected_mse_counted": self.counted_mse,
             "noise_mse": forecast.noise_mse,
+            "most_noise_mse": self.most_noise_mse,
             "rounding_mse": forecast.rounding_mse,
             "bias_mse": forecast.bias_mse,
             "wrap_mse": forecast.wrap_mse,

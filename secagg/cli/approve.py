@@ -51,7 +51,7 @@ def approve(path: Path, output: Output) -> None:
                 ),
             ),
             ("delta", f"{budget.delta:g}"),
-            ("sessions", f"{budget.steps} sums and {budget.spare} spare"),
+            ("sessions", f"{budget.steps} to release, {budget.spare} spare"),
             ("mechanism", task.mechanism.parameters.mechanism),
             ("selection rate", str(task.selection_rate)),
         ],

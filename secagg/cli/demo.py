@@ -217,6 +217,8 @@ def _payload(result: "DemoResult") -> dict[str, object]:
                 "inputs": check.survivors,
                 "exact": check.is_exact,
                 "dropped": [dict(lost) for lost in check.dropped],
+                "l2_clip": check.l2_clip,
+                "fitted": check.fitted,
             }
             for check in result.checks
         ],

@@ -14,7 +14,7 @@ Nothing in here does input or output.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from dpnoise.events import (
     Adversary,
     DiscreteGaussianEvent,
     DistributedDiscreteGaussianEvent,
+    NoiseEvent,
     Repeated,
 )
 from dpnoise.floats import text_above
@@ -58,7 +59,6 @@ __all__ = ["AggregatorNoise", "TwoAggregatorReport"]
 _AGGREGATORS: Final = 2
 # A claim may be off by the accountant's own rounding, not by a decision.
 _EPSILON_SLACK: Final = 1e-6
-_ACCOUNTANT: Final = "zcdp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class AggregatorNoise:
         delta: float,
         steps: int = 1,
         spare: int = 0,
-        accountant: str = _ACCOUNTANT,
+        accountant: str | None = None,
     ) -> Self:
         """Join a mechanism with protocol parameters.
 
@@ -134,13 +134,20 @@ class AggregatorNoise:
             steps: Sums that the task is to release.
             spare: Sessions on top of them, for those that end after the helper has
                 answered, or a client has sent its shares.
-            accountant: Which one the claim is held to.
+            accountant: Which one the claim is held to; None for the proven or certified
+                one that states the least.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, if they contradict each other.
         """
         try:
             mechanism = make_mechanism(chosen)
+            if accountant is None:
+                accountant = default_accountant(
+                    Repeated(cast("NoiseEvent", mechanism.event()), steps + spare),
+                    delta=delta,
+                    adversary=Adversary.SERVER,
+                )
         except DPNoiseError as error:
             raise bad_block(str(error)) from None
         block = NoiseBlock(

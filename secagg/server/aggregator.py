@@ -338,15 +338,17 @@ class Aggregator:
         )
 
     def _closes_in(self, runner: SessionRunner) -> float | None:
-        """Return until when a session's round lasts; clients join in a window only."""
+        """Return until when a session's round lasts; who joins has other times."""
         progress, left = runner.progress(), runner.seconds_left()
+        if progress.round is not Round.ADVERTISE_KEYS:
+            return left
         run = self._tasks.get(progress.task_id)
-        if run is None or progress.round is not Round.ADVERTISE_KEYS:
-            return left
-        door = run.task.gate.closes_in(self._context.clock.date())
-        if door is None:
-            return left
-        return max(0.0, door if left is None else min(left, door))
+        date = self._context.clock.date()
+        door = None if run is None else run.task.gate.closes_in(date)
+        if progress.joined < progress.needed:  # then its deadline begins again
+            left = None
+        ends = [each for each in (left, door) if each is not None]
+        return max(0.0, min(ends)) if ends else None
 
     async def abort(self, session_id: bytes, reason: str) -> None:
         """End a session without a sum; nothing happens if it is over.

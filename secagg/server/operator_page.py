@@ -76,8 +76,10 @@ color:var(--quiet);font-size:.87rem}td:empty{display:none}}
 _NUMBERS: Final = frozenset(
     {"session", "joined", "inputs", "calls", "delta", "sessions left", "spare left"}
 )
-_TIMES: Final = frozenset({"opened", "took", "closes in"})
+_TIMES: Final = frozenset({"opened", "took", "closes in", "since", "last seen"})
 
+# An aggregator that lives tells its book every two seconds.
+_SILENT_SECONDS: Final = 15
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 
@@ -114,6 +116,7 @@ async def operator_page(
     sections = [
         _head(process, complaint),
         _wanting(process, tasks, budgets),
+        *_replicas(cast("list[View]", process["replicas"])),
         _table(
             "Under way",
             ("task", "session", "round", "are in", "answered", "closes in", "missing"),
@@ -207,6 +210,26 @@ def _wanting(process: View, tasks: Iterable[View], budgets: Iterable[View]) -> s
     ]
     lines = "".join(f"<li>{escape(each)}</li>" for each in wanting)
     return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _replicas(replicas: Sequence[View]) -> list[str]:
+    """Return the table of those who share the book; none for one that is alone."""
+    columns = ("aggregator", "state", "since", "last seen", "release", "name")
+    table = _table("Aggregators of this book", columns, map(_replica_row, replicas), "")
+    return [table] if replicas else []
+
+
+def _replica_row(replica: View) -> tuple[_Cell, ...]:
+    silent = cast("float", replica["silent_seconds"])
+    is_here = silent < _SILENT_SECONDS
+    return (
+        str(replica["address"] or "no port yet"),
+        _badge("here", "good") if is_here else _badge("silent", "warn"),
+        _moment(str(replica["started"])),
+        f"{_lasting(silent)} ago",
+        str(replica["version"]),
+        str(replica["name"]),
+    )
 
 
 def _row_of(live: LiveSession) -> tuple[_Cell, ...]:

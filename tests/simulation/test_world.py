@@ -25,6 +25,7 @@ from secagg.protocol import refund, server
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.server.aggregator import Aggregator
 from secagg.server.durable_state import DurableState, Position
+from secagg.server.sum_release import MOST_ATTEMPTS
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_rows import TaskRows
 from secagg.storage.book import BookAwayError
@@ -285,6 +286,13 @@ def begins_its_upload_again(monkeypatch):
     monkeypatch.setattr(ClientCalls, "upload", uploaded_from_the_beginning)
 
 
+def counts_no_beginning_of_a_sum(monkeypatch):
+    async def never_noted(*_, **__):
+        pass
+
+    monkeypatch.setattr(DurableState, "note_attempt", never_noted)
+
+
 def loses_its_book(plan):
     return any(
         each.blow in {Blow.CUT_OFF_SERVER, Blow.RESTART_DATABASE}
@@ -316,6 +324,10 @@ def is_of(kind):
     return lambda plan: plan.kind is kind
 
 
+def has_a_deadly_sum(plan):
+    return plan.poison > MOST_ATTEMPTS
+
+
 FITTING = {
     hears_no_pause: is_of(Kind.FILED),
     forgets_what_an_operator_says: is_of(Kind.FILED),
@@ -331,6 +343,7 @@ FITTING = {
     waits_for_no_book: loses_its_book,
     knows_only_what_came_to_itself: uploads_to_several,
     begins_its_upload_again: dies_between_chunks,
+    counts_no_beginning_of_a_sum: has_a_deadly_sum,
 }
 
 

@@ -19,6 +19,8 @@ _KINDS: Final = (
     *(Kind.RING, Kind.FILED),
 )
 
+# Mostly none; else fewer than a sum may end, or all that compute it.
+_POISON: Final = (*(0,) * 14, 1, 2, 99)
 _WITH_COLLUDERS: Final = frozenset({Kind.WEIGHTLESS, Kind.LADDER, Kind.RING})
 # The tasks of an operator: the second one is stopped, the third one is added.
 FIRST, SECOND, THIRD = "first", "second", "third"
@@ -129,6 +131,7 @@ class Plan:
         is_patient: Clients run as services do, which end only with their task.
         has_certificates: Clients show certificates, which may be taken back.
         corrupt: Clients whose secrets the adversary has.
+        poison: How many processes the first sum ends that compute it.
         sayings: What an operator says.
         incidents: What goes wrong, in order.
     """
@@ -147,6 +150,7 @@ class Plan:
     is_patient: bool
     has_certificates: bool
     corrupt: frozenset[int]
+    poison: int
     sayings: tuple[Saying, ...]
     incidents: tuple[Incident, ...]
 
@@ -172,6 +176,7 @@ class Plan:
         chances = (
             *(weather.loss, weather.straggle),
             *(self.disk_refusal, self.disk_silence, self.read_refusal),
+            self.poison,
         )
         return not self.incidents and not any(chances) and self.job_seconds < 1.0
 
@@ -229,6 +234,7 @@ class Plan:
             corrupt=frozenset({dice.below(clients)})
             if kind in _WITH_COLLUDERS and dice.chance(0.5)
             else frozenset(),
+            poison=Dice(seed, "poison").choice(_POISON),
             sayings=_sayings(dice) if is_operated else (),
             incidents=tuple(sorted(incidents, key=lambda each: each.step)),
         )
@@ -239,7 +245,8 @@ class Plan:
             f"seed {self.seed}: {self.servers} servers, {len(self.clients)} clients, "
             f"{len(self.tasks)} tasks, {self.kind}"
             + (", clients are services" if self.is_patient else "")
-            + (f", corrupt {sorted(self.corrupt)}" if self.corrupt else ""),
+            + (f", corrupt {sorted(self.corrupt)}" if self.corrupt else "")
+            + (f", the first sum ends {self.poison} servers" if self.poison else ""),
             (
                 f"  network: {weather.delay_seconds} s a way, lost {weather.loss}, "
                 f"silent {weather.hush}, twice {weather.echo}, late {weather.straggle}"

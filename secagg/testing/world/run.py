@@ -38,6 +38,7 @@ from secagg.testing.world.network import Link, Network
 from secagg.testing.world.operator import Operator
 from secagg.testing.world.participants import WorldClient
 from secagg.testing.world.plan import LAST_STEP, Blow, Incident, Plan, Saying
+from secagg.testing.world.poison import Poison
 from secagg.testing.world.tasks import WorldTask
 from secagg.testing.world.witness import Witness
 from secagg.wire.limits import MAX_CHUNK_BYTES
@@ -92,7 +93,11 @@ class Run:
 def simulate(seed: int, *, keep_trace: bool = False) -> Run:
     """Run what a seed stands for."""
     world = _World(Plan.of(seed), keep_trace=keep_trace)
-    with _without_machinery(world.plan), without_files(world.witness, world.has_room):
+    with (
+        _without_machinery(world.plan),
+        without_files(world.witness, world.has_room),
+        world.poison.in_the_first_sum(),
+    ):
         return world.run()
 
 
@@ -128,6 +133,7 @@ class _World:
         self.full_until: dict[str, float] = {}
         self.away_until: dict[str, float] = {}
         self.no_room_until: dict[str, float] = {}
+        self.poison = Poison(plan.poison, self.witness.servers, self._kill_soon)
         self.servers = tuple(f"{SERVER}-{n}" for n in range(plan.servers))
         self.disks = {name: self._disk(name) for name in self.names}
         self.disks |= dict.fromkeys(self.servers, self._disk(SERVER))
@@ -485,6 +491,9 @@ class _World:
         process = own_process()
         name = "" if process is None else process.name
         return self.loop.time() >= self.no_room_until.get(name, 0.0)
+
+    def _kill_soon(self, name: str) -> None:
+        self.loop.call_soon(self._kill, name, context=self.network.context)
 
     def _kill(self, name: str) -> None:
         machine = self.machines.get(name)

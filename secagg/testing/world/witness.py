@@ -22,6 +22,7 @@
     no client that has heard so.
 13. What a client sends whose certificate was taken back is not stored any more once
     aggregators had a minute to notice.
+14. A sum that ends its aggregators ends three of them at most.
 
 The knowledge ledger judges beside all this what server and corrupt clients could
 compute (`secagg.testing.knowledge`).

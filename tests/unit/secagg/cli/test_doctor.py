@@ -21,6 +21,9 @@ from secagg.errors import ErrorCode
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted
 from secagg.server.server import Server
 from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.storage.change import Change, NewSession
+from secagg.storage.change import Role as BookRole
+from secagg.storage.journal import SumAttempt, record_of
 from secagg.storage.open_book import open_book, open_state
 from secagg.storage.rollback_mark import (
     SLOT_BYTES,
@@ -234,6 +237,27 @@ async def test_others_of_the_same_book_have_the_same_name(place, postgres_url):
         (found,) = [each for each in findings if each.number == "D163"]
         assert (found.state, words in found.found) == (state, True)
     assert found.error.code is ErrorCode.BAD_SETTINGS
+
+
+async def test_a_sum_that_has_ended_its_aggregator_is_named(place):
+    begun, left = (record_of(SumAttempt(is_begun=each)) for each in (True, False))
+    new = NewSession(role=BookRole.SERVER, task="t", number=7, header=b"h")
+    book = await open_state(place / "state", mark=default_mark(place / "state"))
+    at = await book.commit(Change(key="k", create=new))
+    await book.close()
+    for records, state, words in (
+        ((), "ok", "none"),
+        ((begun, begun, left), "warning", "session 7 of task 't' was begun 1 time"),
+        ((left,), "ok", "none"),
+    ):
+        book = await open_state(place / "state", mark=default_mark(place / "state"))
+        at = await book.commit(
+            Change(key="k", expect=at.sequence, previous=at.chain, records=records)
+        )
+        await book.close()
+        (found,) = [f for f in await of_server(place) if f.number == "D161"]
+        assert (found.state, words in found.found) == (state, True)
+        assert ("memory" in found.next_step) == (state == "warning")
 
 
 async def test_an_engine_that_does_not_answer_is_a_warning(place, monkeypatch):

@@ -241,7 +241,13 @@ async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
         await running.keeper.pause(HOSTILE, reason="wrong <b>model</b>")
         overview = Overview(world.server, world.section.state_dir)
         status = await overview.status()
-        soon = status["server"] | {"certificate_days": 29, "is_draining": True}
+        replicas = [
+            {"name": f"vm-{n}", "address": address, "version": "1", "started": "2026"}
+            | {"silent_seconds": 700.0 * n}
+            for n, address in enumerate(["10.0.0.1:7400", None])
+        ]
+        soon = {"certificate_days": 29, "is_draining": True, "replicas": replicas}
+        soon = status["server"] | soon
         monkeypatch.setattr(
             Overview, "status", AsyncMock(return_value=status | {"server": soon})
         )
@@ -252,6 +258,8 @@ async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
         f"Files of task {HOSTILE} cannot be written, and it waits: {why}",
         "The certificate ends in 29 days",
     ]
+    assert ["10.0.0.1:7400", "here", "2026", "0 s ago", "1", "vm-0"] in shown.rows
+    assert ["no port yet", "silent", "2026", "12 min ago", "1", "vm-1"] in shown.rows
     assert "<p>the disk &amp; all</p>" in page.decode()
     assert '<b class="warn">draining</b>' in page.decode()
     assert {tag for tag, _ in shown.tags} <= TAGS
