@@ -18,11 +18,11 @@ from secagg.storage.other_names import refuse_other_names
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_queries import INSTANT, lease_words, list_replicas
 from secagg.storage.session_columns import MILLISECONDS
+from secagg.storage.silences import SILENCE_MILLISECONDS, silence_between
 from secagg.storage.stored import Replica
 
 __all__ = [
     "CHANNEL",
-    "SILENCE_MILLISECONDS",
     "SOMEBODY_WAS_THERE",
     "beat",
     "begin_alone",
@@ -38,9 +38,6 @@ __all__ = [
 
 CHANNEL: Final = "secagg"
 """Wakes the replicas that share a book, in its own database."""
-
-SILENCE_MILLISECONDS: Final = 15_000
-"""Time without any replica that counts for no deadline, when it was longer."""
 
 _FORGOTTEN_MILLISECONDS: Final = 86_400_000
 
@@ -131,11 +128,11 @@ async def note_presence(database: Database, *, instant: int | None) -> int:
         instant,
     )
     now, alive = (0, 0) if row is None else row
-    if alive is not None and now - alive > SILENCE_MILLISECONDS:
+    if silence := silence_between(alive, now):
         await database.execute(
             "UPDATE session SET deadline = deadline + $1, opened = opened + $1 "
             "WHERE ended IS NULL",
-            now - alive,
+            silence,
         )
     await database.execute("UPDATE book SET alive = $1", now)
     return int(now)

@@ -293,6 +293,19 @@ def counts_no_beginning_of_a_sum(monkeypatch):
     monkeypatch.setattr(DurableState, "note_attempt", never_noted)
 
 
+def counts_silence_as_time(monkeypatch):
+    monkeypatch.setattr("secagg.storage.silences.silence_between", lambda *_: 0)
+
+
+def goes_by_its_own_timers_alone(monkeypatch):
+    commit = DurableState._commit
+
+    async def committed_at_once(self, change):
+        return await commit(self, replace(change, due=False))
+
+    monkeypatch.setattr(DurableState, "_commit", committed_at_once)
+
+
 def loses_its_book(plan):
     return any(
         each.blow in {Blow.CUT_OFF_SERVER, Blow.RESTART_DATABASE}
@@ -324,6 +337,13 @@ def is_of(kind):
     return lambda plan: plan.kind is kind
 
 
+def falls_silent(plan):
+    return plan.servers > 1 and any(
+        each.blow in {Blow.STOP_SERVERS, Blow.RESTART_DATABASE} and each.seconds > 20
+        for each in plan.incidents
+    )
+
+
 def has_a_deadly_sum(plan):
     return plan.poison > MOST_ATTEMPTS
 
@@ -344,6 +364,8 @@ FITTING = {
     knows_only_what_came_to_itself: uploads_to_several,
     begins_its_upload_again: dies_between_chunks,
     counts_no_beginning_of_a_sum: has_a_deadly_sum,
+    counts_silence_as_time: falls_silent,
+    goes_by_its_own_timers_alone: falls_silent,
 }
 
 
@@ -355,7 +377,9 @@ FIRST = {
     opens_sessions_while_it_drains: 100,
     never_looks_who_was_revoked: 98,
     gives_noise_back_as_if_nobody_were_lost: 2351,
-    begins_its_upload_again: 1696,
+    begins_its_upload_again: 259,
+    counts_silence_as_time: 86,
+    goes_by_its_own_timers_alone: 86,
 }
 
 

@@ -47,6 +47,7 @@ class Blow(StrEnum):
     REVOKE_CLIENT = "a client's certificate is taken back"
     CUT_OFF_SERVER = "a server is cut off from its book"
     RESTART_DATABASE = "all servers are cut off from their book"
+    STOP_SERVERS = "all servers stand still"
     FILL_OUTPUT_DISK = "a server has no room for sums"
 
     @property
@@ -75,6 +76,8 @@ _BACKED_UP: Final = {
 _ON_LINKS: Final = (Blow.CUT_OFF_SERVER, Blow.RESTART_DATABASE)
 # What happens to the disks that an operator's sums are written to.
 _ON_OUTPUTS: Final = (Blow.FILL_OUTPUT_DISK,)
+# What leaves nobody to answer.
+_ON_ALL: Final = (Blow.STOP_SERVERS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,11 @@ class Plan:
             _incident(links, clients, _ON_LINKS)
             for _ in range(links.choice((0, 0, 0, 1, 2, 4)))
         ]
+        silence = Dice(seed, "silence")
+        incidents += [
+            _incident(silence, clients, _ON_ALL)
+            for _ in range(silence.choice((0, 0, 0, 1)))
+        ]
         outputs = Dice(seed, "outputs")
         incidents += [
             _incident(outputs, clients, _ON_OUTPUTS)
@@ -297,7 +305,7 @@ def _sayings(dice: Dice) -> tuple[Saying, ...]:
 
 def _blows(kind: Kind, *, has_certificates: bool) -> tuple[Blow, ...]:
     """Return what may go wrong."""
-    without = {*_BACKED_UP.values(), *_ON_LINKS, *_ON_OUTPUTS}
+    without = {*_BACKED_UP.values(), *_ON_LINKS, *_ON_OUTPUTS, *_ON_ALL}
     if not has_certificates:
         without.add(Blow.REVOKE_CLIENT)
     if kind is Kind.FILED:

@@ -16,6 +16,7 @@ from secagg.server.sum_release import MOST_ATTEMPTS
 from secagg.storage.change import Change, NewSession
 from secagg.storage.journal import SumAttempt, decode_server_event
 from secagg.storage.stored import TaskState
+from secagg.testing.world.attendance import Attendance
 from secagg.testing.world.clients_seen import received
 from secagg.testing.world.inputs import Inputs
 from secagg.testing.world.journals import Journal
@@ -65,6 +66,7 @@ class ServersSeen:
         sums: What the operator was given, by task and session number.
         has_forgotten: The disk was put back.
         poisoned: How many processes the sum of a session has ended.
+        attendance: When any server was at work.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class ServersSeen:
         self.journals: Final[dict[bytes, Journal]] = {}
         self.sums: Final[dict[tuple[str, int], ReleasedSum]] = {}
         self.has_forgotten = False
+        self.attendance: Final = Attendance(notes.now)
         self.poisoned: Final[Counter[bytes]] = Counter()
         self._notes = notes
         self._tasks = tasks
@@ -136,7 +139,7 @@ class ServersSeen:
                     self._notes.must(
                         not disk.is_shared  # whoever is alone goes by its own clock
                         or self._is_full(journal, closed)
-                        or self._notes.now() >= journal.deadline - _TOLERANCE,
+                        or self._has_passed(journal),
                         f"{closed.name} is closed while somebody has time to answer",
                     )
                     journal.closed.add(closed)
@@ -149,7 +152,13 @@ class ServersSeen:
                     journal.is_over = True
         journal.is_over |= change.end is not None
         if change.deadline_seconds is not None:
-            journal.deadline = self._notes.now() + change.deadline_seconds
+            journal.since = self._notes.now()
+            journal.deadline = journal.since + change.deadline_seconds
+
+    def _has_passed(self, journal: Journal) -> bool:
+        """Whether a round's time is up, without that in which no server was there."""
+        silent = self.attendance.silence_since(journal.since)
+        return self._notes.now() >= journal.deadline + silent - _TOLERANCE
 
     def _is_full(self, journal: Journal, closed: Round) -> bool:
         """Whether everybody who can answer in a round has."""
