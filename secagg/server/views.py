@@ -48,6 +48,8 @@ View = dict[str, object]
 Live = Callable[[], Iterable[LiveSession]]
 
 MAX_LISTED: Final = 1000
+# Of one task more receipts are seldom kept (server.keep_receipts).
+_MAX_LOOKED_AT: Final = 10 * MAX_LISTED
 """A page of sessions: what fits on a screen several times, and into one answer."""
 
 
@@ -248,7 +250,7 @@ async def sessions_view(  # noqa: PLR0913 - one argument per choice of the opera
         task: Only of this task.
         since: Only those opened since, in Unix seconds.
         outcome: Only those that ended so: `running`, `released`, or the name of a code.
-        limit: At most so many are looked at.
+        limit: At most so many; for those of one outcome more are looked at.
         live: Asked for those that run, after the rows were read.
 
     Raises:
@@ -257,17 +259,18 @@ async def sessions_view(  # noqa: PLR0913 - one argument per choice of the opera
     """
     if task is not None:
         await find_task(book, task)
-    found = []
+    found: list[View] = []
+    limit = max(1, min(limit, MAX_LISTED))
     rows = await book.sessions(
         role=Role.SERVER,
         task=task,
         state=SessionState.ALL,
-        limit=max(1, min(limit, MAX_LISTED)),
+        limit=limit if outcome is None else _MAX_LOOKED_AT,
     )
     by_id = {each.progress.session_id.hex(): each for each in live()}
     for row in rows:
-        if since is not None and row.born < since:
-            continue
+        if len(found) == limit or (since is not None and row.born < since):
+            break
         view = await _session(book, row, by_id)
         if outcome is None or view["outcome"] == outcome:
             found.append(view)

@@ -11,12 +11,16 @@ import typer
 
 from secagg.cli import main
 from secagg.config import load_task_settings
+from secagg.errors import ErrorCode
+from secagg.messages import Aborted, Fate
+from secagg.server.receipt import SessionReceipt
 from secagg.server.task_folder import privacy_folder_of
 from secagg.server.task_setup import settle_task
-from secagg.server.views import budgets_view
+from secagg.server.views import budgets_view, sessions_view
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.charges import Charge, ChargeState, Settlement
 from secagg.storage.open_book import open_book
+from secagg.testing.cohorts import offer_of, parameters_for
 
 HOST = """
 [server]
@@ -136,6 +140,35 @@ def test_the_book_says_which_sessions_there_were(told):
     assert told("sessions", "show", "1", "--task", "counts")[1] == session
     told("sessions", "show", "2", "--task", "counts", code=50)
     told("sessions", "list", "--task", "other", code=50)
+
+
+def test_who_misspells_an_outcome_is_not_told_that_there_was_none(told):
+    error = told("sessions", "list", "--outcome", "U3_TO_SMALL", code=2)[1]["error"]
+    assert "did you mean U3_TOO_SMALL?" in error["message"]
+
+
+async def test_a_session_that_failed_is_found_behind_many_that_did_not(tmp_path):
+    descriptor = offer_of(parameters_for(3, dimension=1, threshold=2), task_id="t")
+    cancelled = Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, "why")
+    receipt = SessionReceipt(descriptor=descriptor, outcome=cancelled).encode()
+    book = await open_book(f"sqlite:{tmp_path / 'book.sqlite3'}")
+    for number in range(1, 6):
+        key = f"server/{number:064x}"
+        new = NewSession(role=Role.SERVER, task="t", number=number, header=b"h")
+        stands = await book.commit(Change(key=key, create=new, round=1))
+        if number > 2:
+            end = Change(key=key, expect=0, previous=stands.chain, end=receipt)
+            await book.commit(end)
+
+    async def listed(**wanted):
+        return [each["number"] for each in await sessions_view(book, **wanted)]
+
+    assert await listed(limit=2) == [5, 4]
+    assert await listed(limit=2, outcome="running") == [2, 1]
+    assert await listed(limit=1, outcome="running") == [2]
+    assert await listed(limit=2, outcome="CANCELLED") == [5, 4]
+    assert await listed(since=1e12) == []
+    await book.close()
 
 
 def test_both_sides_say_what_was_spent(told, monkeypatch):
