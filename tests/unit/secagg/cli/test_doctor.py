@@ -474,3 +474,6 @@ def test_the_command_ends_with_the_code_of_the_first_failure(place, capsys):
     config = written(place, "server.toml", SERVER)
     assert main(["doctor", "--config", str(config)]) == 0
     assert "nothing is wrong" in capsys.readouterr().out
+    (place / "pki" / "server.key").chmod(0o640)
+    assert main(["doctor", "--config", str(config)]) == 0
+    assert capsys.readouterr().out.endswith("it works; somebody should look at D110\n")
