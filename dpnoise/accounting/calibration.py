@@ -160,9 +160,10 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         trusted=_ROUGH_STEP if is_rough else 0.0,
     )
     if found is None:
-        # A theorem that no noise brings in says so itself.
+        # A theorem that does not cover these events says so itself, at about the noise
+        # that they would need.
         account = make_accountant(accountant, adversary=adversary, adjacency=adjacency)
-        account.compose(build_event(high))
+        account.compose(build_event(min(max(yardstick.variance, low), high)))
         raise CalibrationError(
             f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
             f"{epsilon:g} at delta {delta:g}; relax the target, shrink the clip or "

@@ -32,6 +32,7 @@ from dpnoise.mechanisms.noise_share import MAX_CLIENTS, MAX_LADDER, NoiseRule
 from dpnoise.mechanisms.parameter_checks import (
     check_choice,
     check_integer,
+    check_length,
     check_number,
     check_positive,
 )
@@ -169,7 +170,7 @@ class PlanRequest:
         check_integer("dimension", self.dimension, 1, MAX_DIM)
         if self.mechanism_class.takes_counts:
             self._derive_from_counts()
-        check_positive("l2_clip", self.l2_clip)
+        check_length("l2_clip", self.l2_clip)
         self._check_adjacency()
         check_epsilon(self.epsilon)
         check_delta(self.delta)
@@ -185,7 +186,7 @@ class PlanRequest:
         if self.scale_factor is not None:
             check_positive("scale_factor", self.scale_factor)
         if self.sum_l2_norm is not None:
-            check_positive("sum_l2_norm", self.sum_l2_norm)
+            check_length("sum_l2_norm", self.sum_l2_norm)
         check_rounding_bias(self.rounding_bias)
         if self.linf_bound is not None:
             check_positive("linf_bound", self.linf_bound)

@@ -378,7 +378,14 @@ def test_sums_of_randomised_vectors_need_fewer_bits(capsys):
     [
         (["--randomiser", "privunit2"], "needs --randomiser"),
         (["--randomiser-epsilon", "4"], "needs --randomiser"),
-        (["--randomiser", "scalar-dp", "--randomiser-epsilon", "4"], "dim must"),
+        (
+            ["--randomiser", "scalar-dp", "--randomiser-epsilon", "4"],
+            "--dimension must",
+        ),
+        (
+            ["--randomiser", "privunit2", "--randomiser-epsilon", "1e9"],
+            "--randomiser-epsilon must lie in",
+        ),
         (
             [
                 *("--randomiser", "separated", "--randomiser-epsilon", "4"),
