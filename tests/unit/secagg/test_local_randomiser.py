@@ -135,21 +135,10 @@ def test_every_randomiser_runs_through_a_task(name):
     assert np.allclose(found, 1.5, atol=10 * task.forecast_rmse)
 
 
-def test_a_lost_coin_shows_nothing_of_what_was_randomised(made):
+def test_a_lost_coin_shows_nothing_of_what_was_randomised(task):
     """One seed, and draws of its own for each layer: neither tells of the other."""
-    plan = secagg.plan(
-        clients=4,
-        dimension=DIM,
-        l2_clip=made.parameters.l2_clip,
-        epsilon=50.0,
-        delta=1e-6,
-        selection_rate=Fraction(1, 2),
-        mechanism="skellam",
-        accountant="skellam-gdp",
-        bits=24,
-    )
-    selecting = secagg.PreparedTask.from_plan(plan, randomiser=parameters()).noised
-    always = replace(selecting, selection_rate=Fraction(1))
+    always = task.noised
+    selecting = replace(always, selection_rate=Fraction(1, 2))
     bare = replace(always, budget=replace(always.budget, randomiser=None))
     long, short = np.full(DIM, 0.8), np.full(DIM, -0.1)
 
@@ -169,11 +158,6 @@ def test_a_lost_coin_shows_nothing_of_what_was_randomised(made):
         else:
             assert sent == residues(always, long, seed)
     assert lost == {True, False}
-    # Against broken masks the level stays that of the randomiser: a coin in its favour
-    # is not counted. Against the server the coin is.
-    alone, server, _ = selecting.report().lines()
-    assert "epsilon 30 per session" in alone
-    assert "epsilon 50" in server
 
 
 def test_a_client_that_demands_it_refuses_less(made, task):
