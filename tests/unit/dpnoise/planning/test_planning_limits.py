@@ -136,6 +136,15 @@ def test_rounding_all_entries_together_costs_one_percent_with_the_fewest_bits(
         assert fewer.noise_overhead > 1.01
 
 
+@pytest.mark.parametrize("mechanism", ["skellam", "binomial"])
+def test_noise_beyond_the_samplers_names_a_mechanism_that_needs_less(mechanism):
+    asked = CELL | {"clients": 5, "epsilon": 0.02, "steps": 5000}
+    with pytest.raises(ParameterError, match="coarsest grid") as caught:
+        plan(mechanism=mechanism, **asked)
+    assert caught.value.parameter == "mechanism"
+    assert plan(mechanism=caught.value.nearest, **asked).noise_overhead < 1.06
+
+
 def test_the_largest_cohort_is_planned():
     made = plan(**CELL | {"clients": 1 << 24}, min_survivors=1000, loss_fraction=0.3)
     assert made.noise_overhead < 1.01
@@ -149,6 +158,15 @@ def test_an_accountant_that_would_take_minutes_is_refused_with_one_that_does_not
     assert caught.value.parameter == "accountant"
     made = plan(**asked, accountant=caught.value.nearest)
     assert made.noise_overhead < 1.01
+
+
+def test_a_coin_that_everybody_wins_is_no_coin():
+    # Tasks always state a rate; behind a true coin this accountant is too dear here.
+    asked = CELL | {"dimension": 32, "scale_factor": 27.0, "bits": 16}
+    made = plan(**asked, accountant="mixture-rdp", selection_rate=Fraction(1))
+    assert made.noise_variance == plan(**asked, accountant="mixture-rdp").noise_variance
+    with pytest.raises(ParameterError, match="table cells"):
+        plan(**asked, accountant="mixture-rdp", selection_rate=Fraction(1, 2))
 
 
 def test_where_the_thinnest_shares_are_more_than_enough_they_are_planned_and_shown():

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,32 @@ def test_a_task_of_counts_needs_no_clip(tmp_path):
     assert offered.report().server.epsilon <= 4.0
     ballot = prepare(tmp_path, text, "noise.max_nonzero=3", "noise.signed=true")
     assert ballot.noised.mechanism.parameters.signed
+
+
+def test_the_error_of_a_report_counts_noise_that_nobody_takes_back(tmp_path):
+    prepared = prepare(tmp_path, NOISE)
+    given = prepared.noised.mechanism.parameters
+    rule, unit = given.noise_rule, given.scale_factor
+    arriving = max(n * rule.session(n).upload for n in range(7, 11))
+    kept = 10 * rule.session(10).kept(0)
+    assert prepared.forecast_rmse >= math.sqrt(arriving) / unit
+    assert prepared.forecast_rmse > 1.2 * math.sqrt(kept) / unit
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "discrete-gaussian"])
+def test_noise_of_a_trusted_party_is_no_task_s(tmp_path, mechanism):
+    with pytest.raises(
+        ServiceError, match="whose noise a trusted party adds"
+    ) as caught:
+        prepare(tmp_path, NOISE, f"noise.mechanism={mechanism}")
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    assert "two-servers" in caught.value.next_step
+
+
+def test_an_accountant_without_a_theorem_is_the_setting_to_change(tmp_path):
+    with pytest.raises(ServiceError, match="has no theorem") as caught:
+        prepare(tmp_path, NOISE, "noise.accountant=log-concave-gdp")
+    assert "noise.accountant" in caught.value.next_step
 
 
 def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):
