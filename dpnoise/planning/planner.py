@@ -88,7 +88,7 @@ _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
 # anew for each of some six noises, and a sum over orders tries a dozen of them.
 _QUICK: Final = {
     "mixture-contour": 0.3 * MAX_ACCOUNTING_COST,
-    _CURVE: 0.35 * MAX_ACCOUNTING_COST,
+    _CURVE: 0.55 * MAX_ACCOUNTING_COST,
     "mixture-rdp": 0.08 * MAX_ACCOUNTING_COST,
 }
 # Named, and without a coin, it is asked alone: at most a second, as measured.
@@ -221,11 +221,15 @@ class _Planner:
         guess = _readable(min(scale_factor, request.scaled_bound))
         if self._model.length * (self._bits_for(guess) - 1) > _FEW_BITS:
             return None
+        found: _Calibrated | None = None
         for _ in range(_FINE_SEARCHES):
             scale_factor = _readable(min(scale_factor, request.scaled_bound))
             if not self._model.fits_sampler(scale_factor):
                 return None
-            found = self._calibrate(scale_factor, (_CLOSED_FORM,), is_rough=True)
+            start = None if found is None else found.scaled_to(scale_factor)
+            found = self._calibrate(
+                scale_factor, (_CLOSED_FORM,), start=start, is_rough=True
+            )
             need = self._unit_variance * found.mechanism.l2_clip_squared_steps
             cost = float(found.variance) / need - 1.0
             if _CLOSEST < cost <= _CLOSE:
@@ -652,6 +656,11 @@ class _Calibrated:
     variance: Fraction
     accountant: str
     candidates: tuple[str, ...]
+
+    def scaled_to(self, scale_factor: float) -> Fraction:
+        """Return as much noise on another grid, in its grid steps²."""
+        change = Fraction(scale_factor / self.mechanism.parameters.scale_factor)
+        return self.variance * change * change
 
     @property
     def is_curve(self) -> bool:

@@ -56,7 +56,7 @@ def test_vectors_far_shorter_than_the_noise_are_short_everywhere():
 def test_a_coordinate_that_may_hold_the_whole_norm_is_dear():
     for name in ("mixture-contour", "mixture-pld"):
         spread, whole = mixture(770, 50.0, 7.0), mixture(770, 5000.0, 7.0)
-        assert accounting_cost(spread, name) > 4 * accounting_cost(whole, name)
+        assert accounting_cost(spread, name) > 3 * accounting_cost(whole, name)
 
 
 def test_a_name_that_counts_sampling_costs_as_much():
@@ -107,4 +107,4 @@ def test_a_faint_release_that_one_coordinate_may_be_is_dear_for_a_curve():
     whole = mixture(Fraction(1.467), norm, 1 / 4096)
     assert accounting_cost(whole, "mixture-pld") > MAX_ACCOUNTING_COST
     spread = mixture(Fraction(1.467), 4 * norm, 1 / 4096)
-    assert accounting_cost(spread, "mixture-pld") < 0.2 * MAX_ACCOUNTING_COST
+    assert accounting_cost(spread, "mixture-pld") < 0.6 * MAX_ACCOUNTING_COST
