@@ -46,7 +46,8 @@ _ROUGH_STEP: Final = 0.03  # its square, half of it, is what a step is wrong by
 _BUMPS: Final = tuple(Fraction(2) ** -bits for bits in (22, *range(14, -4, -2)))
 _RELATIVE_TOLERANCE: Final = 5e-6  # far below the 0.5 % that a sampling error shows
 # A curve takes up to half a second, and its last digits need not even fall steadily.
-_TOLERANCE_OF_A_CURVE: Final = 3e-4
+_TOLERANCE_OF_A_CURVE: Final = 4.5e-4
+_ABOVE_A_GUESS: Final = 1 + Fraction(1, 10_000)  # so that one curve mostly suffices
 _GUESSED_STEP: Final = 3e-3  # likewise; the step is wrong by half that tolerance
 _ROUGH_TOLERANCE: Final = 1e-3  # between grids, errors differ by percents
 _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
@@ -118,7 +119,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
     Returns:
         The variance, a dyadic rational rounded up, at which the accountant states at
         most `epsilon` at `delta`; within about 1e-5 of the least, of `mixture-pld`
-        within 3e-4. Where rough, within 1e-3 on either side.
+        within 5e-4. Where rough, within 1e-3 on either side.
 
     Raises:
         ParameterError: A target, the bracket or the name is invalid.
@@ -156,7 +157,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
             guess = search(
                 guessed, start=first, tolerance=_ROUGH_TOLERANCE, trusted=_GUESSED_STEP
             )
-            first = first if guess is None else guess * (1 + Fraction(tolerance) / 2)
+            first = first if guess is None else guess * _ABOVE_A_GUESS
         bounded = functools.partial(target.shortfall, make_accountant)
         found = search(bounded, start=first, tolerance=tolerance)
     if found is None:

@@ -36,7 +36,7 @@ from dpnoise.floats import FloatArray
 __all__ = ["curve_cost"]
 
 _ONCE: Final = 1.5e8  # composition, and all else that does not grow
-_PER_TABLE: Final = 400.0  # an integer of the window, whatever the coordinates
+_PER_TABLE: Final = 600.0  # an integer of the window, whatever the coordinates
 _PER_GROUP: Final = 9e5  # calls for an octave of coordinates, or for what fits a cache
 _PER_BLOCK: Final = 1.2e5  # calls for a block of the contour
 _PER_ENTRY: Final = 240.0  # an integer of the window, in a coordinate cell

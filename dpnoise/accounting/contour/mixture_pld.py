@@ -58,6 +58,7 @@ _STEEPEST: Final = 9.0  # δ below 10^-18
 _POINTS: Final = 3000
 _LARGEST_LOSS: Final = 600.0
 _LOG_NEXT_TO_NOTHING: Final = -38.0  # 10^-16.5; a Gaussian has less at nine deviations
+_NEXT: Final = 1.25
 _KNOTS: Final = 4  # contours from one that a guess bounds to the next
 _LIKE: Final = 0.1  # what two knots may differ by, if nothing is bounded between them
 
@@ -119,7 +120,17 @@ def guessed_curve(
 
 
 def _chosen_contours(bound: ContourBound, direction: Direction) -> list[float]:
-    return contours_from(bound.best_contour(direction, epsilon=0.0), bound.lobe)
+    """Begin where no epsilon has a better contour nearer to zero."""
+    estimated = first = bound.best_contour(direction, epsilon=0.0)
+    # That estimate is too small near zero, where one release may show nearly all.
+    here = bound.guess_log_constant(first, direction)
+    while (beyond := bound.guess_log_constant(_NEXT * first, direction)) < here:
+        first, here = _NEXT * first, beyond
+    if first > estimated:
+        gains = bound.log_constant(first, direction)
+        if gains > bound.log_constant(estimated, direction):
+            first = estimated
+    return contours_from(first, bound.lobe)
 
 
 def contours_from(first: float, lobe: float) -> list[float]:

@@ -5,7 +5,13 @@ from fractions import Fraction
 import pytest
 
 from dpnoise.accounting import MAX_ACCOUNTING_COST, accounting_cost
-from dpnoise.events import GaussianEvent, SkellamEvent, SkellamMixtureEvent
+from dpnoise.events import (
+    BinomialEvent,
+    DiscreteGaussianEvent,
+    GaussianEvent,
+    SkellamEvent,
+    SkellamMixtureEvent,
+)
 
 
 def mixture(variance=200, norm=16.0, largest=1.0):
@@ -100,6 +106,36 @@ def test_long_coordinates_beside_noise_of_less_than_a_step_are_refused():
         assert accounting_cost(little, "mixture-rdp") > MAX_ACCOUNTING_COST
         enough = mixture(1, norm, largest)
         assert accounting_cost(enough, "mixture-rdp") < MAX_ACCOUNTING_COST
+
+
+@pytest.mark.parametrize(
+    ("variance", "norm", "largest", "seconds"),
+    [
+        (200, 64.0, 1.0, 0.3),
+        (50, 5e-5, 0.001, 0.25),
+        (9000, 5.4e-4, 0.0034, 1.3),
+        (70_000, 4.4e-6, 1 / 4096, 3.2),  # steep contours, in windows of 5700
+        (9_700_000, 0.032, 6 / 4096, 2.3),  # hardly a cell, in windows of 64 000
+        (112, 1116.0, 1.58, 0.4),  # twice as many contours, where noise is little
+        (770, 50.0, 7.0, 2.7),  # one coordinate may be the vector
+        (0.03125, 8e-8, 1 / 4096, 2.0),  # losses of one step or none: many blocks
+    ],
+)
+def test_a_curve_costs_what_it_was_measured_to_cost(variance, norm, largest, seconds):
+    found = accounting_cost(mixture(variance, norm, largest), "mixture-pld")
+    assert seconds < found / 1e9 < 3.5 * seconds
+
+
+def test_atoms_have_a_bounded_cost_that_multisets_multiply():
+    ones = SkellamEvent(10, Fraction(5), 3.0, None, 1)
+    longer = SkellamEvent(10, Fraction(5), 3.0, None, 3)
+    costs = [accounting_cost(each, "lattice-pld") for each in (ones, longer)]
+    assert 0.0 < 3 * costs[0] < costs[1] < MAX_ACCOUNTING_COST
+    binomial = BinomialEvent(10, 64, 3.0, 9.0, 3)
+    gaussian = DiscreteGaussianEvent(10, Fraction(5), 3.0)
+    for each in (binomial, gaussian):
+        assert accounting_cost(each, "lattice-pld") == costs[1]
+    assert accounting_cost(mixture(), "lattice-pld") == 0.0
 
 
 def test_a_faint_release_that_one_coordinate_may_be_is_dear_for_a_curve():
