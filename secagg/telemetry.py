@@ -57,6 +57,7 @@ __all__ = [
     "SESSION_RESUMED",
     "SPOOL_FOREIGN",
     "STORAGE_REFUSED",
+    "SUM_REPEATED",
     "TASK_CHANGED",
     "TASK_DIFFERS",
     "TRANSPORT_DRAINING",
@@ -88,6 +89,7 @@ TASK_DIFFERS: Final = "task_differs"
 ADMIN_REFUSED: Final = "admin_refused"
 ENGINE_LOST: Final = "engine_lost"
 STORAGE_REFUSED: Final = "storage_refused"
+SUM_REPEATED: Final = "sum_repeated"
 BOOK_IS_BACK: Final = "book_is_back"
 FILES_REFUSED: Final = "files_refused"
 FILES_WRITTEN: Final = "files_written"

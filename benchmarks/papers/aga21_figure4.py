@@ -55,8 +55,26 @@ SETTINGS: Final = {
     "bits": Usual(BITS, tiny=(10,)),
     "clients": Usual([clients for clients, _ in COHORTS], tiny=(20,)),
     "data_sets": Usual([sets for _, sets in COHORTS], tiny=(2,)),
+    "dimension": Usual((DIM,), one=True),
+    "radius": Usual((RADIUS,), one=True),
+    "delta": Usual((DELTA,), one=True),
 }
-"""The last: for each number of clients, its last value for all that follow."""
+"""`data_sets`: for each number of clients, its last value for all that follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What all points have in common.
+
+    Args:
+        dim: Entries of a vector.
+        radius: Of the sphere that vectors lie on, and of the clip.
+        delta: Of one release.
+    """
+
+    dim: int
+    radius: float
+    delta: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +84,7 @@ class Method:
     label: str
     family: str
     bits: int
-    build: Callable[[int, int, float], Mechanism]
+    build: Callable[[int, int, float, Question], Mechanism]
 
 
 def reproduce(options: Options) -> Reproduction:
@@ -78,24 +96,36 @@ def reproduce(options: Options) -> Reproduction:
     )
     cohorts = tuple(clients_and_sets)[: len(options.counts("clients"))]
     methods = _methods(bits)
+    asked = Question(
+        options.count("dimension"), options.number("radius"), options.number("delta")
+    )
     if options.tiny:
         methods = methods[-1:] + methods[:1]
     rows: list[dict[str, object]] = []
     for clients, repeats in cohorts:
         alike = Cohort.aligned(
-            clients=clients, dim=DIM, radius=RADIUS, label="aga21 figure 4/aligned"
+            clients=clients,
+            dim=asked.dim,
+            radius=asked.radius,
+            label="aga21 figure 4/aligned",
         )
         data = [
             Cohort.on_sphere(
                 clients=clients,
-                dim=DIM,
-                radius=RADIUS,
+                dim=asked.dim,
+                radius=asked.radius,
                 label=f"aga21 figure 4/{clients}/{repeat}",
             )
             for repeat in range(repeats)
         ]
         rows.extend(
-            _row(method, data, epsilon, alike if epsilon == epsilons[-1] else None)
+            _row(
+                method,
+                data,
+                epsilon,
+                asked,
+                alike if epsilon == epsilons[-1] else None,
+            )
             for epsilon in epsilons
             for method in methods
         )
@@ -108,34 +138,37 @@ def reproduce(options: Options) -> Reproduction:
         },
         assumed={
             "clients, data sets": cohorts,
-            "dimension": DIM,
-            "radius": RADIUS,
-            "delta": DELTA,
+            "dimension": asked.dim,
+            "radius": asked.radius,
+            "delta": asked.delta,
             "bits": bits,
             "standard deviations of room k": _DEVIATIONS,
             "published data sets": 10,
         },
         rows=rows,
         findings=_findings(rows),
-        figure=_figure(rows, methods),
+        figure=_figure(rows, methods, asked),
     )
 
 
-def published_scale(bits: int, clients: int, epsilon: float) -> float:
+def published_scale(bits: int, clients: int, epsilon: float, asked: Question) -> float:
     """Choose the scale as Algorithm 1 of [Aga21] does.
 
     Args:
         bits: Bits per coordinate of the sum.
         clients: Number of vectors in the sum.
-        epsilon: Budget of one release at `DELTA`.
+        epsilon: Budget of one release.
+        asked: For which vectors, at which delta.
 
     Returns:
         Grid steps per unit.
     """
-    dim = encoded_dim("hadamard", DIM)
+    dim = encoded_dim("hadamard", asked.dim)
 
     def noise_variance_at(scale: float) -> float:
-        setting = Setting(dim=dim, radius=RADIUS, scale_factor=scale, clients=clients)
+        setting = Setting(
+            dim=dim, radius=asked.radius, scale_factor=scale, clients=clients
+        )
         release = setting.skellam(Fraction(1))
         low = math.log(setting.rounded_squared_bound) - 10.0
         high = low + 40.0
@@ -147,7 +180,7 @@ def published_scale(bits: int, clients: int, epsilon: float) -> float:
                 l1_sensitivity=release.l1_sensitivity or 0.0,
                 noise_variance=math.exp(middle),
             )
-            if renyi_epsilon(_ORDERS, curve, DELTA) <= epsilon:
+            if renyi_epsilon(_ORDERS, curve, asked.delta) <= epsilon:
                 high = middle
             else:
                 low = middle
@@ -156,27 +189,27 @@ def published_scale(bits: int, clients: int, epsilon: float) -> float:
     return scale_from_bits(
         bits,
         dim=dim,
-        l2_clip=RADIUS,
+        l2_clip=asked.radius,
         num_clients=clients,
         noise_variance_at=noise_variance_at,
         deviations=_DEVIATIONS,
     )
 
 
-def _published(bits: int, clients: int, epsilon: float) -> Mechanism:
+def _published(bits: int, clients: int, epsilon: float, asked: Question) -> Mechanism:
     """The distributed Skellam mechanism, noise by its published bound."""
-    scale = published_scale(bits, clients, epsilon)
-    dim = encoded_dim("hadamard", DIM)
-    setting = Setting(dim=dim, radius=RADIUS, scale_factor=scale, clients=clients)
+    scale = published_scale(bits, clients, epsilon, asked)
+    dim = encoded_dim("hadamard", asked.dim)
+    setting = Setting(dim=dim, radius=asked.radius, scale_factor=scale, clients=clients)
     variance = setting.noise(
         "skellam-paper",
-        Budget(epsilon, DELTA),
-        gaussian_variance=gaussian_variance(Budget(epsilon, DELTA), 1.0),
+        Budget(epsilon, asked.delta),
+        gaussian_variance=gaussian_variance(Budget(epsilon, asked.delta), 1.0),
     )
     return build_mechanism(
         "skellam",
-        dim=DIM,
-        radius=RADIUS,
+        dim=asked.dim,
+        radius=asked.radius,
         scale_factor=scale,
         bits=bits,
         clients=clients,
@@ -185,24 +218,33 @@ def _published(bits: int, clients: int, epsilon: float) -> Mechanism:
 
 
 def _planned(
-    bits: int, clients: int, epsilon: float, *, sum_l2_norm: float | None = None
+    bits: int,
+    clients: int,
+    epsilon: float,
+    asked: Question,
+    *,
+    sum_l2_norm: float | None = None,
 ) -> Mechanism:
     """This project's default at the same bits; one share more than is counted."""
     made = plan(
         clients=clients,
-        dimension=DIM,
-        l2_clip=RADIUS,
+        dimension=asked.dim,
+        l2_clip=asked.radius,
         epsilon=epsilon,
-        delta=DELTA,
+        delta=asked.delta,
         bits=bits,
         sum_l2_norm=sum_l2_norm,
     )
     return make_mechanism(made.parameters)
 
 
-def _planned_spread(bits: int, clients: int, epsilon: float) -> Mechanism:
+def _planned_spread(
+    bits: int, clients: int, epsilon: float, asked: Question
+) -> Mechanism:
     """The same, told that the sum is as short as one of independent directions."""
-    return _planned(bits, clients, epsilon, sum_l2_norm=math.sqrt(clients) * RADIUS)
+    return _planned(
+        bits, clients, epsilon, asked, sum_l2_norm=math.sqrt(clients) * asked.radius
+    )
 
 
 def _methods(widths: Sequence[int]) -> tuple[Method, ...]:
@@ -219,14 +261,18 @@ def _methods(widths: Sequence[int]) -> tuple[Method, ...]:
 
 
 def _row(
-    method: Method, data: list[Cohort], epsilon: float, alike: Cohort | None
+    method: Method,
+    data: list[Cohort],
+    epsilon: float,
+    asked: Question,
+    alike: Cohort | None,
 ) -> dict[str, object]:
     """One point: forecast, and the mean over data sets with its interval.
 
     Where `alike` is given, the worst case is measured too: all vectors are equal.
     """
     clients = data[0].vectors.shape[0]
-    mechanism = method.build(method.bits, clients, epsilon)
+    mechanism = method.build(method.bits, clients, epsilon, asked)
     label = f"aga21 figure 4/{method.label}/{epsilon}"
     errors = [
         measured_mse(mechanism, cohort, label=f"{label}/{repeat}") / clients**2
@@ -234,7 +280,9 @@ def _row(
     ]
     repeats = len(errors)
     sem = statistics.stdev(errors) / math.sqrt(repeats) if repeats > 1 else math.nan
-    gaussian = gaussian_variance(Budget(epsilon, DELTA), RADIUS) / clients**2
+    gaussian = (
+        gaussian_variance(Budget(epsilon, asked.delta), asked.radius) / clients**2
+    )
     row: dict[str, object] = {
         "clients": clients,
         "epsilon": epsilon,
@@ -260,12 +308,14 @@ def _quantile(repeats: int) -> float:
     return float(f"{student_quantile(0.025, repeats - 1):.4g}")
 
 
-def _figure(rows: list[dict[str, object]], methods: tuple[Method, ...]) -> Figure:
+def _figure(
+    rows: list[dict[str, object]], methods: tuple[Method, ...], asked: Question
+) -> Figure:
     cohorts = list(dict.fromkeys(_number(row, "clients") for row in rows))
     return Figure(
-        "Distributed mean estimation, δ = 1e-5 (Figure 4 of [Aga21])",
+        f"Distributed mean estimation, δ = {asked.delta:g} (Figure 4 of [Aga21])",
         [
-            _panel(rows, methods, clients, relative=relative)
+            _panel(rows, methods, clients, asked, relative=relative)
             for relative in (False, True)
             for clients in cohorts
         ],
@@ -277,6 +327,7 @@ def _panel(
     rows: list[dict[str, object]],
     methods: tuple[Method, ...],
     clients: float,
+    asked: Question,
     *,
     relative: bool,
 ) -> Panel:
@@ -309,8 +360,8 @@ def _panel(
         )
     )
     return Panel(
-        title=f"n = {clients:g}, d = {DIM}, "
-        + ("forecast over the Gaussian" if relative else f"radius {RADIUS:g}"),
+        title=f"n = {clients:g}, d = {asked.dim}, "
+        + ("forecast over the Gaussian" if relative else f"radius {asked.radius:g}"),
         curves=curves,
         x_label="ε",
         y_label="MSE / that of the Gaussian" if relative else "MSE of the mean",

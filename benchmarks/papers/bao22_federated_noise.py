@@ -14,6 +14,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
@@ -61,12 +62,49 @@ SETTINGS: Final = {
     "epsilons": Usual(EPSILONS, tiny=()),
     "published_scale": Usual((PUBLISHED_SCALE,), one=True),
     "our_scale": Usual((OUR_SCALE,), one=True),
+    "dimension": Usual((DIM,), one=True),
+    "batch": Usual((BATCH,), one=True),
+    "sampling_rate": Usual((SAMPLING_RATE,), one=True),
+    "steps": Usual((STEPS,), one=True),
+    "delta": Usual((DELTA,), one=True),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What all points have in common.
+
+    Args:
+        dim: Coordinates of the padded gradient.
+        batch: Noise shares that count.
+        sampling_rate: Of a record in one step.
+        steps: How many.
+        delta: Of all of them.
+    """
+
+    dim: int = DIM
+    batch: int = BATCH
+    sampling_rate: float = SAMPLING_RATE
+    steps: int = STEPS
+    delta: float = DELTA
+
+    def budget(self, epsilon: float) -> Budget:
+        """Return what all steps may spend at one epsilon."""
+        return Budget(
+            epsilon, self.delta, steps=self.steps, sampling_rate=self.sampling_rate
+        )
 
 
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
     scales, epsilons = options.numbers("scales"), options.numbers("epsilons")
+    asked = Training(
+        dim=options.count("dimension"),
+        batch=options.count("batch"),
+        sampling_rate=options.number("sampling_rate"),
+        steps=options.count("steps"),
+        delta=options.number("delta"),
+    )
     at = {name: options.number("published_scale") for name, *_ in _CURVES}
     at |= dict.fromkeys(_OURS, options.number("our_scale"))
     shown = [
@@ -78,20 +116,20 @@ def reproduce(options: Options) -> Reproduction:
         shown.remove("mixture-pld")
     wanted = [(scale, 1.0, name) for scale in scales for name in shown]
     wanted += [(at[name], epsilon, name) for epsilon in epsilons for name in shown]
-    rows = [_row(*point) for point in dict.fromkeys(wanted)]
+    rows = [_row(asked, *point) for point in dict.fromkeys(wanted)]
     return Reproduction(
         name="bao22_federated_noise",
         stated={
             "records": 60_000,
-            "batch": BATCH,
-            "sampling rate": SAMPLING_RATE,
-            "steps": STEPS,
-            "delta": DELTA,
+            "batch": asked.batch,
+            "sampling rate": asked.sampling_rate,
+            "steps": asked.steps,
+            "delta": asked.delta,
             "clip": 1.0,
             "weights": 63_610,
         },
         assumed={
-            "noise shares that count": "all 240",
+            "noise shares that count": f"all {asked.batch}",
             "Delta_inf of SMM": "1, the weakest demand on the noise",
             "training": "none; only the noise is reproduced",
             "sampling": (
@@ -101,15 +139,18 @@ def reproduce(options: Options) -> Reproduction:
         },
         rows=rows,
         findings=_findings(rows, options.number("published_scale")),
-        figure=_figure(rows, shown, scales, at),
+        figure=_figure(rows, shown, scales, at, asked),
     )
 
 
 @functools.cache
-def noise_per_unit(accountant: str, scale: float, epsilon: float) -> float:
+def noise_per_unit(
+    asked: Training, accountant: str, scale: float, epsilon: float
+) -> float:
     """Return the aggregate variance that the setting needs, units squared.
 
     Args:
+        asked: The setting.
         accountant: Name of an accountant, `GAUSSIAN`, or `FORMULA`.
         scale: Grid steps per unit.
         epsilon: Budget of all steps.
@@ -117,13 +158,15 @@ def noise_per_unit(accountant: str, scale: float, epsilon: float) -> float:
     Returns:
         The variance over the squared scale; infinite if no noise suffices.
     """
-    budget = Budget(epsilon, DELTA, steps=STEPS, sampling_rate=SAMPLING_RATE)
+    budget = asked.budget(epsilon)
     if accountant == FORMULA:
         return formula_only_noise(budget)
     if accountant == GAUSSIAN:
-        return float(_gaussian(epsilon))
-    setting = Setting(dim=DIM, radius=1.0, scale_factor=scale, clients=BATCH)
-    unit = float(_gaussian(epsilon))
+        return float(_gaussian(asked, epsilon))
+    setting = Setting(
+        dim=asked.dim, radius=1.0, scale_factor=scale, clients=asked.batch
+    )
+    unit = float(_gaussian(asked, epsilon))
     try:
         noise = setting.noise(accountant, budget, gaussian_variance=unit)
         return float(noise) / scale**2
@@ -132,19 +175,19 @@ def noise_per_unit(accountant: str, scale: float, epsilon: float) -> float:
 
 
 @functools.cache
-def _gaussian(epsilon: float) -> Fraction:
-    budget = Budget(epsilon, DELTA, steps=STEPS, sampling_rate=SAMPLING_RATE)
+def _gaussian(asked: Training, epsilon: float) -> Fraction:
+    budget = asked.budget(epsilon)
 
     def build(variance: Fraction) -> PrivacyEvent:
-        return budget.releases(GaussianEvent(DIM, float(variance), 1.0))
+        return budget.releases(GaussianEvent(asked.dim, float(variance), 1.0))
 
     return calibrate(
         build,
         accountant=GAUSSIAN,
         epsilon=epsilon,
-        delta=DELTA,
+        delta=asked.delta,
         adversary=budget.adversary,
-        bracket=(Fraction(1, 100), Fraction(100)),
+        bracket=(Fraction(1, 10_000), Fraction(10_000)),
     )
 
 
@@ -200,8 +243,10 @@ def _counted_by(accountant: str) -> str:
     return accountant if is_central else f"hypothetical-{accountant}"
 
 
-def _row(scale: float, epsilon: float, accountant: str) -> dict[str, object]:
-    variance = noise_per_unit(accountant, scale, epsilon)
+def _row(
+    asked: Training, scale: float, epsilon: float, accountant: str
+) -> dict[str, object]:
+    variance = noise_per_unit(asked, accountant, scale, epsilon)
     steps = math.sqrt(variance) * scale
     wrapped = math.erfc(BYTE / 2.0 / (steps * math.sqrt(2.0)))
     return {
@@ -209,7 +254,8 @@ def _row(scale: float, epsilon: float, accountant: str) -> dict[str, object]:
         "epsilon": epsilon,
         "accountant": _counted_by(accountant),
         "noise_variance_per_unit2": variance,
-        "relative_to_gaussian": variance / noise_per_unit(GAUSSIAN, scale, epsilon),
+        "relative_to_gaussian": variance
+        / noise_per_unit(asked, GAUSSIAN, scale, epsilon),
         "noise_wraps_a_byte": wrapped,
     }
 
@@ -219,6 +265,7 @@ def _figure(
     shown: Sequence[str],
     scales: Sequence[float],
     at: Mapping[str, float],
+    asked: Training,
 ) -> Figure:
     left: list[Curve] = []
     right: list[Curve] = []
@@ -246,7 +293,8 @@ def _figure(
             )
     y_label = "noise variance of the sum, units²"
     return Figure(
-        "Noise of 1000 sampled steps, q = 0.004, δ = 1e-5 ([Bao22] section 6.2)\n"
+        f"Noise of {asked.steps} sampled steps, q = {asked.sampling_rate:g}, "
+        f"δ = {asked.delta:g} ([Bao22] section 6.2)\n"
         "hypothetical: noise shares tell who was sampled",
         [
             Panel(

@@ -56,6 +56,7 @@ SETTINGS: Final = {
     "dimension": Usual((DIM,), tiny=(20,), one=True),
     "examples": Usual((EXAMPLES,), tiny=(400,), one=True),
     "trials": Usual((TRIALS,), tiny=(2,), one=True),
+    "magnitude_epsilon": Usual((MAGNITUDE_EPSILON,), one=True),
 }
 
 
@@ -65,14 +66,13 @@ class Senders:
     Args:
         directions: PrivUnit2 with its numbers, for each level.
         trials: Experiments of each level, in rows beside each other.
+        spent: Level of a length.
     """
 
-    def __init__(self, directions: list[PrivUnit2], trials: int) -> None:
+    def __init__(self, directions: list[PrivUnit2], trials: int, spent: float) -> None:
         self._generator = np.random.default_rng((SEED, 1))
         self._magnitude = ScalarDP(
-            LocalParameters(
-                randomiser="scalar-dp", dim=1, bound=LONGEST, epsilon=MAGNITUDE_EPSILON
-            )
+            LocalParameters(randomiser="scalar-dp", dim=1, bound=LONGEST, epsilon=spent)
         )
 
         def rows(values: list[float]) -> Floats:
@@ -154,9 +154,11 @@ def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
     dim, examples = options.count("dimension"), options.count("examples")
     trials, levels = options.count("trials"), options.numbers("epsilons")
+    spent = options.number("magnitude_epsilon")
     stream = _Examples(dim, examples, trials)
     labels = [(epsilon, kind) for epsilon in levels for kind in ("published", "best")]
-    learnt = _learn(stream, [_direction(kind, dim, each) for each, kind in labels])
+    directions = [_direction(kind, dim, each) for each, kind in labels]
+    learnt = _learn(stream, Senders(directions, trials, spent))
     rows: list[dict[str, object]] = [
         {"epsilon": epsilon, "numbers": kind, **found}
         for (epsilon, kind), found in zip(
@@ -183,7 +185,7 @@ def reproduce(options: Options) -> Reproduction:
         },
         assumed={
             "length of the truth": "square root of the dimension",
-            "epsilon of the length": MAGNITUDE_EPSILON,
+            "epsilon of the length": spent,
             "steps": f"k^-{POWER} · length of the truth / typical length sent",
             "estimate": "average of all models",
             "trials": trials,
@@ -250,10 +252,9 @@ def _softplus(margins: Floats) -> Floats:
     return np.asarray(np.logaddexp(0.0, margins))
 
 
-def _learn(stream: _Examples, directions: list[PrivUnit2]) -> list[dict[str, object]]:
+def _learn(stream: _Examples, senders: Senders) -> list[dict[str, object]]:
     """One pass over the examples: gradients in the clear, then under each level."""
     trials, dim = stream.trials, stream.dim
-    senders = Senders(directions, trials)
     typical = np.concatenate([np.full(trials, LONGEST / 2.0), senders.typical])
     first = np.sqrt(dim) / typical
     models = np.zeros((len(typical), dim))
@@ -264,7 +265,7 @@ def _learn(stream: _Examples, directions: list[PrivUnit2]) -> list[dict[str, obj
         inputs, signs = stream.block(number, size)
         for row in range(size):
             given = np.tile(
-                -signs[row][:, None] * inputs[row], (len(directions) + 1, 1)
+                -signs[row][:, None] * inputs[row], (len(typical) // trials, 1)
             )
             lengths = _logistic(np.einsum("ij,ij->i", given, models))
             seen += 1

@@ -42,6 +42,8 @@ SETTINGS: Final = {
     "rounds": Usual((ROUNDS,), tiny=(2,), one=True),
     "trials": Usual((TRIALS,), tiny=(1,), one=True),
     "clients": Usual((CLIENTS,), one=True),
+    "magnitude_epsilon": Usual((MAGNITUDE_EPSILON,), one=True),
+    "bound": Usual((BOUND,), one=True),
 }
 
 
@@ -49,12 +51,19 @@ def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
     levels = options.numbers("epsilons")
     rounds, trials = options.count("rounds"), options.count("trials")
-    clients = options.count("clients")
+    clients, bound = options.count("clients"), options.number("bound")
+    spent = options.number("magnitude_epsilon")
     rows: list[dict[str, object]] = []
     for epsilon in (None, *levels):
         for kind in ("none",) if epsilon is None else ("published", "best"):
             reached = [
-                _train(_mechanism(kind, epsilon), rounds, clients, trial)
+                _train(
+                    _mechanism(kind, epsilon, spent, bound),
+                    bound,
+                    rounds,
+                    clients,
+                    trial,
+                )
                 for trial in range(trials)
             ]
             rows.append(
@@ -68,8 +77,8 @@ def reproduce(options: Options) -> Reproduction:
     return Reproduction(
         name="bho18_figure4",
         stated={
-            "epsilon of the magnitude": MAGNITUDE_EPSILON,
-            "largest magnitude": BOUND,
+            "epsilon of the magnitude": spent,
+            "largest magnitude": bound,
             "local steps": LOCAL_STEPS,
         },
         assumed={
@@ -87,16 +96,18 @@ def reproduce(options: Options) -> Reproduction:
     )
 
 
-def _mechanism(kind: str, epsilon: float | None) -> Separated | None:
+def _mechanism(
+    kind: str, epsilon: float | None, spent: float, bound: float
+) -> Separated | None:
     if epsilon is None:
         return None
     made = Separated(
         LocalParameters(
             randomiser="separated",
             dim=MODEL_SIZE,
-            bound=BOUND,
-            epsilon=epsilon + MAGNITUDE_EPSILON,
-            magnitude_epsilon=MAGNITUDE_EPSILON,
+            bound=bound,
+            epsilon=epsilon + spent,
+            magnitude_epsilon=spent,
         )
     )
     if kind == "published":
@@ -105,7 +116,7 @@ def _mechanism(kind: str, epsilon: float | None) -> Separated | None:
 
 
 def _train(
-    randomiser: Separated | None, rounds: int, clients: int, trial: int
+    randomiser: Separated | None, bound: float, rounds: int, clients: int, trial: int
 ) -> float:
     """Return the accuracy after the last round."""
     generator = np.random.default_rng((SEED, trial))
@@ -119,7 +130,7 @@ def _train(
             local -= STEP * gradient(local, inputs, labels)
         changes = (local - model) / STEP  # the gradient mapping of (12)
         lengths = np.linalg.norm(changes, axis=1, keepdims=True)
-        changes *= np.minimum(1.0, BOUND / np.maximum(lengths, 1e-300))
+        changes *= np.minimum(1.0, bound / np.maximum(lengths, 1e-300))
         if randomiser is not None:
             changes = np.array(
                 [

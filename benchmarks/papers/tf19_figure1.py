@@ -53,6 +53,7 @@ SETTINGS: Final = {
     "rounds": Usual((ROUNDS,), tiny=(3,), one=True),
     "clients": Usual((100, 1000), tiny=(20,)),
     "epsilon": Usual((EPSILON,), one=True),
+    "delta": Usual((DELTA,), one=True),
 }
 
 Growth = dict[str, list[float]]
@@ -61,14 +62,15 @@ Growth = dict[str, list[float]]
 def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
     rounds, epsilon = options.count("rounds"), options.number("epsilon")
+    delta = options.number("delta")
     # As much as hides one whole client that takes part in every round.
-    stddev = analytic_gaussian_stddev(epsilon, DELTA, CLIP * math.sqrt(rounds))
+    stddev = analytic_gaussian_stddev(epsilon, delta, CLIP * math.sqrt(rounds))
     rows: list[dict[str, object]] = []
     for clients in options.counts("clients"):
         for iid in (False, True):
             distances = _train(clients, rounds, stddev, iid=iid)
             for counted in ("sequential", "parallel"):
-                grown = _growth(distances, stddev, counted)
+                grown = _growth(distances, stddev, delta, counted)
                 rows += [
                     {"clients": clients, "iid": iid, "counted": counted, "how": how}
                     | {"first": curve[0], "grown": [y - curve[0] for y in curve]}
@@ -83,7 +85,7 @@ def reproduce(options: Options) -> Reproduction:
             "rounds": rounds,
             "clip of a client": CLIP,
             "standard deviation of the noise": stddev,
-            "delta": DELTA,
+            "delta": delta,
         },
         rows=rows,
         findings=_findings(rows),
@@ -114,7 +116,9 @@ def _train(
     return np.array(distances)
 
 
-def _growth(distances: NDArray[np.float64], stddev: float, counted: str) -> Growth:
+def _growth(
+    distances: NDArray[np.float64], stddev: float, delta: float, counted: str
+) -> Growth:
     """Return ε after every round, in both ways to add rounds up."""
     rounds, clients, pictures = distances.shape
     rate = BATCH / pictures
@@ -133,7 +137,7 @@ def _growth(distances: NDArray[np.float64], stddev: float, counted: str) -> Grow
             spending = (top + np.log(means)) / planned
             together = np.sum if counted == "sequential" else np.max
             spent = spent + together(spending, axis=1)
-            curve.append(float(np.min((spent - math.log(DELTA)) / orders)))
+            curve.append(float(np.min((spent - math.log(delta)) / orders)))
         grown[how] = curve
     return grown
 

@@ -51,7 +51,9 @@ SETTINGS: Final = {
     "clients": Usual((CLIENTS,), tiny=(20,), one=True),
     "trials": Usual((TRIALS,), tiny=(2,), one=True),
     "client_epsilon": Usual((CLIENT[0],), one=True),
+    "client_delta": Usual((CLIENT[1],), one=True),
     "example_epsilon": Usual((EXAMPLE[0],), one=True),
+    "example_delta": Usual((EXAMPLE[1],), one=True),
 }
 
 
@@ -59,12 +61,13 @@ def reproduce(options: Options) -> Reproduction:
     """Compute the table and the picture."""
     rounds, clients = options.count("rounds"), options.count("clients")
     releases = math.sqrt(rounds)
+    deltas = options.number("client_delta"), options.number("example_delta")
     for_client = analytic_gaussian_stddev(
-        options.number("client_epsilon"), CLIENT[1], CLIP * releases
+        options.number("client_epsilon"), deltas[0], CLIP * releases
     )
     for_example = analytic_gaussian_stddev(
         options.number("example_epsilon"),
-        EXAMPLE[1],
+        deltas[1],
         min(2.0 * CLIP, LONGEST_EXAMPLE / EXAMPLES) * releases,
     )
     noises = {
@@ -104,7 +107,7 @@ def reproduce(options: Options) -> Reproduction:
             "pictures of a client": EXAMPLES,
             "clip of a client": CLIP,
             "step": STEP,
-            "deltas of a client and an example": (CLIENT[1], EXAMPLE[1]),
+            "deltas of a client and an example": deltas,
         },
         rows=rows,
         findings=_findings(rows),

@@ -62,7 +62,8 @@ def check_delta(delta: float) -> float:
             f"delta must lie strictly between 0 and 1, got {delta!r}",
             parameter="delta",
             value=delta,
-            nearest="5e-324" if number <= 0.0 else "1 - 2**-53",
+            nearest=f"any number {'above 0' if number <= 0.0 else 'below 1'}, "
+            "such as 1e-06",
         )
     return number
 
@@ -87,7 +88,9 @@ def check_epsilon(epsilon: float, *, allow_zero: bool = False) -> float:
             f"epsilon must be finite and {least}, got {epsilon!r}",
             parameter="epsilon",
             value=epsilon,
-            nearest=str(MAX_EPSILON) if number == math.inf else None,
+            nearest=str(MAX_EPSILON)
+            if number == math.inf
+            else "any number above 0, such as 1.0",
         )
     return number
 

@@ -125,6 +125,8 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         ParameterError: A target, the bracket or the name is invalid.
         CalibrationError: Even the largest variance misses the target. Relax the
             target, shrink the clip, or choose another accountant.
+        TheoremNotApplicableError: The accountant's theorem does not cover the events,
+            whatever their noise.
         UnknownEventError: The accountant has no theorem for these events.
     """
     low, high = bracket if bracket is not None else _DEFAULT_BRACKET
@@ -161,6 +163,10 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         bounded = functools.partial(target.shortfall, make_accountant)
         found = search(bounded, start=first, tolerance=tolerance)
     if found is None:
+        # A theorem that does not cover these events says so itself, at about the noise
+        # that they would need.
+        account = make_accountant(accountant, adversary=adversary, adjacency=adjacency)
+        account.compose(build_event(min(max(yardstick.variance, low), high)))
         raise CalibrationError(
             f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
             f"{epsilon:g} at delta {delta:g}; relax the target, shrink the clip or "
@@ -257,6 +263,8 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
         ParameterError: As for `calibrate`, or no accountant was named.
         CalibrationError: Every accountant misses the target in the whole bracket; the
             error is that of the last one.
+        TheoremNotApplicableError: The same, and the last one's theorem does not cover
+            the events, whatever their noise.
         UnknownEventError: An accountant has no theorem for these events.
     """
     if not accountants:
@@ -271,7 +279,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
     ).variance
     tried: list[TriedAccountant] = []
     found: list[tuple[Fraction, str]] = []
-    failure: CalibrationError | None = None
+    failure: CalibrationError | TheoremNotApplicableError | None = None
     low, high = bracket if bracket is not None else _DEFAULT_BRACKET
     for position, name in enumerate(accountants):
         began = time.process_time()
@@ -292,7 +300,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
             # some would search for minutes.
             high = min(high, variance)
             found.append((variance, name))
-        except CalibrationError as error:
+        except (CalibrationError, TheoremNotApplicableError) as error:
             failure = error
         tried.append(TriedAccountant(name, variance, time.process_time() - began))
         if variance is not None and (

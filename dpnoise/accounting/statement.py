@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from dpnoise.events import Adjacency, Adversary
+from dpnoise.floats import text_above
 
 __all__ = ["PrivacyStatement", "Status", "weakest"]
 
@@ -70,6 +71,17 @@ class PrivacyStatement:
     adjacency: Adjacency
     assumptions: tuple[str, ...] = ()
     details: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def figures(self, *, added_delta: float = 0.0) -> str:
+        """Return both figures as people read them, rounded up.
+
+        Args:
+            added_delta: What else can go wrong, at least 0.
+        """
+        return (
+            f"epsilon {text_above(self.epsilon, 4)}, "
+            f"delta {text_above(self.delta + added_delta, 3)}"
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Return the statement as values that JSON can hold.

@@ -98,8 +98,8 @@ def noise_reach(
     """Say how far noise carries any of several counts.
 
     Args:
-        noise_variance: Variance of all noise in the sum, per count: what a plan
-            forecasts at most (`forecast.noise_mse`), or a session's certificate.
+        noise_variance: Variance of all noise in the sum, per count: the most that a
+            plan knows of (`Plan.most_noise_mse`), or a session's certificate.
         confidence: Probability that no count is farther off, in (0, 1).
         counts: Number of counts.
 

@@ -80,6 +80,8 @@ def budget(  # noqa: PLR0913 - what a loss depends on
         epsilon=1.0,  # every request names one; a loss does not depend on it
     )
     request = PlanRequest(**asked)
+    if not isinstance(noise_variance, Fraction):  # which is exact, and may be huge
+        noise_variance = check_positive("noise_variance", noise_variance)
     bound = request.linf_bound
     made = make_mechanism(
         MechanismParameters(

@@ -71,6 +71,11 @@ class ScalarDP(LocalRandomiser):
         """What the highest grid point becomes; the lowest is nearer to zero."""
         return self._value(self.levels) * _ENLARGED
 
+    @property
+    def reach(self) -> float:
+        """Half the distance from the lowest to the highest value that is sent."""
+        return self.parameters.bound / self.slope / 2.0 * _ENLARGED
+
     def mse(self, norm: float) -> float:
         """Return the variance at a value."""
         unit = self.parameters.bound / self.levels

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpnoise.encoding.clipping import check_vector
 from dpnoise.local.draws import Draws
 from dpnoise.local.parameters import LocalParameters
+from dpnoise.local.scatter import Scatter, largest_sum
 
 __all__ = ["LOCAL_LABEL", "LocalRandomiser", "exact_level", "lie_probability", "split"]
 
@@ -80,6 +81,37 @@ class LocalRandomiser(abc.ABC):
     def largest_norm(self) -> float:
         """Norm of the longest vector that is not shortened, caller's units."""
         return self._parameters.bound
+
+    def sum_norm(
+        self, vectors: float, *, failure: float, mean_norm: float | None = None
+    ) -> float:
+        """Bound the norm of a sum of independent outputs, with high probability.
+
+        Outputs of inputs that agree do not agree themselves: each is long, and most of
+        it points anywhere. Whoever plans for the sum need not hold n times
+        `output_norm`.
+
+        Args:
+            vectors: How many outputs are summed at most, at least 1.
+            failure: Chance of a longer sum, in (0, 1).
+            mean_norm: Norm of the sum of the true vectors, caller's units; None for the
+                largest, where all are as long as the bound and agree.
+
+        Returns:
+            A norm that is exceeded with at most that chance, whatever the inputs, in
+            the caller's units; never more than `vectors` times `output_norm`.
+        """
+        longest = vectors * self.largest_norm
+        mean = longest if mean_norm is None else min(mean_norm, longest)
+        bounds = (
+            largest_sum(each, vectors=vectors, mean_norm=mean, failure=failure)
+            for each in self._scatters()
+        )
+        return min(vectors * self.output_norm, *bounds)
+
+    def _scatters(self) -> tuple[Scatter, ...]:
+        """What is known of the scatter of one output, at least one bound."""
+        return (Scatter.in_ball(self.output_norm),)
 
     def shortened_by(self, vector: ArrayLike) -> float:
         """Return by what factor a vector exceeds the bound, at least 1.0.

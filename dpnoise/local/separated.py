@@ -22,6 +22,7 @@ from dpnoise.local.draws import Draws
 from dpnoise.local.magnitude import ScalarDP
 from dpnoise.local.parameters import LocalParameters
 from dpnoise.local.randomiser import LocalRandomiser, split
+from dpnoise.local.scatter import Scatter
 from dpnoise.local.unit_vector import PrivUnit2
 
 __all__ = ["Separated", "best_magnitude_epsilon"]
@@ -70,6 +71,9 @@ class Separated(LocalRandomiser):
         square = norm * norm
         agreement = self.direction.mean_agreement
         return (self.magnitude.mse(norm) + square) / agreement**2 - square
+
+    def _scatters(self) -> tuple[Scatter, ...]:
+        return self.direction.scatters_at(self.output_norm, moved=self.magnitude.reach)
 
     def _randomise(
         self, checked: NDArray[np.float64], draws: Draws

@@ -40,12 +40,14 @@ from dpnoise.local.randomiser import (
     lie_probability,
     split,
 )
+from dpnoise.local.scatter import Scatter
 
 __all__ = ["PrivUnit2", "PrivUnitInf"]
 
 _ENLARGED: Final = 1.0 + 2.0**-40  # pays for the rounding of unit vectors
 # Caps at least as likely are drawn by trying again; narrower ones from their edge.
 _RETRIED: Final = math.log(1 / 16)
+_CURVED_FROM: Final = 4  # dimensions: below, a cosine's log density is not concave
 
 
 class _CapRandomiser(LocalRandomiser):
@@ -94,6 +96,22 @@ class PrivUnit2(_CapRandomiser):
         """Return bound²/m² − norm²: the output's length does not vary."""
         square = (self.parameters.bound / self.mean_agreement) ** 2
         return max(0.0, square - norm * norm)
+
+    def _scatters(self) -> tuple[Scatter, ...]:
+        # Turned round or not, a short vector has ±bound as its mean.
+        return self.scatters_at(self.output_norm, moved=self.parameters.bound)
+
+    def scatters_at(self, radius: float, *, moved: float) -> tuple[Scatter, ...]:
+        """Return what is known of the scatter of points that are made longer.
+
+        Args:
+            radius: Largest length that a point is given, caller's units.
+            moved: The w of `dpnoise.local.scatter`, caller's units.
+        """
+        anywhere = Scatter.in_ball(radius)
+        if self.cap.dim < _CURVED_FROM:
+            return (anywhere,)
+        return (anywhere, Scatter.around_cap(self.cap, radius, moved))
 
     def _randomise(
         self, checked: NDArray[np.float64], draws: Draws

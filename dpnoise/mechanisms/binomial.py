@@ -17,8 +17,9 @@ from typing import ClassVar
 
 from dpnoise.events import BinomialEvent, PrivacyEvent
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
-from dpnoise.samplers import InversionTable, binomial_table
-from dpnoise.samplers.binomial import MAX_NUM_TRIALS
+from dpnoise.mechanisms.noise_source import NoiseSource
+from dpnoise.samplers import binomial_sampler
+from dpnoise.samplers.added_draws import MAX_ADDED_TRIALS
 
 __all__ = ["BinomialMechanism"]
 
@@ -34,7 +35,7 @@ class BinomialMechanism(ConditionallyRoundedMechanism):
     # An even number of fair coins has a variance in halves.
     finest_share_bits: ClassVar[int] = 1
     least_variance: ClassVar[Fraction] = Fraction(1, 2)
-    largest_variance: ClassVar[Fraction] = Fraction(MAX_NUM_TRIALS, 4)
+    largest_variance: ClassVar[Fraction] = Fraction(MAX_ADDED_TRIALS, 4)
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
@@ -50,5 +51,5 @@ class BinomialMechanism(ConditionallyRoundedMechanism):
             sampler_distance=sampler_distance,
         )
 
-    def _sampler(self, variance: Fraction) -> InversionTable:
-        return binomial_table(int(4 * variance))
+    def _sampler(self, variance: Fraction) -> NoiseSource:
+        return binomial_sampler(int(4 * variance))

@@ -16,7 +16,7 @@ It draws no samples and knows no mechanism.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -87,6 +87,21 @@ class ErrorForecast:
     sum_stddev: float
     wrap_probability: float
     expected_wrapped_coordinates: float
+
+    def with_longer_sums(self, probability: float, entries: int) -> "ErrorForecast":
+        """Return the forecast where a sum may be longer than it was made for.
+
+        Args:
+            probability: Of that, in [0, 1). Every coordinate is counted as wrapped
+                then; errors stay those of the other sums.
+            entries: Encoded dimension.
+        """
+        wrapped = self.expected_wrapped_coordinates + probability * entries
+        return replace(
+            self,
+            wrap_probability=min(1.0, self.wrap_probability + probability),
+            expected_wrapped_coordinates=min(float(entries), wrapped),
+        )
 
 
 def normal_tail(deviations: float) -> float:

@@ -389,9 +389,19 @@ def _check_part(parameter: str, value: object) -> None:
 
 def _no_share_left(rule: NoiseRule, roster: int) -> ParameterError:
     lost, colluding = rule.tolerated_losses(roster), rule.colluders_among(roster)
-    return ParameterError(
+    complaint = (
         f"of {roster} clients {lost} may be lost and {colluding} collude: beside the "
-        "user itself nobody is left whose noise counts",
+        "user itself nobody is left whose noise counts"
+    )
+    if colluding + 2 > roster:  # no number of survivors helps
+        return ParameterError(
+            complaint,
+            parameter="colluder_fraction",
+            value=float(rule.colluder_fraction),
+            nearest=f"less than {max(1, roster - lost - 1) / roster:.3g}",
+        )
+    return ParameterError(
+        complaint,
         parameter="min_survivors",
         value=rule.min_survivors,
         nearest=str(colluding + 2),

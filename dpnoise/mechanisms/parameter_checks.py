@@ -22,6 +22,7 @@ __all__ = [
     "check_flag",
     "check_fraction",
     "check_integer",
+    "check_length",
     "check_number",
     "check_positive",
     "read_fields",
@@ -31,6 +32,9 @@ __all__ = [
 MAX_FRACTION_BITS: Final = 512
 """Longest numerator or denominator: building a noise table is slow in it."""
 
+_LONGEST: Final = (
+    2.0**256
+)  # squares of lengths, and what they are divided by, are finite
 _MAX_DIGITS: Final = 160  # the decimal digits of 512 bits, and a few
 
 
@@ -127,6 +131,31 @@ def check_positive(parameter: str, value: object) -> float:
             parameter=parameter,
             value=number,
             nearest="any number above 0, such as 1.0",
+        )
+    return number
+
+
+def check_length(parameter: str, value: object) -> float:
+    """Return a length in the caller's units as a float, or refuse it by name.
+
+    Args:
+        parameter: Name for the error.
+        value: What the caller passed.
+
+    Returns:
+        The number, in [2^-256, 2^256].
+
+    Raises:
+        ParameterError: It is none; choose units in which it is a usual number.
+    """
+    number = check_positive(parameter, value)
+    if not 1.0 / _LONGEST <= number <= _LONGEST:
+        raise ParameterError(
+            f"{parameter} must be between 2^-256 and 2^256, got {number!r}: choose "
+            "other units",
+            parameter=parameter,
+            value=number,
+            nearest=repr(_LONGEST if number > _LONGEST else 1.0 / _LONGEST),
         )
     return number
 

@@ -33,6 +33,7 @@ from dpnoise.mechanisms.parameter_checks import (
     check_choice,
     check_flag,
     check_integer,
+    check_length,
     check_number,
     check_positive,
     read_fields,
@@ -87,7 +88,7 @@ class MechanismParameters:
         mechanism: One of `MECHANISM_NAMES`.
         dim: Coordinates of the caller's vector, 1 … 2^30.
         l2_clip: Bound r on the L2 norm of one client's vector, caller's units,
-            greater than 0. Longer vectors are scaled down to it.
+            2^-256 … 2^256. Longer vectors are scaled down to it.
         scale_factor: Grid steps γ per caller's unit, greater than 0.
         modulus: The m of the ring Z_m in which vectors are added, 2 … 2^62.
         noise_rule: How much noise counts and how it is divided. For `ddgauss` and
@@ -153,7 +154,7 @@ class MechanismParameters:
         check_integer("modulus", self.modulus, 2, MAX_MODULUS)
         check_integer("num_clients", self.num_clients, 2, MAX_CLIENTS)
         self._check_noise()
-        check_positive("l2_clip", self.l2_clip)
+        check_length("l2_clip", self.l2_clip)
         check_positive("scale_factor", self.scale_factor)
         self._check_lengths()
         check_rounding_bias(self.rounding_bias)

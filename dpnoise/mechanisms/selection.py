@@ -49,12 +49,19 @@ def check_selection_rate(rate: object) -> Fraction:
     Raises:
         ParameterError: It is none.
     """
-    if not isinstance(rate, Fraction) or not 0 < rate <= 1:
+    if not isinstance(rate, Fraction):
         raise ParameterError(
-            f"selection_rate must be a Fraction in (0, 1], got {rate!r}",
+            f"selection_rate must be a Fraction, got {type(rate).__name__}",
             parameter="selection_rate",
             value=rate,
             nearest="Fraction(1)",
+        )
+    if not 0 < rate <= 1:
+        raise ParameterError(
+            f"selection_rate must be above 0 and at most 1, got {rate}",
+            parameter="selection_rate",
+            value=rate,
+            nearest="1" if rate > 1 else "any number above 0, such as 1/10",
         )
     if rate.denominator > MAX_SELECTION_DENOMINATOR:
         near = rate.limit_denominator(MAX_SELECTION_DENOMINATOR)

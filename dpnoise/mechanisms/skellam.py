@@ -20,7 +20,9 @@ from typing import ClassVar, Final
 from dpnoise.errors import ParameterError
 from dpnoise.events import PrivacyEvent, SkellamEvent
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
-from dpnoise.samplers import InversionTable, skellam_table
+from dpnoise.mechanisms.noise_source import NoiseSource
+from dpnoise.samplers import skellam_sampler
+from dpnoise.samplers.added_draws import MAX_ADDED_VARIANCE
 
 __all__ = ["SkellamMechanism", "scale_from_bits"]
 
@@ -35,6 +37,7 @@ class SkellamMechanism(ConditionallyRoundedMechanism):
     """
 
     name: ClassVar[str] = "skellam"
+    largest_variance: ClassVar[Fraction] = MAX_ADDED_VARIANCE
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
@@ -49,8 +52,8 @@ class SkellamMechanism(ConditionallyRoundedMechanism):
             sampler_distance=sampler_distance,
         )
 
-    def _sampler(self, variance: Fraction) -> InversionTable:
-        return skellam_table(variance)
+    def _sampler(self, variance: Fraction) -> NoiseSource:
+        return skellam_sampler(variance)
 
 
 def scale_from_bits(  # noqa: PLR0913  # the quantities of one equation

@@ -196,7 +196,7 @@ class _Planner:
         least = found.variance * _SURELY_LESS
         parameters = self._divide(found.mechanism.parameters, least, bits)
         mechanism = make_mechanism(parameters)
-        forecast = mechanism.forecast(sum_l2_norm=self._request.planned_sum_norm)
+        forecast = self._request.forecast(mechanism)
         refuse_wrapping(self._model, mechanism, forecast)
 
     def _fine_scale(self) -> tuple[float, int] | None:
@@ -367,9 +367,7 @@ class _Planner:
         request, found = self._request, self._calibrated(scale_factor)
         for bits in range(1, UNBOUNDED_BITS):
             parameters = self._divide(found.mechanism.parameters, found.variance, bits)
-            forecast = make_mechanism(parameters).forecast(
-                sum_l2_norm=request.planned_sum_norm
-            )
+            forecast = request.forecast(make_mechanism(parameters))
             if (
                 forecast.judged_mse <= _OVER_COUNTS * forecast.noise_mse
                 and forecast.wrap_probability <= request.max_wrap_probability
@@ -595,7 +593,7 @@ class _Planner:
         if not request.is_central:
             server = calibrated
             reader = dataclasses.replace(calibrated, adversary=Adversary.MODEL_READER)
-        forecast = mechanism.forecast(sum_l2_norm=request.planned_sum_norm)
+        forecast = request.forecast(mechanism)
         refuse_wrapping(self._model, mechanism, forecast)
         # On a hopeless grid the fit says nothing about useful ones: judge by the guess.
         refuse_hopeless(NoiseModel.of(request, self._unit_variance), forecast)

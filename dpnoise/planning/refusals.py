@@ -176,7 +176,7 @@ def refuse_wrapping(
     if request.scale_factor is None:
         enough = max(bits + 1, smallest_bits(model, holds_the_sum=True))
     else:
-        deviations = -NormalDist().inv_cdf(limit / 2.0)
+        deviations = -NormalDist().inv_cdf((limit - request.sum_l2_failure) / 2.0)
         enough = math.ceil(math.log2(2.0 * deviations * forecast.sum_stddev))
     raise ParameterError(
         f"a modulus of {bits} bits is too small for the sum: one coordinate in "

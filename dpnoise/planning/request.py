@@ -27,10 +27,12 @@ from dpnoise.events import (
     SecretlySelected,
 )
 from dpnoise.mechanisms.base import Mechanism
+from dpnoise.mechanisms.forecast import ErrorForecast, Rounding
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS, MAX_LADDER, NoiseRule
 from dpnoise.mechanisms.parameter_checks import (
     check_choice,
     check_integer,
+    check_length,
     check_number,
     check_positive,
 )
@@ -66,6 +68,7 @@ LEAST_VARIANCE = Fraction(1, 1 << 60)
 _MAX_BITS = 62
 _BELOW_RATE = 1000.0
 _SELECTION_DEVIATIONS = 6.0
+_PART_OF_WRAPS = 1024.0
 _SIX_DIGITS = 1_000_000
 _MAX_STEPS = 1 << 40  # beyond, no noise that fits a sampler would do
 
@@ -115,6 +118,9 @@ class PlanRequest:
             caller's units; 0 for none.
         sum_l2_norm: Expected L2 norm of the exact sum, caller's units; None for the
             largest possible. It decides how much room the modulus leaves.
+        sum_l2_failure: Probability that the sum is longer than `sum_l2_norm`, in
+            [0, `max_wrap_probability`): counted as if every coordinate wrapped around
+            then. It costs the estimate alone, never privacy.
         max_wrap_probability: Largest acceptable probability that one coordinate wraps
             around, in (0, 1]; 1 accepts useless sums, for reproductions.
         max_nonzero: Largest number of entries of one vector that are not zero, for
@@ -150,6 +156,7 @@ class PlanRequest:
     linf_bound: Fraction | float | None = None
     clip_flag_amplitude: float = 0.0
     sum_l2_norm: float | None = None
+    sum_l2_failure: float = 0.0
     max_wrap_probability: float = DEFAULT_MAX_WRAP_PROBABILITY
     max_nonzero: int | None = None
     signed: bool = False
@@ -163,7 +170,8 @@ class PlanRequest:
         check_integer("dimension", self.dimension, 1, MAX_DIM)
         if self.mechanism_class.takes_counts:
             self._derive_from_counts()
-        check_positive("l2_clip", self.l2_clip)
+        check_length("l2_clip", self.l2_clip)
+        self._check_adjacency()
         check_epsilon(self.epsilon)
         check_delta(self.delta)
         check_integer("steps", self.steps, 1, _MAX_STEPS)
@@ -178,7 +186,7 @@ class PlanRequest:
         if self.scale_factor is not None:
             check_positive("scale_factor", self.scale_factor)
         if self.sum_l2_norm is not None:
-            check_positive("sum_l2_norm", self.sum_l2_norm)
+            check_length("sum_l2_norm", self.sum_l2_norm)
         check_rounding_bias(self.rounding_bias)
         if self.linf_bound is not None:
             check_positive("linf_bound", self.linf_bound)
@@ -194,6 +202,7 @@ class PlanRequest:
         self._check_sampling()
         self._check_selection()
         _check_probability("max_wrap_probability", self.max_wrap_probability)
+        self._check_longer_sums()
 
     def _derive_from_counts(self) -> None:
         """Fill in what bounds on whole numbers imply; `make_mechanism` checks them."""
@@ -218,6 +227,27 @@ class PlanRequest:
         for name, value in implied.items():
             object.__setattr__(self, name, value)  # still under construction
 
+    def _check_adjacency(self) -> None:
+        """Refuse worlds that no theorem makes alike, and words that name none."""
+        if not isinstance(self.adjacency, Adjacency):
+            raise ParameterError(
+                f"adjacency must be a dpnoise.Adjacency, got {self.adjacency!r}",
+                parameter="adjacency",
+                value=self.adjacency,
+                nearest="Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE",
+            )
+        rounds_at_random = self.mechanism_class.rounding is Rounding.STOCHASTIC
+        if self.adjacency is Adjacency.REPLACE_ONE and rounds_at_random:
+            raise ParameterError(
+                f"{self.mechanism} makes no promise under replace-one: a vector "
+                "rounded at random has a theorem beside zeros, and none beside "
+                "another one. Mechanisms that round within hard bounds have both, such "
+                "as skellam",
+                parameter="adjacency",
+                value=self.adjacency.value,
+                nearest="zero-out, or the mechanism skellam",
+            )
+
     def _check_division(self) -> None:
         """Refuse losses and colluders that leave some roster without a share."""
         for name in ("loss_fraction", "colluder_fraction"):
@@ -231,9 +261,31 @@ class PlanRequest:
                 )
         kind = self.mechanism_class
         if self.ladder is not None:
-            most = MAX_LADDER if kind.takes_ladder and not self.is_central else 0
-            check_integer("ladder", self.ladder, 0, most)
+            if self.ladder and (self.is_central or not kind.takes_ladder):
+                raise ParameterError(
+                    "ladder is for noise whose layers add up to noise of the same law; "
+                    f"that of {self.mechanism} cannot be taken back in parts",
+                    parameter="ladder",
+                    value=self.ladder,
+                    nearest="0, or the mechanism skellam",
+                )
+            check_integer("ladder", self.ladder, 0, MAX_LADDER)
         self.division.smallest_counted_shares(self.clients)
+
+    def _check_longer_sums(self) -> None:
+        """Refuse a chance of longer sums that uses up what wrapping is allowed."""
+        failure = check_number("sum_l2_failure", self.sum_l2_failure)
+        if failure == 0.0:
+            return
+        limit = 0.0 if self.sum_l2_norm is None else self.max_wrap_probability
+        if not 0.0 < failure < limit:
+            raise ParameterError(
+                "sum_l2_failure is a part of max_wrap_probability, and belongs to a "
+                f"sum_l2_norm; got {failure!r}",
+                parameter="sum_l2_failure",
+                value=failure,
+                nearest="0.0" if limit == 0.0 else f"{limit / _PART_OF_WRAPS:g}",
+            )
 
     def _check_sampling(self) -> None:
         """Refuse to count coins that every participant's own noise gives away."""
@@ -290,15 +342,21 @@ class PlanRequest:
     def planned_sum_norm(self) -> float | None:
         """L2 norm of the exact sum that the modulus must hold; None for the largest.
 
-        Of the vectors whose coin is won, six deviations more than are expected: more
-        are won once in 10^9 sessions, and some entries then wrap around.
+        Of vectors with a coin, as many as `most_selected` says.
         """
         if self.sum_l2_norm is not None or self.selection == 1:
             return self.sum_l2_norm
-        rate = float(self.selection)
-        spread = math.sqrt(rate * (1.0 - rate) * self.clients)
-        won = rate * self.clients + _SELECTION_DEVIATIONS * spread
-        return min(float(self.clients), won) * self.l2_clip
+        return most_selected(self.clients, self.selection) * self.l2_clip
+
+    def forecast(self, mechanism: Mechanism) -> ErrorForecast:
+        """Forecast the error of a mechanism, with the sums that are planned for."""
+        made = mechanism.forecast(sum_l2_norm=self.planned_sum_norm)
+        return self.with_longer_sums(made, mechanism.rotated_dim)
+
+    def with_longer_sums(self, made: ErrorForecast, entries: int) -> ErrorForecast:
+        """Count the chance of a longer sum, see `sum_l2_failure`."""
+        failure = self.sum_l2_failure
+        return made if failure == 0.0 else made.with_longer_sums(failure, entries)
 
     @property
     def survivors(self) -> int:
@@ -418,6 +476,20 @@ class PlanRequest:
         if self.selection < 1:
             single = SecretlySelected(one, self.selection)
         return single if self.steps == 1 else Repeated(single, self.steps)
+
+
+def most_selected(clients: int, rate: Fraction) -> float:
+    """Return how many coins are won at most: six deviations more than are expected.
+
+    More are won once in 10^9 sessions, and some entries may then wrap around.
+
+    Args:
+        clients: Who flips one.
+        rate: Chance to win, in (0, 1].
+    """
+    chance = float(rate)
+    spread = math.sqrt(chance * (1.0 - chance) * clients)
+    return min(float(clients), chance * clients + _SELECTION_DEVIATIONS * spread)
 
 
 def _check_probability(parameter: str, value: float | None) -> None:

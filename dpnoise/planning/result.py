@@ -15,6 +15,7 @@ from typing import Final
 
 from dpnoise.accounting import PrivacyStatement
 from dpnoise.events import Adversary
+from dpnoise.floats import text_above
 from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
@@ -36,7 +37,8 @@ class AccountantTried:
     Args:
         name: The accountant.
         epsilon: What it states at the plan's δ; infinite where it has no theorem.
-        cpu_seconds: What the answer took; another run takes another time.
+        cpu_seconds: What the answer took, with the tables that the search had left.
+            Who begins without them, as a client does, takes some ten times as long.
     """
 
     name: str
@@ -120,8 +122,19 @@ class Plan:
         )
 
     @property
+    def most_noise_mse(self) -> float:
+        """Squared error by noise where nobody takes any back, per coordinate.
+
+        Of the worst roster, caller's units²: `forecast.noise_mse` is that of a full
+        session that loses nobody and takes back what it can. Intervals that are to hold
+        in any session go by this one.
+        """
+        noise = make_mechanism(self.parameters).total_noise_variance
+        return float(noise) / self.parameters.scale_factor**2
+
+    @property
     def count_standard_error(self) -> float | None:
-        """Standard error of one count.
+        """Standard error of one count in a full session that loses nobody.
 
         None for vectors that are no counts. Under secret selection that of the estimate
         of everybody's count, if every client fills this one.
@@ -178,9 +191,9 @@ class Plan:
             Adversary.MODEL_READER: "readers of the sums, not against the server",
         }[stated.adversary]
         sentence = (
-            f"ε {stated.epsilon:.4g} at δ {stated.delta:.3g} over {self.request.steps} "
-            f"step{'s' * (self.request.steps > 1)} against {whom} "
-            f"({stated.status.value}, {stated.accountant})"
+            f"ε {text_above(stated.epsilon, 4)} at δ {text_above(stated.delta, 3)} "
+            f"over {self.request.steps} step{'s' * (self.request.steps > 1)} against "
+            f"{whom} ({stated.status.value}, {stated.accountant})"
         )
         if self.request.is_central:
             return f"{sentence}."
@@ -232,7 +245,7 @@ class Plan:
                     f"{self.noise_overhead:.4f} of the central Gaussian's"
                 ),
             ),
-            ("one client's share", self._shares()),
+            self._shares(),
             ("largest coordinate", f"{float(self.linf_bound):.6g} steps"),
             ("expected error", f"{forecast.expected_mse:.6g} {unit}"),
             *self._count_error(),
@@ -240,8 +253,8 @@ class Plan:
             ("central Gaussian", f"{self.gaussian_mse:.6g} {unit}"),
             ("ratio", f"{ratio:.4f}"),
             ("wrapped entries", wrapped),
-            ("epsilon, server", f"{self.epsilon_server:.6g}"),
-            ("epsilon, model reader", f"{self.epsilon_model_reader:.6g}"),
+            ("epsilon, server", text_above(self.epsilon_server, 6)),
+            ("epsilon, model reader", text_above(self.epsilon_model_reader, 6)),
             ("delta", f"{request.delta:.6g}"),
             ("accountants tried", self._tried()),
             ("upload", f"{self.upload_bytes:,} bytes per client and step"),
@@ -249,7 +262,7 @@ class Plan:
 
     def _tried(self) -> str:
         return ", ".join(
-            f"{each.name} ε {each.epsilon:.6g} ({each.cpu_seconds:.2g} s)"
+            f"{each.name} ε {text_above(each.epsilon, 6)} ({each.cpu_seconds:.2g} s)"
             for each in self.accountants_tried
         )
 
@@ -274,18 +287,17 @@ class Plan:
             return ()
         return (("standard error of one count", f"{self.count_standard_error:.4g}"),)
 
-    def _shares(self) -> str:
+    def _shares(self) -> tuple[str, str]:
         given = self.parameters
         text = f"variance {self.share_at_largest:.6g} steps²"
-        if (
-            self.request.is_central
-            or given.noise_rule.min_survivors == given.num_clients
-        ):
-            return text
-        return (
-            f"{text} among {given.num_clients} clients, {self.share_at_smallest:.6g} "
-            f"among {given.noise_rule.min_survivors}"
-        )
+        if self.request.is_central:
+            return "the trusted party's noise", text
+        if given.noise_rule.min_survivors < given.num_clients:
+            text += (
+                f" among {given.num_clients} clients, {self.share_at_smallest:.6g} "
+                f"among {given.noise_rule.min_survivors}"
+            )
+        return "one client's share", text
 
     @property
     def _calibrated(self) -> PrivacyStatement:
@@ -332,6 +344,7 @@ class Plan:
             "count_standard_error": self.count_standard_error,
             "expected_mse_counted": self.counted_mse,
             "noise_mse": forecast.noise_mse,
+            "most_noise_mse": self.most_noise_mse,
             "rounding_mse": forecast.rounding_mse,
             "bias_mse": forecast.bias_mse,
             "wrap_mse": forecast.wrap_mse,

@@ -322,8 +322,9 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
     planned = request.planned_sum_norm
     sum_norm = longest if planned is None else planned
     rotated = request.rotation != "none"
-    return forecast_error(
-        encoded_dim=encoded_dim(request.rotation, request.dimension),
+    length = encoded_dim(request.rotation, request.dimension)
+    made = forecast_error(
+        encoded_dim=length,
         l2_clip_steps=norm,
         scale_factor=scale_factor,
         modulus=1 << bits,
@@ -336,6 +337,7 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
         coordinate_cap=float(model.coordinate_cap(scale_factor)),
         mixture_norm_bound=kind.mixture_norm_bound(norm * norm),
     )
+    return request.with_longer_sums(made, length)
 
 
 def best_scale(model: NoiseModel, bits: int) -> Scale | None:

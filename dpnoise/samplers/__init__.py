@@ -4,6 +4,7 @@
 `dpnoise.samplers.reference` holds slow samplers and probabilities to compare with.
 """
 
+from dpnoise.samplers.added_draws import AddedDraws, binomial_sampler, skellam_sampler
 from dpnoise.samplers.binomial import binomial_table
 from dpnoise.samplers.bit_source import SEED_BYTES, BitSource, fresh_seed
 from dpnoise.samplers.discrete_gaussian import discrete_gaussian_table
@@ -18,14 +19,17 @@ from dpnoise.samplers.wide_discrete_gaussian import (
 
 __all__ = [
     "SEED_BYTES",
+    "AddedDraws",
     "BitSource",
     "InversionTable",
     "WideDiscreteGaussian",
+    "binomial_sampler",
     "binomial_table",
     "discrete_gaussian_sampler",
     "discrete_gaussian_table",
     "discrete_laplace_table",
     "fresh_seed",
     "poisson_table",
+    "skellam_sampler",
     "skellam_table",
 ]

@@ -15,7 +15,7 @@ from dpnoise.samplers.enclosure import SUMMATION_BITS, OneSide, Weights
 from dpnoise.samplers.exact_parameter import CACHED_TABLES, whole_parameter
 from dpnoise.samplers.inversion_table import InversionTable
 
-__all__ = ["MAX_NUM_TRIALS", "binomial_table", "binomial_weights"]
+__all__ = ["MAX_NUM_TRIALS", "binomial_table", "binomial_weights", "even_trials"]
 
 MAX_NUM_TRIALS: Final = 1 << 30
 """Variance 2^28, the largest of the other tables too."""
@@ -41,7 +41,20 @@ def binomial_table(num_trials: int) -> InversionTable:
     Checked by:
         tests/unit/dpnoise/samplers/test_table_accuracy.py
     """
-    trials = whole_parameter("num_trials", num_trials, 2, MAX_NUM_TRIALS)
+    return _build(even_trials(num_trials, MAX_NUM_TRIALS))
+
+
+def even_trials(num_trials: int, most: int) -> int:
+    """Check a number of fair coins and return it.
+
+    Args:
+        num_trials: As `binomial_table` takes it.
+        most: Largest number.
+
+    Raises:
+        ParameterError: Not an even integer in range.
+    """
+    trials = whole_parameter("num_trials", num_trials, 2, most)
     if trials % 2:
         raise ParameterError(
             f"num_trials must be even, or the centred law is no integer; got {trials}",
@@ -49,7 +62,7 @@ def binomial_table(num_trials: int) -> InversionTable:
             value=trials,
             nearest=str(trials + 1),
         )
-    return _build(trials)
+    return trials
 
 
 @functools.lru_cache(maxsize=CACHED_TABLES)

@@ -34,6 +34,8 @@ def approve(path: Path, output: Output) -> None:
         ServiceError: The file cannot be read, or the task has no noise.
         RemoteProtocolError: The noise cannot be used, or protects less than it claims.
     """
+    from secagg.distributed_dp import text_above
+
     task = _task_of(path)
     report = _judged(task)
     stated, budget = report.server, task.budget
@@ -41,9 +43,15 @@ def approve(path: Path, output: Output) -> None:
     output.pairs(
         [
             ("approved hash", digest),
-            ("epsilon", f"{stated.epsilon:.6g} ({stated.status}, {stated.accountant})"),
+            (
+                "epsilon",
+                (
+                    f"{text_above(stated.epsilon, 6)} ({stated.status}, "
+                    f"{stated.accountant})"
+                ),
+            ),
             ("delta", f"{budget.delta:g}"),
-            ("sessions", f"{budget.steps} sums and {budget.spare} spare"),
+            ("sessions", f"{budget.steps} to release, {budget.spare} spare"),
             ("mechanism", task.mechanism.parameters.mechanism),
             ("selection rate", str(task.selection_rate)),
         ],
@@ -97,11 +105,11 @@ def _task_of(path: Path) -> "NoisedTask":
             next_step="Name a file that holds an offer, or a server's settings.",
         ) from None
     if len(content) > _MAX_OFFER_BYTES:
-        raise RemoteProtocolError(
-            f"{path} is no offer: it has more than {_MAX_OFFER_BYTES} bytes",
-            code=ErrorCode.BAD_ENCODING,
-        )
-    parameters = SessionDescriptor.decode(content).parameters
+        raise _no_offer(path, f"it has more than {_MAX_OFFER_BYTES} bytes")
+    try:
+        parameters = SessionDescriptor.decode(content).parameters
+    except RemoteProtocolError as error:
+        raise _no_offer(path, str(error.args[0])) from None
     if not parameters.noise_block:
         raise _exact(path)
     return NoisedTask.from_parameters(parameters)
@@ -120,6 +128,15 @@ def _planned(path: Path) -> "NoisedTask":
     if noised is None:
         raise _exact(path)
     return noised
+
+
+def _no_offer(path: Path, complaint: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"{path} is no offer: {complaint}",
+        code=ErrorCode.BAD_ENCODING,
+        next_step="Name a file that holds an offer as a client received it, or a "
+        "server's settings, whose name ends in .toml.",
+    )
 
 
 def _exact(path: Path) -> ServiceError:

@@ -484,8 +484,8 @@ def _describe(given: "Contribution", output: Output) -> None:
     if given.privacy is not None:
         stated = given.privacy.server
         output.line(
-            f"the task costs this client epsilon {stated.epsilon:.4g} at delta "
-            f"{stated.delta:.3g} against the server ({given.grounds}, "
-            f"{stated.accountant}); sessions left in its budget: {given.sessions_left}"
+            f"the task costs this client {stated.figures()} against the server "
+            f"({given.grounds}, {stated.accountant}); sessions left in its "
+            f"budget: {given.sessions_left}"
         )
         output.line(given.privacy.lines()[0])

@@ -132,6 +132,8 @@ def demo(  # noqa: PLR0913 - one parameter per flag
 
 
 def _print(result: "DemoResult", output: Output) -> None:
+    from secagg.distributed_dp import text_above
+
     stated, reader = result.report.server, result.report.model_reader
     output.table(
         ("step", "inputs", "lost", "exact", "private", "central noise", "no privacy"),
@@ -152,9 +154,12 @@ def _print(result: "DemoResult", output: Output) -> None:
     )
     output.pairs(
         (
-            ("epsilon, server", f"{stated.epsilon:.4g} for all steps together"),
-            ("epsilon, model reader", f"{reader.epsilon:.4g}"),
-            ("delta", f"{stated.delta:.3g}"),
+            (
+                "epsilon, server",
+                f"{text_above(stated.epsilon, 4)} for all steps together",
+            ),
+            ("epsilon, model reader", text_above(reader.epsilon, 4)),
+            ("delta", text_above(stated.delta, 3)),
             ("accountant", f"{stated.accountant} ({result.report.grounds()})"),
             (
                 "neighbouring worlds",
@@ -174,7 +179,8 @@ def _print(result: "DemoResult", output: Output) -> None:
     output.line(
         f"In words: whoever sees everything the server sees can bet on whether one "
         f"client's pictures were used, but the odds move by at most a factor of "
-        f"e^{stated.epsilon:.2g} (except with probability {stated.delta:.0e})."
+        f"e^{text_above(stated.epsilon, 2)} (except with probability "
+        f"{text_above(stated.delta, 1)})."
     )
     exact = "every decoded sum was exact" if result.is_exact else "A SUM WAS NOT EXACT"
     output.line(
@@ -211,6 +217,8 @@ def _payload(result: "DemoResult") -> dict[str, object]:
                 "inputs": check.survivors,
                 "exact": check.is_exact,
                 "dropped": [dict(lost) for lost in check.dropped],
+                "l2_clip": check.l2_clip,
+                "fitted": check.fitted,
             }
             for check in result.checks
         ],

@@ -50,14 +50,17 @@ from secagg.enrolment.keys import is_readable_by_others
 from secagg.errors import ErrorCode, SecAggError, ServiceError, printable
 from secagg.runtime.clock import SystemClock
 from secagg.server.admin_channel import admin_socket_of, call_admin
-from secagg.server.sharing import refuse_other_names
+from secagg.server.sum_release import MOST_ATTEMPTS
 from secagg.server.task_setup import prepare_task
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.book import StateDamagedError
 from secagg.storage.book_reader import BookInUseError, looking
+from secagg.storage.change import Role as BookRole
+from secagg.storage.journal import decode_server_event, sums_begun
 from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.open_blobs import open_blobs
 from secagg.storage.open_book import BOOK_FILE
+from secagg.storage.other_names import refuse_other_names
 from secagg.storage.reading_book import NoBookError
 from secagg.storage.rollback_mark import (
     RollbackMark,
@@ -185,6 +188,7 @@ async def server_findings(path: Path) -> list[Finding]:
                     if blobs is not None
                 ),
                 ("D160", "book", lambda: _server_book(server, owner)),
+                ("D161", "sums", lambda: _sums(server, owner)),
                 *(
                     ("D163", "other aggregators", lambda: _others(host))
                     for _ in [server.store]
@@ -486,6 +490,33 @@ async def _book(
     return f"{path if store is None else 'the database'} is sound"
 
 
+async def _sums(server: ServerSection, owner: str | None) -> str | _Warning:
+    """Look for a sum that has ended who computed it."""
+    if owner is not None:
+        return owner
+    begun: dict[str, int] = {}
+    try:
+        async with looking(server.state_dir, store=server.store) as book:
+            for row in await book.sessions(role=BookRole.SERVER):
+                stored = await book.load(row.key)
+                if stored is not None and not stored.ended:
+                    events = map(decode_server_event, stored.records)
+                    begun[f"session {row.number} of task {row.task!r}"] = sums_begun(
+                        events
+                    )
+    except (NoBookError, BookInUseError):
+        return "nobody has begun one"
+    for which, times in begun.items():
+        if times:
+            return _Warning(
+                f"the sum of {which} was begun {times} time(s) and is not done: unless "
+                "somebody computes it now, it has ended its aggregator",
+                f"After {MOST_ATTEMPTS} times the session ends without it. Does "
+                "the system's log say that a process was killed for want of memory?",
+            )
+    return "none has ended its aggregator"
+
+
 async def _others(host: HostSettings) -> str:
     """Compare names with the aggregators that share the book."""
     server = host.server
@@ -512,7 +543,7 @@ def _plan(task: TaskSettings) -> str:
     cohort = f"{parameters.min_clients} to {parameters.max_clients} clients"
     if prepared.report is None:
         return f"{cohort}, exact sums"
-    return f"{cohort}, epsilon {prepared.report.server.epsilon:.4g} against the server"
+    return f"{cohort}, {prepared.report.server.figures()} against the server"
 
 
 def _bound(
@@ -666,8 +697,8 @@ class _Way:
         task = printable(session.task, max_bytes=256)
         if session.privacy is None:
             return f"takes part in {task!r}: exact sums, which it accepts"
-        epsilon = session.privacy.server.epsilon
-        return f"takes part in {task!r}: epsilon {epsilon:.4g} for the whole task"
+        spent = session.privacy.server.figures()
+        return f"takes part in {task!r}: {spent} for the whole task"
 
 
 def _unreachable(complaint: str, next_step: str) -> ServiceError:

@@ -5,7 +5,7 @@ somebody who sees each vector alone, the server with its colluders, and readers 
 sums. No figure of one is said of another.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from secagg.errors import ErrorCode, ServiceError
 
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from secagg.distributed_dp import LocalRandomiser, Plan
 
 __all__ = ["adversaries", "layer_table", "local_layer"]
+
+# What the randomiser calls its parameters, and what they are called here.
+_OPTIONS: Final = {
+    "dim": "--dimension",
+    "bound": "--l2-clip",
+    "epsilon": "--randomiser-epsilon",
+    "magnitude_epsilon": "--randomiser-magnitude-epsilon",
+}
 
 
 def local_layer(
@@ -26,10 +34,13 @@ def local_layer(
     """Build the randomiser that the options describe.
 
     Raises:
-        ServiceError: BAD_SETTINGS; an option is missing.
-        ParameterError: A value cannot work.
+        ServiceError: BAD_SETTINGS; an option is missing, or its value cannot work.
     """
-    from secagg.distributed_dp import local_parameters, make_randomiser
+    from secagg.distributed_dp import (
+        ParameterError,
+        local_parameters,
+        make_randomiser,
+    )
 
     if randomiser is None or epsilon is None or bound is None or bound <= 0.0:
         raise ServiceError(
@@ -37,15 +48,30 @@ def local_layer(
             code=ErrorCode.BAD_SETTINGS,
             next_step="Give all three, or neither of the first two.",
         )
-    return make_randomiser(
-        local_parameters(
-            randomiser,
-            dim=dim,
-            bound=bound,
-            epsilon=epsilon,
-            magnitude_epsilon=magnitude_epsilon,
+    try:
+        return make_randomiser(
+            local_parameters(
+                randomiser,
+                dim=dim,
+                bound=bound,
+                epsilon=epsilon,
+                magnitude_epsilon=magnitude_epsilon,
+            )
         )
-    )
+    except ParameterError as error:
+        option = _OPTIONS.get(error.parameter, "--randomiser")
+        complaint = str(error.args[0])
+        if complaint.startswith(f"{error.parameter} "):
+            complaint = option + complaint.removeprefix(error.parameter)
+        else:
+            complaint = f"{option}: {complaint}"
+        raise ServiceError(
+            complaint,
+            code=ErrorCode.BAD_SETTINGS,
+            next_step=f"Correct {option}; see docs/local-privacy.md."
+            if error.nearest is None
+            else f"The nearest value that works: {error.nearest}",
+        ) from None
 
 
 def adversaries(made: "Plan", layer: "LocalRandomiser | None") -> dict[str, object]:
@@ -88,6 +114,7 @@ def adversaries(made: "Plan", layer: "LocalRandomiser | None") -> dict[str, obje
         "randomiser_exact_epsilon": layer.exact_epsilon,
         "randomiser_total_epsilon": layer.parameters.epsilon * made.request.steps,
         "randomiser_output_norm": layer.output_norm,
+        "randomised_sum_norm": made.request.sum_l2_norm,
         "randomiser_mse": added,
         "randomised_estimate_mse": made.estimate_mse + added,
     }
@@ -107,6 +134,7 @@ def layer_table(figures: dict[str, object]) -> list[tuple[str, str]]:
     return [
         ("randomiser", f"{given['randomiser']}, {level}"),
         ("what it sends", f"{sent} for vectors up to {given['bound']:.6g}"),
+        ("sum of what is sent", f"norm {figures['randomised_sum_norm']:.6g} or less"),
         ("error by randomising", f"{figures['randomiser_mse']:.6g} {unit}"),
         ("error of both layers", f"{figures['randomised_estimate_mse']:.6g} {unit}"),
     ]

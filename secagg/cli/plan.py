@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -38,12 +38,16 @@ def _wrong_option(error: "ParameterError", context: typer.Context) -> ServiceErr
                 text = option + text.removeprefix(name)
         return text
 
+    message = in_options(str(error.args[0]))
+    named = {str(each.name): each.opts[0] for each in context.command.params}
+    option = named.get(error.parameter, "")
+    of_which = "" if option in message else f" of {option}"
     return ServiceError(
-        in_options(str(error.args[0])),
+        message,
         code=ErrorCode.BAD_SETTINGS,
         next_step="Correct that option; see secagg plan --help."
         if error.nearest is None
-        else f"The nearest value that works: {in_options(error.nearest)}",
+        else f"The nearest value{of_which} that works: {in_options(error.nearest)}",
     )
 
 
@@ -267,6 +271,13 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         if (randomiser, randomiser_epsilon, randomiser_magnitude_epsilon) != (
             None,
         ) * 3:
+            if mechanism == "skellam-counts":
+                raise ServiceError(
+                    "a randomiser sends real numbers, and skellam-counts adds up whole "
+                    "ones",
+                    code=ErrorCode.BAD_SETTINGS,
+                    next_step="Leave out --randomiser, or choose skellam-mixture.",
+                )
             layer = local_layer(
                 randomiser,
                 dim=dimension,
@@ -274,7 +285,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
                 epsilon=randomiser_epsilon,
                 magnitude_epsilon=randomiser_magnitude_epsilon,
             )
-        made = distributed_dp.plan(
+        asked: dict[str, Any] = dict(  # noqa: C408 - the keywords of `plan`
             clients=clients,
             dimension=dimension,
             l2_clip=(l2_clip or 0.0) if layer is None else layer.output_norm,
@@ -302,6 +313,10 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             sum_l2_norm=sum_l2_norm,
             max_wrap_probability=max_wrap_probability,
         )
+        if layer is not None:
+            request = distributed_dp.PlanRequest(**asked)
+            asked |= distributed_dp.randomised_sum(layer, request)
+        made = distributed_dp.plan(**asked)
     except distributed_dp.ParameterError as error:
         if error.parameter == "l2_clip" and l2_clip is None:
             raise ServiceError(

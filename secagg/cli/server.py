@@ -262,9 +262,8 @@ def print_task(prepared: "PreparedTask", output: Output) -> None:
         return
     budget, report = prepared.noised.budget, prepared.report
     output.line(
-        f"epsilon {report.server.epsilon:.4g}, delta {budget.delta:.3g} against the "
-        f"server for {budget.steps} session(s) and {budget.spare} spare one(s) "
-        "together; accountant "
+        f"{report.server.figures()} against the server for {budget.steps} "
+        f"session(s) and {budget.spare} spare one(s) together; accountant "
         f"{budget.accountant} ({report.grounds()})"
     )
     alone, _, readers = report.lines()

@@ -45,7 +45,7 @@ def list_sessions(  # noqa: PLR0913 - one argument per option
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=1000, help="Look at so many at most.")
+        int, typer.Option("--limit", min=1, max=1000, help="Show so many at most.")
     ] = 50,
     as_json: JSONOption = False,
 ) -> None:
@@ -54,6 +54,8 @@ def list_sessions(  # noqa: PLR0913 - one argument per option
     Example: secagg sessions list --task digits --config server.toml
     """
     seconds = None if since is None else int(since.replace(tzinfo=UTC).timestamp())
+    if outcome is not None:
+        _check_outcome(outcome)
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
         from secagg.server.views import sessions_view
@@ -88,6 +90,19 @@ def list_sessions(  # noqa: PLR0913 - one argument per option
             numeric=(1, 4),
         )
     output.result(answer)
+
+
+def _check_outcome(outcome: str) -> None:
+    import difflib
+
+    known = ["running", "released", *(code.name for code in ErrorCode)]
+    if outcome not in known:
+        close = difflib.get_close_matches(outcome, known, n=1, cutoff=0.5)
+        raise typer.BadParameter(
+            f"no session ends as {outcome!r}"
+            + (f"; did you mean {close[0]}?" if close else ""),
+            param_hint="--outcome",
+        )
 
 
 @app.command("show")
@@ -146,12 +161,19 @@ def watch(
             if not as_json:
                 output.line(
                     f"{each['task']} session {each['number']}: {each['round']}, "
-                    f"{each['joined']} of {each['needed']} joined, {each['answered']} "
-                    f"of {each['expected']} answered, {len(each['lost'])} lost"
+                    f"{_answers(each)}, {len(each['lost'])} lost"
                     + (f": {each['reason']}" if each["reason"] else "")
                 )
 
     asyncio.run(follow())
+
+
+def _answers(session: dict[str, Any]) -> str:
+    """Say who is in; how many are needed is another number in every round."""
+    joined, needed = session["joined"], session["needed"]
+    if session["round"] == "joining":
+        return f"{joined} of {needed} joined"
+    return f"{joined} joined, {session['answered']} of {session['expected']} answered"
 
 
 @app.command("abort")

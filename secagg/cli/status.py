@@ -103,17 +103,11 @@ def budget(
     else:
 
         async def read(book: "ReadsBook") -> dict[str, Any]:
-            from secagg.server.views import budget_view, find_task
+            from secagg.server.views import budgets_view
 
             state_dir = settings_of(config).server.state_dir
-            if task is not None:
-                await find_task(book, task)
-            views = [
-                budget_view(row, state_dir)
-                for row in await book.tasks()
-                if task in (None, row.task.task_id)
-            ]
-            return {"role": "server", "budgets": [each for each in views if each]}
+            views = await budgets_view(book, state_dir, task=task)
+            return {"role": "server", "budgets": views}
 
         answer = look(config, "budget", {"task": task}, read)
     budgets: list[dict[str, Any]] = answer["budgets"]

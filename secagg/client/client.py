@@ -155,7 +155,10 @@ class Client:
             address only.
         attempts: How often to try in a row when sessions are aborted or go on without
             this client.
-        wait_seconds: How long to wait for a session; None for ever.
+        wait_seconds: How long to wait for a session, and at least for one that was
+            joined and has not begun while the server is silent: `contribute` then tries
+            again, `attempts` times in all, and raises UNREACHABLE.  The place in the
+            session is kept, also for another process.  None waits for ever.
         fetch_sum: Whether the released sums are wanted.
         retention: How long receipts of ended sessions stay on the disk; 400 days and
             10,000 of each task by default.  What was spent and which numbers were used

@@ -8,9 +8,9 @@ Rule 3: every round has a deadline of the client's own, twice the session's and 
         slack, because a restarted aggregator gives a round its whole time again.  Round
         0 lasts until enough clients have come: there every answer begins the client's
         deadline anew, so that only a silent aggregator ends its patience, and that is
-        as long as the one for an offer.  A session that clients give up in round 0 is
-        lost for them, and goes on waiting for them.  The end of the session is the last
-        deadline of all rounds.
+        as long as the one for an offer.  It ends the client's wait and not its place: a
+        session in round 0 counts on those who have joined, and whoever calls again goes
+        on with it.  The end of the session is the last deadline of all rounds.
 Rule 4: where a secret coin decides whether an input counts, and making one may be
         skipped, the input leaves at one fixed time whichever way the coin has fallen.
         One that is ready too late does not leave at all.

@@ -169,7 +169,8 @@ class ClientRunner:
             LocalProtocolError: The application's input cannot be used.  The session
                 goes on: call again with a good input while it lasts.
             ServiceError: Storage, certificates, or no such task; the message says
-                what to do.
+                what to do.  UNREACHABLE also when the aggregator fell silent before
+                the session began: call again, and it goes on.
         """
         self.reach = Reach.NO_SESSION
         self.session_id = b""
@@ -194,6 +195,8 @@ class ClientRunner:
                 await self._check(session.descriptor)
             outcome = await conductor.run()
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
+            if self._may_yet_begin(session, error):
+                raise self._silent(session) from None
             if not isinstance(error, ServiceError) or error.code in _FATAL:
                 await self._leave(session, error)
             raise
@@ -296,6 +299,28 @@ class ClientRunner:
             if error.code is not ErrorCode.PAYLOAD_MISMATCH:
                 raise
             return b""  # R2.1-0: another list is as good as none
+
+    def _may_yet_begin(self, session: ClientSession, error: SecAggError) -> bool:
+        """Whether a session may yet begin whose aggregator was silent for too long.
+
+        It counts on this client, and nothing of an input has left.
+        """
+        return (
+            isinstance(error, SessionAbortedError)
+            and error.code is ErrorCode.DEADLINE
+            and session.round is Round.ADVERTISE_KEYS
+            and self._clock.date() < session.descriptor.session_end
+        )
+
+    def _silent(self, session: ClientSession) -> ServiceError:
+        number, why = session.descriptor.session_number, self._calls.failure
+        because = "it answers nothing" if why is None else str(why)
+        return ServiceError(
+            f"the aggregator fell silent before session {number} began: {because}",
+            code=ErrorCode.UNREACHABLE,
+            next_step="Start again when it can be reached: this client's place in the "
+            "session is kept as long as that may begin.",
+        )
 
     async def _leave(self, session: ClientSession, error: SecAggError) -> None:
         """End the session for this client and scrub it, whatever state it is in."""

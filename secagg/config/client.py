@@ -63,7 +63,8 @@ class ClientSection(ProgramSection):
     )
     wait_seconds: float = setting(
         "How long to wait for the server to come up and open a session, and at least "
-        "for one that has not begun while the server is silent.",
+        "for one that has not begun while the server is silent. The place in it is "
+        "kept for the next start.",
         default=120.0,
         low=0.0,
         high=float(MAX_DEADLINE_SECONDS),

@@ -37,6 +37,9 @@ class SessionCheck:
         dropped: Everybody lost, with round and reason.
         is_exact: Whether the released integers are the sum of the survivors' ones.
         accuracy: Of the model after the step.
+        l2_clip: Longest vector that was not shortened, caller's units.
+        fitted: Released estimate of the part of the vectors that were not shortened;
+            None where the clip stays.
     """
 
     session_number: int
@@ -44,6 +47,8 @@ class SessionCheck:
     dropped: tuple[Mapping[str, str], ...]
     is_exact: bool
     accuracy: float
+    l2_clip: float | None = None
+    fitted: float | None = None
 
 
 def check_session(  # noqa: PLR0913 - facts from four places
@@ -64,7 +69,8 @@ def check_session(  # noqa: PLR0913 - facts from four places
         clients: How many clients the demo has.
         dropped: Everybody that the aggregator lost, with round and reason.
         claimed: What the aggregator says of the sum: how many inputs it adds up, out of
-            how many sharers, and which layers of noise were taken back.
+            how many sharers, which layers of noise were taken back, and what clip they
+            had.
         parameters: Of the session.
         test: Pictures that nobody trained on.
     """
@@ -98,4 +104,6 @@ def check_session(  # noqa: PLR0913 - facts from four places
             np.array_equal(released, reduce_in_place(expected, parameters.modulus))
         ),
         accuracy=SoftmaxModel(weights).accuracy_on(test),
+        l2_clip=claimed["l2_clip"],
+        fitted=claimed["fitted"],
     )

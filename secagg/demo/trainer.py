@@ -56,6 +56,8 @@ class Trainer:
             survivors=released.inputs,
             sharers=0 if noise is None else noise.sharers,
             removed=[] if noise is None else list(noise.removed),
+            l2_clip=released.l2_clip,
+            fitted=released.fitted,
         )
 
 

@@ -27,6 +27,7 @@ Nothing in here does input or output.
 from dpnoise.accounting import PrivacyStatement
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.events import Adjacency
+from dpnoise.floats import text_above
 from dpnoise.local import (
     LocalParameters,
     LocalRandomiser,
@@ -54,6 +55,7 @@ from secagg.distributed_dp.local_layer import (
     local_parameters,
     local_privacy,
     randomised_mse,
+    randomised_sum,
 )
 from secagg.distributed_dp.noise_block import NoiseBudget
 from secagg.distributed_dp.reader import (
@@ -103,7 +105,9 @@ __all__ = [
     "offered_terms",
     "plan",
     "randomised_mse",
+    "randomised_sum",
     "read_noise_terms",
     "selects_in_secret",
     "subtract_layers",
+    "text_above",
 ]

@@ -14,7 +14,7 @@ Nothing in here does input or output.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,10 @@ from dpnoise.events import (
     Adversary,
     DiscreteGaussianEvent,
     DistributedDiscreteGaussianEvent,
+    NoiseEvent,
     Repeated,
 )
+from dpnoise.floats import text_above
 from dpnoise.mechanisms import (
     EVERYBODY,
     CentralMechanism,
@@ -57,7 +59,6 @@ __all__ = ["AggregatorNoise", "TwoAggregatorReport"]
 _AGGREGATORS: Final = 2
 # A claim may be off by the accountant's own rounding, not by a decision.
 _EPSILON_SLACK: Final = 1e-6
-_ACCOUNTANT: Final = "zcdp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class AggregatorNoise:
         delta: float,
         steps: int = 1,
         spare: int = 0,
-        accountant: str = _ACCOUNTANT,
+        accountant: str | None = None,
     ) -> Self:
         """Join a mechanism with protocol parameters.
 
@@ -133,13 +134,20 @@ class AggregatorNoise:
             steps: Sums that the task is to release.
             spare: Sessions on top of them, for those that end after the helper has
                 answered, or a client has sent its shares.
-            accountant: Which one the claim is held to.
+            accountant: Which one the claim is held to; None for the proven or certified
+                one that states the least.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, if they contradict each other.
         """
         try:
             mechanism = make_mechanism(chosen)
+            if accountant is None:
+                accountant = default_accountant(
+                    Repeated(cast("NoiseEvent", mechanism.event()), steps + spare),
+                    delta=delta,
+                    adversary=Adversary.SERVER,
+                )
         except DPNoiseError as error:
             raise bad_block(str(error)) from None
         block = NoiseBlock(
@@ -303,20 +311,21 @@ class AggregatorNoise:
         )
         _insist(
             self.budget.delta <= floors.max_delta,
-            f"delta is {self.budget.delta:.3g}, at most {floors.max_delta:.3g} is "
-            "accepted",
+            f"delta is {text_above(self.budget.delta, 3)}, at most "
+            f"{floors.max_delta:.3g} is accepted",
         )
         _insist(
             self.budget.epsilon <= floors.max_epsilon * (1 + _EPSILON_SLACK),
-            f"epsilon is {self.budget.epsilon:.4g}, at most {floors.max_epsilon:.4g} "
+            f"epsilon is {text_above(self.budget.epsilon, 4)}, at most "
+            f"{floors.max_epsilon:.4g} "
             "is accepted",
         )
         report = self.report()
         stated = report.aggregator
         _insist(
             stated.epsilon <= self.budget.epsilon * (1 + _EPSILON_SLACK),
-            f"the noise gives epsilon {stated.epsilon:.4g}, the task claims "
-            f"{self.budget.epsilon:.4g}",
+            f"the noise gives epsilon {stated.epsilon:.9g}, the task claims "
+            f"{self.budget.epsilon:.9g}",
         )
         _insist(
             str(stated.status) in floors.statuses,
@@ -330,10 +339,7 @@ class AggregatorNoise:
 
 
 def _say(stated: PrivacyStatement) -> str:
-    return (
-        f"epsilon {stated.epsilon:.4g}, delta {stated.delta:.3g} "
-        f"({stated.accountant}; {stated.status})"
-    )
+    return f"{stated.figures()} ({stated.accountant}; {stated.status})"
 
 
 def _insist(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about

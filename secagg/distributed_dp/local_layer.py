@@ -11,12 +11,15 @@ from fractions import Fraction
 from typing import Final
 
 from dpnoise.local import LocalParameters, LocalRandomiser, best_magnitude_epsilon
+from dpnoise.planning import PlanRequest
+from dpnoise.planning.request import most_selected
 from secagg.distributed_dp.report import LocalPrivacy
 
-__all__ = ["local_parameters", "local_privacy", "randomised_mse"]
+__all__ = ["local_parameters", "local_privacy", "randomised_mse", "randomised_sum"]
 
 # Of the bound, where nobody says how long vectors are: bounds are for the longest.
 _TYPICAL_NORM: Final = 0.2
+_PARTS_OF_WRAPPING: Final = 1024.0
 
 
 def local_parameters(
@@ -70,6 +73,33 @@ def local_privacy(
         sessions=sessions,
         is_exact=randomiser.exact_alphabet,
     )
+
+
+def randomised_sum(
+    randomiser: LocalRandomiser, request: PlanRequest
+) -> dict[str, float]:
+    """Say what the planner has to know of a sum of randomised vectors.
+
+    Vectors that agree are sent as vectors that mostly do not: their sum is bounded with
+    high probability, and the modulus has to hold no more.
+
+    Args:
+        randomiser: Of the task.
+        request: What is planned, for its `output_norm` as `l2_clip`. `sum_l2_norm` is
+            the expected norm of the sum of what goes into the randomiser; None if all
+            vectors may agree.
+
+    Returns:
+        `sum_l2_norm` and `sum_l2_failure`, of what comes out. The chance is a 1024th of
+        what wrapping is allowed.
+    """
+    failure = request.max_wrap_probability / _PARTS_OF_WRAPPING
+    norm = randomiser.sum_norm(
+        most_selected(request.clients, request.selection),
+        failure=failure,
+        mean_norm=request.sum_l2_norm,
+    )
+    return {"sum_l2_norm": norm, "sum_l2_failure": failure}
 
 
 def randomised_mse(

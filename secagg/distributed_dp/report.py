@@ -10,6 +10,7 @@ from typing import Any, Self
 from dpnoise.accounting import PrivacyStatement, make_accountant
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adversary, Repeated
+from dpnoise.floats import text_above
 from dpnoise.local import reconstruction_probability
 from dpnoise.mechanisms import EVERYBODY, make_mechanism
 from dpnoise.planning import Plan
@@ -164,17 +165,19 @@ class PrivacyReport:
         else:
             law = "what is drawn" if local.is_exact else "the law in real arithmetic"
             alone = (
-                f"epsilon {local.epsilon:.4g} per session, {local.total_epsilon:.4g} "
-                f"together, no delta ({local.randomiser}; proven for {law})"
+                f"epsilon {text_above(local.epsilon, 4)} per session, "
+                f"{text_above(local.total_epsilon, 4)} together, no delta "
+                f"({local.randomiser}; proven for {law})"
             )
         server, reader = self.server, self.model_reader
+        added = self.graph_delta
         colluding = (
-            f"epsilon {server.epsilon:.4g}, delta {server.delta + self.graph_delta:.3g}"
-            f" ({server.accountant}; {self.grounds()})"
+            f"{server.figures(added_delta=added)} ({server.accountant}; "
+            f"{self.grounds()})"
         )
         reading = (
-            f"epsilon {reader.epsilon:.4g}, delta {reader.delta + self.graph_delta:.3g}"
-            f" ({reader.accountant}; {reader.status})"
+            f"{reader.figures(added_delta=added)} ({reader.accountant}; "
+            f"{reader.status})"
         )
         return (
             f"against a server that breaks the masks: {alone}",

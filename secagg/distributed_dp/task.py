@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dpnoise.errors import DPNoiseError
 from dpnoise.errors import InputError as NoiseInputError
 from dpnoise.events import Adversary
+from dpnoise.floats import text_above
 from dpnoise.local import LocalParameters, LocalRandomiser, make_randomiser
 from dpnoise.mechanisms import (
     EVERYBODY,
@@ -565,8 +566,8 @@ class NoisedTask:
                 # Never from the report, which may be one of another graph.
                 self.budget.delta + self.graph_delta <= floors.max_delta,
                 (
-                    f"delta is {self.budget.delta + self.graph_delta:.3g}, of which "
-                    f"the graph adds {self.graph_delta:.3g}; at most "
+                    f"delta is {text_above(self.budget.delta + self.graph_delta, 3)}, "
+                    f"of which the graph adds {self.graph_delta:.3g}; at most "
                     f"{floors.max_delta:.3g} is accepted"
                 ),
             ),
@@ -574,7 +575,7 @@ class NoisedTask:
                 # As the task claims, which `check` holds the noise to.
                 self.budget.epsilon <= floors.max_epsilon * (1 + _EPSILON_SLACK),
                 (
-                    f"epsilon is {self.budget.epsilon:.4g}, at most "
+                    f"epsilon is {text_above(self.budget.epsilon, 4)}, at most "
                     f"{floors.max_epsilon:.4g} is accepted"
                 ),
             ),
@@ -615,8 +616,8 @@ class NoisedTask:
                 (
                     "no local randomiser protects a vector whose masks are broken"
                     if stated is None
-                    else f"local epsilon is {total:.4g} over all sessions, at most "
-                    f"{most:.4g} is accepted"
+                    else f"local epsilon is {text_above(total, 4)} over all sessions, "
+                    f"at most {most:.4g} is accepted"
                 ),
             )
         )
@@ -645,8 +646,8 @@ class NoisedTask:
             (
                 stated.epsilon <= self.budget.epsilon * (1 + _EPSILON_SLACK),
                 (
-                    f"the noise gives epsilon {stated.epsilon:.4g}, the task claims "
-                    f"{self.budget.epsilon:.4g}"
+                    f"the noise gives epsilon {stated.epsilon:.9g}, the task claims "
+                    f"{self.budget.epsilon:.9g}"
                 ),
             ),
             (

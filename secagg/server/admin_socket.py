@@ -33,7 +33,7 @@ from secagg.server.task_keeper import TaskKeeper
 from secagg.server.views import (
     MAX_LISTED,
     View,
-    budget_view,
+    budgets_view,
     find_task,
     sessions_view,
     show_session,
@@ -349,14 +349,8 @@ class AdminSocket:
 
     async def _budget(self, arguments: "_Arguments") -> View:
         wanted = arguments.text_or_none("task")
-        if wanted is not None:
-            await find_task(self._book, wanted)
-        views = [
-            await asyncio.to_thread(budget_view, row, self._state_dir)
-            for row in await self._book.tasks()
-            if wanted in (None, row.task.task_id)
-        ]
-        return {"role": "server", "budgets": [each for each in views if each]}
+        views = await budgets_view(self._book, self._state_dir, task=wanted)
+        return {"role": "server", "budgets": views}
 
     async def _drain(self, arguments: "_Arguments") -> View:
         is_patient = arguments.flag("finish")

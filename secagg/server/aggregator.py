@@ -28,7 +28,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Envelope
+from secagg.messages import Envelope, Round
 from secagg.metrics import Meter, SilentMeter
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.ring_odds import server_demand
@@ -46,7 +46,6 @@ from secagg.server.runner_context import RunnerContext
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import SessionRunner
 from secagg.server.shared_look import SharedLook
-from secagg.server.sharing import refuse_other_names
 from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
 from secagg.server.task_run import TaskRun
 from secagg.server.upload_desk import UploadSlots
@@ -181,7 +180,6 @@ class Aggregator:
                 serve under another name.
         """
         book = self._context.book
-        refuse_other_names(self._replica, await book.replicas())
         # First of all, so that time without anybody counts for no deadline.
         await book.beat(self._replica)
         await self._sessions.recover()
@@ -335,9 +333,22 @@ class Aggregator:
     def live(self) -> tuple[LiveSession, ...]:
         """Return the sessions that are not over, as they stand now."""
         return tuple(
-            LiveSession(runner.progress(), runner.seconds_left(), runner.missing())
+            LiveSession(runner.progress(), self._closes_in(runner), runner.missing())
             for runner in self._sessions.all_running()
         )
+
+    def _closes_in(self, runner: SessionRunner) -> float | None:
+        """Return until when a session's round lasts; who joins has other times."""
+        progress, left = runner.progress(), runner.seconds_left()
+        if progress.round is not Round.ADVERTISE_KEYS:
+            return left
+        run = self._tasks.get(progress.task_id)
+        date = self._context.clock.date()
+        door = None if run is None else run.task.gate.closes_in(date)
+        if progress.joined < progress.needed:  # then its deadline begins again
+            left = None
+        ends = [each for each in (left, door) if each is not None]
+        return max(0.0, min(ends)) if ends else None
 
     async def abort(self, session_id: bytes, reason: str) -> None:
         """End a session without a sum; nothing happens if it is over.

@@ -17,6 +17,7 @@ It knows no time but that of a disk that refuses: when a round is closed is deci
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ from secagg.protocol.server_states import ServerStep
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
 from secagg.server.shared_look import SharedLook
+from secagg.server.task import NotTakenError
 from secagg.storage.book import (
     Book,
     BookAwayError,
@@ -61,7 +63,13 @@ from secagg.storage.change import (
     SecondRecordError,
     StaleLeaseError,
 )
-from secagg.storage.journal import decode_server_event, record_of
+from secagg.storage.journal import (
+    StoredEvent,
+    SumAttempt,
+    decode_server_event,
+    record_of,
+    sums_begun,
+)
 
 __all__ = [
     "DurableState",
@@ -192,6 +200,7 @@ class DurableState:
         self._is_catching_up = False
         self._shared_look = SharedLook(self._look, clock)
         self.receipt: bytes | None = None
+        self._attempts: Counter[SumAttempt] = Counter()
         self.deadline: float | None = None
         self._note_seconds_left(position.seconds_left)
         self._waiting: list[_Waiting] = []
@@ -215,14 +224,22 @@ class DurableState:
         return self._position.sequence
 
     @property
+    def sums_begun(self) -> int:
+        """How often its sum was begun, and not left in peace."""
+        return sums_begun(self._attempts.elements())
+
+    @property
     def is_over(self) -> bool:
         """Whether the session has ended."""
         return self.receipt is not None or server.is_over(self._state)
 
-    def replay(self, events: Iterable[ServerEvent]) -> None:
+    def replay(self, events: Iterable[StoredEvent]) -> None:
         """Apply what the book holds already."""
         for event in events:
-            self._enter(event, server.step(self._state, event))
+            if isinstance(event, SumAttempt):
+                self._attempts[event] += 1
+            else:
+                self._enter(event, server.step(self._state, event))
 
     async def submit(self, event: Received) -> bool:
         """Take a client's message; returns when it is durable.
@@ -273,6 +290,33 @@ class DurableState:
                     return
                 if self.receipt is not None:
                     return
+
+    async def note_attempt(
+        self, attempt: SumAttempt, *, lease: Lease | None = None
+    ) -> None:
+        """Store that the sum is begun, or left; nothing happens when it is over.
+
+        Args:
+            attempt: Which of the two.
+            lease: Must be held still.
+
+        Raises:
+            StaleLeaseError: It is not; somebody else does the work.
+            ServiceError: STORAGE_FAILED, again and again.
+        """
+        before = self._attempts[attempt]
+
+        async def note() -> None:
+            # It may be there although the book has refused: then it counts by now.
+            while self._attempts[attempt] == before and not self.is_over:
+                change = Change(
+                    key=self._key, records=(record_of(attempt),), lease=lease
+                )
+                if await self._commit(change):
+                    self._attempts[attempt] += 1
+
+        async with self._lock:
+            await patiently(self._clock, note)
 
     async def look(self) -> None:
         """Apply what others have stored; whoever asks meanwhile shares the next look.
@@ -498,7 +542,9 @@ class DurableState:
     async def _apply(self, behind: Behind) -> None:
         self._state = server.fork(self._state)
         for event in map(decode_server_event, behind.records):
-            if isinstance(event, Received):
+            if isinstance(event, SumAttempt):
+                self._attempts[event] += 1
+            elif isinstance(event, Received):
                 self._enter(event, server.step(self._state, event))
             else:  # heavy; who asks meanwhile sees the old state
                 fork = server.fork(self._state)
@@ -526,12 +572,13 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _R
     Raises:
         BookAwayError: At once.  It takes as long as it takes, and rounds need their
             time again afterwards: `Aggregator.run_task` waits.
+        NotTakenError: At once.  Others may take what cannot be put to use here.
         ServiceError: STORAGE_FAILED, a dozen times within a minute.
     """
     for _ in range(STORAGE_ATTEMPTS - 1):
         try:
             return await write()
-        except (TimelineError, StaleLeaseError, BookAwayError):
+        except (TimelineError, StaleLeaseError, BookAwayError, NotTakenError):
             raise  # waiting here changes nothing
         except ServiceError as error:
             if error.code in _LASTING:

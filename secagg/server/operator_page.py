@@ -7,19 +7,19 @@ Rule 3: what it says is said by the views that `secagg status`, `sessions` and `
         print.
 """
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
-from pathlib import Path
 from typing import Final, cast
 
+from secagg.distributed_dp import text_above
+from secagg.messages import Round
 from secagg.protocol.rounds import ROUNDS
 from secagg.server.operated_server import OperatedServer
 from secagg.server.overview import Overview
 from secagg.server.progress import LiveSession, named
-from secagg.server.views import View, budget_view, sessions_view
-from secagg.storage.stored import TaskRow, TaskState
+from secagg.server.views import View, budgets_view, sessions_view
+from secagg.storage.stored import TaskState
 
 __all__ = ["operator_page"]
 
@@ -76,8 +76,10 @@ color:var(--quiet);font-size:.87rem}td:empty{display:none}}
 _NUMBERS: Final = frozenset(
     {"session", "joined", "inputs", "calls", "delta", "sessions left", "spare left"}
 )
-_TIMES: Final = frozenset({"opened", "took", "closes in"})
+_TIMES: Final = frozenset({"opened", "took", "closes in", "since", "last seen"})
 
+# An aggregator that lives tells its book every two seconds.
+_SILENT_SECONDS: Final = 15
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 
@@ -109,12 +111,12 @@ async def operator_page(
         for each in await sessions_view(book, limit=_SESSIONS_SHOWN)
         if each["outcome"] != "running"
     ]
-    rows = await book.tasks()
-    budgets = await asyncio.to_thread(_budgets, rows, overview.state_dir)
+    budgets = await budgets_view(book, overview.state_dir)
     refused = cast("dict[str, int]", process["refused_last_hour"])
     sections = [
         _head(process, complaint),
         _wanting(process, tasks, budgets),
+        *_replicas(cast("list[View]", process["replicas"])),
         _table(
             "Under way",
             ("task", "session", "round", "are in", "answered", "closes in", "missing"),
@@ -156,11 +158,6 @@ async def operator_page(
         ),
     ]
     return _document("".join(sections)).encode()
-
-
-def _budgets(rows: Iterable[TaskRow], state_dir: Path) -> list[View]:
-    views = (budget_view(row, state_dir) for row in rows)
-    return [view for view in views if view is not None]
 
 
 def _head(process: View, complaint: str) -> str:
@@ -215,6 +212,26 @@ def _wanting(process: View, tasks: Iterable[View], budgets: Iterable[View]) -> s
     return f"<ul>{lines}</ul>" if lines else ""
 
 
+def _replicas(replicas: Sequence[View]) -> list[str]:
+    """Return the table of those who share the book; none for one that is alone."""
+    columns = ("aggregator", "state", "since", "last seen", "release", "name")
+    table = _table("Aggregators of this book", columns, map(_replica_row, replicas), "")
+    return [table] if replicas else []
+
+
+def _replica_row(replica: View) -> tuple[_Cell, ...]:
+    silent = cast("float", replica["silent_seconds"])
+    is_here = silent < _SILENT_SECONDS
+    return (
+        str(replica["address"] or "no port yet"),
+        _badge("here", "good") if is_here else _badge("silent", "warn"),
+        _moment(str(replica["started"])),
+        f"{_lasting(silent)} ago",
+        str(replica["version"]),
+        str(replica["name"]),
+    )
+
+
 def _row_of(live: LiveSession) -> tuple[_Cell, ...]:
     progress = live.progress
     lost = named([each.identity for each in progress.dropped], _NAMED_AT_MOST)
@@ -222,7 +239,10 @@ def _row_of(live: LiveSession) -> tuple[_Cell, ...]:
         progress.task_id,
         progress.session_number,
         ROUNDS[progress.round].title,
-        _part(progress.joined, progress.needed),
+        # How many are needed is another number in every later round.
+        _part(progress.joined, progress.needed)
+        if progress.round is Round.ADVERTISE_KEYS
+        else progress.joined,
         _part(progress.answered, progress.expected),
         "" if live.seconds_left is None else _lasting(live.seconds_left),
         _Markup(
@@ -263,9 +283,9 @@ def _ended_row(session: View) -> tuple[_Cell, ...]:
 def _budget_row(budget: View) -> tuple[_Cell, ...]:
     return (
         str(budget["task"]),
-        f"{budget['epsilon_server']:.4g}",
-        f"{budget['epsilon_model_reader']:.4g}",
-        f"{budget['delta']:.3g}",
+        text_above(cast("float", budget["epsilon_server"]), 4),
+        text_above(cast("float", budget["epsilon_model_reader"]), 4),
+        text_above(cast("float", budget["delta"]), 3),
         cast("int", budget["left"]),
         cast("int", budget["spare_left"]),
     )

@@ -4,7 +4,6 @@ Rule 1: what is said of tasks is made by `secagg.server.views`; here is what the
         knows of itself.
 """
 
-import asyncio
 import os
 import shutil
 from contextlib import suppress
@@ -14,12 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from secagg import metrics
+from secagg.config.schedule import Schedule
 from secagg.errors import ServiceError
 from secagg.server.operated_server import OperatedServer
 from secagg.server.prometheus_meter import Reading
 from secagg.server.task_facts import TaskFacts
 from secagg.server.task_memory import decode_settings
-from secagg.server.views import View, budget_view, state_of, tasks_view
+from secagg.server.views import View, budgets_view, state_of, tasks_view
 from secagg.storage.stored import TaskState
 from secagg.transport.certificate_expiry import expiries_of
 
@@ -133,26 +133,29 @@ class Overview:
 
     async def _of_tasks(self) -> list[Reading]:
         found: list[Reading] = []
-        for row in await self._server.storage.book.tasks():
+        book = self._server.storage.book
+        for row in await book.tasks():
             task, settings = {"task": row.task.task_id}, decode_settings(row.task)
             runs = state_of(row, settings) == TaskState.RUNNING.value
             sums = TaskFacts.decode(row.tally.facts).sums
             missing = max(0, settings.task.sessions - sums)
-            found.append((metrics.TASK_RUNS, float(runs), task))
+            schedule = Schedule.parse(settings.task.schedule, settings.task.window)
+            slot = float(schedule.period or 1) if runs else 0.0
+            found.append((metrics.TASK_SLOT, slot, task))
             unwritten = row.task.task_id in self._server.owed.refused
             found.append((metrics.TASK_UNWRITTEN, float(unwritten), task))
             found.append((metrics.TASK_SUMS_LEFT, float(missing), task))
-            budget = await asyncio.to_thread(budget_view, row, self.state_dir)
-            if budget is not None:
-                for metric, name in (
-                    (metrics.TASK_SESSIONS_LEFT, "left"),
-                    (metrics.TASK_SPARE_LEFT, "spare_left"),
-                ):
-                    found.append((metric, float(str(budget[name])), task))
-                for against in ("server", "model_reader"):
-                    epsilon = float(str(budget[f"epsilon_{against}"]))
-                    labels = {**task, "against": against}
-                    found.append((metrics.TASK_EPSILON, epsilon, labels))
+        for budget in await budgets_view(book, self.state_dir):
+            task = {"task": str(budget["task"])}
+            for metric, name in (
+                (metrics.TASK_SESSIONS_LEFT, "left"),
+                (metrics.TASK_SPARE_LEFT, "spare_left"),
+            ):
+                found.append((metric, float(str(budget[name])), task))
+            for against in ("server", "model_reader"):
+                epsilon = float(str(budget[f"epsilon_{against}"]))
+                labels = {**task, "against": against}
+                found.append((metrics.TASK_EPSILON, epsilon, labels))
         return found
 
     def _of_sessions(self) -> list[Reading]:

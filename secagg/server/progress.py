@@ -90,7 +90,8 @@ class LiveSession:
 
     Attributes:
         progress: Where it stands.
-        seconds_left: Until the open round's deadline; None while nobody has joined.
+        seconds_left: Until the open round closes; None while that is not known, because
+            clients are missing and nothing says until when they may come.
         missing: Who may still answer in the open round, by name; before the cohort is
             fixed only where the task has a list of who is invited.
     """

@@ -172,6 +172,20 @@ class RunningTask:
             if not taken.done():
                 taken.set_result(None)
 
+    def put_off(self, why: ServiceError) -> None:
+        """Say that the sum cannot be put to use for now.
+
+        Args:
+            why: With `secagg.server.task.NotTakenError` it is given again later, unless
+                another aggregator that shares the book has taken it meanwhile.
+                Anything else ends the task.
+        """
+        if self._untaken is not None:
+            taken = self._untaken[1]
+            self._untaken = None
+            if not taken.done():
+                taken.set_exception(why)
+
     async def wait(self) -> tuple[SessionReceipt, ...]:
         """Wait for the end of the task; somebody else must read its sums.
 

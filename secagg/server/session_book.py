@@ -35,6 +35,7 @@ from secagg.server.session_record import SessionRecord
 from secagg.server.session_runner import WAITING_SECONDS, SessionRunner
 from secagg.server.shared_look import LOOK_SECONDS, SharedLook
 from secagg.server.task import (
+    NotTakenError,
     OnAborted,
     OnEnded,
     OnSum,
@@ -559,26 +560,46 @@ class SessionBook:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        clock, outcome = self._context.clock, runner.outcome()
+        clock, put_off = self._context.clock, None
         try:
-            if await runner.lease.hold():
-                if isinstance(outcome, Released) and give is not None:
-                    await self._give_once(runner, outcome, give)
-                # Each step may be taken again: it writes the same once more.
-                await patiently(clock, lambda: self._report(runner))
-                known, facts = await patiently(clock, lambda: self._scrub(runner))
-                self._note_end(runner, known, facts)
-                spool = self._context.spool
-                await patiently(
-                    clock,
-                    lambda: self._workers.run(spool.drop_uploads, runner.session_id),
-                )
-                await self._keep(runner)
-                self._running.pop(runner.session_id, None)
+            while await runner.lease.hold():
+                try:
+                    await self._end(runner, give)
+                except NotTakenError as error:
+                    put_off = error
+                    # Another one may have room, and takes what is free.
+                    await runner.lease.let_go()
+                    again = clock.now() + (error.retry_after_seconds or 0.0)
+                    await clock.sleep_until(again)
+                else:
+                    break
             await self.retire(runner)
             return runner.receipt()
         finally:
+            if put_off is not None:
+                put_off.settle()
             await runner.lease.let_go()
+
+    async def _end(self, runner: SessionRunner, give: OnSum | None) -> None:
+        """Take the last steps of a session; see `close`.
+
+        Raises:
+            NotTakenError: Its sum, or its receipt, cannot be put to use here for now.
+        """
+        clock, outcome = self._context.clock, runner.outcome()
+        if isinstance(outcome, Released) and give is not None:
+            await self._give_once(runner, outcome, give)
+        # Each step may be taken again: it writes the same once more.
+        await patiently(clock, lambda: self._report(runner))
+        known, facts = await patiently(clock, lambda: self._scrub(runner))
+        self._note_end(runner, known, facts)
+        spool = self._context.spool
+        await patiently(
+            clock,
+            lambda: self._workers.run(spool.drop_uploads, runner.session_id),
+        )
+        await self._keep(runner)
+        self._running.pop(runner.session_id, None)
 
     async def _give_once(
         self, runner: SessionRunner, outcome: Released, give: OnSum

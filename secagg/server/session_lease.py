@@ -1,8 +1,9 @@
 """Who of those that share a book takes a session's last steps: its sum, and its end.
 
 Rule 1: one of them does, by a lease; the others wait, and any of them goes on when its
-        holder has died.  It only saves double work: all would get the same bytes, and
-        what is written is compared in any case.
+        holder has died: at once where the book sees that, as a database does when a
+        connection ends, else when the lease has run out.  It only saves double work:
+        all would get the same bytes, and what is written is compared in any case.
 Rule 2: whoever gets the lease looks at what its last holder has stored before it acts.
 """
 
@@ -20,10 +21,11 @@ from secagg.storage.change import Lease
 
 __all__ = ["SessionLease"]
 
-# How long a sum waits for a replica that has died; a third of it between signs of life.
+# How long a sum waits for a replica that stands still, or is cut off from the book, and
+# may come back; a third of it between signs of life.
 LEASE_SECONDS: Final = 12.0
 # Whoever waits for another replica looks again after so long.
-LOOK_EVERY_SECONDS: Final = 2.0
+LOOK_EVERY_SECONDS: Final = 1.0
 
 
 class SessionLease:

@@ -17,8 +17,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import MAX_IDENTITY_BYTES
 from secagg.primitives.canonical import Reader, Writer
 from secagg.protocol import server
-from secagg.protocol.events import ServerEvent
-from secagg.storage.journal import decode_server_event
+from secagg.storage.journal import StoredEvent, decode_server_event
 from secagg.storage.stored import StoredSession
 from secagg.wire.packing import packed_size
 
@@ -46,7 +45,7 @@ class SessionRecord:
     left_out: frozenset[str] = frozenset()
     attempt: int = 1
     revocations: bytes = field(default=b"", repr=False)
-    events: tuple[ServerEvent, ...] = ()
+    events: tuple[StoredEvent, ...] = ()
 
     @property
     def session_key(self) -> str:

@@ -61,7 +61,9 @@ _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     "that each round took.",
     ErrorCode.STORAGE_FAILED: "Look at the disk: `secagg doctor` with the server's "
     "settings.",
-    ErrorCode.INTERNAL: "Please report it with the server's log.",
+    ErrorCode.INTERNAL: "If its sum has ended its aggregators: does the system's log "
+    "say that they were killed for want of memory? Else please report it with the "
+    "server's log.",
     ErrorCode.CANCELLED: "Somebody has ended it; the reason says who or why.",
 }
 _OTHERWISE: Final = "See docs/failed-sessions.md."

@@ -179,6 +179,7 @@ class SessionRunner:
             durable=self._durable,
             lease=self.lease,
             desk=self._desk,
+            log=self.log,
             is_resumed=self._is_resumed,
         )
         self._durable.replay(record.events)

@@ -4,24 +4,38 @@ Rule 1: of those who share the book one computes the sum, by the session's lease
         other can, and would get the same bytes (`secagg.server.session_lease`).
 Rule 2: the packed sum is in the spool before the session ends by it: another process
         may be asked for it.
-Rule 3: what is away for a moment is waited for.  An upload that is gone, or a sum that
+Rule 3: a sum is stored as begun before it is.  One whose aggregators ended by it three
+        times ends the session: else it would take down one after the other, for ever.
+        Who is asked to end takes its beginning back.
+Rule 4: what is away for a moment is waited for.  An upload that is gone, or a sum that
         cannot be computed, ends the session, whose inputs count as used.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
 
-from secagg.errors import ServiceError
+from secagg import telemetry
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.protocol import server
 from secagg.protocol.events import AbortRequested, SumComputed
 from secagg.protocol.outputs import ComputeSum
 from secagg.server.durable_state import DurableState, MakeEvent, patiently
 from secagg.server.runner_context import RunnerContext
 from secagg.server.session_lease import SessionLease
+from secagg.server.session_log import SessionLog
 from secagg.server.upload_desk import UploadDesk
 from secagg.storage.change import StaleLeaseError
+from secagg.storage.journal import SumAttempt
 from secagg.storage.spool import SUM
 
-__all__ = ["SumRelease"]
+__all__ = ["MOST_ATTEMPTS", "SumRelease"]
+
+# How often a sum may take its aggregator down.  Once may be another program's fault,
+# twice too little memory beside it; the third time it is the sum's.
+MOST_ATTEMPTS: Final = 3
 
 
 class SumRelease:
@@ -33,6 +47,7 @@ class SumRelease:
         durable: Its state.
         lease: The right to take its last steps.
         desk: Where its uploads came in.
+        log: What the operator is told of it.
         is_resumed: Another process may have taken uploads: they are compared with
             their digests before they are summed.
     """
@@ -45,6 +60,7 @@ class SumRelease:
         durable: DurableState,
         lease: SessionLease,
         desk: UploadDesk,
+        log: SessionLog,
         is_resumed: bool,
     ) -> None:
         self._session_id = session_id
@@ -52,7 +68,9 @@ class SumRelease:
         self._durable = durable
         self._lease = lease
         self._desk = desk
+        self._log = log
         self._is_resumed = is_resumed
+        self._has_begun = False
 
     async def release(self, job: ComputeSum) -> None:
         """Have the session end by its sum, unless somebody else does it.
@@ -62,6 +80,54 @@ class SumRelease:
         """
         if not await self._lease.hold():
             return
+        try:
+            if await self._begin():
+                await self._compute(job)
+        except StaleLeaseError:
+            await self._lease.let_go()
+        except asyncio.CancelledError:
+            await self._leave()
+            raise
+
+    async def _begin(self) -> bool:
+        """Store that the sum is begun, once; False when it was too often.
+
+        Raises:
+            StaleLeaseError: Somebody else does the work.
+        """
+        if self._has_begun:  # a book that was away is no end of this process
+            return True
+        begun = self._durable.sums_begun
+        if begun >= MOST_ATTEMPTS:
+            failed = AbortRequested(
+                ErrorCode.INTERNAL,
+                f"the sum was begun {begun} times, and each time the aggregator that "
+                "computed it ended before it was done",
+                discard_unmasked=True,
+            )
+            await self._end(lambda _: failed)
+            return False
+        if begun:
+            self._log.write(
+                telemetry.SUM_REPEATED,
+                level=logging.WARNING,
+                attempt=begun + 1,
+                of=MOST_ATTEMPTS,
+            )
+        await self._durable.note_attempt(
+            SumAttempt(is_begun=True), lease=self._lease.held
+        )
+        self._has_begun = True
+        return True
+
+    async def _leave(self) -> None:
+        """Take back that the sum was begun: this process is asked to end."""
+        if self._has_begun:
+            self._has_begun = False
+            with suppress(SecAggError):  # then it counts
+                await self._durable.note_attempt(SumAttempt(is_begun=False))
+
+    async def _compute(self, job: ComputeSum) -> None:
         context = self._context
         try:
             packed = await self._computed(job)

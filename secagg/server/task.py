@@ -2,13 +2,13 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg.descriptor import SessionDescriptor
-from secagg.errors import SessionAbortedError
+from secagg.errors import ServiceError, SessionAbortedError
 from secagg.parameters import ProtocolParameters
 from secagg.server.progress import SessionProgress
 from secagg.server.receipt import SessionReceipt
@@ -16,6 +16,7 @@ from secagg.server.task_gate import TaskGate
 
 __all__ = [
     "NextPayload",
+    "NotTakenError",
     "OnAborted",
     "OnEnded",
     "OnGivenUp",
@@ -78,10 +79,38 @@ class SessionSum:
     audit: bytes = field(repr=False)
 
 
+class NotTakenError(ServiceError):
+    """A sum, or a receipt, cannot be put to use here for now.
+
+    Whoever is given it says so by this, and is given it again after
+    `retry_after_seconds`, unless another aggregator that shares the book has taken it
+    meanwhile.
+
+    Attributes:
+        settle: Called when it is not given here again.
+    """
+
+    def __init__(
+        self,
+        cause: ServiceError,
+        *,
+        retry_after_seconds: float,
+        settle: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            str(cause),
+            code=cause.code,
+            next_step=cause.next_step,
+            retry_after_seconds=retry_after_seconds,
+        )
+        self.settle: Final = settle
+
+
 # Called before each session with the number of the task's sums so far; None ends it.
 NextPayload = Callable[[int], Awaitable[bytes | None]]
 # Called with each sum before the session's records are scrubbed.  A crash in between
-# calls it again with the same session number: make it safe to repeat.
+# calls it again with the same session number: make it safe to repeat.  It may raise
+# `NotTakenError`.
 OnSum = Callable[[SessionSum], Awaitable[None]]
 # Called likewise with the audit receipt of each session that released no sum.
 OnAborted = Callable[[SessionDescriptor, bytes], Awaitable[None]]

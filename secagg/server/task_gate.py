@@ -130,14 +130,25 @@ class TaskGate:
                     end.cancel()
         return False
 
+    def closes_in(self, date: float) -> float | None:
+        """Return for how many seconds clients may join the latest session.
+
+        Args:
+            date: This moment, in Unix seconds.
+
+        Returns:
+            Negative when the window has closed; None for a task without slots, and
+            before its first session.
+        """
+        slot = None if self._opened is None else self._schedule.slot(self._opened)
+        return None if slot is None else slot.closes - date
+
     async def window_closes(self, clock: Clock) -> None:
         """Return when clients may not join the latest session any more, if ever."""
-        slot = None if self._opened is None else self._schedule.slot(self._opened)
-        if slot is None:
-            await asyncio.Event().wait()  # until somebody cancels it
-            return
-        while (left := slot.closes - clock.date()) > 0:
+        while (left := self.closes_in(clock.date())) is not None and left > 0:
             await _sleep(clock, min(left, _LOOK_EVERY))
+        if left is None:
+            await asyncio.Event().wait()  # until somebody cancels it
 
     def _start_of(self, moment: float) -> float | None:
         slot = self._schedule.slot(moment)

@@ -40,6 +40,7 @@ from secagg.server.operated_server import OperatedServer
 from secagg.server.patience import until
 from secagg.server.server import RunningTask
 from secagg.server.sum_files import SumFiles, write_receipt
+from secagg.server.task import NotTakenError
 from secagg.server.task_folder import folder_of
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_memory import decode_settings, encode_settings
@@ -149,9 +150,10 @@ class TaskKeeper:
             await self._end_work(kept)
 
     async def write_aborted(self, session: SessionDescriptor, audit: bytes) -> None:
-        """Write the receipt of a session that released no sum, when the disk takes it.
+        """Write the receipt of a session that released no sum.
 
-        Its session stays open on the disk until then.
+        Raises:
+            NotTakenError: The disk refuses it, for now; its session stays open.
         """
         folder = self._directory_of(session.task_id)
         await self._server.owed.write(
@@ -495,9 +497,14 @@ class TaskKeeper:
         task_id = settings.task.id
         ending = asyncio.ensure_future(self._end_in_time(settings))
         try:
-            async for total in running.sums():
-                await self._server.owed.write(task_id, partial(files.write, total))
+            while (total := await running.next_sum()) is not None:
+                try:
+                    await self._server.owed.write(task_id, partial(files.write, total))
+                except NotTakenError as error:
+                    running.put_off(error)
+                    continue
                 await self._warn_if_short(task_id)
+                running.take()
             if not self._server.is_draining:
                 self._tell(f"task {task_id!r} has released its last sum")
         except SessionAbortedError as error:

@@ -31,6 +31,7 @@ from secagg.distributed_dp import (
     local_parameters,
     make_randomiser,
     plan,
+    randomised_sum,
 )
 from secagg.enrolment.keys import parse_key
 from secagg.enrolment.published import PublishedEnrolment
@@ -498,12 +499,11 @@ def plan_noise(settings: TaskSettings) -> Plan:
             next_step="Set both.",
         )
     randomiser = local_randomiser(settings)
+    layer = None if randomiser is None else make_randomiser(randomiser)
     asked: dict[str, Any] = dict(  # noqa: C408 - the keywords of `plan`
         clients=cohort.max_clients,
         dimension=settings.vector.dimension,
-        l2_clip=noise.l2_clip or 0.0
-        if randomiser is None
-        else make_randomiser(randomiser).output_norm,
+        l2_clip=noise.l2_clip or 0.0 if layer is None else layer.output_norm,
         max_nonzero=noise.max_nonzero,
         linf_bound=noise.linf_bound,
         signed=noise.signed,
@@ -526,6 +526,8 @@ def plan_noise(settings: TaskSettings) -> Plan:
         accountant=noise.accountant,
         rotation=noise.rotation,
     )
+    if layer is not None:
+        asked |= randomised_sum(layer, PlanRequest(**asked))
     if noise.clip_quantile is not None:
         asked["clip_flag_amplitude"] = flag_amplitude_for(PlanRequest(**asked))
     return plan(**asked)

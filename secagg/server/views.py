@@ -34,7 +34,7 @@ __all__ = [
     "MAX_LISTED",
     "Live",
     "View",
-    "budget_view",
+    "budgets_view",
     "find_task",
     "sessions_view",
     "short_of_budget",
@@ -48,6 +48,8 @@ View = dict[str, object]
 Live = Callable[[], Iterable[LiveSession]]
 
 MAX_LISTED: Final = 1000
+# Of one task more receipts are seldom kept (server.keep_receipts).
+_MAX_LOOKED_AT: Final = 10 * MAX_LISTED
 """A page of sessions: what fits on a screen several times, and into one answer."""
 
 
@@ -154,18 +156,33 @@ async def find_task(book: ReadsBook, task_id: str) -> TaskRow:
     return rows[task_id]
 
 
-def budget_view(row: TaskRow, state_dir: Path) -> View | None:
-    """Return what a task costs and has spent; None for one without noise.
+async def budgets_view(
+    book: ReadsBook, state_dir: Path, *, task: str | None = None
+) -> list[View]:
+    """Return what tasks cost and have spent, without those that have no noise.
 
-    Takes seconds where its privacy report was not computed before.
+    Takes seconds where a privacy report was not computed before.
 
     Args:
-        row: Of the task.
+        book: The aggregator's.
         state_dir: Of the aggregator, which keeps privacy reports.
+        task: Only this one.
 
     Raises:
-        ServiceError: STORAGE_FAILED; the row is of another release.
+        ServiceError: UNKNOWN_SESSION, STORAGE_FAILED or STATE_DAMAGED.
     """
+    # In this order: of a session that ends between the two, no alarm is heard.
+    running = await book.sessions(role=Role.SERVER)
+    rows = await book.tasks() if task is None else (await find_task(book, task),)
+    views = [
+        await asyncio.to_thread(_budget_view, row, running, state_dir) for row in rows
+    ]
+    return [view for view in views if view is not None]
+
+
+def _budget_view(
+    row: TaskRow, running: Iterable[SessionRow], state_dir: Path
+) -> View | None:
     noised = _noised(row)
     if noised is None:
         return None
@@ -175,7 +192,9 @@ def budget_view(row: TaskRow, state_dir: Path) -> View | None:
     )
     sums = TaskFacts.decode(row.tally.facts).sums
     left = max(0, budget.sessions - spent)
-    missing = max(0, budget.steps - sums)
+    # A session whose survivors are fixed has been paid for; it has not failed.
+    paid = sum(each.spent for each in running if each.task == row.task.task_id)
+    missing = max(0, budget.steps - sums - paid)
     return {
         "task": row.task.task_id,
         "epsilon_server": report.server.epsilon,
@@ -231,7 +250,7 @@ async def sessions_view(  # noqa: PLR0913 - one argument per choice of the opera
         task: Only of this task.
         since: Only those opened since, in Unix seconds.
         outcome: Only those that ended so: `running`, `released`, or the name of a code.
-        limit: At most so many are looked at.
+        limit: At most so many; for those of one outcome more are looked at.
         live: Asked for those that run, after the rows were read.
 
     Raises:
@@ -240,17 +259,18 @@ async def sessions_view(  # noqa: PLR0913 - one argument per choice of the opera
     """
     if task is not None:
         await find_task(book, task)
-    found = []
+    found: list[View] = []
+    limit = max(1, min(limit, MAX_LISTED))
     rows = await book.sessions(
         role=Role.SERVER,
         task=task,
         state=SessionState.ALL,
-        limit=max(1, min(limit, MAX_LISTED)),
+        limit=limit if outcome is None else _MAX_LOOKED_AT,
     )
     by_id = {each.progress.session_id.hex(): each for each in live()}
     for row in rows:
-        if since is not None and row.born < since:
-            continue
+        if len(found) == limit or (since is not None and row.born < since):
+            break
         view = await _session(book, row, by_id)
         if outcome is None or view["outcome"] == outcome:
             found.append(view)

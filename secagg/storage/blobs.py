@@ -182,15 +182,14 @@ class FileBlobs:
             f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial"
         )
         with self._failures():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = _new_file(partial)
             try:
-                # One that a process has left may be a second name of what it stored.
-                partial.unlink(missing_ok=True)
-                with partial.open("wb") as file:
-                    file.write(data)
-                    file.flush()
+                try:
+                    _write(descriptor, data)
                     # Before it has its name: a power cut leaves no empty object.
-                    os.fsync(file.fileno())
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
                 # A link, unlike a rename, never takes a name away from another object.
                 os.link(partial, path)
             except FileExistsError:
@@ -204,15 +203,15 @@ class FileBlobs:
         """Return when all that was created below a prefix is on the disk."""
         place = self._path(prefix)
         with self._failures():
-            for path in (place, *place.rglob("*")):
-                if path.is_dir():
-                    _sync(path)
+            is_directory = place.is_dir()
+            for directory, _, _ in os.walk(place) if is_directory else ():
+                _sync(directory)
             # An entry lasts when the directory that it stands in has been synced.
             while place != self.directory and str(place) not in self._lasting:
                 _sync(place.parent)
-                if place.is_dir():
+                if is_directory:
                     self._lasting.add(str(place))
-                place = place.parent
+                place, is_directory = place.parent, True
 
     def read(
         self, name: str, offset: int = 0, max_bytes: int | None = None
@@ -220,12 +219,16 @@ class FileBlobs:
         """Return a piece of an object and the size of the whole, or None."""
         with self._failures():
             try:
-                with self._path(name).open("rb") as file:
-                    size = os.fstat(file.fileno()).st_size
-                    file.seek(min(offset, size))
-                    return file.read(max_bytes), size
+                descriptor = os.open(self._path(name), os.O_RDONLY)
             except FileNotFoundError:
                 return None
+            try:
+                size = os.fstat(descriptor).st_size
+                rest = max(0, size - offset)
+                wanted = rest if max_bytes is None else min(rest, max_bytes)
+                return _read(descriptor, offset, wanted), size
+            finally:
+                os.close(descriptor)
 
     def below(self, prefix: str) -> tuple[Blob, ...]:
         """Return the objects whose names begin with these parts, by name."""
@@ -345,7 +348,34 @@ class MemoryBlobs:
         return sorted(n for n in names if n == prefix or n.startswith(f"{prefix}/"))
 
 
-def _sync(path: Path) -> None:
+def _new_file(path: Path) -> int:
+    """Open a new file, in a directory that may have to be made."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:
+        # One that a process has left may be a second name of what it stored.
+        path.unlink()
+    return os.open(path, flags, 0o600)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _read(descriptor: int, offset: int, size: int) -> bytes:
+    pieces, end = [], offset + size
+    while offset < end and (piece := os.pread(descriptor, end - offset, offset)):
+        pieces.append(piece)
+        offset += len(piece)
+    return b"".join(pieces)
+
+
+def _sync(path: str | Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

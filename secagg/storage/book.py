@@ -172,6 +172,8 @@ class Book(Protocol):
     async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
         """Take a lease that is free, has expired, or is the holder's already.
 
+        It is free, too, when whoever holds it is seen to have ended.
+
         Returns:
             The lease, under a new token; None while somebody else holds it.
         """
@@ -204,6 +206,10 @@ class Book(Protocol):
         """Say that a replica is at work.
 
         Time in which none was counts for no deadline.
+
+        Raises:
+            ServiceError: BAD_SETTINGS; others are at work under another name.  Of two
+                that come at once one is refused.
         """
         ...
 

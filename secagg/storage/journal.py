@@ -14,7 +14,7 @@ Which events are journalled, and when, is the business of the client's and the s
 runtimes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -61,7 +61,9 @@ from secagg.storage.change import Record
 
 __all__ = [
     "Ending",
+    "StoredEvent",
     "StoredOffer",
+    "SumAttempt",
     "decode_answered",
     "decode_client_event",
     "decode_ending",
@@ -74,6 +76,7 @@ __all__ = [
     "evidence_of",
     "is_answered",
     "record_of",
+    "sums_begun",
 ]
 
 # The journal is our own: the limit only stops a damaged length from taking all memory.
@@ -88,12 +91,30 @@ _SESSION_OFFERED: Final = 67
 _INPUT_BOUND: Final = 68
 _ANSWERED: Final = 69
 _EVIDENCE: Final = 70
+_SUM_ATTEMPT: Final = 71
+
+
+@dataclass(frozen=True, slots=True)
+class SumAttempt:
+    """An aggregator begins to compute a sum, or leaves it in peace.
+
+    The state machine knows nothing of it: it is how others know that a sum was begun,
+    and never came to its end.
+
+    Attributes:
+        is_begun: False takes a beginning back.
+    """
+
+    is_begun: bool
+
+
+StoredEvent = ServerEvent | SumAttempt
 
 _Event = TypeVar("_Event")
 _Readers = Mapping[int, Callable[[Reader, str], _Event]]
 
 
-def record_of(event: ServerEvent | ClientEvent) -> Record:
+def record_of(event: StoredEvent | ClientEvent) -> Record:
     """Return the record of an event.
 
     Raises:
@@ -120,6 +141,9 @@ def record_of(event: ServerEvent | ClientEvent) -> Record:
             kind = _ABORT_REQUESTED
             body = Writer().u16(event.code).text(_shown(event.reason))
             body.flag(event.discard_unmasked)
+        case SumAttempt():
+            kind = _SUM_ATTEMPT
+            body = Writer().flag(event.is_begun)
         case InputBound():
             kind = _INPUT_BOUND
             body = Writer().fixed(event.digest)
@@ -128,13 +152,20 @@ def record_of(event: ServerEvent | ClientEvent) -> Record:
     return Record(kind, None, body.getvalue())
 
 
-def decode_server_event(record: Record) -> ServerEvent:
+def decode_server_event(record: Record) -> StoredEvent:
     """Read what `record_of` wrote of a server's event.
 
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
     """
     return _read(record, "event of a server", _SERVER_EVENTS)
+
+
+def sums_begun(events: Iterable[StoredEvent]) -> int:
+    """Return how often the sum of a session was begun, and not left in peace."""
+    return sum(
+        1 if event.is_begun else -1 for event in events if isinstance(event, SumAttempt)
+    )
 
 
 def decode_client_event(record: Record) -> ClientEvent:
@@ -359,7 +390,7 @@ def _messages(kinds: frozenset[type[Message]]) -> _Readers[Received]:
 
 
 # Arguments are evaluated from left to right, which is the order of the fields.
-_SERVER_EVENTS: Final[_Readers[ServerEvent]] = {
+_SERVER_EVENTS: Final[_Readers[StoredEvent]] = {
     **_messages(FROM_CLIENTS),
     Complaint.KIND: _complaint,
     _ROUND_CLOSED: lambda r, _: RoundClosed(Round(r.u8()), _blob(r)),
@@ -367,6 +398,7 @@ _SERVER_EVENTS: Final[_Readers[ServerEvent]] = {
     _ABORT_REQUESTED: lambda r, _: AbortRequested(
         ErrorCode(r.u16()), _text(r), r.flag()
     ),
+    _SUM_ATTEMPT: lambda r, _: SumAttempt(r.flag()),
 }
 
 _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {

@@ -12,16 +12,23 @@ class Leases:
 
     Args:
         now: The book's clock, in seconds.
+        has_ended: Whether a holder is seen to have ended.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        has_ended: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._now = now
+        self._has_ended = has_ended
         self._held: dict[str, tuple[Lease, float]] = {}
 
     def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
         """See `Book.take`."""
         lease, expires = self._held.get(name, (Lease(name, holder, 0), 0.0))
-        if lease.holder != holder and expires > self._now():
+        is_anothers = lease.holder != holder and not self._has_ended(lease.holder)
+        if is_anothers and expires > self._now():
             return None
         lease = Lease(name, holder, lease.token + 1)
         self._held[name] = (lease, self._now() + seconds)

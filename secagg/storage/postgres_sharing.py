@@ -2,22 +2,27 @@
 
 Rule 1: whoever opens or closes a round, or changes a task, wakes the others with a
         notification.  It is a hint: they look again every two seconds in any case.
-Rule 2: a lease is a row that stays as long as its session; its token only grows.
+Rule 2: a lease is a row that stays as long as its session; its token only grows.  It
+        is free when its time is up, and as soon as nobody is connected who holds it: a
+        process that is killed is gone from the database at once.
 Rule 3: while nobody was there, nobody could answer: such time is given back to every
         round before a timer may close one.
+Rule 4: signs of life come one at a time, so that of two that begin under different
+        names one sees the other.
 """
 
 from typing import Final
 
 from secagg.storage.change import Lease
+from secagg.storage.other_names import refuse_other_names
 from secagg.storage.postgres_database import Database
-from secagg.storage.postgres_queries import INSTANT, lease_words
+from secagg.storage.postgres_queries import INSTANT, lease_words, list_replicas
 from secagg.storage.session_columns import MILLISECONDS
+from secagg.storage.silences import SILENCE_MILLISECONDS, silence_between
 from secagg.storage.stored import Replica
 
 __all__ = [
     "CHANNEL",
-    "SILENCE_MILLISECONDS",
     "SOMEBODY_WAS_THERE",
     "beat",
     "begin_alone",
@@ -34,10 +39,22 @@ __all__ = [
 CHANNEL: Final = "secagg"
 """Wakes the replicas that share a book, in its own database."""
 
-SILENCE_MILLISECONDS: Final = 15_000
-"""Time without any replica that counts for no deadline, when it was longer."""
-
 _FORGOTTEN_MILLISECONDS: Final = 86_400_000
+
+# "here": whoever holds a lease holds a session-level advisory lock under its own name.
+_HERE: Final = 0x68657265
+_SAY_HERE: Final = f"pg_advisory_lock_shared({_HERE}, hashtext($3))"
+# Names that share a hash only wait for one another's leases to end.
+_HOLDER_IS_HERE: Final = (
+    "EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted "  # noqa: S608 - our own words
+    f"AND objsubid = 2 AND classid = {_HERE} AND objid = hashtext(lease.holder)::oid "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+)
+# A database that has just started knows nobody yet: holders have the time of a lease to
+# come back.
+_STARTED_LONG_AGO: Final = (
+    f"(extract(epoch FROM pg_postmaster_start_time()) * 1000 + $4::bigint <= {INSTANT})"
+)
 
 # No timer closes a round before somebody has given back the time of a silence.
 SOMEBODY_WAS_THERE: Final = (
@@ -62,11 +79,13 @@ async def take_lease(
 ) -> Lease | None:
     """See `Book.take`; an expired row stays, and its token goes on from there."""
     row = await database.fetchrow(
-        "INSERT INTO lease (name, holder, token, expires) "
+        "WITH taken AS (INSERT INTO lease (name, holder, token, expires) "  # noqa: S608 - our own words
         f"SELECT $2, $3, 1, {INSTANT} + $4::bigint ON CONFLICT (name) DO UPDATE "
         "SET holder = excluded.holder, token = lease.token + 1, "
         "expires = excluded.expires "
-        f"WHERE lease.holder = $3 OR lease.expires <= {INSTANT} RETURNING token",
+        f"WHERE lease.holder = $3 OR lease.expires <= {INSTANT} "
+        f"OR ({_STARTED_LONG_AGO} AND NOT {_HOLDER_IS_HERE}) RETURNING token) "
+        f"SELECT token, {_SAY_HERE} FROM taken",
         instant,
         name,
         holder,
@@ -80,8 +99,9 @@ async def renew_lease(
 ) -> bool:
     """See `Book.renew`."""
     renewed = await database.fetchrow(
-        f"UPDATE lease SET expires = {INSTANT} + $5::bigint WHERE name = $2 "  # noqa: S608 - our own words
-        f"AND holder = $3 AND token = $4 AND expires > {INSTANT} RETURNING 1",
+        f"WITH renewed AS (UPDATE lease SET expires = {INSTANT} + $5::bigint "  # noqa: S608 - our own words
+        "WHERE name = $2 AND holder = $3 AND token = $4 "
+        f"AND expires > {INSTANT} RETURNING 1) SELECT {_SAY_HERE} FROM renewed",
         instant,
         *lease_words(lease),
         int(seconds * MILLISECONDS),
@@ -108,11 +128,11 @@ async def note_presence(database: Database, *, instant: int | None) -> int:
         instant,
     )
     now, alive = (0, 0) if row is None else row
-    if alive is not None and now - alive > SILENCE_MILLISECONDS:
+    if silence := silence_between(alive, now):
         await database.execute(
             "UPDATE session SET deadline = deadline + $1, opened = opened + $1 "
             "WHERE ended IS NULL",
-            now - alive,
+            silence,
         )
     await database.execute("UPDATE book SET alive = $1", now)
     return int(now)
@@ -126,8 +146,11 @@ async def forget_leases(database: Database, key: str) -> None:
 
 
 async def beat(database: Database, replica: Replica, *, instant: int | None) -> None:
-    """See `Book.beat`."""
+    """See `Book.beat`; inside a transaction, which is rolled back by a refusal."""
+    # It locks the book's only row: whoever comes at the same time waits here, and then
+    # finds this one.
     now = await note_presence(database, instant=instant)
+    refuse_other_names(replica, await list_replicas(database, instant=now))
     await database.execute(
         "INSERT INTO replica (name, address, version, aggregator, started, seen) "
         "VALUES ($1, $2, $3, $4, $5, $5) ON CONFLICT (name) DO UPDATE "

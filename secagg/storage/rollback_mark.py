@@ -9,17 +9,46 @@ Rule 1: the order is commit, mark, send.  A crash in between leaves the book ahe
         the mark, which is harmless: nothing of that commit was sent.
 Rule 2: a mark ahead of the book, the mark of another book and a missing mark are
         refused.  What was forgotten cannot be found out: only a person can decide.
-Rule 3: the mark is replaced by rename and reaches the disk before `write` returns.
+Rule 3: the mark reaches the disk before `write` returns.  It is written once for each
+        transaction of the book, however many changes of callers are in that: a mark
+        that came later, for several transactions, would not notice a book that was set
+        back by the last of those whose answers have gone out.
 Rule 4: one running book per mark.  A copy of the book beside it would fit the mark as
         well as the original does, until one of the two has moved on: so a lock is held
         for as long as the book is open, and a mark that somebody else has replaced is
         never replaced again.
+
+The file has two slots of `SLOT_BYTES`, each a block of the disk of its own.  A slot
+holds one mark, 32 bytes, the rest is zero:
+
+    0   8   book_id
+    8   8   generation, big-endian
+    16  16  the first half of SHA-256("secagg rollback mark v1" || bytes 0 to 15)
+
+The higher generation counts.  A mark is written in place over the slot that does *not*
+count, and the slots change roles when it is on the disk: no file is made, renamed or
+removed, which costs more than the write itself.  Whatever a power cut makes of it:
+
+* nothing of the new mark is on the disk: the old one stands, as if the crash had come
+  before the write, and nothing of that commit was sent (rule 1);
+* the new mark is there as a whole: it counts;
+* anything else is no mark.  The old one is whole, in the other slot, and the write that
+  was cut came after a commit: the book is ahead of it by one commit at least.  So what
+  is damaged, short or cannot be read adds one to what the other slot says.  A disk that
+  loses the newer slot years later lets no book pass that is set back; one that loses
+  the older one has the book refused: who can say that it was the older one?
+
+Both slots are made at once, with the same mark, in a new file that takes its name when
+it is on the disk; so is a mark that does not go on from the one before, of a book that
+was renamed.  Anything but two slots of which one at least is whole, and of one book, is
+damaged.
 
 It notices nothing where book and mark are set back together, as a snapshot of a whole
 machine does.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -33,6 +62,7 @@ from secagg.errors import ErrorCode, ServiceError
 
 __all__ = [
     "BOOK_ID_BYTES",
+    "SLOT_BYTES",
     "Mark",
     "RollbackMark",
     "default_mark",
@@ -41,6 +71,9 @@ __all__ = [
 ]
 
 BOOK_ID_BYTES: Final = 8
+SLOT_BYTES: Final = 4096
+"""What a disk writes at once: a write that is cut touches nothing of the other slot."""
+
 _GENERATION_BYTES: Final = 8
 _CHECK_BYTES: Final = 16
 _LOCK_POLL_SECONDS: Final = 0.05
@@ -59,7 +92,7 @@ class Mark:
     generation: int
 
     def encode(self) -> bytes:
-        """Return the file's bytes: id, generation as u64, checksum."""
+        """Return the bytes of a slot: id, generation as u64, checksum."""
         data = self.book_id + self.generation.to_bytes(_GENERATION_BYTES, "big")
         return data + _check(data)
 
@@ -73,6 +106,47 @@ class Mark:
             return None
         generation = int.from_bytes(content[BOOK_ID_BYTES:], "big")
         return cls(content[:BOOK_ID_BYTES], generation)
+
+    def follows(self, earlier: "Mark") -> bool:
+        """Whether the same book has come from there to here."""
+        return self.book_id == earlier.book_id and self.generation > earlier.generation
+
+
+_RECORD_BYTES: Final = BOOK_ID_BYTES + _GENERATION_BYTES + _CHECK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """What the two slots of a file hold; None for what is no mark.
+
+    Attributes:
+        newest: The mark that counts; None for a file that is damaged as a whole.
+        place: Of its slot, 0 or 1.
+        other: The mark of the other slot.
+    """
+
+    newest: Mark | None
+    place: int = 0
+    other: Mark | None = None
+
+    @classmethod
+    def of(cls, first: Mark | None, second: Mark | None) -> Self:
+        """Judge what was read."""
+        if first is None:
+            return cls(second, 1, None)
+        if second is None:
+            return cls(first, 0, None)
+        if first.book_id != second.book_id:
+            return cls(None)
+        if second.generation > first.generation:
+            return cls(second, 1, first)
+        return cls(first, 0, second)
+
+    def least(self) -> Mark | None:
+        """Return how far the book has come at least; None when nobody can say."""
+        if self.newest is None or self.other is not None:
+            return self.newest
+        return Mark(self.newest.book_id, self.newest.generation + 1)
 
 
 def mark_in(rows: Iterable[Sequence[object]]) -> Mark | None:
@@ -100,7 +174,9 @@ class RollbackMark:
     def __init__(self, path: Path) -> None:
         self.path: Final = path
         self._lock: int | None = None
-        self._content: bytes | None = None
+        # What this object has read or written last, and what it has tried to since.
+        self._slots: _Slots | None = None
+        self._tried: set[Mark] = set()
 
     def __repr__(self) -> str:
         return f"RollbackMark({str(self.path)!r})"
@@ -129,7 +205,7 @@ class RollbackMark:
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, lock)
             self._take(lock, wait_seconds)
-            self._content = self._read()
+            self._know(self._look())
             undo.pop_all()
         self._lock = lock
 
@@ -140,16 +216,17 @@ class RollbackMark:
             self._lock = None
 
     def read(self) -> Mark | None:
-        """Return the mark, or None when there is none.
+        """Return how far the book has come at least, or None when there is no mark.
 
         Raises:
             ServiceError: STORAGE_FAILED when the file cannot be read; RESTORED_STATE
                 when it holds no mark.
         """
-        self._content = self._read()
-        if self._content is None:
+        found = self._look()
+        self._know(found)
+        if found is None:
             return None
-        mark = Mark.decode(self._content)
+        mark = found.least()
         if mark is None:
             raise _restored(f"the rollback mark {self.path} is damaged", self.path)
         return mark
@@ -162,25 +239,68 @@ class RollbackMark:
                 RESTORED_STATE when the file is no longer what this object has read or
                 written last: another book moves it, or somebody put it back.
         """
-        data = mark.encode()
-        # The new one may be there already, when only its rename was not yet durable.
-        if self._read() not in (self._content, data):
-            raise _restored(
-                f"the rollback mark {self.path} was replaced while the state was in "
-                "use: by a copy of the state that runs elsewhere, or by hand",
-                self.path,
-            )
+        known = self._slots
+        if known is None or known.newest is None or not mark.follows(known.newest):
+            self._make(mark)
+            return
+        try:
+            # One call has the bytes on the disk: the file does not grow.
+            descriptor = os.open(self.path, os.O_RDWR | os.O_DSYNC)
+            with contextlib.ExitStack() as stack:
+                stack.callback(os.close, descriptor)
+                self._refuse_replaced(_slots_in(descriptor))
+                self._tried.add(mark)
+                _write_slot(descriptor, 1 - known.place, mark)
+        except FileNotFoundError:
+            raise self._replaced() from None
+        except OSError as error:
+            raise self._failure("written", error) from None
+        self._know(_Slots(mark, 1 - known.place, known.newest))
+
+    def _make(self, mark: Mark) -> None:
+        """Make a file whose slots both hold a mark, in place of whatever is there."""
+        self._refuse_replaced(self._look())
         temporary = self.path.with_name(f".{self.path.name}.partial")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_durably(temporary, data)
+            _write_durably(temporary, 2 * _slot(mark))
+            self._tried.add(mark)
             temporary.replace(self.path)
             _sync_directory(self.path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise self._failure("written", error) from None
-        self._content = data
+        self._know(_Slots(mark, 0, mark))
+
+    def _know(self, slots: _Slots | None) -> None:
+        self._slots = slots
+        self._tried.clear()
+
+    def _refuse_replaced(self, found: _Slots | None) -> None:
+        """Refuse a file that is not what this object has left there."""
+        known = self._slots
+        if found == known:
+            return
+        if found is not None and found.newest in self._tried:
+            return  # it did arrive, although the disk has said that it failed
+        # A write that failed may have left half a mark in the slot that does not count.
+        if (
+            self._tried
+            and found is not None
+            and known is not None
+            and known.newest is not None
+            and (found.newest, found.place) == (known.newest, known.place)
+        ):
+            return
+        raise self._replaced()
+
+    def _replaced(self) -> ServiceError:
+        return _restored(
+            f"the rollback mark {self.path} was replaced while the state was in use: "
+            "by a copy of the state that runs elsewhere, or by hand",
+            self.path,
+        )
 
     def _take(self, lock: int, wait_seconds: float) -> None:
         deadline = time.monotonic() + wait_seconds
@@ -204,9 +324,12 @@ class RollbackMark:
             "states need different rollback marks.",
         )
 
-    def _read(self) -> bytes | None:
+    def _look(self) -> _Slots | None:
         try:
-            return self.path.read_bytes()
+            descriptor = os.open(self.path, os.O_RDONLY)
+            with contextlib.ExitStack() as stack:
+                stack.callback(os.close, descriptor)
+                return _slots_in(descriptor)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -260,7 +383,8 @@ def refuse_set_back(book: Mark, mark: Mark | None, path: Path) -> None:
     elif mark.generation > book.generation:
         raise _restored(
             f"the state has seen {book.generation} commits and its rollback mark "
-            f"{path} {mark.generation}: an older state was put back",
+            f"{path} {mark.generation}: an older state was put back, or half of the "
+            "mark is damaged",
             path,
         )
 
@@ -280,6 +404,30 @@ def _restored(complaint: str, path: Path) -> ServiceError:
 
 def _check(data: bytes) -> bytes:
     return sha256(b"secagg rollback mark v1" + data).digest()[:_CHECK_BYTES]
+
+
+def _slots_in(descriptor: int) -> _Slots:
+    return _Slots.of(_read_slot(descriptor, 0), _read_slot(descriptor, 1))
+
+
+def _read_slot(descriptor: int, place: int) -> Mark | None:
+    try:
+        return Mark.decode(os.pread(descriptor, _RECORD_BYTES, place * SLOT_BYTES))
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return None  # a power cut may leave a block that no disk can read
+
+
+def _slot(mark: Mark) -> bytes:
+    return mark.encode().ljust(SLOT_BYTES, b"\0")
+
+
+def _write_slot(descriptor: int, place: int, mark: Mark) -> None:
+    # The whole block: nothing of what was there has to be read for it.
+    data = _slot(mark)
+    if os.pwrite(descriptor, data, place * SLOT_BYTES) < len(data):
+        raise OSError(errno.EIO, "a block was written in part")
 
 
 def _write_durably(path: Path, data: bytes) -> None:

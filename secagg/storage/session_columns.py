@@ -107,6 +107,7 @@ def session_row(session: SessionColumns) -> SessionRow:
         sequence=session.sequence,
         born=session.born / MILLISECONDS,
         ended=_seconds(session.ended),
+        spent=bool(session.spent),
         restored=bool(session.restored),
     )
 

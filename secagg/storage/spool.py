@@ -3,7 +3,9 @@
 Rule 1: an upload belongs to one sender and one digest.  Chunks may be repeated, also at
         another process; a gap, another size or another digest is refused.
 Rule 2: an upload becomes visible in one step: all bytes are on the disk, their digest
-        has matched, and the digest is written down with the name of who sent them.
+        has matched, and the digest is written down with the name of who sent them.  One
+        that comes whole, in one chunk, is compared with its digest before it touches
+        the disk, and is one object, of whoever has sent these bytes.
 Rule 3: a payload and a sum are written once.  Who writes the same again is not told.
 Rule 4: a blob is read in pieces; nothing here holds a vector.
 Rule 5: a disk that is nearly full refuses new uploads, as STORAGE_FAILED with a hint
@@ -12,8 +14,9 @@ Rule 5: a disk that is nearly full refuses new uploads, as STORAGE_FAILED with a
 What keeps the bytes is `secagg.storage.blobs`, whose objects are never changed.  A
 session's home is its id, in hexadecimal, and in it lie
 
-* ``uploads/<sender>/<digest>/<offset>``, a chunk as it came, where the sender is the
-  SHA-256 of its name;
+* ``uploads/<digest>.whole``, an upload that came in one chunk;
+* ``uploads/<sender>/<digest>/<offset>``, a chunk of another one as it came, where the
+  sender is the SHA-256 of its name;
 * ``uploads/<digest>.sender``, who has sent all bytes of this digest, which was checked;
 * ``payload`` and ``sum``.
 
@@ -40,6 +43,7 @@ __all__ = [
     "SENDER_SUFFIX",
     "SHORT_CHUNKS",
     "SUM",
+    "WHOLE_SUFFIX",
     "Spool",
     "UploadSpool",
 ]
@@ -49,6 +53,9 @@ _SESSION_NAME: Final = re.compile("[0-9a-f]{64}")
 _UPLOADS: Final = "uploads"
 SENDER_SUFFIX: Final = ".sender"
 """Ends the name of what says who has sent the bytes of a digest."""
+
+WHOLE_SUFFIX: Final = ".whole"
+"""Ends the name of an upload that came in one chunk; before it stands the digest."""
 
 PAYLOAD: Final = "payload"
 SUM: Final = "sum"
@@ -98,8 +105,9 @@ class Spool(Protocol):
             RemoteProtocolError: UPLOAD_CORRUPT for a chunk beyond the total size, and
                 for too many that are short; EQUIVOCATION while another upload of the
                 sender is in progress.
-            ServiceError: UPLOAD_CORRUPT for a gap: ask where to go on.
-                STORAGE_FAILED when the disk is full.
+            ServiceError: UPLOAD_CORRUPT for a gap: ask where to go on; for a whole
+                upload also when the digest differs.  STORAGE_FAILED when the disk is
+                full.
         """
         ...
 
@@ -175,6 +183,9 @@ class UploadSpool:
         self._min_free_bytes = min_free_bytes
         # Chunks of stored uploads by session and digest: they do not change any more.
         self._chunks: dict[bytes, dict[bytes, tuple[_Chunk, ...]]] = {}
+        # Whole uploads do not say whose they are: a sender that brings one after the
+        # other would fill the disk.  Elsewhere, and after a restart, it begins anew.
+        self._brought: dict[bytes, dict[str, bytes]] = {}
 
     def __repr__(self) -> str:
         return f"UploadSpool({self._blobs!r})"
@@ -202,8 +213,13 @@ class UploadSpool:
         bound, chunks = self._arrived(session_id, sender)
         received = _size(chunks)
         fresh = _fresh_bytes(received, offset, total_size, data)
+        if self._brought.get(session_id, {}).get(sender, digest) != digest:
+            raise _second_upload(sender)
         if bound is None:
             self._check_free_space(total_size)
+            if len(data) == total_size:
+                self._keep_whole(session_id, sender, digest, data)
+                return total_size
         elif bound != digest:
             raise _second_upload(sender)
         if not fresh:
@@ -221,8 +237,10 @@ class UploadSpool:
     def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
         """Check the digest of a complete upload and make it visible, durably."""
         bound, chunks = self._arrived(session_id, sender)
-        if bound is None and self.has_upload(session_id, digest):
-            return  # committed before
+        stored = self._stored_as(session_id, digest) if bound is None else None
+        if stored is not None:
+            self._blobs.sync(stored)  # whoever has stored it may not have come so far
+            return
         # Also where equal bytes are stored: these may be others.
         hasher, home = hashlib.sha256(), _of_upload(session_id, _named(sender), digest)
         for chunk in chunks:
@@ -240,13 +258,15 @@ class UploadSpool:
 
     def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
         """Forget an upload whose bytes are no good."""
+        self._blobs.remove(_whole(session_id, digest))
         self._blobs.remove(_of_digest(session_id, digest))
         self._blobs.remove(_of_upload(session_id, _named(sender), digest))
         self._chunks.get(session_id, {}).pop(digest, None)
+        self._brought.get(session_id, {}).pop(sender, None)
 
     def has_upload(self, session_id: bytes, digest: bytes) -> bool:
         """Whether an upload with this digest is stored."""
-        return self._blobs.read(_of_digest(session_id, digest), 0, 0) is not None
+        return self._stored_as(session_id, digest) is not None
 
     def read_upload(
         self, session_id: bytes, digest: bytes, offset: int, size: int
@@ -285,12 +305,12 @@ class UploadSpool:
     def drop_uploads(self, session_id: bytes) -> None:
         """Remove all uploads of a session."""
         self._blobs.remove(f"{session_id.hex()}/{_UPLOADS}")
-        self._chunks.pop(session_id, None)
+        self._forget(session_id)
 
     def remove(self, session_id: bytes) -> None:
         """Remove everything of a session."""
         self._blobs.remove(session_id.hex())
-        self._chunks.pop(session_id, None)
+        self._forget(session_id)
 
     def session_ids(self) -> tuple[bytes, ...]:
         """Return the sessions that something is stored of."""
@@ -322,9 +342,37 @@ class UploadSpool:
         digest = bytes.fromhex(found[0].name.split("/")[-2])
         return digest, self._chunks_in(_of_upload(session_id, _named(sender), digest))
 
+    def _keep_whole(
+        self, session_id: bytes, sender: str, digest: bytes, data: bytes
+    ) -> None:
+        """Store an upload that came in one chunk, if its bytes have their digest."""
+        if hashlib.sha256(data).digest() != digest:
+            raise _digest_differs()
+        name = _whole(session_id, digest)
+        self._brought.setdefault(session_id, {})[sender] = digest
+        self._blobs.create(name, data)  # of two who send the same, the bytes are equal
+        chunks = (_Chunk(name, 0, len(data)),)
+        self._chunks.setdefault(session_id, {})[digest] = chunks
+
+    def _stored_as(self, session_id: bytes, digest: bytes) -> str | None:
+        """Return the name of the object that makes an upload visible."""
+        for name in (_whole(session_id, digest), _of_digest(session_id, digest)):
+            if self._blobs.read(name, 0, 0) is not None:
+                return name
+        return None
+
+    def _forget(self, session_id: bytes) -> None:
+        self._chunks.pop(session_id, None)
+        self._brought.pop(session_id, None)
+
     def _chunks_of(self, session_id: bytes, digest: bytes) -> tuple["_Chunk", ...]:
         known = self._chunks.setdefault(session_id, {})
         if digest not in known:
+            name = _whole(session_id, digest)
+            whole = self._blobs.read(name, 0, 0)
+            if whole is not None:
+                known[digest] = (_Chunk(name, 0, whole[1]),)
+                return known[digest]
             found = self._blobs.read(_of_digest(session_id, digest))
             if found is None:
                 return ()
@@ -383,6 +431,10 @@ def _of_upload(session_id: bytes, sender: str, digest: bytes) -> str:
 def _of_digest(session_id: bytes, digest: bytes) -> str:
     # Never the name of a sender, which has no dot.
     return f"{session_id.hex()}/{_UPLOADS}/{digest.hex()}{SENDER_SUFFIX}"
+
+
+def _whole(session_id: bytes, digest: bytes) -> str:
+    return f"{session_id.hex()}/{_UPLOADS}/{digest.hex()}{WHOLE_SUFFIX}"
 
 
 def _fresh_bytes(received: int, offset: int, total_size: int, data: bytes) -> bytes:

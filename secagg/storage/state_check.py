@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.storage.blobs import STORE_HOME, Blobs, FileBlobs
+from secagg.storage.blobs import STORE_HOME, Blob, Blobs, FileBlobs
 from secagg.storage.book_reader import ReadsBook
 from secagg.storage.change import Role
-from secagg.storage.spool import SENDER_SUFFIX
+from secagg.storage.spool import SENDER_SUFFIX, WHOLE_SUFFIX
 from secagg.storage.stored import SessionState
 
 __all__ = ["QUARANTINE", "StateFault", "find_state_faults", "set_aside"]
@@ -118,21 +118,26 @@ def _upload_faults(blobs: Blobs, home: str) -> Iterator[StateFault]:
     uploads = f"{home}/uploads"
     # What has not been checked yet has no such object: its sender goes on with it.
     for named in blobs.below(uploads):
-        if named.name.endswith(SENDER_SUFFIX):
-            digest = named.name.rpartition("/")[2].removesuffix(SENDER_SUFFIX)
-            sender = blobs.read(named.name)
+        place, last = named.name, named.name.rpartition("/")[2]
+        digest = last.removesuffix(WHOLE_SUFFIX)
+        if last.endswith(SENDER_SUFFIX):
+            digest = last.removesuffix(SENDER_SUFFIX)
+            sender = blobs.read(place)
             name = sender[0].decode("ascii", "replace") if sender else ""
             place = f"{uploads}/{name}/{digest}"
-            if not _NAME.fullmatch(name) or _digest(blobs, place) != digest:
-                complaint = "does not have its digest: its session ends without a sum"
-                yield StateFault(
-                    f"spool/{place}", complaint, is_damage=True, place=place
-                )
+            chunks = blobs.below(place) if _NAME.fullmatch(name) else ()
+        elif last.endswith(WHOLE_SUFFIX):
+            chunks = (named,)
+        else:
+            continue
+        if _digest(blobs, chunks) != digest:
+            complaint = "does not have its digest: its session ends without a sum"
+            yield StateFault(f"spool/{place}", complaint, is_damage=True, place=place)
 
 
-def _digest(blobs: Blobs, place: str) -> str:
+def _digest(blobs: Blobs, chunks: tuple[Blob, ...]) -> str:
     digest = hashlib.sha256()
-    for chunk in blobs.below(place):
+    for chunk in chunks:
         found = blobs.read(chunk.name)
         digest.update(found[0] if found else b"")
     return digest.hexdigest()

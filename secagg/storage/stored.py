@@ -93,6 +93,7 @@ class SessionRow:
         sequence: How many records there are.
         born: When it was created, in Unix seconds.
         ended: When it ended; None while it runs.
+        spent: See `StoredSession`.
         restored: See `StoredSession`.
     """
 
@@ -105,6 +106,7 @@ class SessionRow:
     sequence: int
     born: float
     ended: float | None
+    spent: bool
     restored: bool
 
 

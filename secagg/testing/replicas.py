@@ -8,12 +8,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import cast
 
-from secagg.errors import SecAggError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.mask_executor import MaskExecutor
-from secagg.server.task import SessionSum, TaskDefinition
+from secagg.server.owed_files import RETRY_SECONDS
+from secagg.server.task import NotTakenError, SessionSum, TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.book import Book
 from secagg.storage.inline_executor import InlineExecutor
@@ -45,6 +46,8 @@ class Replicas(Deployment):
         seed: Of the order in which calls come to pass.
         deaf: Replicas that nobody wakes.
         taking_seconds: How long it takes to take a sum.
+        full: Replicas that have no room for sums.
+        settled: Which replica was told that a sum is not its business any more.
         given: Which replica has handed on the sum of which session.
         last_given: When that was the last time, in seconds of the clock.
     """
@@ -55,6 +58,8 @@ class Replicas(Deployment):
     seed: str = ""
     deaf: frozenset[int] = frozenset()
     taking_seconds: float = 0.0
+    full: set[int] = field(default_factory=set)
+    settled: list[int] = field(default_factory=list)
     books: list[SharedBook] = field(default_factory=list)
     alive: dict[int, tuple[Aggregator, CrashSwitch]] = field(default_factory=dict)
     given: list[tuple[int, int]] = field(default_factory=list)
@@ -116,6 +121,8 @@ class Replicas(Deployment):
             await self._run_task(number, aggregator)
             await aggregator.settle(at_most_seconds=60.0)
         finally:
+            if switch.is_dead:
+                await book.hang_up()
             cutting.cancel()
             closing = asyncio.ensure_future(aggregator.close())
             await asyncio.wait({closing})
@@ -137,6 +144,12 @@ class Replicas(Deployment):
             self.given.append((number, released.descriptor.session_number))
             self.last_given = self.clock.now()
             await self.clock.sleep_until(self.clock.now() + self.taking_seconds)
+            if number in self.full:
+                raise NotTakenError(
+                    ServiceError("full", code=ErrorCode.STORAGE_FAILED),
+                    retry_after_seconds=RETRY_SECONDS,
+                    settle=lambda: self.settled.append(number),
+                )
             await self._on_sum(released)
 
         ending = asyncio.create_task(self._end_in_time(aggregator))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from secagg.primitives.entropy import Entropy
 from secagg.storage.book import Book
-from secagg.storage.change import Change
+from secagg.storage.change import Change, Lease
 from secagg.testing.manual_clock import ManualClock
 
 __all__ = ["SharedBook"]
@@ -48,6 +48,7 @@ class SharedBook:
         self._hears = hears
         self._hint = asyncio.Event()
         self._cut_until = 0.0
+        self._taken: list[Lease] = []
         others.append(self)
 
     def wake(self) -> None:
@@ -59,12 +60,19 @@ class SharedBook:
         """Have nothing come through for a while, in either direction."""
         self._cut_until = self._clock.now() + seconds
 
+    async def hang_up(self) -> None:
+        """Have it seen that the process of this link has ended."""
+        for lease in self._taken:
+            await self._inner.give_back(lease)
+
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the whole of a `Book`
         call: Callable[..., Awaitable[object]] = getattr(self._inner, name)
 
         async def pass_on(*words: object, **more: object) -> object:
             await self._turns()
             answer = await call(*words, **more)
+            if isinstance(answer, Lease):
+                self._taken.append(answer)
             await self._turns()
             if name in {"put_task", "put_facts"} or (
                 name == "commit" and _opens(words[0])

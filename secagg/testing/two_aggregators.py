@@ -44,6 +44,7 @@ def noise_for(  # noqa: PLR0913 - a task in one line
     rho: Fraction | float = Fraction(1, 2),
     epsilon: float = 8.0,
     bits: int = 8,
+    accountant: str | None = None,
 ) -> AggregatorNoise:
     """Return a small task between two aggregators."""
     chosen = fixed_point_parameters(
@@ -56,7 +57,12 @@ def noise_for(  # noqa: PLR0913 - a task in one line
     )
     cohort = cohort_parameters(min_survivors=min_survivors, max_clients=max_clients)
     return AggregatorNoise.joined(
-        chosen, cohort, epsilon=epsilon, delta=1e-5, steps=steps
+        chosen,
+        cohort,
+        epsilon=epsilon,
+        delta=1e-5,
+        steps=steps,
+        accountant=accountant,
     )
 
 

@@ -119,8 +119,8 @@ def noise_of(task: SharedTaskSection) -> AggregatorNoise:
     if found > task.epsilon:
         sessions = noise.budget.sessions
         raise _bad_task(
-            f"with rho = {task.rho:g} {sessions} sessions have epsilon {found:.4g} "
-            f"against an aggregator, and task.epsilon claims {task.epsilon:g}",
+            f"with rho = {task.rho:g} {sessions} sessions have epsilon {found:.9g} "
+            f"against an aggregator, and task.epsilon claims {task.epsilon:.9g}",
             "Lower task.rho, or state the larger epsilon; at both.",
         )
     return noise

@@ -14,7 +14,8 @@ DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 LABELS = {label for metric in METRICS for label in metric.labels}
 # What a scrape adds, and what quantiles are made of.
 LABELS |= {"instance", "job", "le"}
-FUNCTIONS = {"histogram_quantile", "increase", "rate", "sum", "time"}
+FUNCTIONS = {"count", "histogram_quantile", "increase", "max", "max_over_time"}
+FUNCTIONS |= {"rate", "sum", "time"}
 WORDS = {"and", "by", "offset", "on", "unless"}
 PAIRS = {"(": ")", "{": "}", "[": "]"}
 
@@ -99,11 +100,28 @@ def test_the_check_sees_a_wrong_expression(wrong):
 
 def test_every_alarm_says_what_to_do():
     names = [rule.split("\n")[0] for rule in rules()]
-    assert len(set(names)) == len(names) == 12
+    assert len(set(names)) == len(names) == 14
     for rule in rules():
         assert re.search(r"severity: (page|ticket)$", rule, re.MULTILINE)
         assert re.search(r'summary: "[^"]+\."$', rule, re.MULTILINE)
         assert re.search(r'next_step: "[^"]+\."$', rule, re.MULTILINE)
+
+
+def test_every_alarm_is_raised_by_a_day_that_promtool_tries():
+    tried = "".join(path.read_text() for path in PROMETHEUS.glob("*_test.yml"))
+    raised = re.findall(
+        r"^ +alertname: (\w+)\n +exp_alerts:\n +- exp_labels", tried, re.MULTILINE
+    )
+    assert set(raised) == {rule.split("\n")[0] for rule in rules()}
+
+
+def test_an_alarm_of_a_task_asks_all_aggregators_of_a_book():
+    """Only the one that ended a session counts it: the others would raise alarms."""
+    for rule in rules():
+        expression = re.search(r"^ +expr: (.+)$", rule, re.MULTILINE)[1]
+        if "secagg_sessions_total" in expression or "secagg_task_s" in expression:
+            together = re.findall(r"(?:max|sum) by \(job, task\)", expression)
+            assert len(together) == len(re.findall("secagg_(?:task|se)", expression))
 
 
 def test_every_metric_is_drawn_or_alarms():

@@ -215,7 +215,7 @@ SUMMED = POINTS.index("before end")
 def test_an_upload_changed_during_a_crash_ends_the_session_and_never_the_task(
     damage, tmp_path
 ):
-    deployment, endings = crash_then(SUMMING, tmp_path, "*/uploads/*/*/0*", damage)
+    deployment, endings = crash_then(SUMMING, tmp_path, "*/uploads/*.whole", damage)
     assert len(deployment.sums) == 1
     assert_exact(deployment)
     # The damaged session was aborted; the sum is that of the next attempt.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from secagg import telemetry
-from secagg.client.after_error import Attempts
+from secagg.client.after_error import Attempts, Next, Reach, after_error
 from secagg.client.backoff import Backoff
 from secagg.client.conductor import ClientPhase, ClientSettings, SessionOutcome
 from secagg.client.taken_part import TakenPart, last_part
@@ -371,6 +371,52 @@ def test_a_session_that_fails_warns_with_its_reason_and_who_was_lost(caplog):
     assert "code=U3_TOO_SMALL" in line
     assert "2 clients uploaded their input, 3 are needed" in line
     assert f"lost='{identity_of(2)}, {identity_of(3)}'" in line
+
+
+def test_whoever_waited_for_a_silent_server_in_vain_keeps_its_place():
+    """It has joined, and the session goes on waiting for it."""
+    is_silent = False
+
+    def answer(answered):
+        if is_silent:
+            raise ServiceError("silence", code=ErrorCode.UNREACHABLE)
+        return answered
+
+    async def main(clock):
+        nonlocal is_silent
+        patient = ClientSettings(watch=False, offer_seconds=200.0)
+        deployment = Deployment(
+            clock,
+            FOUR,
+            4,
+            settings=patient,
+            tamper=lambda _, connection: LyingConnection(
+                connection, {GetUpdate: answer}
+            ),
+        )
+        serving = asyncio.ensure_future(deployment.serve())
+        waiting = deployment._client(0, CrashSwitch())
+        joining = asyncio.ensure_future(waiting.run_session(TASK_ID))
+        await clock.sleep_until(clock.now() + 100)
+        silent_at, is_silent = clock.now(), True
+        with pytest.raises(ServiceError) as caught:
+            await joining
+        lasted, is_silent = clock.now() - silent_at, False
+        again = deployment._client(0, CrashSwitch())
+        endings = await asyncio.gather(
+            again.run_session(TASK_ID), *(deployment.take_part(n) for n in (1, 2, 3))
+        )
+        await serving
+        return lasted, caught.value, endings
+
+    lasted, error, endings = manual_clock.run(main)
+    slack = ClientSettings().slack_seconds
+    assert 200 <= lasted <= 200 + slack + 30
+    assert (error.code, "silence" in str(error)) == (ErrorCode.UNREACHABLE, True)
+    assert "place" in error.next_step
+    assert after_error(error, Reach.JOINED) is Next.SAME_SESSION
+    assert [each.descriptor.session_number for each in endings] == [1] * 4
+    assert [each.released.survivors for each in endings] == [4] * 4
 
 
 def test_a_server_that_says_wait_for_ever_is_believed_to_the_end_of_the_session():

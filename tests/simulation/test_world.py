@@ -25,6 +25,7 @@ from secagg.protocol import refund, server
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.server.aggregator import Aggregator
 from secagg.server.durable_state import DurableState, Position
+from secagg.server.sum_release import MOST_ATTEMPTS
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_rows import TaskRows
 from secagg.storage.book import BookAwayError
@@ -285,6 +286,26 @@ def begins_its_upload_again(monkeypatch):
     monkeypatch.setattr(ClientCalls, "upload", uploaded_from_the_beginning)
 
 
+def counts_no_beginning_of_a_sum(monkeypatch):
+    async def never_noted(*_, **__):
+        pass
+
+    monkeypatch.setattr(DurableState, "note_attempt", never_noted)
+
+
+def counts_silence_as_time(monkeypatch):
+    monkeypatch.setattr("secagg.storage.silences.silence_between", lambda *_: 0)
+
+
+def goes_by_its_own_timers_alone(monkeypatch):
+    commit = DurableState._commit
+
+    async def committed_at_once(self, change):
+        return await commit(self, replace(change, due=False))
+
+    monkeypatch.setattr(DurableState, "_commit", committed_at_once)
+
+
 def loses_its_book(plan):
     return any(
         each.blow in {Blow.CUT_OFF_SERVER, Blow.RESTART_DATABASE}
@@ -316,6 +337,17 @@ def is_of(kind):
     return lambda plan: plan.kind is kind
 
 
+def falls_silent(plan):
+    return plan.servers > 1 and any(
+        each.blow in {Blow.STOP_SERVERS, Blow.RESTART_DATABASE} and each.seconds > 20
+        for each in plan.incidents
+    )
+
+
+def has_a_deadly_sum(plan):
+    return plan.poison > MOST_ATTEMPTS
+
+
 FITTING = {
     hears_no_pause: is_of(Kind.FILED),
     forgets_what_an_operator_says: is_of(Kind.FILED),
@@ -331,6 +363,9 @@ FITTING = {
     waits_for_no_book: loses_its_book,
     knows_only_what_came_to_itself: uploads_to_several,
     begins_its_upload_again: dies_between_chunks,
+    counts_no_beginning_of_a_sum: has_a_deadly_sum,
+    counts_silence_as_time: falls_silent,
+    goes_by_its_own_timers_alone: falls_silent,
 }
 
 
@@ -342,7 +377,9 @@ FIRST = {
     opens_sessions_while_it_drains: 100,
     never_looks_who_was_revoked: 98,
     gives_noise_back_as_if_nobody_were_lost: 2351,
-    begins_its_upload_again: 1696,
+    begins_its_upload_again: 259,
+    counts_silence_as_time: 86,
+    goes_by_its_own_timers_alone: 86,
 }
 
 

@@ -21,7 +21,13 @@ import pytest
 
 from dpnoise.accounting import make_accountant
 from dpnoise.encoding import centre
-from dpnoise.events import Adversary, PoissonSampled, SecretlySelected, SkellamEvent
+from dpnoise.events import (
+    Adversary,
+    PoissonSampled,
+    SecretlySelected,
+    SkellamEvent,
+    SkellamMixtureEvent,
+)
 from dpnoise.mechanisms import (
     MechanismParameters,
     NoiseRule,
@@ -49,27 +55,30 @@ def seed(*parts):
     return hashlib.sha256(repr(parts).encode()).digest()
 
 
-@pytest.fixture(scope="module")
-def mechanism():
-    norm = SHIFT * math.sqrt(SESSIONS)
+def made(variance, largest):
     return make_mechanism(
         MechanismParameters(
             mechanism="skellam-mixture",
             dim=SESSIONS,
-            l2_clip=norm,
+            l2_clip=float(largest) * math.sqrt(SESSIONS),
             scale_factor=1.0,
             modulus=1 << 16,
             noise_rule=NoiseRule(
-                counted_variance=VARIANCE,
+                counted_variance=variance,
                 min_survivors=4,
                 loss_fraction=Fraction(1, 5),
                 ladder=4,
             ),
             num_clients=5,
             rotation="none",
-            linf_bound=Fraction(SHIFT),
+            linf_bound=Fraction(largest),
         )
     )
+
+
+@pytest.fixture(scope="module")
+def mechanism():
+    return made(VARIANCE, SHIFT)
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +199,36 @@ def test_coins_of_who_takes_part_fail_the_same_test(mechanism, coins):
     with pytest.raises(AssertionError):
         assert_no_more_than(withdrawn, measured)
     assert_no_more_than(claimed(sampled, adversary=Adversary.MODEL_READER), measured)
+
+
+def test_coins_of_rounding_lose_what_is_claimed_and_more_than_the_vector_itself():
+    """Half a step is a whole one every other time, which tells more than a half."""
+    variance = Fraction(4)
+    coarse = made(variance, Fraction(1, 2))
+    noise = noise_of(coarse, 5, 1, range(3))
+    halves = np.full(SESSIONS, 0.5)
+    rounded = coarse.quantise(halves, private_seed=seed("u"), public_seed=PUBLIC)
+    assert set(np.unique(rounded)) == {0, 1}
+    # The loss rises with the sum: (1 + I_3/I_4)/2 at 4 is the first above e^EPSILON.
+    measured = found(noise + rounded > 3, noise > 3)
+    release = SkellamMixtureEvent(
+        dim=1,
+        aggregate_noise_variance=variance,
+        l2_clip_squared_steps=0.25,
+        linf_bound=0.5,
+    )
+    for name in ("mixture-contour", "mixture-rdp", "mixture-gdp"):
+        assert_no_more_than(claimed(release, name), measured)
+    # Counted as half a step that needs no rounding, it would lose less than it does.
+    unrounded = SkellamEvent(
+        dim=1, aggregate_noise_variance=variance, l2_sensitivity=0.5
+    )
+    with pytest.raises(AssertionError):
+        assert_no_more_than(claimed(unrounded), measured)
+    # One rounding under two noises is not two releases, each rounded by itself.
+    again = noise_of(coarse, 4, 0, range(3))
+    fresh = coarse.quantise(halves, private_seed=seed("v"), public_seed=PUBLIC)
+    silent = (noise > 3) & (again > 3)
+    kept = found((noise + rounded > 3) & (again + rounded > 3), silent)
+    apart = found((noise + rounded > 3) & (again + fresh > 3), silent)
+    assert kept[0] > apart[0] + STANDARD_ERRORS * (kept[1] + apart[1])

@@ -40,7 +40,7 @@ from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant
 from dpnoise.accounting.statement import PrivacyStatement
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.events import Adversary, GaussianEvent, PoissonSampled, Repeated
-from dpnoise.floats import FloatArray
+from dpnoise.floats import FloatArray, text_above
 
 __all__ = ["ORDERS", "BayesianAccountant", "Level", "PopulationStatement"]
 
@@ -106,12 +106,12 @@ class PopulationStatement:
         """Say both figures, the one for everybody first."""
         stated = self.worst_case
         everybody = (
-            f"everybody: epsilon {stated.epsilon:.4g}, delta {stated.delta:.3g} "
-            f"({stated.accountant}; {stated.status})"
+            f"everybody: {stated.figures()} ({stated.accountant}; {stated.status})"
         )
         drawn = (
-            f"{self.level} drawn at random: epsilon {self.epsilon:.4g}, delta "
-            f"{self.delta:.3g}, after {self.releases} releases; {_LABEL}"
+            f"{self.level} drawn at random: epsilon {text_above(self.epsilon, 4)}, "
+            f"delta {text_above(self.delta, 3)}, after {self.releases} releases; "
+            f"{_LABEL}"
         )
         if self.interval is Interval.STUDENT:
             drawn += "; by Student's interval, which fails where rare people are far"

@@ -69,7 +69,11 @@ _MARGIN: Final = 1.0 + 2.0**-30  # some 10^4 floating-point operations, all posi
 _LEAST_EXPONENT: Final = 2.0  # β below: R exceeds 1 for any two shares
 _LARGEST_LOG: Final = 700.0
 _LEAST_MASS: Final = 1e-290
-_CHARGE_BITS: Final = 60  # 10^4 releases of 2^20 entries charge less than 10^-8·(1+e^ε)
+# 10^4 releases of 2^20 entries charge less than 10^-8·(1+e^ε), and with many coins than
+# 10^-28: what an epsilon of 40 takes, for at most a thousandth of the variance.
+_LEAST_CHARGE_BITS: Final = 60
+_MOST_CHARGE_BITS: Final = 128
+_COINS_PER_CHARGE_BIT: Final = 1 << 11
 
 
 def discrete_gaussian_sum_shift(
@@ -164,8 +168,11 @@ def binomial_shift(num_trials: int) -> ShiftBound:
     Returns:
         The bound and its charge; infinite for fewer than some hundred coins.
     """
-    # z standard deviations, √N/2 each, leave about exp(−z²/2) of the mass.
-    deviations = math.sqrt(2.0 * math.log(2.0) * (_CHARGE_BITS + 8))
+    # z standard deviations, √N/2 each, leave about exp(−z²/2) of the mass and make
+    # c(W) larger by z²/N of itself.
+    afforded = num_trials // _COINS_PER_CHARGE_BIT
+    bits = min(max(afforded, _LEAST_CHARGE_BITS), _MOST_CHARGE_BITS)
+    deviations = math.sqrt(2.0 * math.log(2.0) * (bits + 8))
     last = math.ceil(0.5 * deviations * math.sqrt(num_trials))
     if 2 * last >= num_trials:
         return ShiftBound(math.inf, 0.0, "none: too few coins")

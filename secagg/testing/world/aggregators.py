@@ -5,14 +5,14 @@ is given the sum.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
 from secagg.descriptor import SessionDescriptor
-from secagg.errors import ErrorCode, SecAggError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.server.operated_server import OperatedServer
 from secagg.server.server import ReleasedSum, Server
 from secagg.server.task_keeper import TaskKeeper
@@ -147,8 +147,25 @@ class Aggregators:
 
 
 @contextmanager
-def without_files(witness: Witness) -> Iterator[None]:
-    """Have sums given to the witness, where an operator's aggregator writes files."""
+def without_files(witness: Witness, has_room: Callable[[], bool]) -> Iterator[None]:
+    """Have sums given to the witness, where an operator's aggregator writes files.
+
+    Args:
+        witness: Is given them.
+        has_room: Whether the process that asks has room for files.
+    """
+
+    def check_room() -> None:
+        if not has_room():
+            raise ServiceError(
+                "no room",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Make room.",
+            )
+
+    async def write_receipt(_: Path, __: SessionDescriptor, ___: bytes) -> Path:
+        check_room()
+        return _NOWHERE
 
     class Folder:
         """The folder of any task."""
@@ -158,14 +175,11 @@ def without_files(witness: Witness) -> Iterator[None]:
 
         async def write(self, total: ReleasedSum) -> None:
             """Take a sum; it takes the time of a disk."""
+            check_room()
             await asyncio.to_thread(witness.servers.given, total)
 
     with (
         mock.patch("secagg.server.task_keeper.SumFiles", Folder),
-        mock.patch("secagg.server.task_keeper.write_receipt", _write_nothing),
+        mock.patch("secagg.server.task_keeper.write_receipt", write_receipt),
     ):
         yield
-
-
-async def _write_nothing(_: Path, __: SessionDescriptor, ___: bytes) -> Path:
-    return _NOWHERE

@@ -18,6 +18,7 @@ class Journal:
         taken: Messages by kind and sender.
         closed: Rounds that are closed.
         deadline: Of the round that is open, in seconds since the world began.
+        since: When that was said.
         has_sum: Its sum was stored.
         is_over: It has ended, or was forgotten by a disk that was put back.
     """
@@ -28,6 +29,7 @@ class Journal:
         self.taken: dict[tuple[type[Message], str], bytes] = {}
         self.closed: set[Round] = set()
         self.deadline = 0.0
+        self.since = 0.0
         self.has_sum = False
         self.is_over = False
 

@@ -63,6 +63,7 @@ class Process:
         self._is_stopped = False
         self._stops: list[tuple[float, float]] = []
         self._stopped_at = 0.0
+        self._ended: float | None = None
         self._held: list[asyncio.Handle] = []
         self._tasks: dict[_Task, None] = {}
 
@@ -89,11 +90,30 @@ class Process:
         if self.is_gone:
             return
         self.is_gone = True
+        self.end()
         self.go_on()
         for task in tuple(self._tasks):
             task.cancel()
         if not self.death.done():
             self.death.set_result(None)
+
+    def end(self) -> None:
+        """Note that it does nothing more."""
+        if self._ended is None:
+            self._ended = self._loop.time()
+
+    def awake(self) -> list[tuple[float, float]]:
+        """Return when it has run, from and to, in order; until now at most."""
+        now = self._loop.time() if self._ended is None else self._ended
+        began, pieces = self._born, []
+        stops = [*self._stops]
+        if self._is_stopped:
+            stops.append((self._stopped_at, now))
+        for stopped, went_on in stops:
+            pieces.append((began, min(stopped, now)))
+            began = went_on
+        pieces.append((began, max(began, now)))
+        return pieces
 
     def awake_since(self, instant: float) -> float:
         """Return how long it has run since an instant, in seconds."""

@@ -19,6 +19,8 @@ _KINDS: Final = (
     *(Kind.RING, Kind.FILED),
 )
 
+# Mostly none; else fewer than a sum may end, or all that compute it.
+_POISON: Final = (*(0,) * 14, 1, 2, 99)
 _WITH_COLLUDERS: Final = frozenset({Kind.WEIGHTLESS, Kind.LADDER, Kind.RING})
 # The tasks of an operator: the second one is stopped, the third one is added.
 FIRST, SECOND, THIRD = "first", "second", "third"
@@ -45,6 +47,8 @@ class Blow(StrEnum):
     REVOKE_CLIENT = "a client's certificate is taken back"
     CUT_OFF_SERVER = "a server is cut off from its book"
     RESTART_DATABASE = "all servers are cut off from their book"
+    STOP_SERVERS = "all servers stand still"
+    FILL_OUTPUT_DISK = "a server has no room for sums"
 
     @property
     def meets_client(self) -> bool:
@@ -70,6 +74,10 @@ _BACKED_UP: Final = {
 
 # What happens between servers and the database that keeps their book.
 _ON_LINKS: Final = (Blow.CUT_OFF_SERVER, Blow.RESTART_DATABASE)
+# What happens to the disks that an operator's sums are written to.
+_ON_OUTPUTS: Final = (Blow.FILL_OUTPUT_DISK,)
+# What leaves nobody to answer.
+_ON_ALL: Final = (Blow.STOP_SERVERS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,7 @@ class Plan:
         is_patient: Clients run as services do, which end only with their task.
         has_certificates: Clients show certificates, which may be taken back.
         corrupt: Clients whose secrets the adversary has.
+        poison: How many processes the first sum ends that compute it.
         sayings: What an operator says.
         incidents: What goes wrong, in order.
     """
@@ -144,6 +153,7 @@ class Plan:
     is_patient: bool
     has_certificates: bool
     corrupt: frozenset[int]
+    poison: int
     sayings: tuple[Saying, ...]
     incidents: tuple[Incident, ...]
 
@@ -169,6 +179,7 @@ class Plan:
         chances = (
             *(weather.loss, weather.straggle),
             *(self.disk_refusal, self.disk_silence, self.read_refusal),
+            self.poison,
         )
         return not self.incidents and not any(chances) and self.job_seconds < 1.0
 
@@ -204,6 +215,16 @@ class Plan:
             _incident(links, clients, _ON_LINKS)
             for _ in range(links.choice((0, 0, 0, 1, 2, 4)))
         ]
+        silence = Dice(seed, "silence")
+        incidents += [
+            _incident(silence, clients, _ON_ALL)
+            for _ in range(silence.choice((0, 0, 0, 1)))
+        ]
+        outputs = Dice(seed, "outputs")
+        incidents += [
+            _incident(outputs, clients, _ON_OUTPUTS)
+            for _ in range(outputs.choice((0, 1, 3)) if is_operated else 0)
+        ]
         return cls(
             seed=seed,
             tasks=tasks,
@@ -221,6 +242,7 @@ class Plan:
             corrupt=frozenset({dice.below(clients)})
             if kind in _WITH_COLLUDERS and dice.chance(0.5)
             else frozenset(),
+            poison=Dice(seed, "poison").choice(_POISON),
             sayings=_sayings(dice) if is_operated else (),
             incidents=tuple(sorted(incidents, key=lambda each: each.step)),
         )
@@ -231,7 +253,8 @@ class Plan:
             f"seed {self.seed}: {self.servers} servers, {len(self.clients)} clients, "
             f"{len(self.tasks)} tasks, {self.kind}"
             + (", clients are services" if self.is_patient else "")
-            + (f", corrupt {sorted(self.corrupt)}" if self.corrupt else ""),
+            + (f", corrupt {sorted(self.corrupt)}" if self.corrupt else "")
+            + (f", the first sum ends {self.poison} servers" if self.poison else ""),
             (
                 f"  network: {weather.delay_seconds} s a way, lost {weather.loss}, "
                 f"silent {weather.hush}, twice {weather.echo}, late {weather.straggle}"
@@ -282,7 +305,7 @@ def _sayings(dice: Dice) -> tuple[Saying, ...]:
 
 def _blows(kind: Kind, *, has_certificates: bool) -> tuple[Blow, ...]:
     """Return what may go wrong."""
-    without = {*_BACKED_UP.values(), *_ON_LINKS}
+    without = {*_BACKED_UP.values(), *_ON_LINKS, *_ON_OUTPUTS, *_ON_ALL}
     if not has_certificates:
         without.add(Blow.REVOKE_CLIENT)
     if kind is Kind.FILED:

@@ -38,6 +38,7 @@ from secagg.testing.world.network import Link, Network
 from secagg.testing.world.operator import Operator
 from secagg.testing.world.participants import WorldClient
 from secagg.testing.world.plan import LAST_STEP, Blow, Incident, Plan, Saying
+from secagg.testing.world.poison import Poison
 from secagg.testing.world.tasks import WorldTask
 from secagg.testing.world.witness import Witness
 from secagg.wire.limits import MAX_CHUNK_BYTES
@@ -92,7 +93,11 @@ class Run:
 def simulate(seed: int, *, keep_trace: bool = False) -> Run:
     """Run what a seed stands for."""
     world = _World(Plan.of(seed), keep_trace=keep_trace)
-    with _without_machinery(world.plan), without_files(world.witness):
+    with (
+        _without_machinery(world.plan),
+        without_files(world.witness, world.has_room),
+        world.poison.in_the_first_sum(),
+    ):
         return world.run()
 
 
@@ -127,6 +132,8 @@ class _World:
         self.is_calm = False
         self.full_until: dict[str, float] = {}
         self.away_until: dict[str, float] = {}
+        self.no_room_until: dict[str, float] = {}
+        self.poison = Poison(plan.poison, self.witness.servers, self._kill_soon)
         self.servers = tuple(f"{SERVER}-{n}" for n in range(plan.servers))
         self.disks = {name: self._disk(name) for name in self.names}
         self.disks |= dict.fromkeys(self.servers, self._disk(SERVER))
@@ -323,6 +330,7 @@ class _World:
             )
             if machine.is_gone:
                 await asyncio.wait({process})
+            machine.end()
             ending = self._ending_of(machine, process)
             if ending is not None:
                 self.endings[name] = ending
@@ -384,6 +392,8 @@ class _World:
             skew=SKEW_SECONDS * (2.0 * self.dice.uniform() - 1.0),
         )
         self.machines[name] = machine
+        if machine.disk.owner == SERVER:
+            self.witness.servers.attendance.note(machine)
         self.witness.note(name, "starts")
         return machine
 
@@ -413,6 +423,8 @@ class _World:
             self.is_calm = True
             self.network.calm()
             self.away_until.clear()
+            self.witness.servers.attendance.join_again()
+            self.no_room_until.clear()
 
     def _strike(self, incident: Incident | Saying) -> None:
         if isinstance(incident, Saying):
@@ -431,6 +443,9 @@ class _World:
                 self._kill(victim)
             case Blow.STOP_SERVER | Blow.STOP_CLIENT:
                 self._stop(victim, incident.seconds)
+            case Blow.STOP_SERVERS:
+                for name in self.servers:
+                    self._stop(name, incident.seconds)
             case Blow.RESTART_SERVER:
                 self._end(victim)
             case Blow.DRAIN_SERVER:
@@ -449,9 +464,12 @@ class _World:
             case Blow.CUT_OFF_ALL:
                 self.network.cut_off.update(dict.fromkeys(self.names, until))
             case Blow.CUT_OFF_SERVER:
-                self.away_until[victim] = until
+                self._cut_off(victim, until)
             case Blow.RESTART_DATABASE:
-                self.away_until.update(dict.fromkeys(self.servers, until))
+                for name in self.servers:
+                    self._cut_off(name, until)
+            case Blow.FILL_OUTPUT_DISK:
+                self.no_room_until[victim] = until
 
     def _strike_disk(self, disk: Disk, incident: Incident) -> None:
         match incident.blow:
@@ -466,15 +484,32 @@ class _World:
                 if disk.put_back() and disk.owner == SERVER:
                     self.witness.servers.put_back()
 
+    def _cut_off(self, name: str, until: float) -> None:
+        self.away_until[name] = max(until, self.away_until.get(name, 0.0))
+        self.witness.servers.attendance.cut_off(name, until)
+
+    def _is_cut_off(self) -> bool:
+        process = own_process()
+        name = "" if process is None else process.name
+        return self.loop.time() < self.away_until.get(name, 0.0)
+
     def _away(self) -> float | None:
         """Return how long whoever asks waits for its book in vain; None if it need not.
 
         A link that falls silent is given up after a while, one that breaks at once.
         """
-        process = own_process()
-        if process is None or self.loop.time() >= self.away_until.get(process.name, 0):
+        if not self._is_cut_off():
             return None
         return self.book_dice.choice((0.0, GIVE_UP_SECONDS * self.book_dice.uniform()))
+
+    def has_room(self) -> bool:
+        """Whether the process that asks has room for a sum."""
+        process = own_process()
+        name = "" if process is None else process.name
+        return self.loop.time() >= self.no_room_until.get(name, 0.0)
+
+    def _kill_soon(self, name: str) -> None:
+        self.loop.call_soon(self._kill, name, context=self.network.context)
 
     def _kill(self, name: str) -> None:
         machine = self.machines.get(name)
@@ -521,6 +556,7 @@ class _World:
             ),
             away=self._away,
             is_read=self._is_read,
+            is_cut_off=self._is_cut_off,
             is_heard=lambda: not self.book_dice.chance(self.plan.hint_loss),
             is_shared=name == SERVER and self.plan.servers > 1,
         )

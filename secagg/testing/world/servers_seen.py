@@ -1,6 +1,6 @@
 """What must hold of the servers of one run, and of the disk that they share."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,9 +12,11 @@ from secagg.messages import Aborted, Envelope, Message, Released, Roster, Round,
 from secagg.protocol.events import Received, RoundClosed, SumComputed
 from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.server.server import ReleasedSum
+from secagg.server.sum_release import MOST_ATTEMPTS
 from secagg.storage.change import Change, NewSession
-from secagg.storage.journal import decode_server_event
+from secagg.storage.journal import SumAttempt, decode_server_event
 from secagg.storage.stored import TaskState
+from secagg.testing.world.attendance import Attendance
 from secagg.testing.world.clients_seen import received
 from secagg.testing.world.inputs import Inputs
 from secagg.testing.world.journals import Journal
@@ -63,6 +65,8 @@ class ServersSeen:
         journals: What the disk has, or has had, of each session.
         sums: What the operator was given, by task and session number.
         has_forgotten: The disk was put back.
+        poisoned: How many processes the sum of a session has ended.
+        attendance: When any server was at work.
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class ServersSeen:
         self.journals: Final[dict[bytes, Journal]] = {}
         self.sums: Final[dict[tuple[str, int], ReleasedSum]] = {}
         self.has_forgotten = False
+        self.attendance: Final = Attendance(notes.now)
+        self.poisoned: Final[Counter[bytes]] = Counter()
         self._notes = notes
         self._tasks = tasks
         self._inputs = inputs
@@ -80,6 +86,16 @@ class ServersSeen:
         # when.
         self._revoked: dict[str, float] = {}
         self._drained: dict[Process, float] = {}
+
+    def ends_by(self, process: Process, session_id: bytes) -> None:
+        """Hear that a sum ends whoever computes it."""
+        self.poisoned[session_id] += 1
+        ended = self.poisoned[session_id]
+        self._notes.note(process.name, f"ends by the sum of {short(session_id)}")
+        self._notes.must(
+            ended <= MOST_ATTEMPTS or self.has_forgotten,
+            f"a sum is begun that has ended {ended - 1} servers",
+        )
 
     def revoked(self, name: str) -> None:
         """Hear that a client's certificate was taken back."""
@@ -123,18 +139,26 @@ class ServersSeen:
                     self._notes.must(
                         not disk.is_shared  # whoever is alone goes by its own clock
                         or self._is_full(journal, closed)
-                        or self._notes.now() >= journal.deadline - _TOLERANCE,
+                        or self._has_passed(journal),
                         f"{closed.name} is closed while somebody has time to answer",
                     )
                     journal.closed.add(closed)
                 case SumComputed():
                     self._notes.must(not journal.has_sum, "a session has two sums")
                     journal.has_sum = True
+                case SumAttempt():
+                    pass
                 case _:
                     journal.is_over = True
         journal.is_over |= change.end is not None
         if change.deadline_seconds is not None:
-            journal.deadline = self._notes.now() + change.deadline_seconds
+            journal.since = self._notes.now()
+            journal.deadline = journal.since + change.deadline_seconds
+
+    def _has_passed(self, journal: Journal) -> bool:
+        """Whether a round's time is up, without that in which no server was there."""
+        silent = self.attendance.silence_since(journal.since)
+        return self._notes.now() >= journal.deadline + silent - _TOLERANCE
 
     def _is_full(self, journal: Journal, closed: Round) -> bool:
         """Whether everybody who can answer in a round has."""

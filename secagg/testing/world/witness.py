@@ -1,7 +1,8 @@
 """What must hold in every run, checked as it happens by somebody who trusts nobody.
 
 1. A round of a session closes once, not before its deadline unless everybody has
-   answered, and holds one message of each sender.
+   answered, and holds one message of each sender.  Time without any server counts for
+   no deadline (`attendance`).
 2. What a server answers follows from what is on its disk at that moment.
 3. A client says nothing that its disk does not know, and never two different things
    for one round.
@@ -22,6 +23,7 @@
     no client that has heard so.
 13. What a client sends whose certificate was taken back is not stored any more once
     aggregators had a minute to notice.
+14. A sum that ends its aggregators ends three of them at most.
 
 The knowledge ledger judges beside all this what server and corrupt clients could
 compute (`secagg.testing.knowledge`).

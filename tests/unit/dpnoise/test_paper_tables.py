@@ -106,22 +106,36 @@ OWN = {
         "grid_steps_per_clip",
     ),
     "aga21_figure4": (
-        {"epsilons": (3.0,), "bits": (13,), "clients": (9,), "data_sets": (3,)},
+        {"epsilons": (3.0,), "bits": (13,), "clients": (9,), "data_sets": (3,)}
+        | {"dimension": (60,), "radius": (2.0,), "delta": (1e-4,)},
         "epsilon",
     ),
-    "bao22_federated_noise": ({"scales": (6.0,), "our_scale": (6.0,)}, "scale"),
+    "bao22_federated_noise": (
+        {"scales": (6.0,), "our_scale": (6.0,), "steps": (10,), "delta": (1e-4,)}
+        | {"sampling_rate": (0.01,), "batch": (50,), "dimension": (512,)},
+        "scale",
+    ),
     "bao22_figure1": (
         {"epsilons": (2.0,), "bits": (9, 10), "scales": (2.5,), "dimension": (256,)},
         "scale",
     ),
     "bho18_figure3": (
-        {"epsilons": (9.0,), "dimension": (10,), "examples": (50,), "trials": (1,)},
+        {"epsilons": (9.0,), "dimension": (10,), "examples": (50,), "trials": (1,)}
+        | {"magnitude_epsilon": (4.0,)},
         "epsilon",
     ),
-    "bho18_figure4": ({"epsilons": (7.0,), "clients": (4,)}, "epsilon"),
+    "bho18_figure4": (
+        {"epsilons": (7.0,), "clients": (4,)}
+        | {"magnitude_epsilon": (3.0,), "bound": (2.0,)},
+        "epsilon",
+    ),
     "bho18_table1": ({"dimensions": (50,), "epsilons": (3.0,)}, "dim"),
-    "tf19_figure1": ({"clients": (7,), "rounds": (2,)}, "clients"),
-    "tf19_figure2": ({"rounds": (2,), "trials": (1,), "example_epsilon": (4.0,)}, ""),
+    "tf19_figure1": ({"clients": (7,), "rounds": (2,), "delta": (1e-3,)}, "clients"),
+    "tf19_figure2": (
+        {"rounds": (2,), "trials": (1,), "example_epsilon": (4.0,)}
+        | {"client_delta": (1e-2,), "example_delta": (1e-4,)},
+        "",
+    ),
     "tf19_table1": (
         {"rounds": (2,), "clip": (1.5,), "clients": (30,), "deltas": (1e-4,)},
         "clients",
@@ -177,7 +191,7 @@ def test_what_many_senders_send_is_the_gradient_on_average(kind):
     script = load("bho18_figure3")
     dim, many = 30, 20_000
     made = script._direction(kind, dim, 12.0)
-    senders = script.Senders([made], many)
+    senders = script.Senders([made], many, 10.0)
     direction = np.zeros((many, dim))
     direction[:, 0] = 1.0
     sent = senders.send(direction, np.full(many, 0.3))
@@ -336,12 +350,14 @@ def test_the_formula_agrees_with_the_accountant_where_the_theorem_holds():
     ],
 )
 def test_noise_of_a_thousand_sampled_steps(accountant, scale, expected):
-    found = load("bao22_federated_noise").noise_per_unit(accountant, scale, 1.0)
+    script = load("bao22_federated_noise")
+    found = script.noise_per_unit(script.Training(), accountant, scale, 1.0)
     assert found == pytest.approx(expected, rel=TWO_PERCENT)
 
 
 def test_renyi_noise_of_the_default_over_a_thousand_steps():
-    found = load("bao22_federated_noise").noise_per_unit("mixture-rdp", 8.0, 1.0)
+    script = load("bao22_federated_noise")
+    found = script.noise_per_unit(script.Training(), "mixture-rdp", 8.0, 1.0)
     # A tighter cap on coordinates may still improve the value computed elsewhere, but
     # nothing improves on the Gaussian.
     assert 0.7451 < found <= 1.085 * (1 + TWO_PERCENT)

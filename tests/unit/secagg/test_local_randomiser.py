@@ -16,7 +16,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.policy import PrivacyFloors
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.server.task_setup import prepare_task
+from secagg.server.task_setup import plan_noise, prepare_task
 
 ROOT = Path(__file__).parents[3]
 DIM = 6
@@ -220,6 +220,23 @@ def test_settings_plan_the_noise_for_what_comes_out_of_the_randomiser():
     bare = prepare_task(settings())
     assert prepared.forecast_rmse > math.sqrt(noised.randomiser_mse)
     assert prepared.forecast_rmse > bare.forecast_rmse
+
+
+def test_settings_plan_the_modulus_for_the_sum_of_what_comes_out():
+    given = settings(
+        *("cohort.min_clients=900", "cohort.max_clients=900"),
+        *("cohort.min_survivors=900", "task.profile=honest-curious-server"),
+        *("noise.randomiser=privunit2", "noise.randomiser_epsilon=2"),
+        "noise.epsilon=40",
+    )
+    request = plan_noise(given).request
+    sent = secagg.make_randomiser(
+        parameters(randomiser="privunit2", epsilon=2.0, magnitude_epsilon=None)
+    )
+    assert request.l2_clip == sent.output_norm
+    assert request.sum_l2_failure == 0.01 / 1024
+    assert request.sum_l2_norm == sent.sum_norm(900, failure=0.01 / 1024)
+    assert request.sum_l2_norm < 0.5 * 900 * sent.output_norm
 
 
 def test_settings_of_half_a_randomiser_are_refused():

@@ -23,7 +23,12 @@ from dpnoise.accounting.published.ddgauss import (
 )
 from dpnoise.accounting.root_search import round_up_to_dyadic
 from dpnoise.accounting.statement import weakest
-from dpnoise.errors import CalibrationError, ParameterError, UnknownEventError
+from dpnoise.errors import (
+    CalibrationError,
+    ParameterError,
+    TheoremNotApplicableError,
+    UnknownEventError,
+)
 from dpnoise.events import (
     Adjacency,
     Adversary,
@@ -328,6 +333,26 @@ def test_calibration_of_a_gaussian_is_close_to_the_analytic_one():
     )
     exact = analytic_gaussian_stddev(1.0, 1e-5, 1.0) ** 2
     assert exact <= variance <= exact * (1 + 2e-5)
+
+
+def test_calibration_says_whose_theorem_does_not_cover_the_events():
+    options = {"epsilon": 1.0, "delta": 1e-5, "adversary": Adversary.SERVER}
+    for events, said in (
+        (
+            lambda v: SecretlySelected(
+                SkellamMixtureEvent(64, v, 16.0, 1.0), Fraction(1, 10)
+            ),
+            "counts no selection",
+        ),
+        (
+            lambda v: Composed(
+                tuple(SkellamMixtureEvent(64, v, size, 1.0) for size in (16.0, 9.0))
+            ),
+            "repetitions of one release",
+        ),
+    ):
+        with pytest.raises(TheoremNotApplicableError, match=said):
+            calibrate(events, accountant="mixture-simple", **options)
 
 
 def test_calibration_that_cannot_succeed_is_an_error():

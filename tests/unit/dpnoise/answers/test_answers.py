@@ -23,6 +23,18 @@ def total(question, answers):
     return np.sum([question.encode(answer) for answer in answers], axis=0)
 
 
+def test_the_intervals_of_a_plan_hold_where_nobody_takes_noise_back():
+    made = plan(**AGES.bounds, clients=40, min_survivors=20, epsilon=3.0, delta=1e-6)
+    rule = made.parameters.noise_rule
+    arriving = max(n * rule.session(n).upload for n in range(20, 41))
+    assert made.most_noise_mse == float(arriving)
+    assert made.to_dict()["most_noise_mse"] == made.most_noise_mse
+    # A full session that loses nobody keeps half of that.
+    assert made.forecast.noise_mse < 0.51 * made.most_noise_mse
+    central = plan(clients=40, dimension=8, epsilon=3.0, delta=1e-6, l2_clip=1.0)
+    assert central.most_noise_mse == pytest.approx(central.forecast.noise_mse)
+
+
 @pytest.mark.parametrize("question", [AGES, PETS, BALLOT, INCOME])
 def test_a_plan_for_a_question_takes_its_vectors_as_they_are(question):
     made = plan(clients=50, epsilon=1.0, delta=1e-5, **question.bounds)

@@ -60,6 +60,14 @@ def test_a_mechanism_whose_bound_belongs_to_its_noise_asks_for_the_bound():
     assert math.isfinite(stated.epsilon)
 
 
+@pytest.mark.parametrize("variance", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_variance_is_refused_by_name(variance):
+    asked = {"noise_variance": variance, "scale_factor": 2.0, "clients": 20, **COMMON}
+    with pytest.raises(ParameterError) as caught:
+        budget(**asked)
+    assert caught.value.parameter == "noise_variance"
+
+
 @pytest.mark.parametrize("loss_fraction", [0.0, 0.2])
 def test_the_cohort_reaches_the_target_and_one_fewer_does_not(loss_fraction):
     asked = {"mechanism": "skellam", "epsilon": 1.0, **COMMON}

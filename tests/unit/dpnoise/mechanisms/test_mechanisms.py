@@ -580,9 +580,9 @@ def test_shares_that_do_not_add_up_take_no_ladder():
 @pytest.mark.parametrize(
     ("name", "share"),
     [
-        ("skellam", Fraction(1 << 28) + 1),
+        ("skellam", Fraction(1 << 32) + 1),
         ("ddgauss", Fraction(1, 65)),
-        ("binomial", Fraction((1 << 28) + 1)),
+        ("binomial", Fraction((1 << 32) + 1)),
     ],
 )
 def test_a_share_beyond_the_samplers_is_refused_before_a_table_is_built(name, share):

@@ -166,6 +166,12 @@ def test_a_roster_that_leaves_no_share_to_count_is_refused():
         with pytest.raises(ParameterError, match="nobody is left") as caught:
             question(200)
         assert caught.value.parameter == "min_survivors"
+    # Where all but nobody collude, more survivors do not help.
+    crowded = dataclasses.replace(GOOD, colluder_fraction=Fraction(999, 1000))
+    with pytest.raises(ParameterError, match="nobody is left") as caught:
+        crowded.session(200)
+    assert caught.value.parameter == "colluder_fraction"
+    assert caught.value.nearest == "less than 0.695"
     assert dataclasses.replace(GOOD, colluders=58).counted_shares(60) == 1
 
 

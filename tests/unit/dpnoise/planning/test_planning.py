@@ -468,6 +468,8 @@ def test_a_plan_says_in_words_what_it_promises():
     )
     central = plan(**BASE, mechanism="gaussian", scale_factor=64.0)
     assert "readers of the sums, not against the server" in central.in_words
+    assert "the trusted party's noise" in dict(central.table())
+    assert "one client's share" not in dict(central.table())
 
 
 def test_every_accountant_that_was_asked_stands_in_the_plan_with_its_figure():

@@ -6,7 +6,8 @@ from fractions import Fraction
 import pytest
 
 from dpnoise.errors import ParameterError
-from dpnoise.events import Adversary
+from dpnoise.events import Adjacency, Adversary
+from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import PlanRequest, plan
 
 GOOD = {
@@ -30,14 +31,17 @@ GOOD = {
         ("l2_clip", 0.0, "any number above 0, such as 1.0"),
         ("l2_clip", -3.0, "any number above 0, such as 1.0"),
         ("l2_clip", math.nan, None),
+        ("l2_clip", 1e300, repr(2.0**256)),
+        ("l2_clip", 1e-300, repr(2.0**-256)),
+        ("sum_l2_norm", 1e300, repr(2.0**256)),
         ("l2_clip", math.inf, None),
-        ("epsilon", 0.0, None),
-        ("epsilon", -1.0, None),
-        ("epsilon", math.nan, None),
+        ("epsilon", 0.0, "any number above 0, such as 1.0"),
+        ("epsilon", -1.0, "any number above 0, such as 1.0"),
+        ("epsilon", math.nan, "any number above 0, such as 1.0"),
         ("epsilon", math.inf, "10000.0"),
-        ("delta", 0.0, "5e-324"),
-        ("delta", 1.0, "1 - 2**-53"),
-        ("delta", math.nan, "1 - 2**-53"),
+        ("delta", 0.0, "any number above 0, such as 1e-06"),
+        ("delta", 1.0, "any number below 1, such as 1e-06"),
+        ("delta", math.nan, "any number below 1, such as 1e-06"),
         ("bits", 0, "1"),
         ("bits", 63, "62"),
         ("scale_factor", 0.0, "any number above 0, such as 1.0"),
@@ -47,9 +51,9 @@ GOOD = {
         ("sampling_rate", 1.5, "1.0"),
         ("sampling_rate", math.nan, None),
         ("selection_rate", 0.0, "any number above 0, such as 0.01"),
-        ("selection_rate", 1e-9, "Fraction(1)"),
+        ("selection_rate", 1e-9, "any number above 0, such as 1/10"),
         ("selection_rate", 1.5, "1.0"),
-        ("selection_rate", Fraction(3, 2), "Fraction(1)"),
+        ("selection_rate", Fraction(3, 2), "1"),
         ("selection_rate", Fraction(1, 1_000_001), "1/1000000"),
         ("colluders", -1, "0"),
         ("colluders", 99, "98"),
@@ -58,8 +62,11 @@ GOOD = {
         ("mechanism", "skelam", "skellam"),
         ("accountant", "skellam-gpd", "skellam-gdp"),
         ("rotation", "hadmard", "hadamard"),
+        ("adjacency", "zero-out", "Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE"),
         ("clip_flag_amplitude", -1.0, "0.0"),
         ("sum_l2_norm", 0.0, "any number above 0, such as 1.0"),
+        ("sum_l2_failure", 1e-6, "0.0"),  # of no stated sum
+        ("sum_l2_failure", math.nan, None),
         ("max_wrap_probability", 0.0, "any number above 0, such as 0.01"),
         ("rounding_bias", 1.0, "0.9999999999999999"),
     ],
@@ -72,6 +79,14 @@ def test_a_value_that_cannot_work_is_named_with_the_nearest_that_does(
     assert caught.value.parameter == parameter
     if nearest is not None:
         assert caught.value.nearest == nearest
+
+
+@pytest.mark.parametrize("mechanism", ["skellam-mixture", "smm"])
+def test_vectors_rounded_at_random_have_no_promise_of_replacement(mechanism):
+    asked = {"mechanism": mechanism, "accountant": None}
+    with pytest.raises(ParameterError, match="hard bounds") as caught:
+        plan(**(GOOD | asked | {"adjacency": Adjacency.REPLACE_ONE}))
+    assert caught.value.nearest == "zero-out, or the mechanism skellam"
 
 
 def test_survivors_must_outnumber_colluders_by_two():
@@ -97,6 +112,22 @@ def test_an_error_shows_what_was_typed(parameter):
         PlanRequest(**(GOOD | {parameter: "skellam_x"}))
     assert caught.value.value == "skellam_x"
     assert caught.value.nearest.startswith("skellam")
+
+
+def test_the_chance_of_a_longer_sum_is_counted_as_wrapping():
+    told = GOOD | {"sum_l2_norm": 10.0, "mechanism": "skellam", "scale_factor": 4.0}
+    told |= {"bits": 16}
+    sure = plan(**told).forecast
+    given = plan(**told, sum_l2_failure=1e-3).forecast
+    assert given.wrap_probability == pytest.approx(sure.wrap_probability + 1e-3)
+    more = given.expected_wrapped_coordinates - sure.expected_wrapped_coordinates
+    assert more == pytest.approx(
+        1e-3 * make_mechanism(plan(**told).parameters).encoded_dim
+    )
+    assert given.expected_mse == sure.expected_mse
+    # It is a part of what wrapping is allowed, and never all of it.
+    with pytest.raises(ParameterError, match="part of max_wrap_probability"):
+        plan(**told, sum_l2_failure=0.01)
 
 
 def test_central_noise_is_about_readers_and_nothing_else_is():

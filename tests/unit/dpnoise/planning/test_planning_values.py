@@ -5,11 +5,15 @@ for the contour accountant, direct evaluation of the published formulas, and an
 independent implementation of the Gaussian's privacy loss distribution.
 """
 
+from pathlib import Path
+
 import pytest
 
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import plan
+
+DOCS = Path(__file__).parents[4] / "docs"
 
 # [Bao22] section 6.1: distributed mean estimation.
 ESTIMATION = {
@@ -70,6 +74,16 @@ def test_without_bits_the_fewest_within_a_twentieth_of_the_gaussian_are_taken(
     assert made.parameters.bits == bits
     # The shares of all 100 clients arrive, 99 are counted.
     assert made.forecast.expected_mse * 0.99 <= 1.05 * made.gaussian_mse
+
+
+@pytest.mark.parametrize(
+    ("accountant", "bits"),
+    [(None, 6), *(("mixture-simple", bits) for bits in (6, 7, 8, 9, 10))],
+)
+def test_the_page_for_small_clients_prints_the_ratios_of_plans(accountant, bits):
+    page = (DOCS / "rule-for-small-clients.md").read_text(encoding="utf-8")
+    made = plan(**ESTIMATION, bits=bits, accountant=accountant)
+    assert f"{made.forecast.expected_mse / made.gaussian_mse:.3f}" in page
 
 
 @pytest.mark.parametrize("dimension", [1, 10, 32])

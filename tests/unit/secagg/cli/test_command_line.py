@@ -348,12 +348,51 @@ def test_plan_counts_a_randomiser_and_names_all_three_adversaries(capsys):
     assert plain["gaussian_mse"] < result["gaussian_mse"]
 
 
+def test_sums_of_randomised_vectors_need_fewer_bits(capsys):
+    # All vectors may agree, and what is sent of them does not: a thousand long vectors
+    # need a modulus for some forty, and their own sum.
+    words = ["plan", "--clients", "1000", "--dimension", "1000", "--l2-clip", "1"]
+    words += ["--epsilon", "8", "--delta", "1e-6", "--json"]
+    words += ["--mechanism", "skellam", "--scale-factor", "16"]
+    layer = ["--randomiser", "privunit2", "--randomiser-epsilon", "10"]
+    assert main([*words, *layer]) == 0
+    given = last_line(capsys)
+    sent = given["randomiser_output_norm"]
+    assert given["randomised_sum_norm"] < 0.14 * 1000 * sent
+    # The chance of a longer sum is part of what may wrap.
+    assert 0.01 / 1024 < given["wrap_probability"] < 0.01
+    worst = ["--l2-clip", str(sent), "--sum-l2-norm", str(1000 * sent)]
+    assert main([*words, *worst]) == 0
+    agreeing = last_line(capsys)
+    assert agreeing["bits"] >= given["bits"] + 2
+    # Noise and privacy do not know of it.
+    assert agreeing["noise_variance"] == given["noise_variance"]
+    # Told how long the true sum is: what is sent is longer than that.
+    assert main([*words, *layer, "--sum-l2-norm", "40"]) == 0
+    told = last_line(capsys)["randomised_sum_norm"]
+    assert 40.0 + sent < told < given["randomised_sum_norm"]
+
+
 @pytest.mark.parametrize(
     ("words", "match"),
     [
         (["--randomiser", "privunit2"], "needs --randomiser"),
         (["--randomiser-epsilon", "4"], "needs --randomiser"),
-        (["--randomiser", "scalar-dp", "--randomiser-epsilon", "4"], "dim must"),
+        (
+            ["--randomiser", "scalar-dp", "--randomiser-epsilon", "4"],
+            "--dimension must",
+        ),
+        (
+            ["--randomiser", "privunit2", "--randomiser-epsilon", "1e9"],
+            "--randomiser-epsilon must lie in",
+        ),
+        (
+            [
+                *("--randomiser", "separated", "--randomiser-epsilon", "4"),
+                *("--mechanism", "skellam-counts", "--max-nonzero", "1"),
+            ],
+            "whole ones",
+        ),
         (
             [
                 *("--randomiser", "privunit-inf", "--randomiser-epsilon", "4"),
@@ -401,8 +440,10 @@ def test_plan_takes_the_adjacency_and_the_length_of_the_sum(capsys):
 
 def test_plan_says_what_to_do_where_no_accountant_has_a_theorem(capsys):
     words = [*PLAN, "--epsilon", "2", "--adjacency", "replace-one", "--json"]
-    assert main(words) == exit_code_of(ErrorCode.INFEASIBLE)
-    assert "replace-one" in error_of(capsys)["message"]
+    assert main(words) == exit_code_of(ErrorCode.BAD_SETTINGS)
+    error = error_of(capsys)
+    assert "no promise under replace-one" in error["message"]
+    assert "the mechanism skellam" in error["next_step"]
     assert main([*words, "--adjacency", "remove"]) == exit_code_of(
         ErrorCode.BAD_SETTINGS
     )
@@ -424,6 +465,33 @@ def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
         (["--l2-clip", "0"], "--l2-clip must be greater than 0, got 0.0", "such as"),
         (["--l2-clip", "1", "--bits", "99"], "--bits must be between 1 and 62", "62"),
         (["--l2-clip", "1", "--min-survivors", "60"], "--min-survivors must", "50"),
+        (["--l2-clip", "1", "--bits", "2"], "a modulus of 2 bits", "value of --bits"),
+        (
+            ["--l2-clip", "1", "--selection-rate", "3/2"],
+            "--selection-rate must be above 0 and at most 1, got 3/2",
+            "value that works: 1",
+        ),
+        (
+            ["--l2-clip", "1", "--mechanism", "ddgauss", "--ladder", "4"],
+            "--ladder is for noise whose layers add up",
+            "0, or the mechanism skellam",
+        ),
+        (
+            [
+                *("--l2-clip", "1", "--selection-rate", "1/10"),
+                *("--accountant", "mixture-simple"),
+            ],
+            "mixture-simple counts no selection",
+            "value of --selection-rate that works: 1",
+        ),
+        (
+            [
+                *("--l2-clip", "1", "--steps", "10", "--dimension", "65536"),
+                *("--accountant", "mixture-contour"),
+            ],
+            "mixture-contour covers a single release; use mixture-pld",
+            "value that works: 1",
+        ),
     ],
 )
 def test_plan_speaks_of_options_and_names_what_works_once(

@@ -27,7 +27,7 @@ PROGRESS = {
 }
 
 
-def told(*, terminal: bool, exact: bool = True) -> str:
+def told(*, terminal: bool, exact: bool = True, fitted: float | None = None) -> str:
     stream = io.StringIO()
     output = Output(as_json=False)
     output.console = Console(
@@ -38,7 +38,13 @@ def told(*, terminal: bool, exact: bool = True) -> str:
         view.progress(PROGRESS)
         view.step(
             SessionCheck(
-                session_number=2, survivors=8, dropped=(), is_exact=exact, accuracy=0.75
+                session_number=2,
+                survivors=8,
+                dropped=(),
+                is_exact=exact,
+                accuracy=0.75,
+                l2_clip=1.25,
+                fitted=fitted,
             )
         )
     return stream.getvalue()
@@ -52,6 +58,11 @@ def test_a_pipe_gets_a_line_per_step_with_both_references():
         "step 1: 8 inputs, sum exact, accuracy 75.0% "
         "(central noise 80.0%, no privacy 90.0%)"
     )
+
+
+def test_a_clip_that_moves_is_shown_with_what_it_fitted():
+    lines = told(terminal=False, fitted=0.42).splitlines()
+    assert lines[1].endswith("no privacy 90.0%), clip 1.25 fitted 42%")
 
 
 def test_a_terminal_shows_where_a_session_stands():

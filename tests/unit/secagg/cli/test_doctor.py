@@ -21,8 +21,16 @@ from secagg.errors import ErrorCode
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted
 from secagg.server.server import Server
 from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.storage.change import Change, NewSession
+from secagg.storage.change import Role as BookRole
+from secagg.storage.journal import SumAttempt, record_of
 from secagg.storage.open_book import open_book, open_state
-from secagg.storage.rollback_mark import Mark, default_mark
+from secagg.storage.rollback_mark import (
+    SLOT_BYTES,
+    Mark,
+    RollbackMark,
+    default_mark,
+)
 from secagg.storage.stored import Replica
 from secagg.transport.certificates import Authority
 from secagg.transport.identity import Role
@@ -220,12 +228,36 @@ async def test_others_of_the_same_book_have_the_same_name(place, postgres_url):
     ):
         if name is not None:
             book = await open_book(postgres_url, is_shared=True)
+            database = await asyncpg.connect(postgres_url)
+            await database.execute("DELETE FROM secagg.replica")
+            await database.close()
             await book.beat(Replica(name, "10.0.0.1:7400", "1.0", name))
             await book.close()
         findings = await of_server(place, ('"sums"', more))
         (found,) = [each for each in findings if each.number == "D163"]
         assert (found.state, words in found.found) == (state, True)
     assert found.error.code is ErrorCode.BAD_SETTINGS
+
+
+async def test_a_sum_that_has_ended_its_aggregator_is_named(place):
+    begun, left = (record_of(SumAttempt(is_begun=each)) for each in (True, False))
+    new = NewSession(role=BookRole.SERVER, task="t", number=7, header=b"h")
+    book = await open_state(place / "state", mark=default_mark(place / "state"))
+    at = await book.commit(Change(key="k", create=new))
+    await book.close()
+    for records, state, words in (
+        ((), "ok", "none"),
+        ((begun, begun, left), "warning", "session 7 of task 't' was begun 1 time"),
+        ((left,), "ok", "none"),
+    ):
+        book = await open_state(place / "state", mark=default_mark(place / "state"))
+        at = await book.commit(
+            Change(key="k", expect=at.sequence, previous=at.chain, records=records)
+        )
+        await book.close()
+        (found,) = [f for f in await of_server(place) if f.number == "D161"]
+        assert (found.state, words in found.found) == (state, True)
+        assert ("memory" in found.next_step) == (state == "warning")
 
 
 async def test_an_engine_that_does_not_answer_is_a_warning(place, monkeypatch):
@@ -262,6 +294,10 @@ async def test_a_damaged_foreign_or_busy_book(place):
     await held.close()
 
 
+def in_both_slots(mark):
+    return 2 * mark.encode().ljust(SLOT_BYTES, b"\0")
+
+
 async def test_a_state_that_was_put_back_or_copied(place):
     """What a start would refuse, the doctor finds."""
     for name, ask, number in (
@@ -276,11 +312,12 @@ async def test_a_state_that_was_put_back_or_copied(place):
 
         assert (await found()).state == "ok"
         mark = default_mark(place / name)
-        stands = Mark.decode(mark.read_bytes())
-        newest = Mark(stands.book_id, stands.generation + 1)
+        stands = RollbackMark(mark).read()
+        newest, half = Mark(stands.book_id, stands.generation + 1), mark.read_bytes()
         for content, words in (
-            (newest.encode(), "an older state was put back"),
-            (Mark(bytes(8), 1).encode(), "belongs to another state"),
+            (in_both_slots(newest), "an older state was put back"),
+            (in_both_slots(Mark(bytes(8), 1)), "belongs to another state"),
+            (half[:SLOT_BYTES], "half of the mark is damaged"),
             (b"", "is damaged"),
         ):
             mark.write_bytes(content)

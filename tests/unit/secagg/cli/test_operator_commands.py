@@ -11,11 +11,16 @@ import typer
 
 from secagg.cli import main
 from secagg.config import load_task_settings
+from secagg.errors import ErrorCode
+from secagg.messages import Aborted, Fate
+from secagg.server.receipt import SessionReceipt
 from secagg.server.task_folder import privacy_folder_of
 from secagg.server.task_setup import settle_task
+from secagg.server.views import budgets_view, sessions_view
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.charges import Charge, ChargeState, Settlement
 from secagg.storage.open_book import open_book
+from secagg.testing.cohorts import offer_of, parameters_for
 
 HOST = """
 [server]
@@ -137,6 +142,35 @@ def test_the_book_says_which_sessions_there_were(told):
     told("sessions", "list", "--task", "other", code=50)
 
 
+def test_who_misspells_an_outcome_is_not_told_that_there_was_none(told):
+    error = told("sessions", "list", "--outcome", "U3_TO_SMALL", code=2)[1]["error"]
+    assert "did you mean U3_TOO_SMALL?" in error["message"]
+
+
+async def test_a_session_that_failed_is_found_behind_many_that_did_not(tmp_path):
+    descriptor = offer_of(parameters_for(3, dimension=1, threshold=2), task_id="t")
+    cancelled = Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, "why")
+    receipt = SessionReceipt(descriptor=descriptor, outcome=cancelled).encode()
+    book = await open_book(f"sqlite:{tmp_path / 'book.sqlite3'}")
+    for number in range(1, 6):
+        key = f"server/{number:064x}"
+        new = NewSession(role=Role.SERVER, task="t", number=number, header=b"h")
+        stands = await book.commit(Change(key=key, create=new, round=1))
+        if number > 2:
+            end = Change(key=key, expect=0, previous=stands.chain, end=receipt)
+            await book.commit(end)
+
+    async def listed(**wanted):
+        return [each["number"] for each in await sessions_view(book, **wanted)]
+
+    assert await listed(limit=2) == [5, 4]
+    assert await listed(limit=2, outcome="running") == [2, 1]
+    assert await listed(limit=1, outcome="running") == [2]
+    assert await listed(limit=2, outcome="CANCELLED") == [5, 4]
+    assert await listed(since=1e12) == []
+    await book.close()
+
+
 def test_both_sides_say_what_was_spent(told, monkeypatch):
     # The report was computed when the task was planned, and is not again.
     monkeypatch.setattr("secagg.distributed_dp.task.NoisedTask.report", lambda _: 1 / 0)
@@ -151,6 +185,32 @@ def test_both_sides_say_what_was_spent(told, monkeypatch):
         "role": "client",
         "budgets": [{"task": "counts", "given": 2, "under_way": 1, "given_back": 1}],
     }
+
+
+async def test_a_session_that_was_paid_and_goes_on_has_not_failed(place, tmp_path):
+    """Its sum is missing and its session is spent: that is no fault yet."""
+    book = await open_book(f"sqlite:{tmp_path / 'book.sqlite3'}")
+    await settle_task(load_task_settings(place / "server.toml"), book, reports=tmp_path)
+
+    async def spare():
+        (view,) = await budgets_view(book, tmp_path, task="counts")
+        return view["spent"], view["spare_left"], view["is_short"]
+
+    async def paid(number):
+        key = f"server/{number}"
+        new = NewSession(role=Role.SERVER, task="counts", number=number, header=b"h")
+        stands = await book.commit(Change(key=key, create=new, round=1))
+        assert await spare() == (number - 1, max(0, 2 - number), number > 2)
+        spent = Change(key=key, expect=0, previous=stands.chain, spend=True)
+        return key, await book.commit(spent)
+
+    # Two sums and a spare session; the first two sessions fail after they were paid.
+    for number in (1, 2):
+        key, stands = await paid(number)
+        assert await spare() == (number, 2 - number, False)
+        await book.commit(Change(key=key, expect=0, previous=stands.chain, end=b"r"))
+    assert await spare() == (2, 0, True)
+    await book.close()
 
 
 @pytest.mark.parametrize(
@@ -180,17 +240,26 @@ def test_who_follows_sessions_reads_at_once_that_it_is_heard(
 ):
     change = {"task": "t", "number": 7, "round": "joining", "joined": 1, "needed": 2}
     change |= {"answered": 1, "expected": 3, "lost": [], "reason": ""}
+    # Of three who have joined two have to unmask.
+    later = change | {"round": "unmasking", "joined": 3}
 
     async def changes(*_):
         yield {}
         assert "following the sessions" in "".join(capsys.readouterr())
         yield change
+        yield later
 
     monkeypatch.setattr("secagg.server.admin_channel.watch_admin", changes)
     words = ["sessions", "watch", *as_json, "--config", str(place / "server.toml")]
     assert main(words) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line) == change if as_json else "1 of 2 joined" in line
+    lines = capsys.readouterr().out.splitlines()
+    if as_json:
+        assert [json.loads(line) for line in lines] == [change, later]
+    else:
+        assert lines == [
+            "t session 7: joining, 1 of 2 joined, 0 lost",
+            "t session 7: unmasking, 3 joined, 1 of 3 answered, 0 lost",
+        ]
 
 
 def test_the_commands_of_an_operator_load_no_server():

@@ -543,10 +543,19 @@ def test_sessions_of_a_schedule_open_in_their_slots_and_close_their_doors():
         # An earlier process has used this slot; manual clocks start at a full hour.
         assert isinstance(await offer_after(0), Wait)
         assert isinstance(await offer_after(hour - 1), Wait)
+
+        def closes_in():
+            (live,) = world.aggregator.live()
+            return live.seconds_left
+
         first = await offer_after(1)
         assert first.session_number == 1
+        assert closes_in() == window
         await world.join("a")
+        # The round's deadline comes first, and begins again while clients are missing.
+        assert first.parameters.deadlines.advertise_keys < window == closes_in()
         assert (await offer_after(window - 1)).session_number == 1
+        assert closes_in() == 1
         assert isinstance(await offer_after(1), Wait)
         update = await world.update("a", Round.ADVERTISE_KEYS)
         assert update.code is ErrorCode.ROSTER_TOO_SMALL
@@ -554,6 +563,27 @@ def test_sessions_of_a_schedule_open_in_their_slots_and_close_their_doors():
         # The rest of the hour nothing opens; nothing was an attempt either.
         assert isinstance(await offer_after(hour - window - 1), Wait)
         assert (await offer_after(1)).session_number == 2
+        await world.aggregator.end_task("t", "enough")
+        with pytest.raises(SessionAbortedError, match="enough"):
+            await running
+
+    scenario(test)
+
+
+def test_the_end_of_a_round_is_told_only_where_it_is_one():
+    """With fewer clients than are needed a deadline begins again."""
+
+    async def test(world):
+        running = world.start()
+        await world.settle()
+        told = []
+        for name in ("a", "b"):
+            await world.join(name)
+            (live,) = world.aggregator.live()
+            told.append(live.seconds_left)
+        assert told == [None, PARAMETERS.deadlines.advertise_keys]
+        await world.aggregator.abort(world.id, "enough")
+        await world.settle()
         await world.aggregator.end_task("t", "enough")
         with pytest.raises(SessionAbortedError, match="enough"):
             await running

@@ -8,6 +8,7 @@ import pytest
 from secagg import telemetry
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.owed_files import SAY_EVERY_SECONDS, OwedFiles
+from secagg.server.task import NotTakenError
 from secagg.testing.manual_clock import ManualClock
 
 
@@ -23,26 +24,23 @@ class Disk:
             raise ServiceError("full", code=self.code, next_step="Make room.")
 
 
-async def settled():
-    for _ in range(5):
-        await asyncio.sleep(0)
+async def refused(owed, disk):
+    with pytest.raises(NotTakenError) as caught:
+        await owed.write("t", disk.write)
+    return caught.value
 
 
-async def test_it_is_tried_until_there_is_room_and_said_now_and_again(caplog):
+async def test_it_is_owed_until_there_is_room_and_said_now_and_again(caplog):
     caplog.set_level(logging.INFO)
     clock, disk = ManualClock(), Disk()
     owed = OwedFiles(clock)
-    writing = asyncio.create_task(owed.write("t", disk.write))
-    await settled()
-    assert owed.refused == {"t": "full"}
     began = clock.now()
-    while clock.now() < began + SAY_EVERY_SECONDS:
-        assert clock.jump()
-        await settled()
-    assert not writing.done()
+    while clock.now() <= began + SAY_EVERY_SECONDS:
+        again = await refused(owed, disk)
+        assert owed.refused == {"t": "full"}
+        await finish(clock, again.retry_after_seconds)
     disk.has_room = True
-    clock.jump()
-    await writing
+    await owed.write("t", disk.write)
     assert owed.refused == {}
     events = [line.split()[0] for line in caplog.messages]
     assert events == [telemetry.FILES_REFUSED] * 2 + [telemetry.FILES_WRITTEN]
@@ -50,18 +48,29 @@ async def test_it_is_tried_until_there_is_room_and_said_now_and_again(caplog):
     assert disk.tried > SAY_EVERY_SECONDS / 10
 
 
+async def finish(clock, seconds):
+    waiting = asyncio.ensure_future(clock.sleep_until(clock.now() + seconds))
+    while not waiting.done():
+        await asyncio.sleep(0)
+        clock.jump()
+
+
 async def test_what_no_patience_mends_is_told_at_once():
     owed = OwedFiles(ManualClock())
-    with pytest.raises(ServiceError):
+    with pytest.raises(ServiceError) as caught:
         await owed.write("t", Disk(ErrorCode.BAD_SETTINGS).write)
+    assert not isinstance(caught.value, NotTakenError)
     assert owed.refused == {}
 
 
-async def test_a_process_that_ends_leaves_nobody_waiting():
+async def test_what_somebody_else_has_written_is_not_owed(caplog):
+    caplog.set_level(logging.INFO)
     owed = OwedFiles(ManualClock())
-    writing = asyncio.create_task(owed.write("t", Disk().write))
-    await settled()
-    writing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await writing
+    why = await refused(owed, Disk())
+    why.settle()
+    why.settle()
     assert owed.refused == {}
+    other = Disk()
+    other.has_room = True
+    await owed.write("t", other.write)
+    assert telemetry.FILES_WRITTEN not in caplog.text

@@ -3,7 +3,11 @@
 import asyncio
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.session_lease import LEASE_SECONDS, SessionLease
+from secagg.server.session_lease import (
+    LEASE_SECONDS,
+    LOOK_EVERY_SECONDS,
+    SessionLease,
+)
 from secagg.storage.leases import Leases
 from secagg.testing import manual_clock
 from secagg.testing.counting_meter import CountingMeter
@@ -15,7 +19,8 @@ class SharedBook:
     def __init__(self, clock, *, is_shared=True):
         self.is_shared = is_shared
         self.refusals = 0
-        self._leases = Leases(clock.now)
+        self.ended = set()
+        self._leases = Leases(clock.now, self.ended.__contains__)
 
     async def take(self, name, *, holder, seconds):
         if self.refusals:
@@ -79,6 +84,25 @@ def test_a_holder_that_lives_keeps_it_and_one_that_lets_go_is_followed_at_once()
         assert (clock.now(), other.looks) == (before, 1)
         await other.lease.let_go()
         assert len(asyncio.all_tasks()) == 1  # nobody renews it
+
+    manual_clock.run(main)
+
+
+def test_one_that_is_seen_to_have_ended_is_followed_within_a_second():
+    async def main(clock):
+        book = SharedBook(clock)
+        one, other = Replica("a", book, clock), Replica("b", book, clock)
+        assert await one.lease.hold()
+        waiting = asyncio.ensure_future(other.lease.hold())
+        await clock.sleep_until(clock.now() + LEASE_SECONDS)
+        one.lease._renewing.cancel()
+        book.ended.add("a")
+        began = clock.now()
+        assert await waiting
+        assert clock.now() - began <= LOOK_EVERY_SECONDS
+        assert other.lease.held.token > one.lease.held.token
+        assert not await book.renew(one.lease.held, seconds=LEASE_SECONDS)
+        await other.lease.let_go()
 
     manual_clock.run(main)
 

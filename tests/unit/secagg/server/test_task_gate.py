@@ -17,6 +17,7 @@ def test_without_a_schedule_the_next_session_follows_at_once():
     gate = TaskGate(opened=START)
     gate.note_sum()
     assert gate.next_opening(START) == START
+    assert gate.closes_in(START) is None
 
 
 def test_a_slot_is_used_by_its_sum_and_missed_when_its_window_has_passed():
@@ -42,6 +43,8 @@ def test_waiting_lasts_until_the_next_slot_and_its_window_until_its_end():
         gate = TaskGate(HOURLY, opened=START)
         assert await gate.wait(clock, is_futile=lambda: False)
         assert clock.date() == START + 3600
+        assert gate.closes_in(clock.date()) == 600
+        assert gate.closes_in(clock.date() + 601) == -1
         await gate.window_closes(clock)
         assert clock.date() == START + 3600 + 600
 

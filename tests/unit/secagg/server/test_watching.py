@@ -60,6 +60,7 @@ NOISED = """
 [task]
 id = "noised"
 sessions = 3
+schedule = "every 1h"
 [vector]
 dimension = 6
 [cohort]
@@ -219,6 +220,7 @@ async def test_what_a_task_costs_is_on_the_page_and_in_the_scrape(world, tmp_pat
     read = dict(gauge.findall(scraped))
     left = float(read['secagg_task_sessions_left{task="noised"}'])
     assert left - 3 == float(read['secagg_task_spare_left{task="noised"}']) >= 0
+    assert read['secagg_task_slot_seconds{task="noised"}'] == "3600.0"
     labels = 'against="%s",task="noised"'
     epsilons = {
         against: float(read[f"secagg_task_epsilon{{{labels % against}}}"])
@@ -239,7 +241,13 @@ async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
         await running.keeper.pause(HOSTILE, reason="wrong <b>model</b>")
         overview = Overview(world.server, world.section.state_dir)
         status = await overview.status()
-        soon = status["server"] | {"certificate_days": 29, "is_draining": True}
+        replicas = [
+            {"name": f"vm-{n}", "address": address, "version": "1", "started": "2026"}
+            | {"silent_seconds": 700.0 * n}
+            for n, address in enumerate(["10.0.0.1:7400", None])
+        ]
+        soon = {"certificate_days": 29, "is_draining": True, "replicas": replicas}
+        soon = status["server"] | soon
         monkeypatch.setattr(
             Overview, "status", AsyncMock(return_value=status | {"server": soon})
         )
@@ -250,6 +258,8 @@ async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
         f"Files of task {HOSTILE} cannot be written, and it waits: {why}",
         "The certificate ends in 29 days",
     ]
+    assert ["10.0.0.1:7400", "here", "2026", "0 s ago", "1", "vm-0"] in shown.rows
+    assert ["no port yet", "silent", "2026", "12 min ago", "1", "vm-1"] in shown.rows
     assert "<p>the disk &amp; all</p>" in page.decode()
     assert '<b class="warn">draining</b>' in page.decode()
     assert {tag for tag, _ in shown.tags} <= TAGS
@@ -272,14 +282,14 @@ async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
             assert (await get(watched.metrics, "/healthz")).text == "alive\n"
             scraped = (await get(watched.metrics, "/metrics")).text
             assert "secagg_is_ready 0.0" in scraped
-            assert "secagg_task_runs" in scraped
+            assert "secagg_task_slot_seconds" in scraped
             assert await health(world) == health_pb2.HealthCheckResponse.NOT_SERVING
             # A book that says nothing at all takes its own readings with it.
             monkeypatch.setattr(type(world.server.storage.book), "tasks", refuse)
             answer = await get(watched.metrics, "/metrics")
             assert answer.status_code == HTTPStatus.OK
             assert "secagg_is_ready 0.0" in answer.text
-            assert "secagg_task_runs{" not in answer.text
+            assert "secagg_task_slot_seconds{" not in answer.text
 
 
 class Gate:
@@ -336,7 +346,9 @@ def test_a_scrape_stays_small_with_many_tasks():
     series = [line for line in lines if not line.startswith("#")]
     assert len(series) < 2000
     assert 'secagg_upload_bytes_total{task="other"} 200.0' in series
-    assert not any("secagg_task_runs" in line and "other" in line for line in series)
+    assert not any(
+        "secagg_task_slot_seconds" in line and "other" in line for line in series
+    )
 
 
 def test_no_label_can_name_a_client_or_a_session():

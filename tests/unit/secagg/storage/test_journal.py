@@ -75,6 +75,8 @@ SERVER_EVENTS = [
     *(RoundClosed(closed) for closed in Round),
     RoundClosed(Round.ADVERTISE_KEYS, b"\x03" * 32),
     SumComputed(b"\x04" * 32, 0),
+    journal.SumAttempt(is_begun=True),
+    journal.SumAttempt(is_begun=False),
     SumComputed(b"\x04" * 32, 7, 1_800_000_000),
     AbortRequested(ErrorCode.STORAGE_FAILED, "the disk is full"),
     AbortRequested(ErrorCode.CANCELLED, "never mind", discard_unmasked=True),

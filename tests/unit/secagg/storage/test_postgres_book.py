@@ -30,6 +30,10 @@ from secagg.storage.reading_book import NoBookError
 from secagg.storage.stored import Replica, Tally
 
 SECRET = "correct-horse"
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+    "AND datname = current_database()"
+)
 
 
 @pytest.fixture
@@ -115,6 +119,34 @@ async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
     at = await append(book, at, record(2))
     assert (await book.load("a")).records == (record(1), record(2))
     await book.close()
+
+
+async def test_the_lease_of_whoever_has_gone_is_free_unless_nobody_is_back_yet(empty):
+    """A holder is known by its connection; a database that starts anew has none."""
+    started = (
+        await sql(empty, "SELECT extract(epoch FROM pg_postmaster_start_time())::float")
+    )[0][0]
+    at = started + 3600.0
+
+    async def take(book, holder, seconds=60.0):
+        return await book.take("sum/a", holder=holder, seconds=seconds)
+
+    one, other = [
+        await open_book(empty, is_shared=True, now=lambda: at) for _ in range(2)
+    ]
+    first = await take(one, "A")
+    assert await take(other, "B") is None
+    await cut_off(empty, one)
+    at = started + 59.0
+    assert await take(other, "B") is None  # A may be about to come back
+    at = started + 61.0
+    assert await one.renew(first, seconds=60.0)  # and is back
+    assert await take(other, "B") is None
+    await one.close()
+    second = await take(other, "B")
+    assert second.token > first.token
+    assert not await take(other, "C")
+    await other.close()
 
 
 async def test_a_database_that_is_away_is_not_dialled_by_everybody(empty, monkeypatch):
@@ -217,8 +249,7 @@ async def test_a_connection_that_fails_under_a_call_is_not_used_again(empty):
     await held.start()
     await blocker.execute("SELECT 1 FROM secagg.session FOR UPDATE")
     appending = asyncio.create_task(append(book, at, record(1)))
-    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-    while not await sql(empty, waiting):
+    while await sql(empty, WAITING) != [(1,)]:
         pass
     await cut_off(empty, book)
     with pytest.raises(ServiceError) as caught:
@@ -677,6 +708,39 @@ async def test_replicas_are_listed_with_their_silence(shared):
         (replica("one"), 5.0),
         (replica("two"), 0.0),
     ]
+
+
+async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
+    """Both are held up before they say so, and go on together."""
+    clock = Clock()
+    books = [await shared(name, now=clock) for name in ("one", "two")]
+    others = [
+        Replica(name, "127.0.0.1:1", "1.0", f"agg-{name}") for name in ("one", "two")
+    ]
+    holding = await asyncpg.connect(empty)
+    try:
+        async with holding.transaction():
+            await holding.execute("SELECT 1 FROM secagg.book FOR UPDATE")
+            beating = [
+                asyncio.ensure_future(book.beat(other))
+                for book, other in zip(books, others, strict=True)
+            ]
+            while await sql(empty, WAITING) != [(2,)]:
+                pass
+        answers = await asyncio.gather(*beating, return_exceptions=True)
+    finally:
+        await holding.close()
+    (refused,) = [each for each in answers if each is not None]
+    assert refused.code is ErrorCode.BAD_SETTINGS
+    (listed,) = await books[0].replicas()
+    assert listed.replica == others[answers.index(None)]
+    # Who is in stays in; the other may come when it has gone, or was silent for long.
+    await books[answers.index(None)].beat(listed.replica)
+    clock.seconds += 16
+    late = answers.index(refused)
+    await books[late].beat(others[late])
+    with pytest.raises(ServiceError, match="agg-"):
+        await books[1 - late].beat(others[1 - late])
 
 
 async def test_nobody_writes_to_a_session_that_was_put_back_without_knowing_it(

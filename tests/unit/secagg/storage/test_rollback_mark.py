@@ -19,7 +19,13 @@ from secagg.storage.change import (
     Role,
 )
 from secagg.storage.open_book import open_book, open_state
-from secagg.storage.rollback_mark import Mark, RollbackMark, default_mark
+from secagg.storage.rollback_mark import (
+    SLOT_BYTES,
+    Mark,
+    RollbackMark,
+    default_mark,
+    refuse_set_back,
+)
 from secagg.storage.stored import Task, TaskState
 
 
@@ -78,6 +84,20 @@ def generation(mark):
     return RollbackMark(mark).read().generation
 
 
+def padded(mark):
+    return mark.encode().ljust(SLOT_BYTES, b"\0")
+
+
+def slots(data):
+    return data[:SLOT_BYTES], data[SLOT_BYTES:]
+
+
+def flipped(data, position):
+    changed = bytearray(data)
+    changed[position] ^= 1
+    return bytes(changed)
+
+
 async def test_a_book_that_was_left_alone_opens_again(state, mark):
     at = await begun(state, mark)
     for _ in range(2):
@@ -113,14 +133,41 @@ async def test_a_book_that_was_exchanged_or_begun_anew_is_refused(
 
 async def test_a_damaged_mark_is_refused(state, mark):
     await begun(state, mark)
-    data = bytearray(mark.read_bytes())
+    data = mark.read_bytes()
+    first, second = slots(data)
+    another = padded(Mark(bytes(8), 0))
     for position in (0, 15, 31):
-        changed = data.copy()
-        changed[position] ^= 1
-        mark.write_bytes(changed)
-        await assert_refused(state, mark, "is damaged")
-    mark.write_bytes(b"")
-    await assert_refused(state, mark, "is damaged")
+        both = flipped(flipped(data, position), SLOT_BYTES + position)
+        for content in (both, first[:31], another + second, b""):
+            mark.write_bytes(content)
+            await assert_refused(state, mark, "is damaged")
+    mark.write_bytes(data)
+    await (await opening(state, mark)).close()
+
+
+async def test_half_a_mark_lets_nothing_pass_that_a_whole_one_refuses(
+    state, mark, tmp_path
+):
+    """A slot that was lost may have held more than what the other says."""
+    at = await begun(state, mark)
+    shutil.copytree(state, tmp_path / "backup")
+    book = await opening(state, mark)
+    await step(book, at, records=(record(1),))
+    await book.close()
+    data = mark.read_bytes()
+    newest = RollbackMark(mark).read()
+    newer, older = sorted(
+        (0, SLOT_BYTES), key=lambda at: -Mark.decode(data[at : at + 32]).generation
+    )
+    # The newer is lost: the book may be as far as it was, and no less.
+    for lost in (flipped(data, newer + 8), data[:newer] if newer else b"?" + data[1:]):
+        mark.write_bytes(lost)
+        assert RollbackMark(mark).read() == newest
+        await (await opening(state, mark)).close()
+        await assert_refused(tmp_path / "backup", mark, "older state was put back")
+    # The older is lost: who can say that it was the older one?
+    mark.write_bytes(flipped(data, older + 20))
+    await assert_refused(state, mark, "half of the mark is damaged")
 
 
 async def test_a_new_book_that_never_committed_needs_no_mark(state, mark):
@@ -176,7 +223,7 @@ async def test_a_crash_between_commit_and_mark_is_harmless(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr("secagg.storage.rollback_mark._write_durably", crash)
+        patch.setattr("secagg.storage.rollback_mark._write_slot", crash)
         with pytest.raises(ServiceError):
             await step(book, at, records=(record(1),))
     await book.close()
@@ -197,7 +244,7 @@ async def test_a_full_disk_under_the_mark_fails_the_commit(state, mark, monkeypa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("secagg.storage.rollback_mark._write_durably", full)
+        patch.setattr("secagg.storage.rollback_mark._write_slot", full)
         with pytest.raises(ServiceError, match="No space left") as caught:
             await step(book, at, records=(record(1),))
         assert caught.value.code is ErrorCode.STORAGE_FAILED
@@ -350,7 +397,8 @@ async def test_a_mark_that_was_exchanged_under_a_running_book_stops_it(
     if found == "missing":
         mark.unlink()
     else:
-        contents = {"another": Mark(bytes(8), 9).encode(), "older": before}
+        another = 2 * padded(Mark(bytes(8), 9))
+        contents = {"another": another, "older": before}
         mark.write_bytes(contents.get(found, b""))
     left = mark.read_bytes() if mark.exists() else None
     for _ in range(2):
@@ -361,20 +409,47 @@ async def test_a_mark_that_was_exchanged_under_a_running_book_stops_it(
     await book.close()
 
 
-async def test_a_mark_whose_rename_was_not_made_durable_is_written_again(
-    state, mark, monkeypatch
+async def test_a_mark_whose_rename_was_not_made_durable_is_made_again(
+    mark, monkeypatch
 ):
-    book = await opening(state, mark)
-
     def fail(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    going = RollbackMark(mark)
     with monkeypatch.context() as patch:
         patch.setattr("secagg.storage.rollback_mark._sync_directory", fail)
         with pytest.raises(ServiceError, match="cannot be written"):
-            await begin(book)
-    assert generation(mark) == 1
-    assert await book.load("a") is not None
+            going.write(Mark(bytes(8), 0))
+    assert generation(mark) == 0
+    synced = []
+    monkeypatch.setattr("secagg.storage.rollback_mark._sync_directory", synced.append)
+    going.write(Mark(bytes(8), 3))
+    assert synced == [mark.parent]
+    assert generation(mark) == 3
+
+
+@pytest.mark.parametrize("arrived", [0, 9, 20, 32, SLOT_BYTES])
+async def test_a_mark_that_did_not_reach_the_disk_is_written_again(
+    state, mark, monkeypatch, arrived
+):
+    """Half a mark of this process's own is no mark that somebody has put there."""
+    book = await opening(state, mark)
+    await begin(book)
+
+    def fail(descriptor, place, new):
+        os.pwrite(descriptor, padded(new)[:arrived], place * SLOT_BYTES)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("secagg.storage.rollback_mark._write_slot", fail)
+        for _ in range(2):
+            with pytest.raises(ServiceError, match="cannot be written"):
+                await begin(book, "b", 2)
+    whole = RollbackMark(mark).read().generation
+    assert whole == (1 if arrived in {0, 9} else 2)  # nine bytes of both are the same
+    assert await book.load("b") is not None
+    assert generation(mark) == 2
+    assert None not in [Mark.decode(each[:32]) for each in slots(mark.read_bytes())]
     await book.close()
 
 
@@ -419,6 +494,100 @@ def test_a_mark_is_synced_before_it_is_renamed_and_the_rename_after(mark, monkey
     )
     RollbackMark(mark).write(Mark(bytes(8), 1))
     assert steps == ["sync", "rename", "sync"]
+
+
+def test_a_mark_that_goes_on_is_one_write_that_waits_for_the_disk(mark, monkeypatch):
+    going = RollbackMark(mark)
+    going.write(Mark(bytes(8), 1))
+    file = mark.stat().st_ino
+    opened, written = [], []
+    os_open, pwrite = os.open, os.pwrite
+    monkeypatch.setattr(
+        os, "open", lambda p, flags, *a: opened.append(flags) or os_open(p, flags, *a)
+    )
+    monkeypatch.setattr(
+        os, "pwrite", lambda *a: written.append((len(a[1]), a[2])) or pwrite(*a)
+    )
+    for number in (2, 3, 4):
+        going.write(Mark(bytes(8), number))
+        assert generation(mark) == number
+    assert [flags & os.O_DSYNC for flags in opened[::2]] == [os.O_DSYNC] * 3
+    # One slot after the other, never the one that counts.
+    places = [(SLOT_BYTES, SLOT_BYTES), (SLOT_BYTES, 0), (SLOT_BYTES, SLOT_BYTES)]
+    assert written == places
+    assert (mark.stat().st_ino, mark.stat().st_size) == (file, 2 * SLOT_BYTES)
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("writes", [1, 2, 3])
+def test_a_mark_that_is_cut_anywhere_says_what_was_sent_and_nothing_less(
+    mark, writes, reopened
+):
+    """Whatever arrives of a write, in whatever order: what was sent stays known.
+
+    Counts of commits that are far apart: a slot that was lost makes up for one.
+    """
+    book_id = bytes(range(8))
+    going = RollbackMark(mark)
+    for number in range(1, writes + 1):
+        going.write(Mark(book_id, 1000 * number))
+    sent, cut = Mark(book_id, 1000 * writes), Mark(book_id, 1000 * (writes + 1))
+    before = mark.read_bytes()
+    if reopened:
+        going = RollbackMark(mark)
+        assert going.read() == sent
+    going.write(cut)
+    after = mark.read_bytes()
+    at = writes % 2 * SLOT_BYTES  # of the slot that was written
+    end = at + SLOT_BYTES
+    assert before[:at] + after[at:end] + before[end:] == after
+    for cut_at in range(at, at + 33):
+        for content in (
+            after[:cut_at] + before[cut_at:],
+            before[:cut_at] + after[cut_at:],
+            after[:cut_at] + bytes(end - cut_at) + after[end:],
+        ):
+            mark.write_bytes(content)
+            found = RollbackMark(mark).read()
+            assert found in (sent, Mark(book_id, sent.generation + 1), cut)
+            # The commit came before the write: its book is let in.
+            refuse_set_back(cut, found, mark)
+            with pytest.raises(ServiceError, match="older state was put back"):
+                refuse_set_back(Mark(book_id, sent.generation - 1), found, mark)
+            # And the next one is written over what was cut.
+            survivor = RollbackMark(mark)
+            survivor.read()
+            survivor.write(Mark(book_id, cut.generation + 1))
+            assert generation(mark) == cut.generation + 1
+
+
+def test_a_block_that_no_disk_can_read_is_a_slot_that_was_lost(mark, monkeypatch):
+    going = RollbackMark(mark)
+    for number in (1, 2):
+        going.write(Mark(bytes(8), number))
+    pread, broken = os.pread, SLOT_BYTES
+
+    def read(descriptor, size, offset):
+        if offset == broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", read)
+    assert generation(mark) == 2
+    survivor = RollbackMark(mark)
+    survivor.read()
+    survivor.write(Mark(bytes(8), 3))
+    broken = None
+    assert generation(mark) == 3
+
+
+def test_a_mark_of_a_renamed_or_shorter_book_replaces_both_slots(mark):
+    going = RollbackMark(mark)
+    for new in (Mark(bytes(8), 9), Mark(bytes(range(8)), 1), Mark(bytes(range(8)), 0)):
+        going.write(new)
+        assert RollbackMark(mark).read() == new
+        first, second = slots(mark.read_bytes())
+        assert first == second
 
 
 def test_the_mark_of_a_directory_lies_elsewhere_and_belongs_to_it(

@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 from collections import namedtuple
-from pathlib import Path
 
 import pytest
 
@@ -82,7 +81,8 @@ def test_bytes_beyond_the_total_are_refused(spool):
 
 
 def test_a_corrupt_upload_is_discarded_and_begins_again(spool):
-    send(spool, 0, DATA[:-1] + b"\x00")
+    send(spool, 0, DATA[:10])
+    send(spool, 10, DATA[10:-1] + b"\x00")
     with pytest.raises(ServiceError, match="digest") as caught:
         spool.commit(SESSION, "u", DIGEST)
     assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
@@ -90,6 +90,41 @@ def test_a_corrupt_upload_is_discarded_and_begins_again(spool):
     assert not spool.has_upload(SESSION, DIGEST)
     send(spool, 0, DATA)
     spool.commit(SESSION, "u", DIGEST)
+
+
+def test_a_whole_upload_is_stored_at_once_and_only_with_its_digest(spool):
+    with pytest.raises(ServiceError, match="digest") as caught:
+        send(spool, 0, DATA[:-1] + b"\x00")
+    assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
+    assert caught.value.next_offset == 0
+    assert spool.session_ids() == ()  # nothing has touched the disk
+    for _ in range(2):
+        assert send(spool, 0, DATA) == len(DATA)
+        spool.commit(SESSION, "u", DIGEST)
+    assert spool.received(SESSION, "u") == 0  # nothing of it is unfinished
+    assert spool.read_upload(SESSION, DIGEST, 700, 5) == DATA[700:705]
+
+
+def test_a_whole_upload_after_a_piece_of_it_is_one_in_chunks(spool):
+    send(spool, 0, DATA[:10])
+    assert send(spool, 0, DATA) == len(DATA)
+    spool.commit(SESSION, "u", DIGEST)
+    assert spool.read_upload(SESSION, DIGEST, 5, 10) == DATA[5:15]
+
+
+@pytest.mark.parametrize("cut", [10, None])
+def test_one_sender_does_not_fill_the_disk_with_whole_uploads(spool, cut):
+    other = DATA[::-1]
+    digest = hashlib.sha256(other).digest()
+    send(spool, 0, DATA)
+    spool.commit(SESSION, "u", DIGEST)
+    with pytest.raises(RemoteProtocolError) as caught:
+        send(spool, 0, other[:cut], digest=digest)
+    assert caught.value.code is ErrorCode.EQUIVOCATION
+    assert not spool.has_upload(SESSION, digest)
+    send(spool, 0, other[:cut], digest=digest, sender="v")
+    spool.discard(SESSION, "u", DIGEST)  # they were no good: it may begin again
+    send(spool, 0, other, digest=digest)
 
 
 def test_one_sender_cannot_open_a_second_upload(spool):
@@ -118,10 +153,11 @@ def test_no_upload_is_cut_into_any_number_of_objects(spool):
 def test_a_second_upload_never_takes_the_bytes_of_the_first():
     blobs = MemoryBlobs()
     spool = UploadSpool(blobs)
-    send(spool, 0, DATA)
+    send(spool, 0, DATA[:10])
+    send(spool, 10, DATA[10:])
     spool.commit(SESSION, "u", DIGEST)
     # As if two processes had met two first chunks of one sender at the same moment.
-    [stored] = blobs.below(
+    [stored, _] = blobs.below(
         f"{SESSION.hex()}/uploads/{hashlib.sha256(b'u').hexdigest()}"
     )
     blobs.create(stored.name.replace(DIGEST.hex(), OTHER.hex()), b"1")
@@ -220,23 +256,14 @@ def test_a_full_disk_refuses_uploads_with_a_hint_when_to_come_back(
 def test_a_failed_write_leaves_a_resumable_upload(tmp_path, monkeypatch):
     spool = disk_spool(tmp_path)
     send(spool, 0, DATA[:10])
-    real_open = Path.open
+    real_write = os.write
 
-    class FullFile:
-        def __init__(self, file):
-            self._file = file
-
-        def write(self, data):
-            self._file.write(data[:3])
+    def write(descriptor, data):
+        if len(data) == len(DATA) - 13:
             raise OSError(errno.ENOSPC, "No space left on device")
+        return real_write(descriptor, data[:3])
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *details):
-            self._file.close()
-
-    monkeypatch.setattr(Path, "open", lambda *a, **k: FullFile(real_open(*a, **k)))
+    monkeypatch.setattr(os, "write", write)
     with pytest.raises(ServiceError, match="No space left") as caught:
         send(spool, 10, DATA[10:])
     assert caught.value.code is ErrorCode.STORAGE_FAILED
@@ -277,10 +304,11 @@ def test_an_upload_that_was_taken_survives_another_one_of_its_sender(tmp_path):
     """Two digests at once, each at another process, so that neither sees the other."""
     one, other = disk_spool(tmp_path), disk_spool(tmp_path)
     seen, wrong = other._arrived(SESSION, "u"), b"\x00" * 32
-    send(one, 0, DATA)
+    send(one, 0, DATA[:10])
+    send(one, 10, DATA[10:])
     one.commit(SESSION, "u", DIGEST)
     other._arrived = lambda *_: seen
-    send(other, 0, DATA, digest=wrong)
+    send(other, 0, DATA[:10], digest=wrong)
     del other._arrived
     with pytest.raises(ServiceError):
         other.commit(SESSION, "u", wrong)
@@ -306,7 +334,8 @@ def test_no_object_has_its_name_before_its_bytes_are_on_the_disk(tmp_path, monke
     send(spool, 10, DATA[10:])
     spool.commit(SESSION, "u", DIGEST)
     spool.put(SESSION, SUM, b"sum")
-    assert len(linked) == 4
+    send(spool, 0, b"1", sender="v", digest=hashlib.sha256(b"1").digest(), total_size=1)
+    assert len(linked) == 5
     # And every directory that says where they are.
     home = tmp_path / "spool" / SESSION.hex()
     for directory in (home.parent, home, *(p for p in home.rglob("*") if p.is_dir())):
@@ -330,7 +359,10 @@ def test_a_spool_can_be_sent_to_a_worker(tmp_path):
 def test_equal_digests_do_not_vouch_for_other_bytes(spool):
     send(spool, 0, DATA)
     spool.commit(SESSION, "u", DIGEST)
-    send(spool, 0, DATA[::-1], sender="v")  # announces the digest of the other's bytes
+    with pytest.raises(ServiceError):
+        send(spool, 0, DATA[::-1], sender="v")  # with the digest of the other's bytes
+    send(spool, 0, DATA[:10], sender="v")
+    send(spool, 10, DATA[:-11:-1] + DATA[20:], sender="v")
     with pytest.raises(ServiceError) as caught:
         spool.commit(SESSION, "v", DIGEST)
     assert caught.value.code is ErrorCode.UPLOAD_CORRUPT

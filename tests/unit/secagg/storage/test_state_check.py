@@ -41,6 +41,10 @@ async def place(tmp_path):
     session, digest = bytes.fromhex(SESSION), sha256(b"vector").digest()
     spool.append(session, "a", digest, offset=0, total_size=6, data=b"vector")
     spool.commit(session, "a", digest)
+    digest = sha256(b"another").digest()
+    spool.append(session, "c", digest, offset=0, total_size=7, data=b"ano")
+    spool.append(session, "c", digest, offset=3, total_size=7, data=b"ther")
+    spool.commit(session, "c", digest)
     spool.append(session, "b", bytes(32), offset=0, total_size=6, data=b"half")
     return tmp_path
 
@@ -82,8 +86,8 @@ def test_what_belongs_to_no_session_is_a_note_and_can_be_moved(place, check):
 
 def test_an_upload_that_has_changed_is_damage(place, check):
     uploads = place / "state" / "spool" / SESSION / "uploads"
-    (path,) = uploads.glob(f"*/{sha256(b'vector').hexdigest()}")
-    (path / f"{0:012}").write_bytes(b"Vector")
+    (path,) = uploads.glob(f"*/{sha256(b'another').hexdigest()}")
+    (path / f"{3:012}").write_bytes(b"THER")
     code, answer = check("--repair-quarantine")
     assert (code, answer["exit_code"], answer["ok"]) == (77, 77, False)
     assert path.name in answer["faults"][0]["where"]
@@ -96,11 +100,11 @@ def test_uploads_are_checked_wherever_they_are_kept(place, check):
     settings = place / "server.toml"
     settings.write_text(SETTINGS.replace("[tls]", f'blobs = "file:{shared}"\n[tls]'))
     assert check()[1]["faults"] == []
-    (chunk,) = shared.glob(f"*/uploads/*/{sha256(b'vector').hexdigest()}/*")
-    chunk.write_bytes(b"Vector")
+    (whole,) = shared.glob(f"*/uploads/{sha256(b'vector').hexdigest()}.whole")
+    whole.write_bytes(b"Vector")
     code, answer = check("--repair-quarantine")
     assert (code, len(answer["moved"])) == (77, 1)
-    assert not chunk.exists()
+    assert not whole.exists()
 
 
 def test_a_record_that_has_changed_is_damage_and_stays_where_it_is(place, check):

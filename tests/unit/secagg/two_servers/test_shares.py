@@ -72,6 +72,11 @@ def test_the_report_counts_one_noise_against_an_aggregator_and_two_against_reade
     curve.compose(noise.mechanism.event())
     # Two sums, by the sums of rho: zero-out costs a quarter of replace-one.
     assert curve.rho == pytest.approx(0.5 / 4, rel=1e-6)
+    # The least statement there is; the zCDP of the noise alone states 8 % more.
+    assert report.aggregator.accountant == noise.budget.accountant == "skellam-gdp"
+    concentrated = noise_for(rho=0.5, accountant="zcdp").report().aggregator
+    assert concentrated.accountant == "zcdp"
+    assert concentrated.epsilon > 1.05 * report.aggregator.epsilon
     rho = 2 * 0.5 / 4
     assert report.aggregator.epsilon < rho + 2 * math.sqrt(rho * math.log(1e5))
     assert report.reader.epsilon < 0.75 * report.aggregator.epsilon

@@ -165,6 +165,18 @@ def test_delta_of_coins_is_never_below_the_exact_one(coins, shift):
         assert exact_delta(law, shift, epsilon) <= account(event).delta(epsilon) + 1e-14
 
 
+def test_coins_keep_promises_of_a_large_epsilon():
+    """The charge is multiplied by e^epsilon, so many coins must charge next to none."""
+    coins, shift = 400_000, 2500
+    law = binom.pmf(np.arange(coins + 1), coins, 0.5)
+    event = BinomialEvent(65536, coins, float(shift), float(shift), shift)
+    exact, stated = exact_delta(law, shift, 40.0), account(event).delta(40.0)
+    assert 0.01 < exact <= stated < 1.01 * exact
+    # With 3 % less noise counted the same statement is false.
+    less = BinomialEvent(65536, int(1.03 * coins), float(shift), float(shift), shift)
+    assert account(less).delta(40.0) < exact
+
+
 def test_the_charge_of_coins_covers_the_replaced_ends():
     for coins in (400, 5000, 10**6):
         bound = binomial_shift(coins)

@@ -3,7 +3,7 @@
 import pytest
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.sharing import refuse_other_names
+from secagg.storage.other_names import refuse_other_names
 from secagg.storage.stored import Replica, ReplicaRow
 
 

@@ -1,0 +1,147 @@
+"""How long a sum of randomised vectors gets, against the laws themselves."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpnoise.local import LocalParameters, make_randomiser
+from dpnoise.local.scatter import Scatter, largest_sum
+
+DIM = 24
+CLIENTS = 40
+
+
+def made(name="privunit2", dim=DIM, epsilon=4.0):
+    return make_randomiser(
+        LocalParameters(
+            randomiser=name,
+            dim=dim,
+            bound=1.0,
+            epsilon=epsilon,
+            magnitude_epsilon=epsilon / 2 if name == "separated" else None,
+        )
+    )
+
+
+def log_moment(randomiser, theta):
+    """Return log E e^(θ(t − E t)) of the cosine, by quadrature on its density.
+
+    Nodes are dense where the density lies, and the edge of the cap is one of them.
+    """
+    cap, lie = randomiser.cap, float(randomiser.lie)
+    power = (cap.dim - 3) / 2
+    reach = min(1.0, 12.0 / math.sqrt(cap.dim))
+    parts, logs = [], []
+    for low, high, chance in (
+        (max(-1.0, -reach), cap.edge, lie),
+        (cap.edge, min(1.0, cap.edge + reach), 1.0 - lie),
+    ):
+        nodes = low + (high - low) * (np.arange(20_000) + 0.5) / 20_000
+        density = power * np.log1p(-nodes * nodes)
+        weights = np.exp(density - density.max())
+        parts.append(chance * weights / weights.sum())
+        logs.append(nodes)
+    weights, cosines = np.concatenate(parts), np.concatenate(logs)
+    centred = theta * (cosines - weights @ cosines)
+    peak = centred.max()
+    return peak + math.log(weights @ np.exp(centred - peak))
+
+
+def along(randomiser):
+    """Return the bound on the cosine alone."""
+    around = Scatter.around_cap(randomiser.cap, 1.0, 0.0)
+    return around.along_one - 1.0 / (randomiser.cap.dim - 1)
+
+
+THETAS = (-8.0, -2.0, -0.3, 0.3, 2.0, 8.0)
+
+
+@pytest.mark.parametrize("dim", [4, 12, 200, 20_000])
+@pytest.mark.parametrize("epsilon", [0.1, 2.0, 20.0])
+def test_the_cosine_scatters_no_more_than_stated(dim, epsilon):
+    randomiser = made(dim=dim, epsilon=epsilon)
+    scale = 1.0 / math.sqrt(along(randomiser))
+    for theta in THETAS:
+        theirs = log_moment(randomiser, theta * scale)
+        assert theirs <= theta * theta / 2.0 + 1e-9
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 5.0, 50.0])
+def test_less_scatter_of_the_cosine_would_be_false(epsilon):
+    randomiser = made(dim=20_000, epsilon=epsilon)
+    side = 1.0 / (randomiser.cap.dim - 3)
+    claimed = {
+        0.1: along(randomiser) - side,  # the sides apart, and neither of them wide
+        5.0: 0.8 * along(randomiser),
+        50.0: side,  # each side wide, and nothing between them
+    }[epsilon]
+    scale = 1.0 / math.sqrt(along(randomiser))
+    assert any(
+        log_moment(randomiser, theta * scale)
+        > theta * theta * scale * scale * claimed / 2.0
+        for theta in THETAS
+    )
+
+
+def sums(randomiser, vector, repeats):
+    """Return the norms of sums in which all inputs agree."""
+    found = []
+    for repeat in range(repeats):
+        total = np.zeros(vector.size)
+        for each in range(CLIENTS):
+            seed = repeat.to_bytes(16, "big") + each.to_bytes(16, "big")
+            total += randomiser.randomise(vector, private_seed=seed)
+        found.append(float(np.linalg.norm(total)))
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"), [("privunit2", 0.3), ("separated", 1.0), ("privunit-inf", 0.8)]
+)
+def test_a_sum_of_vectors_that_agree_is_as_short_as_stated(name, norm):
+    randomiser = made(name)
+    direction = np.eye(DIM)[0] if name != "privunit-inf" else np.ones(DIM)
+    vector = direction * norm
+    mean = CLIENTS * norm * float(np.linalg.norm(direction))
+    found = sums(randomiser, vector, repeats=25)
+    stated = randomiser.sum_norm(CLIENTS, failure=0.01, mean_norm=mean)
+    # Four of 25 sums with a chance of 0.01 each: once in 10 000 runs of other seeds.
+    assert (found > stated).sum() < 4
+    assert stated < CLIENTS * randomiser.output_norm
+    # Neither the true sum nor the scatter alone would hold them.
+    assert (found > mean).mean() > 0.5
+    alone = math.sqrt(CLIENTS * randomiser.mse(norm))
+    assert (found > alone).mean() > 0.2
+    assert stated > found.max() * 0.99
+
+
+def test_a_hundred_clients_gain_what_the_square_root_promises():
+    randomiser = made(dim=1000, epsilon=10.0)
+    for clients in (100, 10_000):
+        scatter = math.sqrt(clients) * randomiser.output_norm
+        expected = math.hypot(clients, scatter)
+        stated = randomiser.sum_norm(clients, failure=1e-5)
+        assert expected < stated < 1.6 * expected
+    # On the line nothing is gained but by bounded differences.
+    line = made("scalar-dp", dim=1, epsilon=0.5)
+    assert line.sum_norm(3, failure=1e-5) == 3 * line.output_norm
+    assert line.sum_norm(1000, failure=1e-5) < 0.6 * 1000 * line.output_norm
+
+
+def test_bounds_grow_with_what_they_hold():
+    randomiser = made("separated")
+    stated = [randomiser.sum_norm(n, failure=1e-6) for n in (10, 20, 40, 80)]
+    assert stated == sorted(stated)
+    whole = randomiser.sum_norm(80, failure=1e-6)
+    assert randomiser.sum_norm(80, failure=1e-3) < whole
+    assert randomiser.sum_norm(80, failure=1e-6, mean_norm=9.0) < whole
+    assert randomiser.sum_norm(80, failure=1e-6, mean_norm=1e9) == whole
+
+
+def test_the_formula_is_that_of_its_theorem():
+    scatter = Scatter(total=9.0, along_one=2.0)
+    tail = math.sqrt(2 * 50 * 2.0 * math.log(2 / 0.001))
+    square = 7.0**2 + 2 * 7.0 * tail + (math.sqrt(450.0) + tail) ** 2
+    stated = largest_sum(scatter, vectors=50, mean_norm=7.0, failure=0.001)
+    assert stated == pytest.approx(math.sqrt(square), rel=1e-12)
