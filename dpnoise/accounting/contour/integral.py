@@ -219,6 +219,11 @@ class ContourBound:
         self._latest: dict[Direction, float] = {}
 
     @property
+    def noise_variance(self) -> float:
+        """The variance that is tabulated, grid steps squared."""
+        return self._variance
+
+    @property
     def norm_bound(self) -> float:
         """The bound on the norm, after the cap by the dimension."""
         return self._norm_bound

@@ -59,6 +59,7 @@ _POINTS: Final = 3000
 _LARGEST_LOSS: Final = 600.0
 _LOG_NEXT_TO_NOTHING: Final = -38.0  # 10^-16.5; a Gaussian has less at nine deviations
 _NEXT: Final = 1.25
+_GUESSED_FROM: Final = 1.0  # grid steps²
 _KNOTS: Final = 4  # contours from one that a guess bounds to the next
 _LIKE: Final = 0.1  # what two knots may differ by, if nothing is bounded between them
 
@@ -95,8 +96,11 @@ def guessed_curve(
         direction: Which direction.
 
     Returns:
-        As `contour_curve`; some constants are no bounds.
+        As `contour_curve`; some constants are no bounds. Where noise is less than a
+        grid step nothing changes slowly, windows are short, and nothing is guessed.
     """
+    if bound.noise_variance < _GUESSED_FROM:
+        return contour_curve(bound, direction)
     contours = _chosen_contours(bound, direction)
     constants = np.array([bound.guess_log_constant(c, direction) for c in contours])
     bounded: dict[int, float] = {}
