@@ -165,8 +165,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
     if found is None:
         # A theorem that does not cover these events says so itself, at about the noise
         # that they would need.
-        account = make_accountant(accountant, adversary=adversary, adjacency=adjacency)
-        account.compose(build_event(min(max(yardstick.variance, low), high)))
+        target.account(make_accountant, min(max(target.yardstick.variance, low), high))
         raise CalibrationError(
             f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
             f"{epsilon:g} at delta {delta:g}; relax the target, shrink the clip or "
@@ -194,7 +193,7 @@ class _Target:
     def shortfall(self, make: Callable[..., Accountant], variance: Fraction) -> float:
         """Logarithm of the factor that the variance misses, judged as a Gaussian."""
         try:
-            reached = self._account(make, variance).delta(self.epsilon)
+            reached = self.account(make, variance).delta(self.epsilon)
         except TheoremNotApplicableError:
             return math.inf
         if not _LEAST_DELTA < reached < 1.0:
@@ -209,7 +208,7 @@ class _Target:
         that the two choose different contours or windows.
         """
         for bump in _BUMPS:
-            account = self._account(make_accountant, found)
+            account = self.account(make_accountant, found)
             if account.epsilon(self.delta) <= self.epsilon:
                 return found
             found = round_up_to_dyadic(found * (1 + bump))
@@ -219,9 +218,10 @@ class _Target:
             "report the parameters"
         )
 
-    def _account(
+    def account(
         self, make: Callable[..., Accountant], variance: Fraction
     ) -> Accountant:
+        """Compose what is released with this much noise."""
         account = make(
             self.accountant, adversary=self.adversary, adjacency=self.adjacency
         )
