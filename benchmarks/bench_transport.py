@@ -16,9 +16,9 @@ import grpc.aio
 from measurement import emit
 
 from secagg.client.grpc_connection import GrpcConnection
+from secagg.server.call_guards import CallLimits
 from secagg.server.certificate_renewal import server_credentials
 from secagg.server.grpc_server import GrpcServer
-from secagg.server.interceptors import CallLimits
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.certificates import Authority

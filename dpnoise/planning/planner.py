@@ -479,8 +479,7 @@ class _Planner:
         release = cast("NoiseEvent", mechanism.event_with_noise(typical))
         named = request.accountant or request.mechanism_class.published_accountant
         if named is not None:
-            has_coin = request.selection_rate is not None
-            limits = _NAMED_BEHIND_A_COIN if has_coin else _NAMED
+            limits = _NAMED if request.selection == 1 else _NAMED_BEHIND_A_COIN
             refuse_dear(request, release, named, most=limits.get(named, math.inf))
             return (named,)
         names = default_accountants(

@@ -128,7 +128,7 @@ def refuse_dear(
         ParameterError: The closed form, which is offered instead, asks for little more
             noise there, if for more at all.
     """
-    if request.selection_rate is None:
+    if request.selection == 1:
         cost = accounting_cost(
             release, accountant, times=request.steps, delta=request.delta
         )

@@ -42,8 +42,8 @@ class NoiseSection:
     l2_clip: float | None = setting(
         "Longest vector of one client; longer ones are shortened to it.",
         default=None,
-        low=1e-300,
-        high=1e300,
+        low=1e-70,
+        high=1e70,
         unit="caller's units",
     )
     max_nonzero: int | None = setting(
@@ -87,15 +87,15 @@ class NoiseSection:
     lowest_clip: float | None = setting(
         "Smallest clip of any session with clip_quantile; empty means l2_clip / 16.",
         default=None,
-        low=1e-300,
-        high=1e300,
+        low=1e-70,
+        high=1e70,
         unit="caller's units",
     )
     highest_clip: float | None = setting(
         "Largest clip of any session with clip_quantile; empty means 16 l2_clip.",
         default=None,
-        low=1e-300,
-        high=1e300,
+        low=1e-70,
+        high=1e70,
         unit="caller's units",
     )
     selection_rate: str = setting(

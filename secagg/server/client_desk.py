@@ -116,6 +116,8 @@ class ClientDesk:
         self.attendance = Attendance(context.clock, limits)
         self.refusals = RefusalCounts(context.clock)
         self._watches = Places(limits.watches_per_identity, limits.watches)
+        # A piece of a payload or sum, of 1 MiB at most; neither ever changes.
+        self._last_read: tuple[FetchChunk, tuple[bytes, int]] | None = None
         self._held = Places(limits.held_per_identity, limits.held)
         # Each takes the identity and a request of its class: `answer` says so.
         self._answers: Mapping[
@@ -333,13 +335,7 @@ class ClientDesk:
                     next_step="Ask for the session's update.",
                 )
         name = _SPOOLED[request.blob]
-        found = await self._context.workers.run(
-            self._context.spool.read,
-            request.session_id,
-            name,
-            request.offset,
-            request.max_bytes,
-        )
+        found = await self._read_spooled(request, name)
         if found is None:
             raise ServiceError(
                 f"the session has no {name} here",
@@ -350,6 +346,26 @@ class ClientDesk:
         if request.offset > size:
             raise refuse(f"byte {request.offset} is beyond the object's {size}")
         return BlobChunk(data, size)
+
+    async def _read_spooled(
+        self, request: FetchChunk, name: str
+    ) -> tuple[bytes, int] | None:
+        """Return a piece of what lies in the spool, and the size of the whole.
+
+        Everybody asks for the same, one after the other: the last piece is kept.
+        """
+        if self._last_read is not None and self._last_read[0] == request:
+            return self._last_read[1]
+        found = await self._context.workers.run(
+            self._context.spool.read,
+            request.session_id,
+            name,
+            request.offset,
+            request.max_bytes,
+        )
+        if found is not None:
+            self._last_read = request, found
+        return found
 
     def _check_caller(self, identity: str) -> None:
         self.attendance.note_call(identity)

@@ -3,8 +3,9 @@
 Rule 1: persist, then speak.  Events are judged on a fork of the state; the fork becomes
         the state when the book has committed them, and only then does anybody hear of
         it (PROTOCOL §12).
-Rule 2: one commit of a session is under way at a time.  Messages that arrive meanwhile
-        are judged together in the next one.  Heavy steps run on workers.
+Rule 2: one commit of a session is under way at a time.  Messages that arrive meanwhile,
+        and shortly after, are judged together in the next one.  Heavy steps run on
+        workers.
 Rule 3: after a commit that failed nothing is known.  The next one says what the book
         holds, and everything is judged again from there.
 Rule 4: others may write to the same session.  What they have stored is applied in its
@@ -18,7 +19,7 @@ It knows no time but that of a disk that refuses: when a round is closed is deci
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeVar
@@ -43,7 +44,7 @@ from secagg.protocol import server
 from secagg.protocol.events import Received, RoundClosed, ServerEvent
 from secagg.protocol.rounds import ROUNDS
 from secagg.protocol.server_states import ServerStep
-from secagg.runtime.clock import Clock
+from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.workers import Workers
 from secagg.server.shared_look import SharedLook
 from secagg.server.task import NotTakenError
@@ -95,6 +96,12 @@ _LASTING: Final = frozenset({ErrorCode.RESTORED_STATE, ErrorCode.STATE_DAMAGED})
 MakeEvent: TypeAlias = Callable[[server.ServerState], ServerEvent | None]
 # What to write about the state, or None when it is not true any more.
 MakeChange: TypeAlias = Callable[[server.ServerState], Change | None]
+
+# A commit costs about the same for one message as for thirty.  So those of messages
+# take a twentieth of the time, and who comes meanwhile shares the next one.  But nobody
+# waits longer than this for others, and nobody for those who cannot come.
+GATHERING_PER_COMMIT: Final = 20.0
+MAX_GATHERING_SECONDS: Final = 0.05
 
 # A timer that the book does not believe is set again, but not at once.
 NOT_DUE_SECONDS: Final = 0.5
@@ -154,7 +161,8 @@ class DurableState:
         clock: Time between attempts to write.
         meter: Told how long commits take.
         is_restored: The session was open in a book that was put back.
-        on_message: Told of every message that the state holds now.
+        on_messages: Told of the messages that the state holds now, those of one commit
+            together.
         on_round: Told of every other step: the state that was left, and what came.
         on_end: Told that somebody else has ended the session.
         on_put_back: Told that the book was put back under the session.
@@ -178,7 +186,7 @@ class DurableState:
         clock: Clock,
         meter: Meter,
         is_restored: bool = False,
-        on_message: Callable[[Received], None],
+        on_messages: Callable[[Sequence[Received]], None],
         on_round: Callable[[server.ServerState, ServerStep], None],
         on_end: Callable[[], None] = lambda: None,
         on_put_back: Callable[[], None] = lambda: None,
@@ -191,7 +199,7 @@ class DurableState:
         self._clock = clock
         self._meter = meter
         self._is_restored = is_restored
-        self._on_message = on_message
+        self._on_messages = on_messages
         self._on_round = on_round
         self._on_end = on_end
         self._on_put_back = on_put_back
@@ -206,6 +214,9 @@ class DurableState:
         self._waiting: list[_Waiting] = []
         self._batch: list[_Waiting] = []
         self._judging: asyncio.Task[None] | None = None
+        self._gathering_ends = clock.now()
+        self._expected = 0
+        self._all_here = asyncio.Event()
         self._lock = asyncio.Lock()
 
     @property
@@ -256,6 +267,8 @@ class DurableState:
         if self._judging is None:
             self._judging = asyncio.create_task(self._judge_waiting())
             self._judging.add_done_callback(self._answer_all)
+        if len(self._waiting) >= self._expected:
+            self._all_here.set()
         # A sender that hangs up takes nobody else's message with it.
         return await message.answer
 
@@ -345,6 +358,7 @@ class DurableState:
         """Judge in batches until nobody waits."""
         try:
             while self._waiting:
+                await self._gather()
                 async with self._lock:
                     self._batch, self._waiting = self._waiting, []
                     try:
@@ -354,6 +368,16 @@ class DurableState:
                             message.settle(error)
         finally:
             self._judging = None
+
+    async def _gather(self) -> None:
+        """Wait for those who come soon, if the last commit has just been."""
+        if self._gathering_ends <= self._clock.now():
+            return
+        counts = server.progress(self._state)
+        self._expected = counts.expected - counts.answered
+        if len(self._waiting) < self._expected:
+            self._all_here.clear()
+            await is_set_before(self._clock, self._gathering_ends, self._all_here)
 
     def _answer_all(self, judging: "asyncio.Task[None]") -> None:
         """Leave nobody waiting for a task that was cancelled: its loop ends."""
@@ -385,8 +409,8 @@ class DurableState:
                 )
                 _refuse(batch, error)
         self._state = state
-        for event in accepted:
-            self._on_message(event)
+        if accepted:
+            self._on_messages(accepted)
         for message in batch:
             message.settle(message.refusal)
 
@@ -492,7 +516,10 @@ class DurableState:
         except ServiceError:
             self._meter.add(BOOK_ERRORS)
             raise
-        self._meter.observe(BOOK_COMMIT_SECONDS, self._clock.now() - began)
+        lasted = self._clock.now() - began
+        self._meter.observe(BOOK_COMMIT_SECONDS, lasted)
+        gathering = min(GATHERING_PER_COMMIT * lasted, MAX_GATHERING_SECONDS)
+        self._gathering_ends = began + gathering
         if isinstance(answer, Committed):
             self._position = Position(answer.sequence, answer.chain)
             self._note_seconds_left(answer.seconds_left)
@@ -557,7 +584,7 @@ class DurableState:
     def _enter(self, event: ServerEvent, step: ServerStep) -> None:
         before, self._state = self._state, step.state
         if isinstance(event, Received):
-            self._on_message(event)
+            self._on_messages((event,))
         else:
             self._on_round(before, step)
 

@@ -2,7 +2,7 @@
 
 Rule 1: every handler works on raw bytes and the total decoders of `secagg.wire`;
         protobuf's own failures never reach gRPC.
-Rule 2: who calls comes from `secagg.server.interceptors`, never from a message.
+Rule 2: who calls comes from `secagg.server.call_guards`, never from a message.
 Rule 3: stopping is gentle: health says NOT_SERVING, streams are told to come back,
         running calls finish within the grace.
 Rule 4: plaintext exists for tests only, on loopback only, as an argument only.
@@ -27,20 +27,23 @@ from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorService
 from secagg.server.body_reader import BodyReader
-from secagg.server.certificate_renewal import server_credentials
-from secagg.server.certificate_watch import CertificateWatch
-from secagg.server.interceptors import (
-    AdmissionInterceptor,
-    AuthenticationInterceptor,
+from secagg.server.call_guards import (
+    AdmissionGuard,
+    Answer,
+    AuthenticationGuard,
     Authenticator,
     CallContext,
     Caller,
     CallLimits,
-    ErrorInterceptor,
+    ErrorGuard,
+    Guard,
     MetadataAuthenticator,
     TLSAuthenticator,
     caller,
+    guarded_service,
 )
+from secagg.server.certificate_renewal import server_credentials
+from secagg.server.certificate_watch import CertificateWatch
 from secagg.telemetry import (
     TRANSPORT_DRAINING,
     TRANSPORT_LOGGER,
@@ -78,7 +81,7 @@ class _Servicer:
     """Answers every call of the table; each is bytes in, bytes out.
 
     All handlers read their request themselves, as a stream of one: a body is asked for
-    when the interceptors have let the call in, and lies with the caller until then.
+    when the guards have let the call in, and lies with the caller until then.
     """
 
     def __init__(
@@ -90,16 +93,14 @@ class _Servicer:
         self._watchers: set[asyncio.Task[object]] = set()
         self._stopping = asyncio.Event()
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def guarded(self, *guards: Guard) -> grpc.GenericRpcHandler:
         """Return what gRPC dispatches to."""
-        return grpc.method_handlers_generic_handler(
+        calls = CALLS.values()
+        return guarded_service(
             SERVICE,
-            {
-                call.name: grpc.stream_stream_rpc_method_handler(self._watch)
-                if call.is_stream
-                else grpc.stream_unary_rpc_method_handler(self._answers(call))
-                for call in CALLS.values()
-            },
+            *guards,
+            answers={c.name: self._answers(c) for c in calls if not c.is_stream},
+            streams={c.name: self._watch for c in calls if c.is_stream},
         )
 
     def end_watches(self) -> None:
@@ -108,9 +109,7 @@ class _Servicer:
         for task in self._watchers:
             task.cancel()
 
-    def _answers(
-        self, call: Call
-    ) -> Callable[[AsyncIterator[bytes], CallContext], Coroutine[Any, Any, bytes]]:
+    def _answers(self, call: Call) -> Answer:
         async def answer(bodies: AsyncIterator[bytes], _: CallContext) -> bytes:
             body = await self._reader.read(bodies, caller=caller())
             request = call.request.decode(body)
@@ -152,7 +151,7 @@ class _Servicer:
 
 
 def _health_handler(
-    health: HealthServicer, reader: BodyReader
+    health: HealthServicer, reader: BodyReader, *guards: Guard
 ) -> grpc.GenericRpcHandler:
     """Return health's `Check` as a handler that reads its request like all others.
 
@@ -165,9 +164,7 @@ def _health_handler(
         answer: Message = await health.Check(request, context)
         return answer.SerializeToString()
 
-    return grpc.method_handlers_generic_handler(
-        HEALTH_SERVICE, {"Check": grpc.stream_unary_rpc_method_handler(check)}
-    )
+    return guarded_service(HEALTH_SERVICE, *guards, answers={"Check": check})
 
 
 def _stopping() -> ServiceError:
@@ -272,15 +269,11 @@ class GrpcServer:
         )
         servicer, health = _Servicer(service, reader, uploads), HealthServicer()
         server = grpc.aio.server(
-            options=[*SERVER_OPTIONS, *_most_connections(admission, address)],
-            interceptors=[
-                ErrorInterceptor(),
-                door.calls,
-                AdmissionInterceptor(limits, clock.now),
-            ],
+            options=[*SERVER_OPTIONS, *_most_connections(admission, address)]
         )
+        guards = (ErrorGuard(), door.calls, AdmissionGuard(limits, clock.now))
         server.add_generic_rpc_handlers(
-            (servicer.handler(), _health_handler(health, reader))
+            (servicer.guarded(*guards), _health_handler(health, reader, *guards))
         )
         ports = [await _Port.open(server, address, followed, admission)]
         door.relay = ports[0].relay
@@ -290,12 +283,13 @@ class GrpcServer:
                 options=[
                     *HEALTH_SERVER_OPTIONS,
                     *_most_connections(probing, health_address),
-                ],
-                interceptors=[ErrorInterceptor()],
+                ]
             )
             # Strangers wait for each other here, and nobody for them.
             strangers = BodyReader(limits.bodies_at_once, limits.body_seconds)
-            probed.add_generic_rpc_handlers((_health_handler(health, strangers),))
+            probed.add_generic_rpc_handlers(
+                (_health_handler(health, strangers, ErrorGuard()),)
+            )
             ports.append(await _Port.open(probed, health_address, None, probing))
         for name in ("", SERVICE):
             await health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -380,7 +374,7 @@ class _Door:
     """
 
     def __init__(self, authenticator: Authenticator) -> None:
-        self.calls: Final = AuthenticationInterceptor(authenticator, self._note)
+        self.calls: Final = AuthenticationGuard(authenticator, self._note)
         self.relay: Relay | None = None
 
     def _note(self, peer: str, who: Caller) -> None:

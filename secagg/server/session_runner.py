@@ -18,7 +18,7 @@ Which sessions there are, and who may ask for which, is said by
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Final
@@ -150,7 +150,7 @@ class SessionRunner:
             clock=context.clock,
             meter=context.meter,
             is_restored=is_restored,
-            on_message=self._note,
+            on_messages=self._note_messages,
             on_round=self._enter,
             on_end=self._note_end,
             on_put_back=self._note_put_back,
@@ -306,7 +306,6 @@ class SessionRunner:
             raise
         if is_new:
             self.log.accepted(sender, envelope)
-        self._publish()
 
     async def _submitted(self, event: Received) -> bool:
         try:
@@ -332,7 +331,8 @@ class SessionRunner:
             return self._desk.finished()
         self._check_uploader(identity)
         status = await self._desk.take(identity, chunk)
-        self._publish()
+        if not status.complete:
+            self._publish()
         return status
 
     def _has_uploaded(self, identity: str) -> bool:
@@ -555,9 +555,11 @@ class SessionRunner:
 
     # --- events -----------------------------------------------------------------------
 
-    def _note(self, _: Received) -> None:
-        """Tell the session's other parts that a message was accepted."""
+    def _note_messages(self, _: Sequence[Received]) -> None:
+        """Tell the session's other parts, and who watches, that messages were taken."""
         self._timer.note_message()
+        if self._is_live:
+            self._publish()
 
     def _note_end(self) -> None:
         """Note that somebody else has ended the session, and left its receipt."""

@@ -146,8 +146,12 @@ class TaskKeeper:
 
     async def close(self) -> None:
         """End the work; sessions wait on the disk."""
-        for kept in self._kept.values():
-            await self._end_work(kept)
+        ended: list[_Kept] = []
+        # What an operator has said may still take effect meanwhile: that ends, too.
+        while begun := [kept for kept in self._kept.values() if kept not in ended]:
+            for kept in begun:
+                await self._end_work(kept)
+            ended += begun
 
     async def write_aborted(self, session: SessionDescriptor, audit: bytes) -> None:
         """Write the receipt of a session that released no sum.

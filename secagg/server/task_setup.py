@@ -422,7 +422,8 @@ def prepare_task(
         raise ServiceError(
             f"no noise meets the budget under [noise]: {error}",
             code=ErrorCode.INFEASIBLE,
-            next_step="Allow a larger epsilon or delta, or ask for more clients.",
+            next_step="Allow a larger epsilon or delta, ask for more clients, or "
+            "choose another noise.mechanism or noise.accountant.",
         ) from None
     except RemoteProtocolError as error:
         # Raised for values that no session can have; here they are the operator's.
@@ -526,6 +527,14 @@ def plan_noise(settings: TaskSettings) -> Plan:
         accountant=noise.accountant,
         rotation=noise.rotation,
     )
+    if PlanRequest(**asked).is_central:
+        raise ServiceError(
+            f"noise.mechanism is {noise.mechanism}, whose noise a trusted party adds; "
+            "here clients add it, and trust nobody",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Choose one whose noise comes in shares, such as "
+            "skellam-mixture; two aggregators that add noise are secagg two-servers.",
+        )
     if layer is not None:
         asked |= randomised_sum(layer, PlanRequest(**asked))
     if noise.clip_quantile is not None:

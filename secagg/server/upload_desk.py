@@ -166,48 +166,47 @@ class UploadDesk:
     async def _write(self, sender: str, chunk: UploadChunk) -> UploadStatus:
         with self._one_at_a_time(sender):
             async with self._slots.taken(len(chunk.data)):
-                return await self._write_now(sender, chunk)
+                received = await self._write_now(sender, chunk)
+            self.received_bytes += len(chunk.data)
+            if received < chunk.total_size:
+                return UploadStatus(received)
+            await self._accept(sender, Envelope.of(Upload(self._size, chunk.digest)))
+            return self.finished()
 
-    async def _write_now(self, sender: str, chunk: UploadChunk) -> UploadStatus:
-        received = await self._workers.run(
-            partial(
-                self._spool.append,
-                self._session_id,
-                sender,
-                chunk.digest,
-                offset=chunk.offset,
-                total_size=chunk.total_size,
-                data=chunk.data,
-            )
-        )
-        self.received_bytes += len(chunk.data)
+    async def _write_now(self, sender: str, chunk: UploadChunk) -> int:
         self._arrived()
-        if received < chunk.total_size:
-            return UploadStatus(received)
-        await self._finish(sender, chunk.digest)
-        return self.finished()
-
-    async def _finish(self, sender: str, digest: bytes) -> None:
         spool, session_id = self._spool, self._session_id
         try:
-            await self._workers.run(self._commit, sender, digest)
-            await self._accept(sender, Envelope.of(Upload(self._size, digest)))
+            return await self._workers.run(self._store, sender, chunk)
         except BadVectorError as error:
-            await self._workers.run(spool.discard, session_id, sender, digest)
+            await self._workers.run(spool.discard, session_id, sender, chunk.digest)
             raise RemoteProtocolError(
                 f"the upload of {sender!r} is no vector of the session: {error}",
                 code=ErrorCode.BAD_VECTOR,
                 sender=sender,
             ) from None
 
-    def _commit(self, sender: str, digest: bytes) -> None:
-        """Make a whole upload durable and look at its entries; called on a worker."""
-        self._spool.commit(self._session_id, sender, digest)
-        check_packed_vector(
-            partial(self._spool.read_upload, self._session_id, digest),
-            self._parameters.dimension,
-            self._parameters.modulus,
+    def _store(self, sender: str, chunk: UploadChunk) -> int:
+        """Add a chunk and return how many bytes have arrived; called on a worker.
+
+        Behind the last one the upload is made durable and its entries are looked at.
+        """
+        received = self._spool.append(
+            self._session_id,
+            sender,
+            chunk.digest,
+            offset=chunk.offset,
+            total_size=chunk.total_size,
+            data=chunk.data,
         )
+        if received == chunk.total_size:
+            self._spool.commit(self._session_id, sender, chunk.digest)
+            check_packed_vector(
+                partial(self._spool.read_upload, self._session_id, chunk.digest),
+                self._parameters.dimension,
+                self._parameters.modulus,
+            )
+        return received
 
     @contextmanager
     def _one_at_a_time(self, sender: str) -> Iterator[None]:

@@ -273,14 +273,17 @@ class SQLiteBook(ReadingBook):
     def _commit_all(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
         outcomes: list[Outcome | Exception] = []
         with self._file.writing() as database:
+            rows = sqlite_changes.SessionRows(database)
             for change in changes:
+                if change.create is not None:
+                    rows.write()  # before its savepoint, which takes back its own only
                 # Noted before the commit, whose failure may come after the deed.
                 self._must_scrub |= change.end is not None or change.reseal is not None
                 database.execute("SAVEPOINT change")
                 try:
                     self._leases.check(change.lease)
                     outcome: Outcome | Exception = sqlite_changes.apply_change(
-                        database, change, now=self._now()
+                        rows, change, now=self._now()
                     )
                 except sqlite3.Error:
                     raise  # the disk's fault, and everybody's
@@ -289,6 +292,7 @@ class SQLiteBook(ReadingBook):
                     outcome = error
                 database.execute("RELEASE change")
                 outcomes.append(outcome)
+            rows.write()
         if self._must_scrub:
             self._file.scrub()
             self._must_scrub = False

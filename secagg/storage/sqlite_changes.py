@@ -3,11 +3,13 @@
 Rule 1: nothing here begins or ends a transaction: that is the business of
         `secagg.storage.sqlite_file`.  Whoever gets an error rolls back.
 Rule 2: the session's position is compared before anything is written.
+Rule 3: a transaction reads and writes a session's row once, however many changes of it
+        come together.
 """
 
 import dataclasses
 import sqlite3
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from secagg.enrolment.revocation import refuse_older
 from secagg.errors import InternalError
@@ -66,6 +68,7 @@ from secagg.storage.stored import Retention, Task
 
 __all__ = [
     "Outcome",
+    "SessionRows",
     "apply_change",
     "mark_restored",
     "missed",
@@ -79,22 +82,61 @@ __all__ = [
 Outcome: TypeAlias = Committed | Behind | Ended
 
 
-def apply_change(
-    database: sqlite3.Connection, change: Change, *, now: float
-) -> Outcome:
+class SessionRows:
+    """The rows of sessions in one transaction: read once, written in its end.
+
+    Args:
+        database: In a transaction.
+    """
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self.database: Final = database
+        self._stored: dict[str, SessionColumns] = {}
+        self._rows: dict[str, SessionColumns] = {}
+
+    def at(self, key: str) -> SessionColumns | None:
+        """Return the row of a session as the changes before have left it, or None."""
+        return self._rows.get(key) or session_at(self.database, key)
+
+    def put(self, row: SessionColumns, *, stored: SessionColumns) -> None:
+        """Note what has become of a row.
+
+        Args:
+            row: As it is to be.
+            stored: As it was before this change.
+        """
+        self._stored.setdefault(row.key, stored)
+        self._rows[row.key] = row
+
+    def write(self) -> None:
+        """Write what was noted."""
+        for key, row in self._rows.items():
+            SESSIONS.update(self.database, self._stored[key], row)
+        self._stored.clear()
+        self._rows.clear()
+
+
+def apply_change(rows: SessionRows, change: Change, *, now: float) -> Outcome:
     """Apply a change inside a transaction; whoever gets an error must roll it back.
+
+    Args:
+        rows: Of the transaction.  The caller writes them at its end, and before any
+            change that makes a session, which looks through all of them.
+        change: The change.
+        now: The book's time, in Unix seconds.
 
     Raises:
         SecAggError: See `Book.commit`.
     """
-    instant = int(now * MILLISECONDS)
+    database, instant = rows.database, int(now * MILLISECONDS)
     if change.create is not None:
         session = _created(database, change.key, change.create, instant)
     else:
-        standing = _standing(database, change, instant)
+        standing = _standing(rows, change, instant)
         if not isinstance(standing, SessionColumns):
             return standing
         session = standing
+    stored = session
     _apply_to_budgets(database, session, change, now)
     session = _continued(database, session, change)
     if change.spend:
@@ -108,15 +150,15 @@ def apply_change(
         session = dataclasses.replace(session, deadline=deadline)
     if change.end is not None:
         session = dataclasses.replace(session, ended=instant, receipt=change.end)
-    SESSIONS.put(database, session)
+    rows.put(session, stored=stored)
     return Committed(session.sequence, session.chain, seconds_left(session, instant))
 
 
 def _standing(
-    database: sqlite3.Connection, change: Change, instant: int
+    rows: SessionRows, change: Change, instant: int
 ) -> SessionColumns | Behind | Ended:
     """Return the session, if it stands where the writer believes."""
-    found = session_at(database, change.key)
+    database, found = rows.database, rows.at(change.key)
     if found is None:
         raise unknown_session(change.key)
     if found.receipt is not None:
@@ -138,7 +180,7 @@ def missed(
     """See `Book.missed`."""
     instant = int(now * MILLISECONDS)
     change = Change(key=key, expect=expect, previous=previous)
-    standing = _standing(database, change, instant)
+    standing = _standing(SessionRows(database), change, instant)
     if isinstance(standing, SessionColumns):
         return behind(standing, (), whole=False, instant=instant)
     return standing
@@ -388,7 +430,7 @@ def mark_restored(database: sqlite3.Connection) -> None:
     forgotten as a whole, too: the tally of no task says where new ones begin.
     """
     for session in tuple(SESSIONS.find(database, "ended IS NULL")):
-        SESSIONS.put(database, dataclasses.replace(session, restored=1))
+        SESSIONS.update(database, session, dataclasses.replace(session, restored=1))
     role = Role.SERVER.value
     least = number_nobody_has_seen()
     TALLIES.put(database, tally_at(database, role, "", ""))

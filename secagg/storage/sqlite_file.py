@@ -32,6 +32,7 @@ from secagg.storage.rollback_mark import (
     BOOK_ID_BYTES,
     Mark,
     RollbackMark,
+    mark_in,
     refuse_set_back,
 )
 from secagg.storage.sqlite_changes import mark_restored
@@ -136,8 +137,7 @@ class SQLiteFile:
                 yield self._database
                 if self._database.total_changes == before:
                     return
-                self._database.execute("UPDATE book SET generation = generation + 1")
-                state = self._read_state()
+                state = self._count_commit()
                 self._database.execute("COMMIT")
             finally:
                 # All or nothing; a full disk may have rolled back already.
@@ -221,8 +221,16 @@ class SQLiteFile:
 
     # --- generation and mark ----------------------------------------------------------
 
+    def _count_commit(self) -> Mark:
+        """Raise the generation and return it."""
+        raised = "UPDATE book SET generation = generation + 1"
+        found = self._database.execute(f"{raised} RETURNING book_id, generation")
+        return self._stated(mark_in(found))
+
     def _read_state(self) -> Mark:
-        mark = read_mark(self._database)
+        return self._stated(read_mark(self._database))
+
+    def _stated(self, mark: Mark | None) -> Mark:
         if mark is None:
             raise StateDamagedError(f"{self._name} does not say which book it is")
         return mark

@@ -13,7 +13,6 @@ from hashlib import sha256
 from operator import attrgetter
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from secagg.primitives.canonical import Writer
 from secagg.storage.book import StateDamagedError
 from secagg.storage.session_columns import SessionColumns
 
@@ -168,6 +167,9 @@ class SealedTable(Generic[_Row]):
     def __init__(self, name: str, kind: type[_Row], *unique: str) -> None:
         columns = tuple(kind.__annotations__)
         self._name = name
+        self._columns = columns
+        self._unique = unique
+        self._updates: dict[tuple[str, ...], str] = {}
         self._kind = kind
         self._values = attrgetter(*columns)
         names, marks = ", ".join((*columns, "seal")), ", ".join("?" * len(columns))
@@ -184,6 +186,25 @@ class SealedTable(Generic[_Row]):
         """Insert a row, or replace the one with the same key."""
         values = self._values(row)
         database.execute(self._put, (*values, self._seal(values)))
+
+    def update(self, database: sqlite3.Connection, old: _Row, new: _Row) -> None:
+        """Write what has changed of a row that was found, and no index without need."""
+        values = self._values(new)
+        pairs = zip(self._columns, self._values(old), values, strict=True)
+        changed = {name: now for name, before, now in pairs if now != before}
+        if not changed:
+            return
+        names = tuple(changed)
+        if names not in self._updates:
+            self._updates[names] = (
+                f"UPDATE {self._name} SET "  # noqa: S608 - our names
+                + ", ".join(f"{name} = ?" for name in (*names, "seal"))
+                + " WHERE "
+                + " AND ".join(f"{name} = ?" for name in self._unique)
+            )
+        where = (getattr(old, name) for name in self._unique)
+        seal = self._seal(values)
+        database.execute(self._updates[names], (*changed.values(), seal, *where))
 
     def find(
         self, database: sqlite3.Connection, where: str, *arguments: _Value
@@ -203,20 +224,10 @@ class SealedTable(Generic[_Row]):
             yield self._kind(*found[:-1])
 
     def _seal(self, values: tuple[object, ...]) -> bytes:
-        writer = Writer().text("secagg book row v1").text(self._name)
-        for value in values:
-            match value:
-                case None:
-                    writer.u8(0)
-                case int():
-                    writer.u8(1).text(str(value))
-                case str():
-                    writer.u8(2).blob(value.encode(errors="surrogateescape"))
-                case bytes():
-                    writer.u8(3).blob(value)
-                case _:  # a REAL: nothing of ours
-                    writer.u8(4)
-        return sha256(writer.getvalue()).digest()[:_SEAL_BYTES]
+        # Literals tell all types and values apart, and `True` from 1, which comes back.
+        plain = [int(each) if isinstance(each, int) else each for each in values]
+        data = f"secagg book row v1 {self._name} {plain!a}"
+        return sha256(data.encode("ascii")).digest()[:_SEAL_BYTES]
 
 
 SESSIONS: Final = SealedTable("session", SessionColumns, "position")

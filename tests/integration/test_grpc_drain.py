@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import Envelope, Roster
-from secagg.server import grpc_server, interceptors
+from secagg.server import call_guards, grpc_server
 from secagg.server.body_reader import BodyReader
 from secagg.server.grpc_server import GrpcServer, run_until_signalled
 from secagg.testing.scripted_service import ScriptedService
@@ -133,7 +133,7 @@ async def test_a_watcher_that_is_being_sent_an_update_is_told_behind_it():
         yield WatchSession(SESSION, after=None).encode()
 
     async def send_all():
-        interceptors._CALLER.set("c")
+        call_guards._CALLER.set("c")
         stream = servicer._watch(bodies(), None)
         assert await anext(stream)
         servicer.end_watches()

@@ -11,10 +11,10 @@ import pytest
 from secagg.client.grpc_connection import CallDeadlines, GrpcConnection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Envelope, Roster
-from secagg.server.grpc_server import GrpcServer
-from secagg.server.interceptors import (
+from secagg.server.call_guards import (
     CallLimits,
 )
+from secagg.server.grpc_server import GrpcServer
 from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address

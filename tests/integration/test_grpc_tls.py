@@ -12,8 +12,8 @@ from cryptography.x509 import UniformResourceIdentifier
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.server.call_guards import ACCESS, CallLimits
 from secagg.server.grpc_server import GrpcServer
-from secagg.server.interceptors import ACCESS, CallLimits
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport import status

@@ -13,8 +13,8 @@ import pytest
 
 from secagg.client.service import Renewal
 from secagg.errors import ServiceError
+from secagg.server.call_guards import TLSAuthenticator
 from secagg.server.grpc_server import GrpcServer
-from secagg.server.interceptors import TLSAuthenticator
 from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address

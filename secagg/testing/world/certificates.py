@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
-from typing import Any, Final, TypeVar
-
-import grpc
+from typing import Any, Final, TypeVar, cast
 
 from secagg.messages import Envelope
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
+from secagg.server.call_guards import (
+    AuthenticationGuard,
+    TLSAuthenticator,
+)
 from secagg.server.certificate_watch import CertificateWatch
-from secagg.server.interceptors import AuthenticationInterceptor, TLSAuthenticator
 from secagg.testing.world.dice import entropy_of
 from secagg.testing.world.loop import Process
 from secagg.transport.certificates import Authority
@@ -71,9 +71,7 @@ class Door:
 
     def __init__(self, process: Process, taken_back: TakenBack) -> None:
         clock, revoked = SystemClock(), RevokedCertificates(taken_back.path)
-        self._calls: Final = AuthenticationInterceptor(
-            TLSAuthenticator(_DOMAIN, revoked)
-        )
+        self._calls: Final = AuthenticationGuard(TLSAuthenticator(_DOMAIN, revoked))
         watch = CertificateWatch(
             FollowedIdentity(_aggregator(), clock.date),
             revoked,
@@ -92,7 +90,7 @@ class _Guarded:
     """A connection whose every call shows a certificate."""
 
     inner: AggregatorConnection
-    calls: AuthenticationInterceptor
+    calls: AuthenticationGuard
     aggregator: str = UNCERTIFIED_AGGREGATOR
 
     @property
@@ -106,13 +104,9 @@ class _Guarded:
         async def answer(_: object, __: object) -> Any:  # noqa: ANN401 - what the request asks for
             return await self.inner.call(request)
 
-        admitted = await self._admitted(
-            request, grpc.stream_unary_rpc_method_handler(answer)
-        )
-        answered: _Answer = await admitted.stream_unary(
-            _NO_BODY, _Context(self.identity)
-        )
-        return answered
+        guarded = self.calls.guarded(_method(request), answer)
+        answered: Any = await guarded(_NO_BODY, _shown_by(self.identity))
+        return cast("_Answer", answered)
 
     async def watch(self, request: WatchSession) -> AsyncIterator[Envelope | Reference]:
         """See `AggregatorConnection.watch`."""
@@ -121,22 +115,20 @@ class _Guarded:
             async for update in self.inner.watch(request):
                 yield update
 
-        admitted = await self._admitted(
-            request, grpc.stream_stream_rpc_method_handler(answer)
-        )
-        updates = admitted.stream_stream(_NO_BODY, _Context(self.identity))
-        async for update in updates:
+        guarded = self.calls.guarded_stream(_method(request), answer)
+        async for update in guarded(_NO_BODY, _shown_by(self.identity)):
             yield update
 
-    async def _admitted(self, request: Request[Any], handler: Any) -> Any:  # noqa: ANN401 - gRPC's
-        async def found(_: object) -> Any:  # noqa: ANN401 - ditto
-            return handler
 
-        method = f"/{SERVICE}/{CALLS[type(request)].name}"
-        return await self.calls.intercept_service(found, SimpleNamespace(method=method))
+def _method(request: Request[Any]) -> str:
+    return f"/{SERVICE}/{CALLS[type(request)].name}"
 
 
-_NO_BODY: Final = None
+def _shown_by(name: str) -> Any:  # noqa: ANN401 - what gRPC shows of a connection
+    return _Context(name)
+
+
+_NO_BODY: Final[Any] = None
 
 
 @dataclass(frozen=True, slots=True)

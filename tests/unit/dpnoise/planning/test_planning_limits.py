@@ -151,6 +151,15 @@ def test_an_accountant_that_would_take_minutes_is_refused_with_one_that_does_not
     assert made.noise_overhead < 1.01
 
 
+def test_a_coin_that_everybody_wins_is_no_coin():
+    # Tasks always state a rate; behind a true coin this accountant is too dear here.
+    asked = CELL | {"dimension": 32, "scale_factor": 27.0, "bits": 16}
+    made = plan(**asked, accountant="mixture-rdp", selection_rate=Fraction(1))
+    assert made.noise_variance == plan(**asked, accountant="mixture-rdp").noise_variance
+    with pytest.raises(ParameterError, match="table cells"):
+        plan(**asked, accountant="mixture-rdp", selection_rate=Fraction(1, 2))
+
+
 def test_where_the_thinnest_shares_are_more_than_enough_they_are_planned_and_shown():
     asked = CELL | {"clients": 1 << 20, "scale_factor": 0.125, "epsilon": 8.0}
     made = plan(**asked)

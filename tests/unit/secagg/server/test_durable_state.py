@@ -36,10 +36,10 @@ class HeldBook:
         return answer
 
 
-async def opened(clock):
+async def opened(clock, clients=CLIENTS):
     """Return a session's state, its book, and the adverts of all clients."""
-    parameters = parameters_for(CLIENTS, dimension=4, threshold=2)
-    session = InProcessSession(parameters, [np.zeros(4, np.uint32)] * CLIENTS)
+    parameters = parameters_for(clients, dimension=4, threshold=2)
+    session = InProcessSession(parameters, [np.zeros(4, np.uint32)] * clients)
     store = inline_book()
     new = NewSession(role=Role.SERVER, task="t", number=1, header=b"")
     begun = await store.commit(Change(key="s", create=new))
@@ -52,12 +52,12 @@ async def opened(clock):
         workers=Workers(general=InlineExecutor()),
         clock=clock,
         meter=SilentMeter(),
-        on_message=lambda event: taken.append(event.sender),
+        on_messages=lambda batch: taken.extend(event.sender for event in batch),
         on_round=lambda *_: None,
     )
     adverts = [
         session.message(number, output)
-        for number in range(CLIENTS)
+        for number in range(clients)
         for output in session.offer(number)
     ]
     return durable, book, [each for each in adverts if each], taken
@@ -132,7 +132,7 @@ def test_a_timer_that_the_book_does_not_believe_closes_nothing():
             workers=Workers(general=InlineExecutor()),
             clock=clock,
             meter=meter,
-            on_message=lambda _: None,
+            on_messages=lambda _: None,
             on_round=lambda *_: None,
         )
         for advert in adverts[:-1]:
@@ -184,7 +184,7 @@ def test_a_session_that_somebody_else_has_ended_takes_nothing_more():
             workers=Workers(general=InlineExecutor()),
             clock=clock,
             meter=SilentMeter(),
-            on_message=taken.append,
+            on_messages=taken.extend,
             on_round=lambda *_: None,
             on_end=lambda: ended.append(True),
         )
@@ -201,5 +201,48 @@ def test_a_session_that_somebody_else_has_ended_takes_nothing_more():
             [True],
             [],
         )
+
+    manual_clock.run(main)
+
+
+class SlowBook:
+    """A book that takes a while for every commit, and remembers how many records."""
+
+    def __init__(self, book, clock):
+        self._book, self._clock = book, clock
+        self.is_shared = False
+        self.commits = []
+
+    async def commit(self, change):
+        await self._clock.sleep_until(self._clock.now() + 0.01)
+        self.commits.append(len(change.records))
+        return await self._book.commit(change)
+
+
+def test_who_comes_soon_after_a_commit_shares_the_next_one_if_others_may_come():
+    async def main(clock):
+        durable, held, adverts, _ = await opened(clock, clients=6)
+        book = durable._book = SlowBook(held._book, clock)
+        began = clock.now()
+
+        async def answered(advert, *, sent):
+            await clock.sleep_until(began + sent)
+            await durable.submit(advert)
+            return round(clock.now() - began, 3)
+
+        assert await asyncio.gather(
+            answered(adverts[0], sent=0.0),
+            answered(adverts[1], sent=0.02),
+            answered(adverts[2], sent=0.04),
+        ) == [0.01, 0.06, 0.06]
+        # The last one that can come holds nobody up.
+        assert await asyncio.gather(
+            answered(adverts[3], sent=0.06),
+            answered(adverts[4], sent=0.07),
+            answered(adverts[5], sent=0.08),
+        ) == [0.09, 0.09, 0.09]
+        # Long after a commit nobody is waited for.
+        assert await answered(adverts[0], sent=1.0) == 1.0
+        assert book.commits == [1, 2, 3]
 
     manual_clock.run(main)

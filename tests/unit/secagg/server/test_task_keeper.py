@@ -946,3 +946,20 @@ async def test_blobs_that_the_others_do_not_use_are_refused(worlds, tmp_path):
     third.options["blobs"] = worlds[0].options["blobs"]
     async with third.running():
         assert len((await third.ask("status"))["server"]["replicas"]) == 3
+
+
+async def test_a_task_that_is_added_while_the_keeper_closes_ends_with_the_others(
+    world, monkeypatch
+):
+    async with world.running(world.settings("t"), world.settings("u")):
+        keeper, came = world.keeper, []
+        end_work = keeper._end_work
+
+        async def ends_while_another_comes(kept):
+            if not came:
+                came.append(await keeper.add(world.settings("late")))
+            await end_work(kept)
+
+        monkeypatch.setattr(keeper, "_end_work", ends_while_another_comes)
+    assert sorted(keeper._kept) == ["late", "t", "u"]
+    assert all(kept.work.done() for kept in keeper._kept.values())

@@ -61,6 +61,22 @@ def test_a_task_of_counts_needs_no_clip(tmp_path):
     assert ballot.noised.mechanism.parameters.signed
 
 
+@pytest.mark.parametrize("mechanism", ["gaussian", "discrete-gaussian"])
+def test_noise_of_a_trusted_party_is_no_task_s(tmp_path, mechanism):
+    with pytest.raises(
+        ServiceError, match="whose noise a trusted party adds"
+    ) as caught:
+        prepare(tmp_path, NOISE, f"noise.mechanism={mechanism}")
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    assert "two-servers" in caught.value.next_step
+
+
+def test_an_accountant_without_a_theorem_is_the_setting_to_change(tmp_path):
+    with pytest.raises(ServiceError, match="has no theorem") as caught:
+        prepare(tmp_path, NOISE, "noise.accountant=log-concave-gdp")
+    assert "noise.accountant" in caught.value.next_step
+
+
 def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):
     prepared = prepare(tmp_path, NOISE)
     noised = prepared.noised

@@ -4,6 +4,7 @@ A further implementation adds its address to `address_of` and has to pass everyt
 """
 
 import asyncio
+import dataclasses
 import itertools
 
 import asyncpg
@@ -867,10 +868,37 @@ async def test_steps_of_one_session_in_one_batch_follow_each_other(book):
     start = await begin(book)
     one = chain_next(start.chain, 0, advert("x"))
     answers = await asyncio.gather(
-        append(book, start, advert("x")),
+        append(book, start, advert("x"), round=3, deadline_seconds=60.0),
         append(book, Committed(1, one, None), closed()),
     )
     assert [answer.sequence for answer in answers] == [1, 2]
+    stored = await book.load("a")
+    assert (stored.sequence, stored.round) == (2, 3)
+    assert stored.seconds_left is not None
+
+
+async def test_what_a_batch_did_before_counts_for_a_session_that_begins_in_it(book):
+    """Also where the next change of the batch is refused, and takes back its own."""
+    at = await begin(book, key="1", number=1)
+    end_it = Change(key="1", expect=0, previous=at.chain, end=b"receipt")
+    first = (advert("w"),)
+    alone = Change(key="2", create=session(2, alone=True), records=first)
+    taken = Change(key="3", create=session(2))
+    answers = await asyncio.gather(
+        book.commit(end_it),
+        book.commit(alone),
+        book.commit(taken),
+        book.commit(dataclasses.replace(end_it, end=b"another")),
+        return_exceptions=True,
+    )
+    ended, begun, refused, late = answers
+    assert isinstance(ended, Committed)
+    assert isinstance(begun, Committed)
+    assert isinstance(refused, NumberTakenError)
+    assert late == Ended(b"receipt")
+    assert (await book.load("1")).receipt == b"receipt"
+    assert (await append(book, begun, advert("x"), key="2")).sequence == 2
+    assert await book.check() == ()
 
 
 async def test_a_caller_that_goes_away_takes_no_change_with_it(book):

@@ -24,6 +24,7 @@ from secagg.storage.open_book import open_book, open_state
 from secagg.storage.stored import Retention, SessionState, Task, TaskState
 from secagg.testing import manual_clock
 from secagg.testing.damage import damaged_copies
+from secagg.testing.inline_book import inline_book
 
 # 1500 of each were tried once.
 DAMAGED = int(os.environ.get("SECAGG_DAMAGED_COPIES", "300"))
@@ -339,7 +340,7 @@ async def test_no_answer_goes_out_before_the_outer_commit(path, monkeypatch):
         raise sqlite3.OperationalError("database or disk is full")
 
     # Refused inside its own savepoint or not: all share the fate of the transaction.
-    monkeypatch.setattr(sqlite_file.SQLiteFile, "_read_state", full)
+    monkeypatch.setattr(sqlite_file.SQLiteFile, "_count_commit", full)
     changes = [step(book, at, records=(record(1),)), step(book, at, "unknown")]
     for answer in await asyncio.gather(*changes, return_exceptions=True):
         assert isinstance(answer, ServiceError)
@@ -348,6 +349,25 @@ async def test_no_answer_goes_out_before_the_outer_commit(path, monkeypatch):
     # Nothing is known, so it is loaded, and the same step is taken again.
     assert (await book.load("a")).sequence == 0
     assert (await step(book, at, records=(record(1),))).sequence == 1
+    await book.close()
+
+
+async def test_a_step_writes_what_has_changed_and_counts_in_one_statement(path):
+    """A column that is written has its indexes written, whatever it holds."""
+    book = inline_book(path)
+    at = await begin(book)
+    said = []
+    book._file._database.set_trace_callback(said.append)
+    at = await step(book, at, records=(record(1),))
+    await step(book, at, records=(record(2),), deadline_seconds=1.0)
+    book._file._database.set_trace_callback(None)
+    written = [each.partition(" = ")[0] for each in said if each.startswith("UPDATE")]
+    counted = "UPDATE book SET generation"
+    assert written == ["UPDATE session SET sequence", counted] * 2
+    columns = ("task", "peer", "number", "receipt", "ended")
+    assert not any(f"{column} = " in each for column in columns for each in said[1:])
+    assert not any("INTO session" in each for each in said)
+    assert sum("generation" in each for each in said) == 2
     await book.close()
 
 

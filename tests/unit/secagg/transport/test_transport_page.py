@@ -16,8 +16,8 @@ from secagg.server.body_reader import (
     MESSAGES_OF_ONE_CALLER,
     UPLOADS_OF_ONE_CALLER,
 )
+from secagg.server.call_guards import CallLimits
 from secagg.server.client_desk import HELD_LOOK_SECONDS
-from secagg.server.interceptors import CallLimits
 from secagg.server.limits import AggregatorLimits
 from secagg.transport import channel_options
 from secagg.transport.admission import (
@@ -161,7 +161,7 @@ ANSWERING = (
     "protocol/server*.py",
     "server/client_desk.py",
     "server/durable_state.py",
-    "server/interceptors.py",
+    "server/call_guards.py",
     "server/grpc_server.py",
     "server/known_tasks.py",
     "server/readable.py",

@@ -23,18 +23,11 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Container,
-    Mapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
@@ -65,16 +58,20 @@ from secagg.wire.calls import CALLS, Access
 
 __all__ = [
     "ACCESS",
-    "AdmissionInterceptor",
-    "AuthenticationInterceptor",
+    "AdmissionGuard",
+    "Answer",
+    "AuthenticationGuard",
     "Authenticator",
     "CallContext",
     "CallLimits",
     "Caller",
-    "ErrorInterceptor",
+    "ErrorGuard",
+    "Guard",
     "MetadataAuthenticator",
+    "Stream",
     "TLSAuthenticator",
     "caller",
+    "guarded_service",
 ]
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
@@ -86,15 +83,9 @@ _ANYBODY: Final = "/"
 _MAX_REMEMBERED: Final = 65_536
 
 CallContext = grpc.aio.ServicerContext[Any, Any]  # gRPC's own classes are generic
-# A certificate says the same in every call: it is read once.  Whether it was taken back
-# is asked with every call.  Some kilobytes for each that is kept.
-_identity_in: Final = lru_cache(maxsize=4096)(identity_in_pem)
-_number_in: Final = lru_cache(maxsize=4096)(number_in_pem)
 
-_Request = TypeVar("_Request")
-_Response = TypeVar("_Response")
-_Result = TypeVar("_Result")
-_Handler = Callable[[Any, CallContext], _Result]
+Answer: TypeAlias = Callable[[AsyncIterator[Any], CallContext], Awaitable[bytes]]
+Stream: TypeAlias = Callable[[AsyncIterator[Any], CallContext], AsyncIterator[Any]]
 
 
 ACCESS: Final[Mapping[str, Access]] = {
@@ -108,7 +99,7 @@ def caller() -> str:
     """Return who made the call that is being served.
 
     Raises:
-        InternalError: The call did not pass `AuthenticationInterceptor`.
+        InternalError: The call did not pass `AuthenticationGuard`.
     """
     try:
         return _CALLER.get()
@@ -116,66 +107,93 @@ def caller() -> str:
         raise InternalError("a call was served without authentication") from None
 
 
-class _AroundInterceptor(grpc.aio.ServerInterceptor, ABC):
-    """Runs every call inside an asynchronous context manager."""
+class Guard(ABC):
+    """Runs every call inside an asynchronous context manager.
+
+    Handlers read their request themselves, as a stream of one, so that nothing of it is
+    read before this admits the call.
+    """
+
+    def guarded(self, method: str, answer: Answer) -> Answer:
+        """Return what answers a method's calls, each of them guarded."""
+
+        async def guarded(requests: AsyncIterator[Any], context: CallContext) -> bytes:
+            async with self.around(method, context, is_stream=False):
+                return await answer(requests, context)
+
+        return guarded
+
+    def guarded_stream(self, method: str, stream: Stream) -> Stream:
+        """Return what answers a method's calls with streams, each of them guarded."""
+
+        async def guarded(
+            requests: AsyncIterator[Any], context: CallContext
+        ) -> AsyncIterator[Any]:
+            async with self.around(method, context, is_stream=True):
+                async for response in stream(requests, context):
+                    yield response
+
+        return guarded
 
     @abstractmethod
-    def _around(
+    def around(
         self, method: str, context: CallContext, *, is_stream: bool
     ) -> AbstractAsyncContextManager[None]:
         """Return what surrounds one call."""
 
-    async def intercept_service(
-        self,
-        continuation: Callable[
-            [grpc.HandlerCallDetails],
-            Awaitable[grpc.RpcMethodHandler[_Request, _Response] | None],
-        ],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[_Request, _Response] | None:
-        """Wrap the handler of one call; called by gRPC."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or method not in ACCESS:
-            return None  # gRPC answers UNIMPLEMENTED
-        # All handlers behind these interceptors are asynchronous and read their request
-        # themselves, so that nothing of it is read before this admits the call.
-        if handler.stream_stream is not None:
-            stream = cast("_Handler[AsyncIterator[Any]]", handler.stream_stream)
 
-            async def surrounded_stream(
-                requests: AsyncIterator[Any], context: CallContext
-            ) -> AsyncIterator[Any]:
-                async with self._around(method, context, is_stream=True):
-                    async for response in stream(requests, context):
-                        yield response
+def guarded_service(
+    service: str,
+    *guards: Guard,
+    answers: Mapping[str, Answer],
+    streams: Mapping[str, Stream] | None = None,
+) -> grpc.GenericRpcHandler:
+    """Return what gRPC dispatches the calls of a service to.
 
-            return grpc.stream_stream_rpc_method_handler(surrounded_stream)
-        unary = cast("_Handler[Awaitable[bytes]]", handler.stream_unary)
+    The guards are put around the handlers here, once, and not by gRPC's interceptors,
+    which look for a handler and wrap it with every call.
 
-        async def surrounded(
-            requests: AsyncIterator[Any], context: CallContext
-        ) -> bytes:
-            async with self._around(method, context, is_stream=False):
-                return await unary(requests, context)
+    Args:
+        service: Its full name.
+        guards: The outermost first.
+        answers: By name of the method, which is in `ACCESS`.
+        streams: Likewise, of methods that have many answers.
+    """
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    for name, answer in answers.items():
+        for guard in reversed(guards):
+            answer = guard.guarded(_known(service, name), answer)  # noqa: PLW2901 - layers
+        handlers[name] = grpc.stream_unary_rpc_method_handler(answer)
+    for name, stream in (streams or {}).items():
+        for guard in reversed(guards):
+            stream = guard.guarded_stream(_known(service, name), stream)  # noqa: PLW2901 - layers
+        handlers[name] = grpc.stream_stream_rpc_method_handler(stream)
+    return grpc.method_handlers_generic_handler(service, handlers)
 
-        return grpc.stream_unary_rpc_method_handler(surrounded)
+
+def _known(service: str, name: str) -> str:
+    """Return the full name of a method."""
+    method = f"/{service}/{name}"
+    if method not in ACCESS:
+        raise InternalError(f"nothing says who may call {method}")
+    return method
 
 
 # --- errors -------------------------------------------------------------------------
 
 
-class ErrorInterceptor(_AroundInterceptor):
-    """Turns exceptions into statuses; the outermost interceptor."""
+class ErrorGuard(Guard):
+    """Turns exceptions into statuses; the outermost guard."""
 
     @asynccontextmanager
-    async def _around(
+    async def around(
         self,
         method: str,
         context: CallContext,
         *,
         is_stream: bool,  # noqa: ARG002 - the same for both
     ) -> AsyncIterator[None]:
+        """See `Guard.around`."""
         try:
             yield
         except (InternalError, LocalProtocolError) as error:
@@ -270,8 +288,8 @@ class TLSAuthenticator:
         if len(certificates) != 1:
             raise _unauthenticated("the connection shows no certificate")
         try:
-            peer = _identity_in(certificates[0])
-            number = _number_in(certificates[0])
+            peer = identity_in_pem(certificates[0])
+            number = number_in_pem(certificates[0])
         except ServiceError as error:
             raise _unauthenticated(str(error)) from None
         if peer.role is not Role.CLIENT:
@@ -294,7 +312,7 @@ class TLSAuthenticator:
         name = _ANYBODY + hashlib.sha256(b"".join(certificates)).hexdigest()
         if len(certificates) != 1:
             return Caller(name)
-        number = _number_in(certificates[0])
+        number = number_in_pem(certificates[0])
         self._refuse_over(number)
         return Caller(name, number)
 
@@ -344,7 +362,7 @@ def _unauthenticated(complaint: str) -> ServiceError:
     )
 
 
-class AuthenticationInterceptor(_AroundInterceptor):
+class AuthenticationGuard(Guard):
     """Establishes who calls, before anything is done for the call.
 
     Args:
@@ -369,13 +387,14 @@ class AuthenticationInterceptor(_AroundInterceptor):
                 scope.reschedule(now)
 
     @asynccontextmanager
-    async def _around(
+    async def around(
         self,
         method: str,
         context: CallContext,
         *,
         is_stream: bool,  # noqa: ARG002 - the same for both
     ) -> AsyncIterator[None]:
+        """See `Guard.around`."""
         whose = (
             self._authenticator.identity_of
             if ACCESS[method] is Access.CLIENT
@@ -453,7 +472,7 @@ class _Usage:
     watches: int = 0
 
 
-class AdmissionInterceptor(_AroundInterceptor):
+class AdmissionGuard(Guard):
     """Limits how many calls one identity may have open, and how fast.
 
     Args:
@@ -467,9 +486,10 @@ class AdmissionInterceptor(_AroundInterceptor):
         self._usage: OrderedDict[str, _Usage] = OrderedDict()
 
     @asynccontextmanager
-    async def _around(
+    async def around(
         self, method: str, context: CallContext, *, is_stream: bool
     ) -> AsyncIterator[None]:
+        """See `Guard.around`."""
         del method, context
         usage = self._usage_of(caller())
         self._admit(usage, is_stream=is_stream)
