@@ -50,8 +50,8 @@ _LARGEST_TABLED: Final = float(1 << 26)  # variances beyond are counted as this 
 # Measured: the supremum over coordinates, cell by cell, at every order; beyond 32 a
 # closed form.
 _ORDERS: Final = "mixture-rdp"
-_CELLS_PER_COORDINATE: Final = 2e6
-_CELLS_PER_EXACT_COORDINATE: Final = 1e7
+_CELLS_PER_COORDINATE: Final = 3e6
+_CELLS_PER_EXACT_COORDINATE: Final = 1.5e7
 _EXACT_COORDINATES: Final = 32.0
 # Noise of less than a grid step: every cell is cut into 64 parts at every order, and
 # the search passes all orders, since long coordinates have a bound at none.
@@ -61,7 +61,7 @@ _CUT_FINELY: Final = 8.0
 # and where a coordinate exceeds one, for each of 312 ways to split the noise. The best
 # order is that of a Gaussian, which is largest for one release at a small δ.
 _CLOSED_FROM: Final = float(1 << 14)
-_CELLS_PER_ORDER: Final = 12 * 20 * 200.0
+_CELLS_PER_ORDER: Final = 12 * 30 * 200.0
 _SPLITS: Final = 312.0
 _LARGEST_ORDERS: Final = (float(1 << 13), float(1 << 7))  # without splits, and with
 _LARGEST_SAMPLED_ORDER: Final = 1024.0

@@ -89,11 +89,11 @@ _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
 _QUICK: Final = {
     "mixture-contour": 0.3 * MAX_ACCOUNTING_COST,
     _CURVE: 0.5 * MAX_ACCOUNTING_COST,
-    "mixture-rdp": 0.08 * MAX_ACCOUNTING_COST,
+    "mixture-rdp": 0.12 * MAX_ACCOUNTING_COST,
 }
 # Named, and without a coin, it is asked alone: at most a second, as measured.
-_NAMED: Final = _QUICK | {"mixture-rdp": 0.5 * MAX_ACCOUNTING_COST}
-_NAMED_BEHIND_A_COIN: Final = _QUICK | {"mixture-rdp": 0.025 * MAX_ACCOUNTING_COST}
+_NAMED: Final = _QUICK | {"mixture-rdp": 0.75 * MAX_ACCOUNTING_COST}
+_NAMED_BEHIND_A_COIN: Final = _QUICK | {"mixture-rdp": 0.0375 * MAX_ACCOUNTING_COST}
 # Where these have lost once, they lose on every finer grid: what they waste stays, and
 # the waste of the others falls.
 _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
