@@ -44,12 +44,13 @@ $(STAMP_FLOWER):
 	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check 'flwr>=1.41,<1.43'
 	@touch $@
 
-bench: $(STAMP_DEV)  ## CPU times beside baselines, Flower too; JSON in build/, pictures
+bench: $(STAMP_DEV)  ## CPU times beside baselines, Flower too; JSON in build/, docs/performance.md
 	mkdir -p build
 	-$(MAKE) --no-print-directory $(STAMP_FLOWER)   # without it that comparison is left out
 	test ! -f $(STAMP_FLOWER) || export SECAGG_FLOWER_PYTHON=$(FLOWER)/bin/python; \
 	  OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/run.py > build/benchmarks.jsonl
 	$(BIN)/python benchmarks/cost_figures.py build/benchmarks.jsonl docs/pictures
+	$(BIN)/python benchmarks/cost_tables.py build/benchmarks.jsonl docs/performance.md
 
 papers: $(STAMP_DEV)  ## the papers' figures again, into docs/pictures; minutes
 	for script in benchmarks/papers/*_figure?.py benchmarks/papers/*_table?.py \

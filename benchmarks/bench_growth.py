@@ -2,8 +2,8 @@
 
 Whole sessions of the real state machines on a ring, the server's sum included, no
 network.  A twentieth of the clients is lost before its upload.  A client's figures are
-means over all clients; the server's are those of the whole session.  `figures.py` draws
-them.
+means over all clients; the server's are those of the whole session.  `cost_figures.py`
+draws them, and `cost_tables.py` writes them into a page.
 """
 
 import sys

@@ -48,8 +48,8 @@ class RankTally:
 
     Attributes:
         borders: Borders of the cells, shape (2^L + 1,).
-        ranks: Estimated number of inputs below each border, rising from 0 to the
-            number of inputs, shape (2^L + 1,).
+        ranks: Estimated number of inputs below each border, from 0 to the number of
+            inputs, shape (2^L + 1,). Noise may make them fall here and there.
         lowest: Lower ends of intervals for the ranks, same shape.
         highest: Upper ends.
         confidence: That all intervals hold.
@@ -60,6 +60,15 @@ class RankTally:
     lowest: NDArray[np.float64]
     highest: NDArray[np.float64]
     confidence: float
+
+    def __str__(self) -> str:
+        """The quartiles, each with its interval."""
+        found = {part: self.quantile(part) for part in (0.25, 0.5, 0.75)}
+        return "\n".join(
+            f"{part:.0%} below {each.value:.6g}, from {each.lowest:.6g} to "
+            f"{each.highest:.6g}"
+            for part, each in found.items()
+        )
 
     def quantile(self, part: float) -> Quantile:
         """Return the value below which a part of the inputs lies.

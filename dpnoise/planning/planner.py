@@ -77,6 +77,7 @@ _RETRIES: Final = 4
 _SEARCHES: Final = 3
 _FINE_SEARCHES: Final = 6
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
+_ANY_GRID: Final = "skellam-mixture"
 _CLOSED_FORM: Final = "mixture-gdp"
 _CURVE: Final = "mixture-pld"
 _TABLED: Final = frozenset({"mixture-contour", _CURVE})
@@ -328,11 +329,11 @@ class _Planner:
             raise ParameterError(
                 f"even on the coarsest grid one noise share of {request.mechanism} "
                 f"needs a variance of {share:.3g} grid steps squared, more than the "
-                "samplers hold: relax epsilon, count more clients, or round without "
-                "a norm bound",
-                parameter="epsilon",
-                value=request.epsilon,
-                nearest=None,
+                "samplers hold: relax epsilon, count more clients, or take a mechanism "
+                "whose entries are rounded one by one, on any grid",
+                parameter="mechanism",
+                value=request.mechanism,
+                nearest=_ANY_GRID,
             )
         if bits is None:
             bits = smallest_bits(model)

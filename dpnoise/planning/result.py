@@ -169,6 +169,12 @@ class Plan:
         noise = self.forecast.expected_mse / float(self.request.selection) ** 2
         return noise + self.selection_mse
 
+    @property
+    def most_estimate_mse(self) -> float:
+        """The same where nobody takes noise back, of the worst roster."""
+        more = self.most_noise_mse - self.forecast.noise_mse
+        return self.estimate_mse + more / float(self.request.selection) ** 2
+
     def __str__(self) -> str:
         """The plan as a table, with its notes below."""
         rows = self.table()

@@ -36,11 +36,16 @@ def doctor(*, config: ConfigOption, as_json: JSONOption = False) -> None:
             output.line(f"     next step: {each.next_step}")
     failed = [each for each in findings if each.error is not None]
     code = exit_code_of(failed[0].error) if failed and failed[0].error else EXIT_OK
-    output.line(
-        f"{len(failed)} of {len(findings)} checks failed; begin with {failed[0].number}"
-        if failed
-        else "nothing is wrong"
-    )
+    warned = [each.number for each in findings if each.state is State.WARNING]
+    if failed:
+        first = failed[0].number
+        output.line(
+            f"{len(failed)} of {len(findings)} checks failed; begin with {first}"
+        )
+    elif warned:
+        output.line(f"it works; somebody should look at {', '.join(warned)}")
+    else:
+        output.line("nothing is wrong")
     output.result(
         {
             "role": role,

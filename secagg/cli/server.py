@@ -14,6 +14,8 @@ from secagg.cli.options import (
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from secagg.config import HostSettings, ServerSettings, TaskSettings
     from secagg.parameters import ProtocolParameters
     from secagg.server.task_setup import PreparedTask
@@ -187,7 +189,8 @@ def _run_to_the_end(
 
     prepared = asyncio.run(planned())
     print_task(prepared, output)
-    files = SumFiles(settings.server.output_dir, prepared)
+    written: list[Path] = []
+    files = SumFiles(settings.server.output_dir, prepared, tell=written.append)
 
     with SessionView(output) as view:
         observer = Observer(
@@ -206,7 +209,7 @@ def _run_to_the_end(
                 observer=observer,
             )
         )
-    for path in files.written:
+    for path in written:
         output.line(f"wrote {path}")
     if not served.is_complete:
         output.line("stopped before the task was done; start again to go on")
@@ -218,7 +221,7 @@ def _run_to_the_end(
             if served.receipts
             else None,
             "sessions": [receipt.to_dict() for receipt in served.receipts],
-            "files": [str(path) for path in files.written],
+            "files": [str(path) for path in written],
         }
     )
 

@@ -41,7 +41,6 @@ from secagg.server.known_tasks import KnownTasks
 from secagg.server.limits import AggregatorLimits
 from secagg.server.mask_executor import MaskExecutor
 from secagg.server.progress import LiveSession, ProgressFeed, SessionProgress
-from secagg.server.receipt import SessionReceipt
 from secagg.server.runner_context import RunnerContext
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import SessionRunner
@@ -235,16 +234,13 @@ class Aggregator:
 
     async def run_task(
         self, task: TaskDefinition, *, next_payload: NextPayload, on_sum: OnSum
-    ) -> tuple[SessionReceipt, ...]:
+    ) -> None:
         """Run the sessions of a task, resuming one that was interrupted.
 
         Args:
             task: The task.
             next_payload: Supplies each session's payload; b"" for none.
             on_sum: Takes each sum.
-
-        Returns:
-            The receipts of the sessions that released a sum.
 
         Raises:
             LocalProtocolError: The task runs already.
@@ -273,7 +269,7 @@ class Aggregator:
         # Until its end is known, clients are told to come back, not to go home.
         is_over = False
         try:
-            receipts = await run.run()
+            await run.run()
             is_over = not self._stopping.is_set()
         except SessionAbortedError:
             is_over = True
@@ -281,7 +277,6 @@ class Aggregator:
         finally:
             self._tasks.end(task.task_id, is_over=is_over)
             self._desk.offers.ring()
-        return receipts
 
     async def end_task(self, task_id: str, reason: str) -> None:
         """End a task: its operator wants no more sums, or its date has come.

@@ -162,11 +162,17 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
                 f"{spent}; waiting at most {server.settle_seconds:g} seconds for "
                 "clients that missed the last one"
             )
+        receipts: list[SessionReceipt] = []
+
+        async def take(released: ReleasedSum) -> None:
+            await on_sum(released)
+            receipts.append(released.receipt)
+
         ending = asyncio.create_task(_end_in_time(settings, server))
         try:
             is_complete = await run_until_signalled(
                 server.transport,
-                _finish(server, task, on_sum, observer),
+                _finish(server, task, take, observer),
                 drain=lambda: _drain(server),
                 grace_seconds=settings.server.drain_seconds,
             )
@@ -180,7 +186,7 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
                 code=ErrorCode.TASK_OVER,
                 next_step="Choose a new task.id for a new series of sums.",
             )
-        return ServedTask(await task.wait() if is_complete else (), is_complete)
+        return ServedTask(tuple(receipts), is_complete)
 
 
 def server_of(

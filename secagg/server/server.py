@@ -113,7 +113,7 @@ class RunningTask:
         *,
         sums_left: int,
         released_before: int,
-        run: Callable[[OnSum], Coroutine[Any, Any, tuple[SessionReceipt, ...]]],
+        run: Callable[[OnSum], Coroutine[Any, Any, None]],
     ) -> None:
         self.task_id: Final = task_id
         self.prepared: Final = prepared
@@ -186,11 +186,8 @@ class RunningTask:
             if not taken.done():
                 taken.set_exception(why)
 
-    async def wait(self) -> tuple[SessionReceipt, ...]:
+    async def wait(self) -> None:
         """Wait for the end of the task; somebody else must read its sums.
-
-        Returns:
-            The receipts of the sessions of this process that released a sum.
 
         Raises:
             SessionAbortedError: Too many attempts at one sum failed.
@@ -204,7 +201,7 @@ class RunningTask:
                 next_step="Add the task again with the same state directory: it goes "
                 "on where it stood.",
             )
-        return self._running.result()
+        self._running.result()
 
     async def stop(self) -> None:
         """Stop the task where it stands; it goes on when it is added again."""

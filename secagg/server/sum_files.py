@@ -9,6 +9,7 @@ Rule 3: the report says what was released under which guarantee, in full; it nee
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from secagg.descriptor import SessionDescriptor
@@ -27,14 +28,22 @@ class SumFiles:
 
     Of a session that was aborted there is a receipt alone.
 
-    Attributes:
-        written: Every file written by this process, in order.
+    Args:
+        directory: Where they go.
+        prepared: What the task runs.
+        tell: Told of every file that was written.
     """
 
-    def __init__(self, directory: Path, prepared: PreparedTask) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        prepared: PreparedTask,
+        *,
+        tell: Callable[[Path], object] = lambda _: None,
+    ) -> None:
         self._directory = directory
         self._prepared = prepared
-        self.written: list[Path] = []
+        self._tell = tell
 
     async def write(self, released: ReleasedSum) -> None:
         """Write the files of one sum.
@@ -50,7 +59,7 @@ class SumFiles:
         Raises:
             ServiceError: STORAGE_FAILED; the session stays open on the disk.
         """
-        self.written.append(await write_receipt(self._directory, session, audit))
+        self._tell(await write_receipt(self._directory, session, audit))
 
     def _write(self, released: ReleasedSum) -> None:
         number, values = released.session_number, released.values
@@ -78,7 +87,8 @@ class SumFiles:
                 "receipt": released.receipt.to_dict(),
             },
         )
-        self.written += [sum_path, report_path, receipt_path]
+        for path in (sum_path, report_path, receipt_path):
+            self._tell(path)
 
     def _privacy(self, ring: RingRisk | None) -> dict[str, object] | None:
         noised, report = self._prepared.noised, self._prepared.report

@@ -18,7 +18,6 @@ from typing import Final, TypeVar
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.messages import Aborted, Released
 from secagg.server.durable_state import patiently, say_refused
-from secagg.server.receipt import SessionReceipt
 from secagg.server.runner_context import RunnerContext
 from secagg.server.session_book import SessionBook
 from secagg.server.session_runner import SessionRunner
@@ -91,22 +90,18 @@ class TaskRun:
         for runner in self._sessions.running(self.task.task_id):
             await runner.stop_waiting(reason)
 
-    async def run(self) -> tuple[SessionReceipt, ...]:
+    async def run(self) -> None:
         """Run sessions; go on as after a restart when the book was away or failed over.
 
         Whatever was under way when it went is not known to be written, and the open
         round needs its time again.
 
-        Returns:
-            The receipts of the sessions that released a sum.
-
         Raises:
             SecAggError: See `Aggregator.run_task`.
         """
-        receipts: list[SessionReceipt] = []
         while True:
             try:
-                await self._run_sessions(receipts)
+                await self._run_sessions()
             except BookAwayError as error:
                 say_refused(error)
                 await self._wait_for_book()
@@ -115,7 +110,7 @@ class TaskRun:
                 if not await self._taken_up_again():
                     raise  # nobody would do better at the second attempt
             else:
-                return tuple(receipts)
+                return
 
     async def _taken_up_again(self) -> bool:
         while True:
@@ -124,12 +119,8 @@ class TaskRun:
             except BookAwayError:
                 await self._wait_for_book()
 
-    async def _run_sessions(self, receipts: list[SessionReceipt]) -> None:
-        """Run sessions until the task has its sums, or none may open any more.
-
-        Args:
-            receipts: Those of sessions that released a sum are added.
-        """
+    async def _run_sessions(self) -> None:
+        """Run sessions until the task has its sums, or none may open any more."""
         task = self.task
         runner = await self._patiently(lambda: self._sessions.resumable(task))
         while True:
@@ -150,9 +141,7 @@ class TaskRun:
                 runner = await self._open(payload, attempt=1)
             if runner is not None:
                 payload_again = partial(self._next_payload, sums)
-                receipt = await self._sum_from(runner, payload_again)
-                if receipt is not None:
-                    receipts.append(receipt)
+                await self._sum_from(runner, payload_again)
             runner = None
         if runner is not None:  # fewer sums are wanted than when it was opened
             await runner.abort(
@@ -227,8 +216,8 @@ class TaskRun:
         self,
         runner: SessionRunner,
         payload_again: Callable[[], Awaitable[bytes | None]],
-    ) -> SessionReceipt | None:
-        """Run sessions until one releases a sum; None when nothing is open here."""
+    ) -> None:
+        """Run sessions until one releases a sum, or nothing is open here."""
         task = self.task
         while True:
             self._offering()
@@ -239,7 +228,8 @@ class TaskRun:
             outcome = await self._run_in_window(runner)
             if isinstance(outcome, Released):
                 task.gate.note_sum()
-                return await self._sessions.close(runner, self._on_sum)
+                await self._sessions.close(runner, self._on_sum)
+                return
             attempt = await self._attempt_after(runner)
             error = SessionAbortedError(
                 f"session {runner.descriptor.session_number} of task "
@@ -260,7 +250,7 @@ class TaskRun:
             if payload is None:
                 raise error
             if (another := await self._open(payload, attempt=attempt)) is None:
-                return None
+                return
             runner = another
 
     async def _attempt_after(self, runner: SessionRunner) -> int:

@@ -302,7 +302,7 @@ class PreparedTask:
             noised.parameters,
             noised,
             noised.report(),
-            math.sqrt(made.estimate_mse + noised.randomiser_mse),
+            math.sqrt(made.most_estimate_mse + noised.randomiser_mse),
             enrolment=cohort.enrolment,
         )
 
@@ -613,7 +613,7 @@ def _work_out(
         randomiser=local_randomiser(settings),
         clip=adaptive_clip(settings),
     )
-    expected = made.estimate_mse + noised.randomiser_mse
+    expected = made.most_estimate_mse + noised.randomiser_mse
     return RememberedTask(noised.parameters, math.sqrt(expected))
 
 

@@ -39,9 +39,11 @@ removed, which costs more than the write itself.  Whatever a power cut makes of 
   the older one has the book refused: who can say that it was the older one?
 
 Both slots are made at once, with the same mark, in a new file that takes its name when
-it is on the disk; so is a mark that does not go on from the one before, of a book that
-was renamed.  Anything but two slots of which one at least is whole, and of one book, is
-damaged.
+it is on the disk.  So is the first mark that a process writes: the one it has found may
+be in memory only, after a disk that refused it, and the older one must not be written
+over before a newer one lasts.  And so is a mark that does not go on from the one
+before, of a book that was renamed.  Anything but two slots of which one at least is
+whole, and of one book, is damaged.
 
 It notices nothing where book and mark are set back together, as a snapshot of a whole
 machine does.
@@ -177,6 +179,7 @@ class RollbackMark:
         # What this object has read or written last, and what it has tried to since.
         self._slots: _Slots | None = None
         self._tried: set[Mark] = set()
+        self._lasts = False  # what it knows was on the disk when it was written
 
     def __repr__(self) -> str:
         return f"RollbackMark({str(self.path)!r})"
@@ -205,7 +208,7 @@ class RollbackMark:
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, lock)
             self._take(lock, wait_seconds)
-            self._know(self._look())
+            self._know(self._look(), lasts=False)
             undo.pop_all()
         self._lock = lock
 
@@ -223,7 +226,7 @@ class RollbackMark:
                 when it holds no mark.
         """
         found = self._look()
-        self._know(found)
+        self._know(found, lasts=False)
         if found is None:
             return None
         mark = found.least()
@@ -240,7 +243,12 @@ class RollbackMark:
                 written last: another book moves it, or somebody put it back.
         """
         known = self._slots
-        if known is None or known.newest is None or not mark.follows(known.newest):
+        if (
+            not self._lasts
+            or known is None
+            or known.newest is None
+            or not mark.follows(known.newest)
+        ):
             self._make(mark)
             return
         try:
@@ -255,7 +263,7 @@ class RollbackMark:
             raise self._replaced() from None
         except OSError as error:
             raise self._failure("written", error) from None
-        self._know(_Slots(mark, 1 - known.place, known.newest))
+        self._know(_Slots(mark, 1 - known.place, known.newest), lasts=True)
 
     def _make(self, mark: Mark) -> None:
         """Make a file whose slots both hold a mark, in place of whatever is there."""
@@ -271,10 +279,10 @@ class RollbackMark:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise self._failure("written", error) from None
-        self._know(_Slots(mark, 0, mark))
+        self._know(_Slots(mark, 0, mark), lasts=True)
 
-    def _know(self, slots: _Slots | None) -> None:
-        self._slots = slots
+    def _know(self, slots: _Slots | None, *, lasts: bool) -> None:
+        self._slots, self._lasts = slots, lasts
         self._tried.clear()
 
     def _refuse_replaced(self, found: _Slots | None) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,7 @@ def test_every_benchmark_runs_and_prints_results_beside_a_baseline(tmp_path):
     ours = theirs["flower/client, ours"]
     assert ours["ratio"] == pytest.approx(2000.0 / ours["value"], rel=1e-2)
     draw(finished.stdout, tmp_path)
+    tabulate(results, tmp_path)
     # People read the same in columns, below what gRPC has to say.
     heading, *rows = finished.stderr.splitlines()[-len(results) - 1 :]
     assert heading.split() == ["what", "sizes", "measured", "speed", "promise"]
@@ -80,6 +82,38 @@ def draw(lines, directory):
         "cost_by_entries.svg",
         "cost_by_round.svg",
     ]
+
+
+def tabulate(results, directory):
+    """The tables of the page on performance have these lines; nothing else changes."""
+    page = directory / "performance.md"
+    before = (ROOT / "docs" / "performance.md").read_text()
+    page.write_text(before)
+    script = ROOT / "benchmarks" / "cost_tables.py"
+    command = [sys.executable, script, directory / "lines", page]
+    subprocess.run(command, check=True)
+    after = page.read_text()
+    subprocess.run(command, check=True)
+    assert page.read_text() == after
+    rows = after.split("\n")
+    measured = {each["name"]: each["value"] for each in results}
+    up = f"{measured['round share_keys/up']:,.0f}".replace(",", " ")
+    (row,) = [each for each in rows if each.startswith("| share keys | ")]
+    assert up in row.split(" | ")
+    (row,) = [each for each in rows if each.startswith("| 6 | 64 | 0 | ")]
+    assert row.count(" / 2 000 | ") == row.count(" / 3 000 | ") == 1
+    timed = re.compile(r"(.*) \| [\d.]+ ms \| [\d.]+ ms \| [\d ]+ \| [\d ]+ \|")
+    sizes = [found[1] for found in map(timed.fullmatch, rows) if found]
+    rounds = ["advertise keys", "share keys", "masked input"]
+    rounds.append("unmasking, the sum included")
+    assert sizes == [f"| {each}" for each in ("6", "12", "64", "256", *rounds)]
+    assert "Flower 1.0, ours" in after
+
+    def words(text):
+        lines = re.sub(r"Flower [\d.]+, ours", "", text).split("\n")
+        return [line for line in lines if not re.match(r"\| .*\d \|$", line)]
+
+    assert words(after) == words(before)
 
 
 def test_without_flower_nothing_is_compared_and_a_wrong_mean_is_no_baseline(tmp_path):

@@ -363,8 +363,10 @@ def test_a_server_that_is_killed_writes_the_same_receipt_again():
 def test_a_receipt_without_a_sum_is_a_file_of_its_own(tmp_path):
     deployment, _ = run(SIGNED, 5, fault_of=nobody_uploads, max_attempts=1)
     data = deployment.aborted[1]
-    files = SumFiles(tmp_path, PreparedTask(SIGNED, None, None, None))
+    written = []
+    prepared = PreparedTask(SIGNED, None, None, None)
+    files = SumFiles(tmp_path, prepared, tell=written.append)
     descriptor = verified(data).descriptor
     asyncio.run(files.write_aborted(descriptor, data))
-    assert files.written == [tmp_path / "receipt-1.bin"]
+    assert written == [tmp_path / "receipt-1.bin"]
     assert (tmp_path / "receipt-1.bin").read_bytes() == data

@@ -70,7 +70,7 @@ _LEAST_EXPONENT: Final = 2.0  # β below: R exceeds 1 for any two shares
 _LARGEST_LOG: Final = 700.0
 _LEAST_MASS: Final = 1e-290
 # 10^4 releases of 2^20 entries charge less than 10^-8·(1+e^ε), and with many coins than
-# 10^-28: what an epsilon of 40 takes, for at most a thousandth of the variance.
+# 10^-27: what an epsilon of 40 takes, for at most a thousandth of the variance.
 _LEAST_CHARGE_BITS: Final = 60
 _MOST_CHARGE_BITS: Final = 128
 _COINS_PER_CHARGE_BIT: Final = 1 << 11

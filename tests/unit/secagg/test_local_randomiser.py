@@ -135,6 +135,31 @@ def test_every_randomiser_runs_through_a_task(name):
     assert np.allclose(found, 1.5, atol=10 * task.forecast_rmse)
 
 
+def test_a_lost_coin_shows_nothing_of_what_was_randomised(task):
+    """One seed, and draws of its own for each layer: neither tells of the other."""
+    always = task.noised
+    selecting = replace(always, selection_rate=Fraction(1, 2))
+    bare = replace(always, budget=replace(always.budget, randomiser=None))
+    long, short = np.full(DIM, 0.8), np.full(DIM, -0.1)
+
+    def residues(task, vector, seed):
+        secrets = NoiseSecrets(sharers=4, context=bytes(32), seed=SecretBytes(seed))
+        made = task.encode(vector, session_id=b"i" * 32, secrets=secrets)
+        return made.vector.residues.tolist()
+
+    lost = set()
+    for number in range(8):
+        seed = bytes([number] * 32)
+        sent = residues(selecting, long, seed)
+        nothing = residues(bare, 0.0 * long, seed)
+        lost.add(sent == nothing)
+        if sent == nothing:
+            assert residues(selecting, short, seed) == nothing
+        else:
+            assert sent == residues(always, long, seed)
+    assert lost == {True, False}
+
+
 def test_a_client_that_demands_it_refuses_less(made, task):
     assert NoisedTask.from_parameters(task.parameters).check(FLOORS) == task.report
     stricter = replace(FLOORS, max_local_epsilon=59.0)

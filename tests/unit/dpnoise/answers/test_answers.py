@@ -112,6 +112,9 @@ def test_ranks_without_noise_are_counts():
     assert median.lowest <= 3.9 <= median.highest
     assert median.highest - median.lowest <= 2.0
     assert median.lowest <= median.value <= median.highest
+    shown = str(found).splitlines()
+    assert [line[:9] for line in shown] == ["25% below", "50% below", "75% below"]
+    assert f" {median.value:.6g}, from {median.lowest:g} to" in shown[1]
 
 
 def least_squares(nodes, inputs, levels):

@@ -136,6 +136,15 @@ def test_rounding_all_entries_together_costs_one_percent_with_the_fewest_bits(
         assert fewer.noise_overhead > 1.01
 
 
+@pytest.mark.parametrize("mechanism", ["skellam", "binomial"])
+def test_noise_beyond_the_samplers_names_a_mechanism_that_needs_less(mechanism):
+    asked = CELL | {"clients": 5, "epsilon": 0.02, "steps": 5000}
+    with pytest.raises(ParameterError, match="coarsest grid") as caught:
+        plan(mechanism=mechanism, **asked)
+    assert caught.value.parameter == "mechanism"
+    assert plan(mechanism=caught.value.nearest, **asked).noise_overhead < 1.06
+
+
 def test_the_largest_cohort_is_planned():
     made = plan(**CELL | {"clients": 1 << 24}, min_survivors=1000, loss_fraction=0.3)
     assert made.noise_overhead < 1.01

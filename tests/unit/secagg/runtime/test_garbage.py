@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from secagg.runtime.garbage import keep_what_is_loaded, seldom_collected
+from secagg.runtime.garbage import STAYING, keep_what_is_loaded, seldom_collected
 
 
 def test_garbage_is_looked_for_as_before_when_a_command_has_ended():
@@ -21,7 +21,8 @@ def test_a_program_that_stays_looks_for_garbage_but_not_in_what_has_loaded():
     try:
         with seldom_collected():
             keep_what_is_loaded()
-            assert gc.get_threshold() == usual
+            assert gc.get_threshold() == STAYING
             assert gc.get_freeze_count() >= kept + len(loaded)
+        assert gc.get_threshold() == usual
     finally:
         gc.unfreeze()

@@ -1,6 +1,7 @@
 """Tasks of a server, their sums, and what happens when it stops."""
 
 import asyncio
+import gc
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from secagg.policy import (
     ExactSumsAccepted,
     PrivacyFloors,
 )
+from secagg.server.limits import AggregatorLimits
+from secagg.server.receipt import SessionReceipt
 from secagg.server.server import Server
 from secagg.server.task_setup import Cohort, PreparedTask
 from secagg.storage.change import Role
@@ -136,7 +139,8 @@ async def test_a_loop_that_was_left_is_continued_with_the_same_sum():
         assert [total.session_number async for total in task.sums()] == [
             first.session_number
         ]
-        assert len(await task.wait()) == 1
+        await task.wait()
+        assert task.sums_left == 0
 
 
 async def test_no_more_sums_are_wanted_than_the_noise_was_planned_for():
@@ -191,3 +195,22 @@ async def test_a_server_is_used_open():
             await server.__aenter__()
         with pytest.raises(LocalProtocolError, match="does not listen"):
             _ = server.address
+
+
+async def test_a_task_keeps_no_receipt_of_every_sum_that_it_ever_released():
+    """It may run for months: those of the latest sums are there for latecomers."""
+    sums = AggregatorLimits().kept_sums + 4
+    async with Server(None, keep_seconds=0.0) as server:
+        task = await server.add_task("for months", EXACT, sessions=sums)
+        giving = asyncio.ensure_future(both(server, "for months", *[[1, 2]] * sums))
+        async for _ in task.sums():
+            pass
+        await giving
+        gc.collect()
+        kept = [
+            each
+            for each in gc.get_objects()
+            if isinstance(each, SessionReceipt)
+            and each.descriptor.task_id == "for months"
+        ]
+        assert len(kept) <= AggregatorLimits().kept_sums

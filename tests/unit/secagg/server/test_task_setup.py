@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,16 @@ def test_a_task_of_counts_needs_no_clip(tmp_path):
     assert offered.report().server.epsilon <= 4.0
     ballot = prepare(tmp_path, text, "noise.max_nonzero=3", "noise.signed=true")
     assert ballot.noised.mechanism.parameters.signed
+
+
+def test_the_error_of_a_report_counts_noise_that_nobody_takes_back(tmp_path):
+    prepared = prepare(tmp_path, NOISE)
+    given = prepared.noised.mechanism.parameters
+    rule, unit = given.noise_rule, given.scale_factor
+    arriving = max(n * rule.session(n).upload for n in range(7, 11))
+    kept = 10 * rule.session(10).kept(0)
+    assert prepared.forecast_rmse >= math.sqrt(arriving) / unit
+    assert prepared.forecast_rmse > 1.2 * math.sqrt(kept) / unit
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "discrete-gaussian"])
