@@ -47,7 +47,7 @@ _BUMPS: Final = tuple(Fraction(2) ** -bits for bits in (22, *range(14, -4, -2)))
 _RELATIVE_TOLERANCE: Final = 5e-6  # far below the 0.5 % that a sampling error shows
 # A curve takes up to half a second, and its last digits need not even fall steadily.
 _TOLERANCE_OF_A_CURVE: Final = 4.5e-4
-_ABOVE_A_GUESS: Final = 1 + Fraction(1, 10_000)  # so that one curve mostly suffices
+_ABOVE_A_GUESS: Final = 1 + Fraction(3, 20_000)  # so that one curve mostly suffices
 _GUESSED_STEP: Final = 3e-3  # likewise; the step is wrong by half that tolerance
 _ROUGH_TOLERANCE: Final = 1e-3  # between grids, errors differ by percents
 _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
