@@ -30,13 +30,18 @@ from dpnoise.mechanisms.central import CentralMechanism
 from dpnoise.mechanisms.forecast import Rounding
 from dpnoise.mechanisms.noise_share import NoiseRule
 from dpnoise.mechanisms.noise_source import NoiseSource
-from dpnoise.mechanisms.parameter_checks import check_integer, check_positive
+from dpnoise.mechanisms.parameter_checks import (
+    check_integer,
+    check_length,
+    check_positive,
+)
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE, MechanismParameters
 from dpnoise.samplers import discrete_gaussian_sampler
 
 __all__ = ["DiscreteGaussianMechanism", "fixed_point_parameters"]
 
 _MAX_FIXED_POINT_BITS: Final = 26  # a clip of 2^25 grid steps, `MAX_SCALED_CLIP`
+_LARGEST_RHO: Final = 2.0**64  # no promise; below its inverse, no sum
 _TAIL_STDDEVS: Final = 20  # a Gaussian goes beyond once in 10^88 draws
 # More than what floats round between here and the rho of an accountant.
 _MARGIN: Final = 1 + Fraction(1, 1 << 30)
@@ -105,7 +110,7 @@ def fixed_point_parameters(  # noqa: PLR0913 - the numbers of the published algo
     Args:
         dim: Coordinates of a vector.
         fixed_point_bits: The n of the fixed-point numbers, 2 … 26.
-        rho: zCDP parameter ρ of one sum against each aggregator, greater than 0.
+        rho: zCDP parameter ρ of one sum against each aggregator, 2^-64 … 2^64.
             Readers who know no aggregator's noise have ρ divided by `aggregators`.
         clients: Most vectors in one sum.
         min_survivors: Fewest; all of them by default.
@@ -126,7 +131,14 @@ def fixed_point_parameters(  # noqa: PLR0913 - the numbers of the published algo
     """
     check_integer("fixed_point_bits", fixed_point_bits, 2, _MAX_FIXED_POINT_BITS)
     check_integer("aggregators", aggregators, 1, 2)
-    check_positive("rho", float(rho))
+    check_length("l2_clip", l2_clip)
+    if not 1.0 / _LARGEST_RHO <= check_positive("rho", rho) <= _LARGEST_RHO:
+        raise ParameterError(
+            f"rho must be between 2^-64 and 2^64, got {float(rho):g}",
+            parameter="rho",
+            value=float(rho),
+            nearest=repr(_LARGEST_RHO if rho > 1 else 1.0 / _LARGEST_RHO),
+        )
     norm = 1 << (fixed_point_bits - 1)
     difference = Fraction(adjacency.sensitivity_factor) * norm
     variance = _MARGIN * difference**2 / (2 * Fraction(rho))

@@ -64,7 +64,8 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     xnoise: Annotated[
         bool,
         typer.Option(
-            help="Let survivors take back noise that no loss has made necessary.",
+            help="Let survivors take back noise that no loss has made necessary; that "
+            "of ddgauss cannot be taken back.",
         ),
     ] = True,
     directory: Annotated[

@@ -161,6 +161,10 @@ def test_where_noise_is_most_of_the_sum_two_noises_take_a_bit_more() -> None:
         ({"fixed_point_bits": 1}, "fixed_point_bits"),
         ({"fixed_point_bits": 27}, "fixed_point_bits"),
         ({"rho": 0}, "rho"),
+        ({"rho": 1e300}, "rho"),
+        ({"rho": 1e-300}, "rho"),
+        ({"l2_clip": 0.0}, "l2_clip"),
+        ({"l2_clip": 1e-300}, "l2_clip"),
         ({"aggregators": 3}, "aggregators"),
     ],
 )
