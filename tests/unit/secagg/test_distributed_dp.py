@@ -464,7 +464,7 @@ def test_long_coordinates_beside_next_to_no_noise_are_refused_uncomputed(
     monkeypatch.setattr("secagg.distributed_dp.task.statement", None)
     monkeypatch.setattr("secagg.distributed_dp.report.check_sampler", None)
     long = {"linf_bound": "40/1", "scale_factor": 64.0, "accountant": "mixture-rdp"}
-    for counted_variance, cells in (("19/524288", "2.6e"), ("1023/1024", "2.6e")):
+    for counted_variance, cells in (("19/524288", "4e"), ("1023/1024", "4e")):
         little = with_block(task, counted_variance=counted_variance, **long)
         with pytest.raises(RemoteProtocolError, match=f"{cells}.* cells to judge"):
             NoisedTask.from_parameters(little)
