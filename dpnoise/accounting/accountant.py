@@ -115,6 +115,10 @@ class Accountant(abc.ABC):
     status_of_theorem: ClassVar[Status]
     counts_sampled_shares: ClassVar[bool] = False
     """Whether sampling is counted although noise in shares gives it away."""
+    can_guess: ClassVar[bool] = False
+    """Whether a guess of its answers costs far less (`registry.make_guesser`)."""
+    guesses: ClassVar[bool] = False
+    """Whether answers are guesses, for searches, and no bounds."""
 
     def __init__(
         self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT

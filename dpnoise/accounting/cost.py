@@ -10,9 +10,13 @@ It computes no privacy loss.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
+from dpnoise.accounting.contour.curve_cost import curve_cost
 from dpnoise.events import (
+    BinomialEvent,
+    DiscreteGaussianEvent,
     NoiseEvent,
     SkellamEvent,
     SkellamMixtureClippedEvent,
@@ -24,36 +28,30 @@ __all__ = ["MAX_ACCOUNTING_COST", "accounting_cost"]
 MAX_ACCOUNTING_COST: Final = 2e9
 """What a client spends on a description before it says no: about two seconds."""
 
+_BEYOND_ALL_LIMITS: Final = 1e12  # where counting stops
 _PREFIX: Final = "hypothetical-"
-# A table has a cell for each integer of its window, each coordinate cell and each
-# contour cell. One release needs eight tables of 380 contour cells, a curve of many
-# releases 66 tables of 140, so small that a cell takes five times as long.
 _CURVE: Final = "mixture-pld"
-_CONTOUR_CELLS: Final = {"mixture-contour": 8 * 380.0, "mixture-pld": 5 * 66 * 140.0}
+_LATTICE: Final = "lattice-pld"
+# A table has a cell for each integer of its window, each coordinate cell and each
+# contour cell. One release needs eight tables of 380 contour cells.
+_CONTOUR: Final = "mixture-contour"
+_CONTOUR_CELLS: Final = 8 * 380.0
 # Where one coordinate may hold the whole norm, its phase turns as fast as the integrand
 # falls, and the series along the contour have eight times the blocks.
 _BLOCKS: Final = 7.0
-# Where it may hold a third of the norm or more and one release is faint, a curve's
-# contours are so steep that every block takes four times as long.
-_WHOLE: Final = 3.0
-_WHOLE_FROM: Final = float(1 << 22)  # variance over squared norm
-_WHOLE_AND_STEEP: Final = 4.0
-_CELLS_PER_FOLD: Final = {"mixture-contour": 40.0, "mixture-pld": 24.0}
-_STEEPEST: Final = {"mixture-contour": 2.0, "mixture-pld": 9.0}  # in √(v/C)
+_CELLS_PER_FOLD: Final = 40.0
+_STEEPEST: Final = 2.0  # in √(v/C)
 _STEEP_FROM: Final = float(1 << 14)
 _STEEP_UP_TO: Final = float(1 << 14)
-# Steps so many, or an epsilon so small, that one release is next to nothing: a curve
-# reaches its depth on six times the contours.
-_FAINT_FROM: Final = float(1 << 25)  # variance over squared norm
-_FAINT: Final = 6.0
 _CELLS_PER_WIDE_FOLD: Final = 16.0  # where windows are wide, cells are, too
 _WIDE_FROM: Final = float(1 << 18)
 _DEVIATIONS: Final = 14.0
 _LARGEST_TABLED: Final = float(1 << 26)  # variances beyond are counted as this one
 # Measured: the supremum over coordinates, cell by cell, at every order; beyond 32 a
 # closed form.
-_CELLS_PER_COORDINATE: Final = {"mixture-rdp": 2e6}
-_CELLS_PER_EXACT_COORDINATE: Final = 1e7
+_ORDERS: Final = "mixture-rdp"
+_CELLS_PER_COORDINATE: Final = 3e6
+_CELLS_PER_EXACT_COORDINATE: Final = 1.5e7
 _EXACT_COORDINATES: Final = 32.0
 # Noise of less than a grid step: every cell is cut into 64 parts at every order, and
 # the search passes all orders, since long coordinates have a bound at none.
@@ -63,11 +61,16 @@ _CUT_FINELY: Final = 8.0
 # and where a coordinate exceeds one, for each of 312 ways to split the noise. The best
 # order is that of a Gaussian, which is largest for one release at a small δ.
 _CLOSED_FROM: Final = float(1 << 14)
-_CELLS_PER_ORDER: Final = 12 * 20 * 200.0
+_CELLS_PER_ORDER: Final = 12 * 30 * 200.0
 _SPLITS: Final = 312.0
 _LARGEST_ORDERS: Final = (float(1 << 13), float(1 << 7))  # without splits, and with
 _LARGEST_SAMPLED_ORDER: Final = 1024.0
 _SMALLEST_DELTA: Final = 1e-12
+# Measured: a product of equal pairs and its transforms; where entries may exceed one,
+# a product for each of up to 31 multisets. Both have grids of bounded length.
+_LATTICE_PRODUCT: Final = 2e8
+_LATTICE_ENVELOPE: Final = 8e8
+_NEXT_ENTRY: Final = 2.0
 
 
 def accounting_cost(
@@ -93,45 +96,80 @@ def accounting_cost(
         Table cells; 0.0 where nothing in a release makes it dear.
     """
     name = accountant.removeprefix(_PREFIX)
-    if name not in _CONTOUR_CELLS.keys() | _CELLS_PER_COORDINATE.keys():
+    if name == _LATTICE:
+        return _lattice_cost(event)
+    sizes = _Sizes.of(event)
+    if sizes is None:
         return 0.0
-    match event:
-        case SkellamMixtureEvent() | SkellamMixtureClippedEvent():
-            norm, largest = event.largest_squared_norm, float(event.linf_bound)
-        case SkellamEvent():
-            norm = event.l2_sensitivity**2
-            largest = float(event.linf_sensitivity or event.l2_sensitivity)
-        case _:
-            return 0.0
-    if norm <= 0.0:
-        return 0.0
-    largest = min(largest, math.sqrt(norm))
-    variance = float(event.aggregate_noise_variance)
-    if name in _CELLS_PER_COORDINATE:
-        cost = (1.0 + largest) * _CELLS_PER_COORDINATE[name]
-        if rate < 1.0:
-            tail = -2.0 * math.log(delta) * variance
-            order = math.sqrt(tail / (norm * times)) / rate
-            cost *= 1.0 + min(order, _LARGEST_SAMPLED_ORDER)
-        if variance <= _CLOSED_FROM:
-            exact = min(largest, _EXACT_COORDINATES) * (largest > 1.0)
-            exact *= _CUT_FINELY if variance < _LITTLE_NOISE else 1.0
-            return cost + exact * _CELLS_PER_EXACT_COORDINATE
-        order = 1.0 + math.sqrt(-2.0 * math.log(delta) * variance / (norm * times))
-        order = min(order, _LARGEST_ORDERS[largest > 1.0])
-        splits = 1.0 + _SPLITS * (largest > 1.0)
-        return cost + order * splits * _CELLS_PER_ORDER
-    variance = min(variance, _LARGEST_TABLED)
+    if name == _CURVE:
+        return curve_cost(
+            variance=sizes.variance,
+            norm_bound=sizes.norm,
+            largest=sizes.largest,
+            integers=isinstance(event, SkellamEvent),
+            most=_BEYOND_ALL_LIMITS,
+        )
+    if name == _CONTOUR:
+        return _contour_cost(sizes)
+    return _orders_cost(sizes, times, delta, rate) if name == _ORDERS else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What the cost of a release depends on: squared norm, coordinate, variance."""
+
+    norm: float
+    largest: float
+    variance: float
+
+    @classmethod
+    def of(cls, event: NoiseEvent) -> "_Sizes | None":
+        """Read them off a release; None where a vector has no length or no tables."""
+        match event:
+            case SkellamMixtureEvent() | SkellamMixtureClippedEvent():
+                norm, largest = event.largest_squared_norm, float(event.linf_bound)
+            case SkellamEvent():
+                norm = event.l2_sensitivity**2
+                largest = float(event.linf_sensitivity or event.l2_sensitivity)
+            case _:
+                return None
+        if norm <= 0.0:
+            return None
+        variance = float(event.aggregate_noise_variance)
+        return cls(norm, min(largest, math.sqrt(norm)), variance)
+
+
+def _orders_cost(sizes: _Sizes, times: int, delta: float, rate: float) -> float:
+    """Estimate the sums over orders of `mixture-rdp`."""
+    norm, largest, variance = sizes.norm, sizes.largest, sizes.variance
+    cost = (1.0 + largest) * _CELLS_PER_COORDINATE
+    if rate < 1.0:
+        tail = -2.0 * math.log(delta) * variance
+        order = math.sqrt(tail / (norm * times)) / rate
+        cost *= 1.0 + min(order, _LARGEST_SAMPLED_ORDER)
+    if variance <= _CLOSED_FROM:
+        exact = min(largest, _EXACT_COORDINATES) * (largest > 1.0)
+        exact *= _CUT_FINELY if variance < _LITTLE_NOISE else 1.0
+        return cost + exact * _CELLS_PER_EXACT_COORDINATE
+    order = 1.0 + math.sqrt(-2.0 * math.log(delta) * variance / (norm * times))
+    order = min(order, _LARGEST_ORDERS[largest > 1.0])
+    splits = 1.0 + _SPLITS * (largest > 1.0)
+    return cost + order * splits * _CELLS_PER_ORDER
+
+
+def _contour_cost(sizes: _Sizes) -> float:
+    """Estimate the tables of `mixture-contour`."""
+    norm, largest = sizes.norm, sizes.largest
+    variance = min(sizes.variance, _LARGEST_TABLED)
     deviation = math.sqrt(variance)
     # As `ContourBound` cuts coordinates: in proportion to themselves from the first
     # cell on, and at every integer.
     steep = math.sqrt(variance / norm) + 4.0
     if variance > _STEEP_FROM:
-        # A curve also needs contours nine times as steep, and wide windows make their
-        # small first cells dear.
-        steep = max(steep, min(_STEEPEST[name] * steep, _STEEP_UP_TO))
+        # Wide windows make the small first cells of steep contours dear.
+        steep = max(steep, min(_STEEPEST * steep, _STEEP_UP_TO))
     first = min(0.5, largest, 0.06 * deviation / steep)
-    folds = _CELLS_PER_FOLD[name] if variance < _WIDE_FROM else _CELLS_PER_WIDE_FOLD
+    folds = _CELLS_PER_FOLD if variance < _WIDE_FROM else _CELLS_PER_WIDE_FOLD
     cells = 1.0 + largest + folds * math.log(largest / first)
     window = 2.0 * (_DEVIATIONS * deviation + 8.0 * (1.0 + largest))
     # Vectors far shorter than the noise are judged on steep contours, whose tails are
@@ -139,12 +177,21 @@ def accounting_cost(
     # for the part of a step that coordinates reach.
     window += (
         (largest if largest < 1.0 else math.ceil(largest))
-        * _STEEPEST[name]
+        * _STEEPEST
         * math.sqrt(variance / norm)
     )
     blocks = 1.0 + _BLOCKS * largest * largest / norm
-    if name == _CURVE and blocks > _WHOLE and variance > _WHOLE_FROM * norm:
-        blocks *= _WHOLE_AND_STEEP
-    faint = name == _CURVE and variance > _FAINT_FROM * norm
-    contours = _CONTOUR_CELLS[name] * (_FAINT if faint else 1.0)
-    return window * cells * blocks * contours
+    return window * cells * blocks * _CONTOUR_CELLS
+
+
+def _lattice_cost(event: NoiseEvent) -> float:
+    """Say what the atoms of an integer release cost; a larger release is refused."""
+    match event:
+        case SkellamEvent() | BinomialEvent():
+            largest = event.linf_sensitivity or event.l2_sensitivity
+        case DiscreteGaussianEvent():
+            largest = event.l2_sensitivity
+        case _:
+            return 0.0
+    longest = min(largest, event.l2_sensitivity)
+    return _LATTICE_PRODUCT if longest < _NEXT_ENTRY else _LATTICE_ENVELOPE

@@ -18,7 +18,7 @@ from dpnoise.accounting.statement import Status
 from dpnoise.errors import ParameterError
 from dpnoise.events import Adjacency, Adversary
 
-__all__ = ["accountant_class", "accountant_names", "make_accountant"]
+__all__ = ["accountant_class", "accountant_names", "make_accountant", "make_guesser"]
 
 _PLACES: Final = MappingProxyType(
     {
@@ -110,3 +110,37 @@ def make_accountant(
             adjacency; the error names the nearest choice that works.
     """
     return accountant_class(name)(adversary=adversary, adjacency=adjacency)
+
+
+def make_guesser(
+    name: str, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
+) -> Accountant:
+    """Build what a search asks in place of an accountant whose answers are dear.
+
+    Args:
+        name: As for `accountant_class`.
+        adversary: As for `make_accountant`.
+        adjacency: As for `make_accountant`.
+
+    Returns:
+        An accountant whose answers are within thousandths and no bounds, or the
+        accountant itself where a guess would cost as much.
+
+    Raises:
+        ParameterError: As for `make_accountant`.
+    """
+    return _guessing(name)(adversary=adversary, adjacency=adjacency)
+
+
+@functools.cache
+def _guessing(name: str) -> type[Accountant]:
+    """Derive the accountant that guesses, if there is one."""
+    real = accountant_class(name)
+    if not real.can_guess:
+        return real
+    facts = {
+        "__doc__": f"{real.__name__}, guessing what it would answer.",
+        "status_of_theorem": Status.HYPOTHETICAL,
+        "guesses": True,
+    }
+    return type(f"Guessing{real.__name__}", (real,), facts)

@@ -71,9 +71,7 @@ class SMMechanism(Mechanism):
         """Return what the theorem covers and what the published clip takes away."""
         given = self._parameters
         bound, counted = self.coordinate_cap, self.counted_noise_variance
-        order = _LOWEST_ORDER
-        while largest_linf_bound(order + 1, counted) >= bound:
-            order += 1
+        order = _largest_order(bound, counted)
         kept = mixture_clip_effect(
             given.scale_factor * given.l2_clip / self.rotated_dim**0.5,
             self.l2_clip_squared_steps,
@@ -170,6 +168,20 @@ def largest_linf_bound(order: int, noise_variance: Fraction) -> int:
     first = math.ceil(by_order) - 1
     second = math.isqrt(math.ceil(by_square) - 1)
     return max(0, min(first, second))
+
+
+def _largest_order(linf_bound: Fraction, noise_variance: Fraction) -> int:
+    """Return the largest order that admits Δ∞; the least one if none does."""
+    low, high = _LOWEST_ORDER, 2 * _LOWEST_ORDER
+    while largest_linf_bound(high, noise_variance) >= linf_bound:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if largest_linf_bound(middle, noise_variance) >= linf_bound:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def smallest_noise_variance(order: int, linf_bound: int) -> Fraction:

@@ -15,6 +15,7 @@
 It asks no accountant.
 """
 
+import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -413,11 +414,13 @@ def smallest_bits(model: NoiseModel, *, holds_the_sum: bool = False) -> int:
     if free is None:
         return UNBOUNDED_BITS
     limit = math.inf if holds_the_sum else accepted_error(model, free)
-    for bits in range(1, UNBOUNDED_BITS):
+
+    def suffices(bits: int) -> bool:
         found = _minimise(model, bits)
-        if found is not None and found.forecast.judged_mse <= limit:
-            return bits
-    return UNBOUNDED_BITS
+        return found is not None and found.forecast.judged_mse <= limit
+
+    # One more bit wraps less at every scale, so what suffices is an interval.
+    return bisect.bisect_left(range(UNBOUNDED_BITS), 1, lo=1, key=suffices)
 
 
 def smallest_scale(model: NoiseModel) -> float:

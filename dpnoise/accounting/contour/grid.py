@@ -82,8 +82,12 @@ class CoordinateGrid:
             edge = edges[-1]
             width = min(relative_width * edge, largest_width)
             stop = min(math.floor(edge) + 1.0, largest)
-            # A sliver before the boundary would cost as much as a full cell.
-            edges.append(stop if stop - edge < 1.25 * width else edge + width)
+            # No sliver before the boundary, and no wider cell either: what is largest
+            # there would be largest by the width of its cell.
+            left = stop - edge
+            if left > width:
+                stop = edge + (0.5 * left if left - width < width else width)
+            edges.append(stop)
         lower, upper = np.array(edges[:-1]), np.array(edges[1:])
         return cls(norm, 0.5 * (lower + upper), 0.5 * (upper - lower), start, largest)
 

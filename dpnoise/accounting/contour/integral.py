@@ -42,7 +42,16 @@ from dpnoise.accounting.contour.lattice import MAX_CONTOUR_VARIANCE, ContourLatt
 from dpnoise.accounting.contour.moment_table import LOG_NEGLIGIBLE_TAIL, MomentTable
 from dpnoise.floats import FloatArray
 
-__all__ = ["COARSE", "FINE", "ContourBound", "ContourResolution", "Direction"]
+__all__ = [
+    "COARSE",
+    "FINE",
+    "CellWidths",
+    "ContourBound",
+    "ContourResolution",
+    "Direction",
+    "cell_widths",
+    "steepest_contour",
+]
 
 
 class Direction(enum.Enum):
@@ -74,6 +83,11 @@ class ContourResolution:
     helper_decay: float = 7.0
     relative_width: float = 1.0 / 40.0
 
+    @property
+    def outer_cells(self) -> int:
+        """Number of cells between the main lobe and the end."""
+        return math.ceil((self.end - self.main_lobe) / self.outer_width)
+
 
 FINE: Final = ContourResolution()
 """For one release: all slack terms together cost about 0.2 % of the variance."""
@@ -92,7 +106,7 @@ _OUTER_WIDEST: Final = 0.6
 _LARGEST_STEEPNESS: Final = 40.0  # c/√(v/C): δ is then below e^-800
 _FINEST_STEEPNESS: Final = 12.0  # cells are not cut finer beyond δ = e^-72
 _MAIN_PRECISION: Final = 1e-11
-_OUTER_PRECISION: Final = 1e-3
+_OUTER_PRECISION: Final = 1e-5  # on coarse grids, 1e-3 would cost 5 % of the noise
 _ROUNDING: Final = 1e-9  # relative; sums over cells, and rounding C·g, err by less
 _UPWARDS: Final = 1.0 + 2.0**-48
 _CONSISTENCY_STEPS: Final = 4
@@ -102,8 +116,56 @@ _LOG_SEARCH_WIDTH: Final = 1e-3  # the bound is flat: an error enters squared
 _NO_GAP: Final = 1e-300
 _GOLDEN: Final = 0.5 * (math.sqrt(5.0) - 1.0)
 _PROBES: Final = 12
+_GUESSES: Final = 129  # points of a quadrature along the contour
+_GUESS_END: Final = 9.0  # main lobes; e^(-40) of a Gaussian's moments is left
 _STEEPEST: Final = float(1 << 14)  # δ falls by e^-16 per 0.001 of ε; windows grow
 _LARGEST_LOG_TERM: Final = 500.0  # steeper contours would overflow in the tables
+
+
+@dataclass(frozen=True, slots=True)
+class CellWidths:
+    """How coordinates are cut on one part of a contour; any choice is sound.
+
+    Args:
+        near_zero: Where the cells begin, grid steps, before it is clamped.
+        relative: Width of a cell in units of its position.
+        largest: Absolute bound on the width, grid steps.
+    """
+
+    near_zero: float
+    relative: float
+    largest: float
+
+
+def cell_widths(
+    c: float, variance: float, norm_bound: float, resolution: ContourResolution
+) -> tuple[CellWidths, CellWidths]:
+    """Choose how coordinates are cut.
+
+    Args:
+        c: Real part of the contour, greater than 0.
+        variance: Counted variance per coordinate, grid steps squared.
+        norm_bound: Bound C on the sum of the norm over the coordinates, above 0.
+        resolution: How finely to cut.
+
+    Returns:
+        The widths on the main lobe, and beyond.
+    """
+    root, lobe = math.sqrt(norm_bound), math.sqrt(variance / norm_bound)
+    # Wide windows make every coordinate cell dear; the wider cells cost 0.1 % more.
+    relative = resolution.relative_width
+    if variance > _WIDE_WINDOW_FROM:
+        relative = max(relative, _WIDE_WINDOW_RELATIVE_WIDTH)
+    steep = min(max(1.0, c / lobe), _FINEST_STEEPNESS)
+    near_zero = _NEAR_ZERO * math.sqrt(variance) / (c + 4.0)
+    return (
+        CellWidths(near_zero, relative, _WIDEST * root / steep**1.5),
+        CellWidths(
+            min(near_zero, 0.5 * root / resolution.end),
+            _OUTER_RELATIVE_WIDTH,
+            _OUTER_WIDEST * root / resolution.end,
+        ),
+    )
 
 
 class ContourBound:
@@ -157,6 +219,11 @@ class ContourBound:
         self._latest: dict[Direction, float] = {}
 
     @property
+    def noise_variance(self) -> float:
+        """The variance that is tabulated, grid steps squared."""
+        return self._variance
+
+    @property
     def norm_bound(self) -> float:
         """The bound on the norm, after the cap by the dimension."""
         return self._norm_bound
@@ -178,6 +245,11 @@ class ContourBound:
         """Squared shift h² of the auxiliary Gaussian release."""
         end = self._resolution.end * self.lobe
         return 2.0 * self._resolution.helper_decay / (end * end)
+
+    @property
+    def contours_bounded(self) -> int:
+        """How many contours have been bounded, which is what takes time."""
+        return len(self._constants)
 
     def delta(self, epsilon: float) -> float:
         """Bound delta in both directions.
@@ -270,7 +342,7 @@ class ContourBound:
             return constant - c * (epsilon or 0.0)
 
         low = math.log(1e-3 * self.lobe / (1.0 + self.lobe))
-        high = math.log(min(_LARGEST_STEEPNESS * self.lobe, _STEEPEST))
+        high = math.log(steepest_contour(self.lobe))
         inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
         values = [objective(inner[0]), objective(inner[1])]
         for _ in range(_LOG_SEARCH_STEPS):
@@ -303,33 +375,44 @@ class ContourBound:
                 self._constants[key] = self._bound_log_constant(c, direction)
         return self._constants[key]
 
+    def guess_log_constant(self, c: float, direction: Direction) -> float:
+        """Guess log K(c) from a few coordinates; no bound, and next to free.
+
+        Args:
+            c: Real part of the contour, greater than 0.
+            direction: Which world the adversary is in.
+
+        Returns:
+            The guess; infinite where the coordinates that are tried say nothing.
+        """
+        # Laplace's method errs by percents where the contour is near zero. What it
+        # should have found is the integral of a Gaussian's moments.
+        lobe = self.lobe
+        w = c * np.sinh(np.linspace(0.0, math.asinh(_GUESS_END * lobe / c), _GUESSES))
+        sides = np.hypot(c, w) * np.hypot(c + 1.0, w)
+        heights = np.exp(-0.5 * (w / lobe) ** 2) / sides
+        area = float(((heights[1:] + heights[:-1]) * np.diff(w)).sum()) / 2.0
+        by_laplace = math.sqrt(0.5 * math.pi / _curvature(c, lobe)) / (c * (c + 1.0))
+        return self._estimated_log_constant(c, direction) + math.log(area / by_laplace)
+
     def _bound_log_constant(self, c: float, direction: Direction) -> float:
-        chosen, lobe, root = self._resolution, self.lobe, math.sqrt(self._norm_bound)
+        chosen, lobe = self._resolution, self.lobe
         exponent = c + 1.0 if direction is Direction.FORWARD else -c
         self._reach_for(exponent)
-        # Wide windows make every coordinate cell dear; the wider cells cost 0.1 % more.
-        relative_width = chosen.relative_width
-        if self._variance > _WIDE_WINDOW_FROM:
-            relative_width = max(relative_width, _WIDE_WINDOW_RELATIVE_WIDTH)
-        steep = min(max(1.0, c / lobe), _FINEST_STEEPNESS)
-        near_zero = _NEAR_ZERO * math.sqrt(self._variance) / (c + 4.0)
-        main = CoordinateGrid.build(
-            self._norm,
-            largest=self._largest,
-            near_zero=near_zero,
-            relative_width=relative_width,
-            largest_width=_WIDEST * root / steep**1.5,
-        )
-        outer = CoordinateGrid.build(
-            self._norm,
-            largest=self._largest,
-            near_zero=min(near_zero, 0.5 * root / chosen.end),
-            relative_width=_OUTER_RELATIVE_WIDTH,
-            largest_width=_OUTER_WIDEST * root / chosen.end,
+        main, outer = (
+            CoordinateGrid.build(
+                self._norm,
+                largest=self._largest,
+                near_zero=widths.near_zero,
+                relative_width=widths.relative,
+                largest_width=widths.largest,
+            )
+            for widths in cell_widths(c, self._variance, self._norm_bound, chosen)
         )
         inner_edges = np.linspace(0.0, chosen.main_lobe * lobe, chosen.main_cells + 1)
-        cells = math.ceil((chosen.end - chosen.main_lobe) / chosen.outer_width)
-        outer_edges = np.linspace(inner_edges[-1], chosen.end * lobe, cells + 1)
+        outer_edges = np.linspace(
+            inner_edges[-1], chosen.end * lobe, chosen.outer_cells + 1
+        )
         pieces = []
         peak = math.inf
         for grid, edges, precision in (
@@ -398,7 +481,10 @@ class ContourBound:
 
     def _probe(self, shift: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Tabulate log R for a few coordinates, to choose contours by."""
-        y = np.arange(-self._lattice.reach + shift, self._lattice.reach - shift + 1.0)
+        # A sum over every few integers is as good, where the noise spans many more.
+        every = max(1, math.floor(math.sqrt(self._variance) / _PROBES))
+        reach = self._lattice.reach - shift
+        y = np.arange(-float(reach), reach + 1.0, every)
         ratios = self._lattice.shift_ratios(y, shift)
         if self._norm is CoordinateNorm.INTEGER:
             x = np.unique(np.geomspace(1.0, max(1.0, self._largest), _PROBES) // 1.0)
@@ -410,7 +496,8 @@ class ContourBound:
             for at, k in zip(x, whole, strict=True)
         ]
         grid = CoordinateGrid(self._norm, x, np.zeros_like(x), 0.0, self._largest)
-        return self._lattice.log_weight(y), np.stack(logs), grid.norms(whole, x)
+        log_weight = self._lattice.log_weight(y) + math.log(every)
+        return log_weight, np.stack(logs), grid.norms(whole, x)
 
     def _measure_smallest_coordinates(self) -> float:
         """Return half of E[(ρ_1 − 1)²], where coordinates near zero may share C.
@@ -437,5 +524,15 @@ class ContourBound:
         moments = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
         growth = float(np.max(moments / norms))
         growth = max(growth, c * (c + 1.0) * self._smallest_growth) * self._norm_bound
-        width = 1.0 / self.lobe**2 + c**-2 + (c + 1.0) ** -2
-        return growth - math.log(c * (c + 1.0)) - 0.5 * math.log(2.0 * math.pi * width)
+        width = 2.0 * math.pi * _curvature(c, self.lobe)
+        return growth - math.log(c * (c + 1.0)) - 0.5 * math.log(width)
+
+
+def steepest_contour(lobe: float) -> float:
+    """Return the largest real part that is tried for a main lobe of this width."""
+    return min(_LARGEST_STEEPNESS * lobe, _STEEPEST)
+
+
+def _curvature(c: float, lobe: float) -> float:
+    """Return how fast a Gaussian's integrand bends where the contour meets the axis."""
+    return lobe**-2 + c**-2 + (c + 1.0) ** -2

@@ -36,7 +36,7 @@ from dpnoise.accounting.contour.grid import CoordinateGrid, CoordinateNorm
 from dpnoise.accounting.contour.lattice import ContourLattice
 from dpnoise.floats import FloatArray
 
-__all__ = ["LOG_NEGLIGIBLE_TAIL", "MomentTable"]
+__all__ = ["FEW_ENTRIES", "LOG_NEGLIGIBLE_TAIL", "ROWS_BLOCK", "MomentTable"]
 
 ComplexArray: TypeAlias = npt.NDArray[np.complex128]
 
@@ -44,7 +44,12 @@ _ULP: Final = 2.0**-52
 LOG_NEGLIGIBLE_TAIL: Final = -55.0
 """Log of what a sum may miss outside its window; the moments themselves exceed one."""
 
-_CHUNK: Final = 1 << 16  # elements of an (x, y) block: half a megabyte, fits a cache
+ROWS_BLOCK: Final = 1 << 16
+"""Elements of an (x, y) block: half a megabyte, fits a cache."""
+
+FEW_ENTRIES: Final = 1 << 12
+"""So few elements are one block: a call costs more than a series that is too long."""
+
 _REACH: Final = 1.0  # Taylor radius along the contour, in deviations of log R
 _LARGEST_REAL_PART: Final = 0.9  # of ζ in rule 2; beyond it |N| is bounded instead
 _VANISHING: Final = 1e-300
@@ -143,12 +148,14 @@ class MomentTable:
         return left, right
 
     def _rows(self) -> Iterator[_Rows]:
-        """Cut the grid into octaves and cache-sized blocks."""
+        """Cut the grid into octaves and cache-sized blocks, unless it is small."""
         grid = self._grid
-        at_most = max(1, _CHUNK // self._y.size)
+        at_most = max(1, ROWS_BLOCK // self._y.size)
         start = 0
         while start < grid.centres.size:
             octave = np.searchsorted(grid.centres, 2.0 * grid.centres[start])
+            if grid.centres.size * self._y.size <= FEW_ENTRIES:
+                octave = grid.centres.size
             stop = min(start + at_most, max(int(octave), start + 1))
             chosen = slice(start, stop)
             centres, halves = grid.centres[chosen], grid.half_widths[chosen]
@@ -246,17 +253,17 @@ class MomentTable:
         middle = 0.5 * (edges[1:] + edges[:-1])
         value = np.empty((rows.centres.size, middle.size), dtype=np.complex128)
         in_p, in_w = np.empty_like(value), np.empty_like(value)
-        turned = np.empty((*weight.shape, 4))
+        turned = np.empty((weight.shape[0], 4, weight.shape[1]))
         for block in blocks:
             w = middle[block]
             origin = 0.5 * (w[0] + w[-1])
             angle = origin * centred
             cosine, sine = np.cos(angle), np.sin(angle)
-            np.multiply(weight, cosine, out=turned[:, :, 0])
-            np.multiply(weight, sine, out=turned[:, :, 1])
-            np.multiply(weight_p, cosine, out=turned[:, :, 2])
-            np.multiply(weight_p, sine, out=turned[:, :, 3])
-            moments = (powers @ turned).view(np.complex128)
+            np.multiply(weight, cosine, out=turned[:, 0])
+            np.multiply(weight, sine, out=turned[:, 1])
+            np.multiply(weight_p, cosine, out=turned[:, 2])
+            np.multiply(weight_p, sine, out=turned[:, 3])
+            moments = (powers @ turned.transpose(0, 2, 1)).view(np.complex128)
             order = np.arange(terms)[:, None]
             offset = ((w - origin) / radius)[None, :]
             phases = (1j ** (order % 4)) * offset**order
@@ -303,7 +310,9 @@ class MomentTable:
             + (8.0 * np.abs(rows.log_ratio) + 2.0 * self._shift + 8.0)
             * float(modulus[0, -1])
         )
-        spread = np.abs(powers).sum(axis=1) * condition * _ULP
+        # Even powers are positive, and all odd ones have one sign.
+        sizes = powers[:, 0::2].sum(axis=1) + np.abs(powers[:, 1::2].sum(axis=1))
+        spread = sizes * condition * _ULP
         rounding = (weight * spread).sum(axis=1)[:, None]
         rounding_p = (np.abs(weight_p) * spread).sum(axis=1)[:, None]
         rounded = rounding * (1.0 + u * terms / radius) + modulus * t * rounding_p

@@ -5,7 +5,13 @@ from fractions import Fraction
 import pytest
 
 from dpnoise.accounting import MAX_ACCOUNTING_COST, accounting_cost
-from dpnoise.events import GaussianEvent, SkellamEvent, SkellamMixtureEvent
+from dpnoise.events import (
+    BinomialEvent,
+    DiscreteGaussianEvent,
+    GaussianEvent,
+    SkellamEvent,
+    SkellamMixtureEvent,
+)
 
 
 def mixture(variance=200, norm=16.0, largest=1.0):
@@ -56,7 +62,7 @@ def test_vectors_far_shorter_than_the_noise_are_short_everywhere():
 def test_a_coordinate_that_may_hold_the_whole_norm_is_dear():
     for name in ("mixture-contour", "mixture-pld"):
         spread, whole = mixture(770, 50.0, 7.0), mixture(770, 5000.0, 7.0)
-        assert accounting_cost(spread, name) > 4 * accounting_cost(whole, name)
+        assert accounting_cost(spread, name) > 3 * accounting_cost(whole, name)
 
 
 def test_a_name_that_counts_sampling_costs_as_much():
@@ -102,9 +108,39 @@ def test_long_coordinates_beside_noise_of_less_than_a_step_are_refused():
         assert accounting_cost(enough, "mixture-rdp") < MAX_ACCOUNTING_COST
 
 
+@pytest.mark.parametrize(
+    ("variance", "norm", "largest", "seconds"),
+    [
+        (200, 64.0, 1.0, 0.3),
+        (50, 5e-5, 0.001, 0.25),
+        (9000, 5.4e-4, 0.0034, 1.3),
+        (70_000, 4.4e-6, 1 / 4096, 3.2),  # steep contours, in windows of 5700
+        (9_700_000, 0.032, 6 / 4096, 2.3),  # hardly a cell, in windows of 64 000
+        (112, 1116.0, 1.58, 0.4),  # twice as many contours, where noise is little
+        (770, 50.0, 7.0, 2.7),  # one coordinate may be the vector
+        (0.03125, 8e-8, 1 / 4096, 2.0),  # losses of one step or none: many blocks
+    ],
+)
+def test_a_curve_costs_what_it_was_measured_to_cost(variance, norm, largest, seconds):
+    found = accounting_cost(mixture(variance, norm, largest), "mixture-pld")
+    assert seconds < found / 1e9 < 3.5 * seconds
+
+
+def test_atoms_have_a_bounded_cost_that_multisets_multiply():
+    ones = SkellamEvent(10, Fraction(5), 3.0, None, 1)
+    longer = SkellamEvent(10, Fraction(5), 3.0, None, 3)
+    costs = [accounting_cost(each, "lattice-pld") for each in (ones, longer)]
+    assert 0.0 < 3 * costs[0] < costs[1] < MAX_ACCOUNTING_COST
+    binomial = BinomialEvent(10, 64, 3.0, 9.0, 3)
+    gaussian = DiscreteGaussianEvent(10, Fraction(5), 3.0)
+    for each in (binomial, gaussian):
+        assert accounting_cost(each, "lattice-pld") == costs[1]
+    assert accounting_cost(mixture(), "lattice-pld") == 0.0
+
+
 def test_a_faint_release_that_one_coordinate_may_be_is_dear_for_a_curve():
     norm = 1.3975659385323524e-07
     whole = mixture(Fraction(1.467), norm, 1 / 4096)
     assert accounting_cost(whole, "mixture-pld") > MAX_ACCOUNTING_COST
     spread = mixture(Fraction(1.467), 4 * norm, 1 / 4096)
-    assert accounting_cost(spread, "mixture-pld") < 0.2 * MAX_ACCOUNTING_COST
+    assert accounting_cost(spread, "mixture-pld") < 0.6 * MAX_ACCOUNTING_COST

@@ -11,9 +11,15 @@ from dpnoise.accounting import make_accountant
 from dpnoise.accounting.calibration import calibrate
 from dpnoise.accounting.contour.integral import Direction
 from dpnoise.accounting.contour.mixture_contour import contour_bound
-from dpnoise.accounting.contour.mixture_pld import contour_curve, mixture_pair
+from dpnoise.accounting.contour.mixture_pld import (
+    contour_curve,
+    guessed_curve,
+    mixture_pair,
+)
 from dpnoise.accounting.loss.composed_loss import ComposedLoss
 from dpnoise.accounting.loss.gaussian_pld import gaussian_pair
+from dpnoise.accounting.registry import make_guesser
+from dpnoise.accounting.statement import Status
 from dpnoise.errors import (
     ParameterError,
     TheoremNotApplicableError,
@@ -159,6 +165,50 @@ def test_the_pair_lies_between_the_bound_on_each_contour_and_a_concrete_vector()
         found = pair.delta(epsilon)
         assert exact * (1 - 1e-6) <= found <= min(1.0, envelope) * (1 + 1e-4)
         assert found <= exact * 1.1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("variance", "norm", "largest"), [(200, 64.0, 1.0), (60, 1e-4, 2e-3)]
+)
+def test_a_guessed_curve_is_the_bounded_one_at_a_third_of_the_contours(
+    variance, norm, largest
+):
+    release = mixture(variance, norm, largest)
+    few, all_of_them = (contour_bound(release, whole_curve=True) for _ in range(2))
+    assert few is all_of_them  # what is cached would count for both
+    contour_bound.cache_clear()
+    few = contour_bound(release, whole_curve=True)
+    for direction in Direction:
+        contours, guesses = guessed_curve(few, direction)
+        guessed_at = few.contours_bounded
+        same, constants = contour_curve(all_of_them, direction)
+        np.testing.assert_array_equal(contours, same)
+        # Of δ, at single contours: of the noise, thousandths are left.
+        np.testing.assert_allclose(guesses, constants, rtol=0.0, atol=0.05)
+    assert guessed_at < 0.45 * all_of_them.contours_bounded
+
+
+def test_where_a_guess_would_say_nothing_every_contour_is_bounded():
+    release = mixture(Fraction(58, 10_000), 0.0047, 0.0083)
+    bound = contour_bound(release, whole_curve=True)
+    for direction in Direction:
+        guessed, bounded = (
+            guessed_curve(bound, direction),
+            contour_curve(bound, direction),
+        )
+        np.testing.assert_array_equal(guessed, bounded)
+
+
+def test_what_guesses_says_so_and_is_close():
+    event = Repeated(mixture(200), 100)
+    guess = make_guesser("mixture-pld", adversary=Adversary.SERVER).compose(event)
+    stated = account(event, adversary=Adversary.SERVER)
+    for epsilon in (10.0, 20.0):
+        assert guess.delta(epsilon) == pytest.approx(stated.delta(epsilon), rel=0.02)
+    assert guess.statement(1e-5).status is Status.HYPOTHETICAL
+    assert stated.statement(1e-5).status is Status.CERTIFIED
+    same = make_guesser("mixture-gdp", adversary=Adversary.SERVER)
+    assert same.statement(1e-5).status is Status.CERTIFIED
 
 
 def test_adaptive_releases_cost_more_than_one_and_less_than_their_sum():

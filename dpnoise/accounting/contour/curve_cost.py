@@ -1,0 +1,159 @@
+"""What the curve of one release will cost, from its five quantities alone.
+
+The same contours, cells, windows and blocks as those that will be computed are
+counted; only the noise is taken for its saddle-point approximation. So the forecast
+follows the time wherever it goes, which no formula in a few powers does.
+
+* Cells of `cost`: as many as a processor core fills in the same time at 10^9 a second.
+* Measured on some two hundred releases over the whole range: within a factor of three.
+
+It bounds no privacy.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from dpnoise.accounting.contour.integral import (
+    COARSE,
+    CellWidths,
+    cell_widths,
+    steepest_contour,
+)
+from dpnoise.accounting.contour.lattice import (
+    MAX_CONTOUR_VARIANCE,
+    MIN_CONTOUR_VARIANCE,
+)
+from dpnoise.accounting.contour.mixture_pld import contours_from
+from dpnoise.accounting.contour.moment_table import (
+    FEW_ENTRIES,
+    LOG_NEGLIGIBLE_TAIL,
+    ROWS_BLOCK,
+)
+from dpnoise.floats import FloatArray
+
+__all__ = ["curve_cost"]
+
+_ONCE: Final = 1.5e8  # composition, and all else that does not grow
+_PER_TABLE: Final = 600.0  # an integer of the window, whatever the coordinates
+_PER_GROUP: Final = 9e5  # calls for an octave of coordinates, or for what fits a cache
+_PER_BLOCK: Final = 1.2e5  # calls for a block of the contour
+_PER_ENTRY: Final = 240.0  # an integer of the window, in a coordinate cell
+_PER_PHASE: Final = 5.0  # the same, once more in every block
+_FIRST: Final = 1.19  # the best contour at epsilon 0, in main lobes of a Gaussian
+_FARTHEST: Final = 1e12  # grid steps; windows beyond are refused whatever they cost
+_POINTS: Final = 320
+_DIRECTIONS: Final = 2.0
+_LEAST_FIRST: Final = 0.05
+
+
+def curve_cost(
+    *, variance: float, norm_bound: float, largest: float, most: float, integers: bool
+) -> float:
+    """Forecast what `mixture_pld.mixture_pair` computes.
+
+    Args:
+        variance: Counted variance per coordinate, grid steps², above 0.
+        norm_bound: Bound on the squared norm, above 0.
+        largest: Bound on every absolute coordinate, above 0, at most its root.
+        most: Where to stop counting.
+        integers: Whether coordinates are rounded by those who send them.
+
+    Returns:
+        Cells, or more than `most`.
+    """
+    # Beyond the tables nothing is computed, or what their last one says is.
+    variance = min(max(variance, MIN_CONTOUR_VARIANCE), MAX_CONTOUR_VARIANCE)
+    lobe = math.sqrt(variance / norm_bound)
+    noise = _Noise(variance)
+    first = min(max(_FIRST * lobe, _LEAST_FIRST), steepest_contour(lobe))
+    spans = (COARSE.main_lobe * lobe, (COARSE.end - COARSE.main_lobe) * lobe)
+    total = _ONCE
+    for c in contours_from(first, lobe):
+        window = noise.window(c, largest)
+        total += 2.0 * _DIRECTIONS * _PER_TABLE * window
+        for widths, span, cells in zip(
+            cell_widths(c, variance, norm_bound, COARSE),
+            spans,
+            (COARSE.main_cells, COARSE.outer_cells),
+            strict=True,
+        ):
+            octaves = _octaves(widths, largest, integers=integers)
+            rows_of_all = sum(rows for _, rows in octaves)
+            if rows_of_all * window <= FEW_ENTRIES:
+                octaves = [(largest, rows_of_all)] if octaves else []
+            for x, rows in octaves:
+                groups = math.ceil(rows / max(1.0, ROWS_BLOCK // window))
+                blocks = min(cells, math.ceil(0.5 * span * noise.deviation(c, x)))
+                entries = rows * window
+                total += _DIRECTIONS * (
+                    groups * (_PER_GROUP + blocks * _PER_BLOCK)
+                    + entries * (_PER_ENTRY + blocks * _PER_PHASE)
+                )
+            if total > most:
+                return total
+    return total
+
+
+def _octaves(
+    widths: CellWidths, largest: float, *, integers: bool
+) -> list[tuple[float, float]]:
+    """Return the upper end of each octave of coordinates, and its number of cells."""
+    if integers:
+        at, found = 1.0, []
+        while at <= largest:
+            found.append((min(2.0 * at, largest), min(at, largest - at + 1.0)))
+            at *= 2.0
+        return found
+    at, found = min(widths.near_zero, 0.5, largest), []
+    while at < largest:
+        stop = min(2.0 * at, largest)
+        width = min(widths.relative * 1.5 * at, widths.largest, 1.0)
+        found.append((stop, math.ceil((stop - at) / width)))
+        at = stop
+    return found
+
+
+class _Noise:
+    """Skellam noise by its saddle point: log q(y) = v·(√(1 + s²) − 1 − s·asinh s)."""
+
+    def __init__(self, variance: float) -> None:
+        y = np.concatenate([[0.0], np.geomspace(0.25, _FARTHEST, _POINTS)])
+        s = y / variance
+        self._y = y
+        self._log_ratio = np.arcsinh(s)  # log q(y − 1)/q(y)
+        spread = np.hypot(y, variance)
+        self._spread = np.sqrt(spread)  # deviation once tilted to y
+        # s·(s/(1 + √(1 + s²)) − asinh s): the difference of two large numbers, avoided.
+        bell = y * (s / (1.0 + np.hypot(1.0, s)) - self._log_ratio)
+        self._log_weight = bell - 0.5 * np.log(1.0 + spread)
+        self._log_width = np.log(np.gradient(y))
+
+    def window(self, c: float, largest: float) -> float:
+        """Return how many integers matter on a contour."""
+        tilted = self._log_weight + (c + 1.0) * self._log_likelihood(largest)
+        reached = self._y[tilted > LOG_NEGLIGIBLE_TAIL]
+        plain = self._y[self._log_weight > LOG_NEGLIGIBLE_TAIL]
+        return float(reached[-1] + plain[-1]) + 8.0 * (1.0 + largest)
+
+    def deviation(self, c: float, x: float) -> float:
+        """Return the deviation of a coordinate's loss on a contour."""
+        losses = self._log_likelihood(x)
+        heights = self._log_weight + (c + 1.0) * losses
+        top = int(np.argmax(heights))
+        # Where the points are too far apart to show the bell, by its slope at the top.
+        rise = x * math.exp(min(self._log_ratio[top] - losses[top], 700.0))
+        slope = rise / self._spread[top] if x <= 1.0 else x / self._spread[top]
+        weights = np.exp(heights - heights[top] + self._log_width)
+        weights /= weights.sum()
+        mean = float((weights * losses).sum())
+        spread = math.sqrt(float((weights * (losses - mean) ** 2).sum()))
+        return max(spread, float(slope))
+
+    def _log_likelihood(self, x: float) -> FloatArray:
+        """Return log R at every y for a coordinate x."""
+        if x > 1.0:
+            found: FloatArray = x * self._log_ratio
+            return found
+        return np.log1p(x * np.expm1(self._log_ratio))
