@@ -285,6 +285,7 @@ class DurableState:
             StaleLeaseError: It is not; somebody else does the work.
             ServiceError: STORAGE_FAILED, again and again.
         """
+        self._all_here.set()  # who has come by now comes first, and waits for nobody
         async with self._lock:
             await patiently(self._clock, lambda: self._apply_own(make_event, lease))
 
@@ -358,8 +359,8 @@ class DurableState:
         """Judge in batches until nobody waits."""
         try:
             while self._waiting:
-                await self._gather()
                 async with self._lock:
+                    await self._gather()
                     self._batch, self._waiting = self._waiting, []
                     try:
                         await self._judge(self._batch)

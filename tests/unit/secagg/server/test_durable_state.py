@@ -246,3 +246,22 @@ def test_who_comes_soon_after_a_commit_shares_the_next_one_if_others_may_come():
         assert book.commits == [1, 2, 3]
 
     manual_clock.run(main)
+
+
+def test_who_waits_for_others_when_a_round_is_closed_is_judged_before():
+    async def main(clock):
+        durable, held, adverts, taken = await opened(clock, clients=6)
+        book = durable._book = SlowBook(held._book, clock)
+        began = clock.now()
+        await durable.submit(adverts[0])
+        waiting = asyncio.ensure_future(durable.submit(adverts[1]))
+        await clock.sleep_until(began + 0.02)
+        closed = RoundClosed(Round.ADVERTISE_KEYS, bytes(32))
+        await durable.advance(lambda _: closed)
+        assert await waiting
+        assert len(taken) == 2
+        assert durable.state.ROUND is not Round.ADVERTISE_KEYS
+        # Neither has waited until the others would have come.
+        assert (book.commits, round(clock.now() - began, 3)) == ([1, 1, 1], 0.04)
+
+    manual_clock.run(main)
