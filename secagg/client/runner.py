@@ -314,7 +314,7 @@ class ClientRunner:
 
     def _silent(self, session: ClientSession) -> ServiceError:
         number, why = session.descriptor.session_number, self._calls.failure
-        because = "it answers nothing" if why is None else str(why)
+        because = "it says nothing that helps" if why is None else str(why)
         return ServiceError(
             f"the aggregator fell silent before session {number} began: {because}",
             code=ErrorCode.UNREACHABLE,

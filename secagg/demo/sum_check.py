@@ -47,8 +47,8 @@ class SessionCheck:
     dropped: tuple[Mapping[str, str], ...]
     is_exact: bool
     accuracy: float
-    l2_clip: float | None = None
-    fitted: float | None = None
+    l2_clip: float
+    fitted: float | None
 
 
 def check_session(  # noqa: PLR0913 - facts from four places

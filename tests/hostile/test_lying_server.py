@@ -123,6 +123,15 @@ def assert_left_cleanly(deployment, ending):
     assert ask(book.sessions(role=Role.CLIENT)) == ()
 
 
+def assert_may_come_back(deployment, ending):
+    """The session waits for whoever has joined, and nothing of an input has left."""
+    assert ending.code is ErrorCode.UNREACHABLE
+    assert deployment.contradictions() == {}
+    (kept,) = ask(deployment.client_books[VICTIM].sessions(role=Role.CLIENT))
+    assert kept.round < Round.SHARE_KEYS
+    assert not kept.spent
+
+
 LIES = {
     # offers
     "another task": (
@@ -360,23 +369,27 @@ def test_a_roster_elsewhere_without_end_is_not_collected():
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
-@pytest.mark.parametrize("method", [GetOffer, GetUpdate])
-def test_a_server_that_only_ever_says_wait_costs_time_and_nothing_else(method, seconds):
-    deployment, endings = run({method: lambda: Wait(seconds)}, UselessConnection)
+def test_a_server_that_only_ever_says_wait_costs_time_and_nothing_else(seconds):
+    deployment, endings = run({GetOffer: lambda: Wait(seconds)}, UselessConnection)
     assert endings[VICTIM].code is ErrorCode.DEADLINE
     assert_left_cleanly(deployment, endings[VICTIM])
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
-def test_a_server_that_is_always_overloaded_costs_time_and_nothing_else(seconds):
+def test_a_server_that_has_no_update_costs_time_and_no_place(seconds):
+    deployment, endings = run({GetUpdate: lambda: Wait(seconds)}, UselessConnection)
+    assert_may_come_back(deployment, endings[VICTIM])
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
+def test_a_server_that_is_always_overloaded_costs_time_and_no_place(seconds):
     def refuse():
         raise ServiceError(
             "later", code=ErrorCode.OVERLOADED, retry_after_seconds=seconds
         )
 
     deployment, endings = run({AdvertiseKeys: refuse}, UselessConnection)
-    assert endings[VICTIM].code is ErrorCode.DEADLINE
-    assert_left_cleanly(deployment, endings[VICTIM])
+    assert_may_come_back(deployment, endings[VICTIM])
 
 
 def test_a_stream_that_never_speaks_is_given_up_and_polled():

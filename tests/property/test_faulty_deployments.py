@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secagg.client.conductor import ClientSettings, SessionOutcome
-from secagg.errors import SecAggError
+from secagg.errors import ErrorCode, SecAggError
+from secagg.messages import Round
 from secagg.server.limits import AggregatorLimits
 from secagg.storage.change import Role
 from secagg.testing import manual_clock
@@ -142,5 +143,10 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR091
         assert isinstance(ending, SessionOutcome | SecAggError)
         if isinstance(ending, SessionOutcome):
             np.testing.assert_array_equal(ending.residues, deployment.sums[-1].residues)
-        assert ask(deployment.client_books[number].sessions(role=Role.CLIENT)) == ()
+        left = ask(deployment.client_books[number].sessions(role=Role.CLIENT))
+        # A session that may yet begin keeps the place of who could not be reached.
+        assert all(each.round < Round.SHARE_KEYS for each in left)
+        assert not any(each.spent for each in left)
+        unreachable = getattr(ending, "code", None) is ErrorCode.UNREACHABLE
+        assert not left or unreachable
     assert ask(deployment.server_book.sessions(role=Role.SERVER)) == ()

@@ -33,7 +33,13 @@ def check(layout, released, *, dropped=(), inputs=3):
         1,
         clients=4,
         dropped=dropped,
-        claimed={"survivors": inputs, "sharers": 4, "removed": []},
+        claimed={
+            "survivors": inputs,
+            "sharers": 4,
+            "removed": [],
+            "l2_clip": 1.5,
+            "fitted": None,
+        },
         parameters=PARAMETERS,
         test=TEST,
     )
@@ -47,6 +53,7 @@ def test_a_sum_of_all_inputs_modulo_m_is_exact(layout):
     result = check(layout, [(101 + 102 + 103) % MODULUS] * 5)
     assert result.is_exact
     assert result.survivors == 3
+    assert (result.l2_clip, result.fitted) == (1.5, None)
 
 
 def test_one_wrong_entry_is_noticed(layout):
