@@ -77,7 +77,7 @@ class DemoLines:
             f"{self._baseline[self._steps - 1]:.1%}, no privacy "
             f"{self._nonprivate[self._steps - 1]:.1%})"
         )
-        if check.l2_clip is not None and check.fitted is not None:
+        if check.fitted is not None:
             line += f", clip {check.l2_clip:.3g} fitted {check.fitted:.0%}"
         self._output.line(
             self._stamped(line), style="bold" if check.is_exact else "bold red"
