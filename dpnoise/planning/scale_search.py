@@ -183,8 +183,6 @@ class NoiseModel:
             squared = float(
                 conditional_squared_bound(norm, self.length, request.rounding_bias)
             )
-        elif request.linf_bound is not None:
-            squared = min(squared, self.length * float(request.linf_bound) ** 2)
         return self.gaussian_variance * squared
 
     @property

@@ -210,3 +210,19 @@ def test_the_modulus_holds_the_vectors_that_are_selected_not_everybodys():
     assert everybody.request.planned_sum_norm is None
     assert 4 <= everybody.parameters.bits - few.parameters.bits <= 6
     assert few.forecast.wrap_probability <= few.request.max_wrap_probability
+
+
+@pytest.mark.parametrize("bits", [22, 28])
+def test_a_tight_bound_on_coordinates_leads_to_no_grid_that_only_it_makes_cheap(bits):
+    """A bound shortens vectors; their norm is what noise is still made for."""
+    made = plan(
+        clients=100,
+        dimension=4096,
+        l2_clip=1.0,
+        epsilon=1.0,
+        delta=1e-6,
+        bits=bits,
+        linf_bound=Fraction(1, 2),
+        accountant="mixture-gdp",
+    )
+    assert made.noise_overhead < 1.1
