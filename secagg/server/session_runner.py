@@ -319,6 +319,8 @@ class SessionRunner:
 
     async def upload_status(self, identity: str) -> UploadStatus:
         """Return where a client's upload goes on."""
+        if self._context.book.is_shared and not self._has_uploaded(identity):
+            await self.look()  # another aggregator may have taken it
         if self._has_uploaded(identity):
             return self._desk.finished()
         self._check_uploader(identity)

@@ -55,7 +55,7 @@ def test_a_run_of_every_kind_holds(kind):
 
 # A stopped task taken up after a restart; a drain while the disk is full; a session
 # that ends while another word about it waits for the disk.
-@pytest.mark.parametrize("seed", [575, 6352, 7147])
+@pytest.mark.parametrize("seed", [575, 6352, 7147, 40100])
 def test_what_was_found_once_holds(seed):
     assert simulate(seed).faults == ()
 
