@@ -34,6 +34,7 @@ from secagg.storage.change import (
     number_nobody_has_seen,
 )
 from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
+from secagg.storage.claims import Claim
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_queries import (
     FIRST_NUMBER,
@@ -42,6 +43,7 @@ from secagg.storage.postgres_queries import (
     held_lease,
     lease_words,
     read_charges,
+    read_claims,
     read_revocations,
     session_at,
     why_not,
@@ -68,6 +70,7 @@ __all__ = [
     "mark_restored",
     "pass_over_numbers",
     "purge_receipts",
+    "put_claim",
     "put_facts",
     "put_task",
     "see_revocations",
@@ -350,6 +353,33 @@ async def settle_charge(
         settlement.state.value,
         ChargeState.BOUND.value,
     )
+
+
+async def put_claim(
+    database: Database, claim: Claim, *, after: int, instant: int | None
+) -> bool:
+    """See `Book.put_claim`."""
+    # One at a time: of two that have judged the same claims one would exceed a total.
+    await database.execute("LOCK TABLE claim IN EXCLUSIVE MODE")
+    if len(await read_claims(database, claim.data)) != after:
+        return False
+    await database.execute(
+        "INSERT INTO claim (data, holder, task, noise_digest, against, epsilon, "
+        "delta, shift, distance, added_delta, at) "
+        f"SELECT $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, {INSTANT}",
+        instant,
+        claim.data,
+        claim.holder,
+        claim.task,
+        claim.noise_digest,
+        claim.against.value,
+        claim.epsilon,
+        claim.delta,
+        claim.shift,
+        claim.distance,
+        claim.added_delta,
+    )
+    return True
 
 
 async def _reseal(

@@ -252,6 +252,7 @@ class TwoServerClient:
                     session_id=offer.session_id,
                     noise_digest=sha256(offer.parameters.noise_block).digest(),
                     allowed=joined.noise.budget.sessions,
+                    refunds=0,
                 ),
             )
         )
