@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from secagg.client.taken_part import (
         TakenPart,
     )
+    from secagg.client.total import (
+        DataUse,
+        TotalSpentError,
+    )
     from secagg.descriptor import SessionDescriptor
     from secagg.distributed_dp import (
         ClippingSchedule,
@@ -82,6 +86,7 @@ if TYPE_CHECKING:
         ClientPolicy,
         ExactSumsAccepted,
         PrivacyFloors,
+        TotalBudget,
     )
     from secagg.primitives.cipher_suite import (
         CipherSuite,
@@ -165,6 +170,7 @@ __all__ = [
     "Cohort",
     "Contribution",
     "CurvePoint",
+    "DataUse",
     "Dropped",
     "Entropy",
     "ErrorCode",
@@ -219,6 +225,8 @@ __all__ = [
     "TLSFiles",
     "TLSIdentity",
     "TakenPart",
+    "TotalBudget",
+    "TotalSpentError",
     "Trust",
     "UnitBounds",
     "error_curve",
@@ -235,6 +243,7 @@ _MODULES: Final = {
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.judge": ("SessionInfo",),
     "client.taken_part": ("TakenPart",),
+    "client.total": ("DataUse", "TotalSpentError"),
     "descriptor": ("SessionDescriptor",),
     "distributed_dp": (
         "ClippingSchedule",
@@ -275,6 +284,7 @@ _MODULES: Final = {
         "ExactSumsAccepted",
         "NO_NOISE_ACKNOWLEDGEMENT",
         "PrivacyFloors",
+        "TotalBudget",
     ),
     "primitives.cipher_suite": ("CipherSuite",),
     "primitives.entropy": ("Entropy",),

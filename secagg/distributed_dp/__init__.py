@@ -27,7 +27,7 @@ Nothing in here does input or output.
 from dpnoise.accounting import PrivacyStatement
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.events import Adjacency
-from dpnoise.floats import text_above
+from dpnoise.floats import text_above, text_below
 from dpnoise.local import (
     LocalParameters,
     LocalRandomiser,
@@ -134,4 +134,5 @@ __all__ = [
     "spent",
     "subtract_layers",
     "text_above",
+    "text_below",
 ]

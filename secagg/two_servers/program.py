@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.storage import open_storage as open_client_storage
+from secagg.config.data_total import total_budget
 from secagg.config.program import TLSSection
 from secagg.config.two_servers import (
     AggregatorSection,
@@ -39,13 +40,18 @@ from secagg.distributed_dp import (
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.policy import PrivacyFloors
 from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.workers import Workers
 from secagg.server.grpc_server import GrpcServer
 from secagg.server.storage import open_storage as open_server_storage
 from secagg.storage.vector_files import write_json, write_vector
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
-from secagg.two_servers.client import SharedContribution, TwoServerClient
+from secagg.two_servers.client import (
+    SharedContribution,
+    TwoServerClient,
+    total_between_two,
+)
 from secagg.two_servers.helper import Helper
 from secagg.two_servers.leader import Leader, SharedSum
 from secagg.two_servers.serving import serving
@@ -291,6 +297,12 @@ async def give_vector(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
         stack.push_async_callback(storage.close)
+        workers, budget = Workers(), total_budget(policy)
+        stack.callback(workers.close)
+        total = None
+        if budget is not None:
+            total = total_between_two(budget, storage, workers)
+            await total.open(accept_restored=accept_restored)
         client = TwoServerClient(
             to_leader,
             to_helper,
@@ -302,8 +314,9 @@ async def give_vector(
             ),
             min_survivors=policy.min_survivors,
             storage=storage,
+            total=total,
+            workers=workers,
         )
-        stack.callback(client.close)
         return await client.contribute(vector)
 
 
