@@ -17,6 +17,10 @@ if TYPE_CHECKING:
         ClientPhase,
         ClientProgress,
     )
+    from secagg.client.data_use import (
+        ClaimedTask,
+        DataUse,
+    )
     from secagg.client.enrolment import (
         ClientEnrolment,
     )
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
         TakenPart,
     )
     from secagg.client.total import (
-        DataUse,
         TotalSpentError,
     )
     from secagg.descriptor import SessionDescriptor
@@ -161,6 +164,7 @@ __all__ = [
     "Authority",
     "CallDeadlines",
     "CipherSuite",
+    "ClaimedTask",
     "Client",
     "ClientEnrolment",
     "ClientPhase",
@@ -238,12 +242,13 @@ __all__ = [
 
 _MODULES: Final = {
     "client.client": ("Client", "Contribution"),
+    "client.data_use": ("ClaimedTask", "DataUse"),
     "client.conductor": ("ClientPhase", "ClientProgress"),
     "client.enrolment": ("ClientEnrolment",),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.judge": ("SessionInfo",),
     "client.taken_part": ("TakenPart",),
-    "client.total": ("DataUse", "TotalSpentError"),
+    "client.total": ("TotalSpentError",),
     "descriptor": ("SessionDescriptor",),
     "distributed_dp": (
         "ClippingSchedule",

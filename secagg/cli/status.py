@@ -163,7 +163,7 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
     budgets = [asyncio.run(given())]
     if total is None:
         return {"role": "client", "budgets": budgets}
-    from secagg.client.total import look_at_use
+    from secagg.client.data_use import look_at_use
 
     use = asyncio.run(look_at_use(total, state_dir))
     return {"role": "client", "budgets": budgets, "data": use.to_dict()}

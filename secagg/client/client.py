@@ -33,6 +33,7 @@ from secagg import telemetry
 from secagg.audit.receipt import AuditReceipt
 from secagg.client.after_error import Attempts
 from secagg.client.backoff import Backoff
+from secagg.client.data_use import DataUse
 from secagg.client.enrolment import (
     ClientEnrolment,
     EnrolledClient,
@@ -49,7 +50,7 @@ from secagg.client.runner import (
 )
 from secagg.client.storage import ClientStorage, open_storage
 from secagg.client.taken_part import TakenPart, last_part, receipt_of
-from secagg.client.total import DataTotal, DataUse, adversary_of, loss_of_session
+from secagg.client.total import DataTotal, adversary_of, loss_of_session
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.errors import (

@@ -21,26 +21,28 @@ import logging
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
-from pathlib import Path
 from typing import Final
 
 from secagg import telemetry
+from secagg.client.data_use import (
+    DataUse,
+    least_sum,
+    limit_of,
+    loss_in,
+    use_of,
+)
 from secagg.client.storage import ClientStorage
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import (
-    GaussianLoss,
-    LossLimit,
     NoisedTask,
+    Room,
     Spent,
     TaskLoss,
     fits,
     loss_against_broken_masks,
     loss_against_server,
     room_for,
-    spent,
     text_above,
     text_below,
 )
@@ -48,18 +50,15 @@ from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
 from secagg.policy import PrivacyFloors, TotalBudget
 from secagg.runtime.workers import Workers
 from secagg.storage.book import Book
-from secagg.storage.book_reader import reading
 from secagg.storage.claims import Against, Claim, ClaimRow
-from secagg.storage.open_book import BOOK_FILE, open_state
+from secagg.storage.open_book import open_state
+from secagg.storage.turns import in_turn
 
 __all__ = [
     "DataTotal",
-    "DataUse",
     "TotalSpentError",
     "adversary_of",
-    "look_at_use",
     "loss_of_session",
-    "use_of",
 ]
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
@@ -69,57 +68,6 @@ _DELTA_DIGITS: Final = 3
 
 class TotalSpentError(RemoteProtocolError):
     """A task does not fit into what its data may cost over all tasks."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataUse:
-    """What tasks have claimed of a client's data, and what is left.
-
-    Attributes:
-        budget: The total.
-        claims: In the order in which they were made.
-        kept_in: Where they are kept; None for memory.
-        spent: What they come to by the rule that states the least.
-        remaining_epsilon: What any further task may take, at `remaining_delta` or less.
-        remaining_delta: As that.
-        remaining_gaussian_epsilon: What a further task with Gaussian noise may take at
-            about the delta of the latest claim; None before there is one, and where a
-            claim is not Gaussian.
-    """
-
-    budget: TotalBudget
-    claims: tuple[ClaimRow, ...]
-    kept_in: Path | None
-    spent: Spent
-    remaining_epsilon: float
-    remaining_delta: float
-    remaining_gaussian_epsilon: float | None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the figures as JSON values."""
-        return {
-            "data": self.budget.data,
-            "kept_in": None if self.kept_in is None else str(self.kept_in),
-            "total_epsilon": self.budget.epsilon,
-            "total_delta": self.budget.delta,
-            "rule": str(self.spent.rule),
-            "spent_epsilon": self.spent.epsilon,
-            "spent_delta": self.spent.delta,
-            "remaining_epsilon": self.remaining_epsilon,
-            "remaining_delta": self.remaining_delta,
-            "remaining_gaussian_epsilon": self.remaining_gaussian_epsilon,
-            "claims": [
-                {
-                    "task": row.claim.task,
-                    "epsilon": row.claim.epsilon,
-                    "delta": row.claim.delta,
-                    "is_gaussian": row.claim.shift is not None,
-                    "against": str(row.claim.against),
-                    "since": datetime.fromtimestamp(row.at, UTC).isoformat(),
-                }
-                for row in self.claims
-            ],
-        }
 
 
 class DataTotal:
@@ -218,11 +166,12 @@ class DataTotal:
         if directory is None:
             yield self._storage.book
             return
-        shared = await open_state(directory, accept_restored=accept_restored)
-        try:
-            yield shared
-        finally:
-            await shared.close()
+        async with in_turn(directory):
+            shared = await open_state(directory, accept_restored=accept_restored)
+            try:
+                yield shared
+            finally:
+                await shared.close()
 
     async def _claim_of(self, offered: SessionDescriptor) -> Claim:
         loss = await self._workers.run(self._loss_of, offered)
@@ -282,58 +231,6 @@ def loss_of_session(
     return loss
 
 
-async def look_at_use(budget: TotalBudget, state_dir: Path) -> DataUse:
-    """Read what is claimed of a client's data while nobody has the claims open.
-
-    Args:
-        budget: The total.
-        state_dir: The client's.
-
-    Raises:
-        BookInUseError: A process has them open.
-        StateDamagedError: What is stored does not fit together.
-        ServiceError: STORAGE_FAILED; they cannot be read.
-    """
-    place = budget.directory or state_dir
-    if budget.directory is not None and not (place / BOOK_FILE).exists():
-        return use_of(budget, (), place)  # nothing was claimed yet
-    with reading(place / BOOK_FILE) as book:
-        rows = await book.claims(budget.data)
-    return use_of(budget, rows, place)
-
-
-def use_of(
-    budget: TotalBudget, rows: Sequence[ClaimRow], kept_in: Path | None
-) -> DataUse:
-    """Say what claims come to under a total.
-
-    Args:
-        budget: The total.
-        rows: All claims on its data.
-        kept_in: Where they are kept; None for memory.
-    """
-    limit = LossLimit(budget.epsilon, budget.delta)
-    losses = [_loss_in(row.claim) for row in rows]
-    # The basic sum of what is there, with the part of delta that a further task has.
-    further = spent([*losses, TaskLoss(epsilon=0.0, delta=0.0)], limit)[0]
-    left = max(0.0, further.share - further.delta)
-    gaussian = None
-    if losses and all(each.gaussian is not None for each in losses):
-        tried = TaskLoss(
-            epsilon=float("inf"), delta=losses[-1].delta, gaussian=losses[-1].gaussian
-        )
-        gaussian = room_for(tried, losses, limit).epsilon
-    return DataUse(
-        budget=budget,
-        claims=tuple(rows),
-        kept_in=kept_in,
-        spent=_least(spent(losses, limit)),
-        remaining_epsilon=max(0.0, limit.epsilon - further.epsilon) if left else 0.0,
-        remaining_delta=left,
-        remaining_gaussian_epsilon=gaussian,
-    )
-
-
 def _judged(budget: TotalBudget, rows: Sequence[ClaimRow], claim: Claim) -> Spent:
     """Return what all claims come to with one more, if they fit.
 
@@ -342,17 +239,17 @@ def _judged(budget: TotalBudget, rows: Sequence[ClaimRow], claim: Claim) -> Spen
     """
     if claim.against is Against.BROKEN_MASKS:
         _refuse_weaker(rows, claim)
-    limit = LossLimit(budget.epsilon, budget.delta)
-    losses = [_loss_in(row.claim) for row in rows]
-    if any(row.claim.is_of(claim) for row in rows):
-        if not fits(losses, limit):
-            raise _lowered(budget, _least(spent(losses, limit)))
-        return _least(spent(losses, limit))
-    loss = _loss_in(claim)
-    together = [*losses, loss]
+    limit = limit_of(budget)
+    losses = [loss_in(row.claim) for row in rows]
+    is_known = any(row.claim.is_of(claim) for row in rows)
+    together = losses if is_known else [*losses, loss_in(claim)]
+    found = least_sum(together, limit)
     if fits(together, limit):
-        return _least(spent(together, limit))
-    raise _refused(budget, claim, use_of(budget, rows, None), losses)
+        return found
+    if is_known:
+        raise _lowered(budget, found)
+    room = room_for(loss_in(claim), losses, limit)
+    raise _refused(budget, claim, use_of(budget, rows, None), room)
 
 
 def _refuse_weaker(rows: Sequence[ClaimRow], claim: Claim) -> None:
@@ -370,10 +267,8 @@ def _refuse_weaker(rows: Sequence[ClaimRow], claim: Claim) -> None:
 
 
 def _refused(
-    budget: TotalBudget, claim: Claim, use: DataUse, losses: Sequence[TaskLoss]
+    budget: TotalBudget, claim: Claim, use: DataUse, room: Room
 ) -> TotalSpentError:
-    limit = LossLimit(budget.epsilon, budget.delta)
-    room = room_for(_loss_in(claim), losses, limit)
     delta = text_above(claim.delta, _DELTA_DIGITS)
     if room.epsilon > 0.0:
         nearest = (
@@ -421,21 +316,4 @@ def _unbounded(complaint: str) -> RemoteProtocolError:
         code=ErrorCode.POLICY_VIOLATION,
         next_step="Give data with a total (policy.data) to tasks only whose loss "
         "against the adversary of this client's policy is bounded.",
-    )
-
-
-def _least(found: Sequence[Spent]) -> Spent:
-    """Return the sum of the least epsilon; the basic one where no other has room."""
-    return min(found, key=lambda each: (each.delta > each.share, each.epsilon))
-
-
-def _loss_in(claim: Claim) -> TaskLoss:
-    gaussian = None
-    if claim.shift is not None:
-        gaussian = GaussianLoss(claim.shift, claim.distance)
-    return TaskLoss(
-        epsilon=claim.epsilon,
-        delta=claim.delta,
-        gaussian=gaussian,
-        added_delta=claim.added_delta,
     )

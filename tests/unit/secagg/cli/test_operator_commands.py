@@ -74,7 +74,11 @@ async def write_books(place):
     ledger = await open_book(f"sqlite:{place / 'client' / 'book.sqlite3'}")
     for number, settled in ((1, ChargeState.KEPT), (2, ChargeState.VOID), (3, None)):
         charge = Charge(
-            task="counts", session_id=bytes([number]), noise_digest=b"n", allowed=3
+            task="counts",
+            session_id=bytes([number]),
+            noise_digest=b"n",
+            allowed=3,
+            refunds=3,
         )
         new = NewSession(
             role=Role.CLIENT, task="counts", number=number, header=b"h", peer="agg"
