@@ -50,7 +50,7 @@ from secagg.server.storage import ServerStorage
 from secagg.server.upload_desk import UploadDesk, UploadSlots
 from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.spool import SUM
-from secagg.storage.stored import SessionState, StoredSession
+from secagg.storage.stored import SessionRow, SessionState, StoredSession
 from secagg.telemetry import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
 from secagg.two_servers.helpers_part import HelpersPart
 from secagg.two_servers.messages import (
@@ -369,10 +369,7 @@ class Leader(Party[_Session]):
 
     async def _forget_old_sums(self) -> None:
         """Keep the last sum alone: whoever has not fetched an older one is too late."""
-        rows = await self._storage.book.sessions(
-            role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
-        )
-        kept = {bytes.fromhex(row.key) for row in rows}
+        kept = {bytes.fromhex(row.key) for row in await self._ended_rows()}
         for session_id in await self._workers.run(self._storage.spool.session_ids):
             if session_id not in kept:
                 await self._workers.run(self._storage.spool.remove, session_id)
@@ -535,14 +532,10 @@ class Leader(Party[_Session]):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        rows = await self._storage.book.sessions(
-            role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
-        )
-        for row in rows:
-            ended = await self._ended(bytes.fromhex(row.key))
-            if isinstance(ended.outcome, Released):
-                return await self._read_sum(ended)
-        return None
+        ended = await self._last_ended()
+        if ended is None or not isinstance(ended.outcome, Released):
+            return None
+        return await self._read_sum(ended)
 
     async def last_receipt(self) -> tuple[int, bytes] | None:
         """Return number and receipt of the last session, sum or not; None before one.
@@ -550,13 +543,21 @@ class Leader(Party[_Session]):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        rows = await self._storage.book.sessions(
+        ended = await self._last_ended()
+        if ended is None:
+            return None
+        return ended.offer.session_number, ended.receipt.encode()
+
+    async def _last_ended(self) -> Tombstone | None:
+        for row in await self._ended_rows():
+            return await self._ended(bytes.fromhex(row.key))
+        return None
+
+    async def _ended_rows(self) -> tuple[SessionRow, ...]:
+        """Return the row of the last session that is over, if there is one."""
+        return await self._storage.book.sessions(
             role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
         )
-        for row in rows:
-            ended = await self._ended(bytes.fromhex(row.key))
-            return row.number, ended.receipt.encode()
-        return None
 
     async def describe(self, released: SharedSum) -> dict[str, object]:
         """Return what belongs in a report on a sum, as JSON values.

@@ -16,6 +16,7 @@ from typing import Final, Self, TypeAlias
 from secagg.audit.receipt import SHARED_MAGIC, Outcome
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import MAX_IDENTITY_BYTES
+from secagg.messages.encoding import decode
 from secagg.parameters import MAX_CLIENTS
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.cipher_suite import CipherSuite
@@ -247,22 +248,14 @@ class SharedReceipt:
         Raises:
             RemoteProtocolError: BAD_ENCODING.
         """
-        reader = Reader(data, "receipt")
-        try:
-            if len(data) > MAX_SHARED_RECEIPT_BYTES:
-                raise ValueError(f"it has more than {MAX_SHARED_RECEIPT_BYTES} bytes")  # noqa: TRY301 - joins the reader's own
-            receipt = cls._read(reader)
-            reader.end()
-        except ValueError as error:
-            raise RemoteProtocolError(
-                f"these bytes are no receipt: {error}", code=ErrorCode.BAD_ENCODING
-            ) from None
-        return receipt
+        return decode("a receipt of two aggregators", data, cls._read)
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
+        if reader.remaining > MAX_SHARED_RECEIPT_BYTES:
+            raise ValueError(f"it has more than {MAX_SHARED_RECEIPT_BYTES} bytes")
         if reader.fixed(len(SHARED_MAGIC)) != SHARED_MAGIC:
-            raise ValueError("they begin otherwise")
+            raise ValueError("it begins otherwise")
         return cls(
             leader_offer=reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES),
             helper_offer=reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES),

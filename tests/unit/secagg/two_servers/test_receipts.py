@@ -258,7 +258,7 @@ def of_client(house, lie):
     [
         (lambda kept, _: kept[2][3], "of other offers"),
         (lambda _, mine: mine[:-1] + bytes([mine[-1] ^ 1]), "has not signed"),
-        (lambda _, mine: mine[:40], "no receipt"),
+        (lambda _, mine: mine[:40], "receipt of two aggregators cannot be read"),
     ],
 )
 def test_a_client_believes_no_sum_without_its_receipt(kept, lie, words) -> None:
