@@ -249,6 +249,8 @@ class TotalBudget:
         delta: That goes with it.
         directory: Where claims are kept, one for all clients that give these data to
             something; None for the state of this client alone.
+        rollback_mark: File outside `directory` that tells claims that were put back
+            from the newest ones; by default one under the user's persistent state.
 
     Raises:
         LocalProtocolError: A value is none that a total can have.
@@ -258,6 +260,7 @@ class TotalBudget:
     epsilon: float
     delta: float
     directory: Path | None = None
+    rollback_mark: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse what bounds nothing."""

@@ -167,7 +167,11 @@ class DataTotal:
             yield self._storage.book
             return
         async with in_turn(directory):
-            shared = await open_state(directory, accept_restored=accept_restored)
+            shared = await open_state(
+                directory,
+                mark=self._budget.rollback_mark,
+                accept_restored=accept_restored,
+            )
             try:
                 yield shared
             finally:

@@ -35,6 +35,12 @@ class DataSection:
         "this client alone.",
         default=None,
     )
+    data_rollback_mark: Path | None = setting(
+        "File outside data_dir and its backups that tells claims that were put back "
+        "from the newest ones, for all clients the same; empty for one under "
+        "~/.local/state/secagg.",
+        default=None,
+    )
 
 
 def total_budget(section: DataSection) -> TotalBudget | None:
@@ -49,7 +55,11 @@ def total_budget(section: DataSection) -> TotalBudget | None:
         "total_delta": section.total_delta,
     }
     missing = [name for name, value in values.items() if value is None]
-    if len(missing) == len(values) and section.data_dir is None:
+    if (
+        len(missing) == len(values)
+        and section.data_dir is None
+        and section.data_rollback_mark is None
+    ):
         return None
     if section.data is None or (
         section.total_epsilon is None or section.total_delta is None
@@ -67,6 +77,7 @@ def total_budget(section: DataSection) -> TotalBudget | None:
             epsilon=section.total_epsilon,
             delta=section.total_delta,
             directory=section.data_dir,
+            rollback_mark=section.data_rollback_mark,
         )
     except LocalProtocolError as error:
         raise ServiceError(

@@ -367,7 +367,8 @@ async def test_a_copy_that_was_put_back_is_noticed_and_claims_anew(offers, tmp_p
 
 
 async def test_shared_claims_that_were_put_back_are_noticed(offers, tmp_path):
-    owners = budget(directory=tmp_path / "claims")
+    mark = tmp_path / "mark"
+    owners = budget(directory=tmp_path / "claims", rollback_mark=mark)
     book = inline_book()
     await total_on(book, owners).claim(offers[2])
     shutil.copytree(tmp_path / "claims", tmp_path / "backup")
@@ -379,6 +380,7 @@ async def test_shared_claims_that_were_put_back_are_noticed(offers, tmp_path):
     assert caught.value.code is ErrorCode.RESTORED_STATE
     await total_on(book, owners).open(accept_restored=True)
     await total_on(book, owners).claim(offers[3])
+    assert mark.exists()
 
 
 # --- the adversary that the policy names ----------------------------------------------
