@@ -9,7 +9,7 @@ Rule 3: nothing is written where the session stands elsewhere; the reason is ask
         afterwards, and told apart (`Behind`, `Ended`, too early, `TimelineError`).
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, TypeAlias
 
 import asyncpg
@@ -363,21 +363,12 @@ async def put_claim(
     await database.execute("LOCK TABLE claim IN EXCLUSIVE MODE")
     if len(await read_claims(database, claim.data)) != after:
         return False
+    named = asdict(claim) | {"against": claim.against.value}
+    places = ", ".join(f"${number}" for number in range(2, len(named) + 2))
     await database.execute(
-        "INSERT INTO claim (data, holder, task, noise_digest, against, epsilon, "
-        "delta, shift, distance, added_delta, at) "
-        f"SELECT $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, {INSTANT}",
+        f"INSERT INTO claim ({', '.join(named)}, at) SELECT {places}, {INSTANT}",
         instant,
-        claim.data,
-        claim.holder,
-        claim.task,
-        claim.noise_digest,
-        claim.against.value,
-        claim.epsilon,
-        claim.delta,
-        claim.shift,
-        claim.distance,
-        claim.added_delta,
+        *named.values(),
     )
     return True
 

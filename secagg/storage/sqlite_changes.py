@@ -316,22 +316,8 @@ def put_claim(
     """See `Book.put_claim`."""
     if len(read_claims(database, claim.data)) != after:
         return False
-    CLAIMS.put(
-        database,
-        ClaimColumns(
-            claim.data,
-            claim.holder,
-            claim.task,
-            claim.noise_digest,
-            claim.against.value,
-            claim.epsilon,
-            claim.delta,
-            claim.shift,
-            claim.distance,
-            claim.added_delta,
-            int(now * MILLISECONDS),
-        ),
-    )
+    named = dataclasses.asdict(claim) | {"against": claim.against.value}
+    CLAIMS.put(database, ClaimColumns(**named, at=int(now * MILLISECONDS)))
     return True
 
 
