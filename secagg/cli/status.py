@@ -138,13 +138,24 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
     import asyncio
     import os
 
-    from secagg.config import load_client_settings
+    from secagg.config import ClientSettings, load_client_settings
     from secagg.config.data_total import total_budget
+    from secagg.config.files import is_file_of_two_aggregators
+    from secagg.config.two_servers import (
+        SharingClientSettings,
+        load_two_server_settings,
+    )
     from secagg.storage.book_reader import reading
     from secagg.storage.charges import ChargeState
     from secagg.storage.open_book import BOOK_FILE
 
-    settings = load_client_settings(file, environment=os.environ).settings
+    settings: ClientSettings | SharingClientSettings
+    if is_file_of_two_aggregators(file):
+        settings = load_two_server_settings(
+            SharingClientSettings, file, environment=os.environ
+        ).settings
+    else:
+        settings = load_client_settings(file, environment=os.environ).settings
     state_dir = settings.client.state_dir
     wanted = task or settings.client.task
     total = total_budget(settings.policy)
