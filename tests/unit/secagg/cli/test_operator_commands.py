@@ -231,7 +231,7 @@ def test_a_client_says_what_is_claimed_of_its_data(told, place):
     ]
     assert {each["against"] for each in claims} == {"server"}
     assert "epsilon 1.5 of 2 and delta 2e-06 of 1e-05 are claimed" in text
-    assert "left for a further task: epsilon 0.5 with delta up to 8e-06" in text
+    assert "any further task may take epsilon 0.5 with delta up to 8e-06" in text
     assert "means" in text
     # A client of two aggregators is asked in the same way.
     tls = 'ca = "ca.pem"\ncertificate = "client.pem"\nkey = "client.key"\n'
