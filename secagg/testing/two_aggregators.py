@@ -1,12 +1,16 @@
 """Two aggregators and their clients in one process, without threads."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any, cast
+from unittest import mock
 
+import numpy as np
 import numpy.typing as npt
 
+from dpnoise.mechanisms import CentralMechanism, Residues
 from secagg.client.storage import ClientStorage
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
 from secagg.policy import PrivacyFloors
@@ -29,7 +33,7 @@ from secagg.two_servers import (
     cohort_parameters,
 )
 
-__all__ = ["TASK", "TwoAggregators", "noise_for"]
+__all__ = ["TASK", "TwoAggregators", "noise_for", "watched_noise"]
 
 TASK = "between-two"
 _LEADER, _HELPER = "leader", "helper"
@@ -64,6 +68,24 @@ def noise_for(  # noqa: PLR0913 - a task in one line
         steps=steps,
         accountant=accountant,
     )
+
+
+@contextmanager
+def watched_noise() -> Iterator[list[npt.NDArray[np.int64]]]:
+    """Collect each noise vector that an aggregator draws, in a list that grows."""
+    kept: list[npt.NDArray[np.int64]] = []
+    mechanism = type(noise_for().mechanism)
+    add_noise = mechanism.add_noise
+
+    def watched(
+        self: CentralMechanism, share: Residues, *, private_seed: bytes
+    ) -> Residues:
+        noisy = add_noise(self, share, private_seed=private_seed)
+        kept.append((noisy.astype(np.int64) - share) % self.modulus)
+        return noisy
+
+    with mock.patch.object(mechanism, "add_noise", watched):
+        yield kept
 
 
 class TwoAggregators:
