@@ -333,7 +333,7 @@ def _best_cap(model: NoiseModel) -> float:
     """
     fine = _FINE_STEPS / float(model.request.l2_clip)
     # From the narrowest on: among equals the one that raises no noise.
-    parts = [2.0 ** (-power / _CAPS_PER_OCTAVE) for power in reversed(range(_CAPS))]
+    parts = [math.exp2(-power / _CAPS_PER_OCTAVE) for power in reversed(range(_CAPS))]
     errors = {
         part: forecast_at(
             replace(model, capped_at=part), fine, UNBOUNDED_BITS

@@ -12,10 +12,10 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from dpnoise.mechanisms import CentralMechanism, Residues
 from secagg.client.storage import ClientStorage
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
 from secagg.policy import PrivacyFloors
+from secagg.primitives.modular import UnsignedArray
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
 from secagg.runtime.connection import AggregatorConnection
@@ -92,17 +92,16 @@ def noise_for(  # noqa: PLR0913 - a task in one line
 def watched_noise() -> Iterator[list[npt.NDArray[np.int64]]]:
     """Collect each noise vector that an aggregator draws, in a list that grows."""
     kept: list[npt.NDArray[np.int64]] = []
-    mechanism = type(noise_for().mechanism)
-    add_noise = mechanism.add_noise
+    add_noise = AggregatorNoise.add_noise
 
     def watched(
-        self: CentralMechanism, share: Residues, *, private_seed: bytes
-    ) -> Residues:
-        noisy = add_noise(self, share, private_seed=private_seed)
-        kept.append((noisy.astype(np.int64) - share) % self.modulus)
+        self: AggregatorNoise, residues: UnsignedArray, *, seed: SecretBytes
+    ) -> UnsignedArray:
+        noisy = add_noise(self, residues, seed=seed)
+        kept.append((noisy.astype(np.int64) - residues) % self.parameters.modulus)
         return noisy
 
-    with mock.patch.object(mechanism, "add_noise", watched):
+    with mock.patch.object(AggregatorNoise, "add_noise", watched):
         yield kept
 
 
