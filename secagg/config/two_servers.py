@@ -37,6 +37,11 @@ class AggregatorSection(ProcessSection):
         "empty for none.",
         default=None,
     )
+    metrics_listen: str | None = setting(
+        "Address for /metrics (Prometheus), /healthz and /readyz, without TLS; empty "
+        "for none. They name the task, never clients.",
+        default=None,
+    )
     revoked: Path | None = setting(
         "File of callers' certificates that were taken back, from `secagg pki revoke`; "
         "looked at once a minute. Empty for none.",
