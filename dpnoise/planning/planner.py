@@ -85,8 +85,8 @@ _CLOSED_FORM_WASTES: Final = 7.0  # over the noise's deviation, as a share of no
 _FAR: Final = 0.25  # no other accountant wastes as much
 _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
 # A plan asks for some twenty epsilons, and nobody should wait longer than two seconds.
-# An integral answers for one epsilon, half of them on coarse contours; a curve is built
-# anew for each of some six noises, and a sum over orders tries a dozen of them.
+# An integral is taken on some ten contours, of which a statement takes four; a curve is
+# built anew for each of some six noises, and a sum over orders tries a dozen of them.
 _QUICK: Final = {
     "mixture-contour": 0.3 * MAX_ACCOUNTING_COST,
     _CURVE: 0.5 * MAX_ACCOUNTING_COST,
@@ -276,11 +276,12 @@ class _Planner:
     def _or_finer(self, scale_factor: float, bits: int) -> float:
         """Take the closed form's grid where given bits hold it and it needs less noise.
 
-        A curve wastes some percents on every grid, the closed form less on finer ones.
+        What is tabulated wastes some percents on every grid that is coarse enough for
+        it, the closed form less on finer ones.
         """
         request = self._request
         closed = request.bits is not None and request.accountant is None
-        if not (closed and self._calibrated(scale_factor).is_curve):
+        if not (closed and self._calibrated(scale_factor).accountant in _TABLED):
             return scale_factor
         most = request.max_wrap_probability
         least = forecast_at(self._model, scale_factor, bits).judged_mse
