@@ -153,8 +153,11 @@ class NoiseModel:
         # On the coarsest grids rounding alone decides, and both need the same.
         if needs[-1] > needs[0]:
             factor = (wanted[1] - wanted[0]) / (needs[1] - needs[0])
+            if factor <= 0.0:
+                # The finer one needs no more yet; at last it is a Gaussian.
+                factor = min(1.0, wanted[0] / needs[0])
             extra = wanted[0] - factor * needs[0]
-            if factor > 0.0 and extra >= 0.0:
+            if extra >= 0.0:
                 return replace(self, fit=NoiseFit(factor, extra))
         ratio = wanted[0] / (self.fit.factor * needs[0] + self.fit.extra)
         return replace(
