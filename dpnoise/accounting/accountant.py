@@ -115,8 +115,9 @@ class Accountant(abc.ABC):
     status_of_theorem: ClassVar[Status]
     counts_sampled_shares: ClassVar[bool] = False
     """Whether sampling is counted although noise in shares gives it away."""
-    can_guess: ClassVar[bool] = False
-    """Whether a guess of its answers costs far less (`registry.make_guesser`)."""
+    guesses_from: ClassVar[float] = math.inf
+    """Variance from which on a guess of its answers costs far less, grid steps²; see
+    `registry.make_guesser`."""
     guesses: ClassVar[bool] = False
     """Whether answers are guesses, for searches, and no bounds."""
 
