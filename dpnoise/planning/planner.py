@@ -88,7 +88,7 @@ _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
 # An integral is taken on some ten contours, of which a statement takes four; a curve is
 # built anew for each of some six noises, and a sum over orders tries a dozen of them.
 _QUICK: Final = {
-    "mixture-contour": 0.3 * MAX_ACCOUNTING_COST,
+    "mixture-contour": 0.4 * MAX_ACCOUNTING_COST,
     _CURVE: 0.5 * MAX_ACCOUNTING_COST,
     "mixture-rdp": 0.12 * MAX_ACCOUNTING_COST,
 }
@@ -106,7 +106,7 @@ _SHORT: Final = float(1 << 24)  # variance per squared norm
 # from the answer, so the cheapest look first, and the dear ones begin where they end.
 _COARSE: Final = 1.0
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
-_COARSER: Final = (0.25, 1.0, 4.0)  # than the grid on which it is within a percent
+_COARSER: Final = (0.25, 1.0, 2.0, 4.0, 5.6, 8.0)  # than the grid on which it is within a percent
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _SURELY_LESS: Final = Fraction(127, 128)  # rough calibrations are within 1e-3
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)

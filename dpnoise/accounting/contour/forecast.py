@@ -42,7 +42,7 @@ __all__ = ["bound_cost", "curve_cost"]
 
 _ONCE: Final = 1.5e8  # composition, and all else that does not grow
 _ONCE_EACH: Final = 1e7  # the search for contours
-_PAIRS: Final = 3.0  # of contours, until those for epsilon and for delta agree
+_PAIRS: Final = 2.0  # of contours, if those for epsilon and for delta do not agree
 _PER_WEIGHT: Final = 3e3  # an integer of the lattice, enclosed in 256 bits
 _PER_TABLE: Final = 600.0  # an integer of the window, whatever the coordinates
 _PER_GROUP: Final = 9e5  # calls for an octave of coordinates, or for what fits a cache
@@ -82,7 +82,7 @@ def curve_cost(
     return total
 
 
-def bound_cost(  # noqa: PLR0913 - as above, and the figure that is asked for
+def bound_cost(
     *,
     variance: float,
     norm_bound: float,

@@ -118,6 +118,7 @@ _LOG_SEARCH_STEPS: Final = 44
 _LOG_SEARCH_WIDTH: Final = 1e-3  # the bound is flat: an error enters squared
 _NO_GAP: Final = 1e-300
 _GOLDEN: Final = 0.5 * (math.sqrt(5.0) - 1.0)
+_RUNGS: Final = 256.0  # contours that are tried, per e-fold
 _PROBES: Final = 12
 _GUESSES: Final = 129  # points of a quadrature along the contour
 _GUESS_END: Final = 9.0  # main lobes; e^(-40) of a Gaussian's moments is left
@@ -287,13 +288,12 @@ class ContourBound:
         for direction in Direction:
             c = self.best_contour(direction, log_delta=math.log(delta))
             found = (self.log_constant(c, direction) - math.log(delta)) / c
-            self._latest[direction] = c
-            if found <= 0.0:  # less than nothing is nothing
-                continue
             # The slack differs between contours, so the best one for this delta by
             # the estimate is not the one that `delta` takes at the epsilon found.
             # Trying that one too makes both functions inverses of each other.
             for _ in range(_CONSISTENCY_STEPS):
+                if found <= 0.0:  # less than nothing is nothing
+                    break
                 other = self.best_contour(direction, epsilon=found)
                 better = (self.log_constant(other, direction) - math.log(delta)) / other
                 if better >= found:
@@ -346,7 +346,11 @@ class ContourBound:
                 return (constant - log_delta) / c
             return constant - c * (epsilon or 0.0)
 
-        return least_contour(objective, self.lobe)
+        # What is best for an epsilon and for its delta is then mostly one contour.
+        rungs = round(
+            _RUNGS * math.log(least_contour(objective, self.lobe) / self.lobe)
+        )
+        return self.lobe * math.exp(rungs / _RUNGS)
 
     def log_constant(self, c: float, direction: Direction) -> float:
         """Bound log K(c), so that δ(ε) ≤ K(c)·e^(−cε) in this direction.
