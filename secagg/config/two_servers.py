@@ -42,8 +42,8 @@ class AggregatorSection(ProcessSection):
         default=None,
     )
     state_dir: Path = setting(
-        "Book and shares; for this aggregator alone, and not where the other one can "
-        "read.",
+        "Book, shares and receipt.key; for this aggregator alone, and not where the "
+        "other one can read.",
         default=Path("state"),
     )
 
@@ -53,7 +53,7 @@ class LeaderSection(AggregatorSection):
     """The aggregator that releases the sums."""
 
     sums_dir: Path = setting(
-        "Where sum-<n>.npy and report-<n>.json of every session n go.",
+        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin of session n go.",
         default=Path("sums"),
     )
 
@@ -121,6 +121,11 @@ class OtherSection(TLSSection):
 
     name: str = setting("Its name, as its certificate has it.")
     address: str = setting("Its address and port.")
+    receipt_key: str | None = setting(
+        "What it signs receipts with, ed25519: and 64 digits, as it prints it at its "
+        "start and its operator says it; empty believes the key that a receipt states.",
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

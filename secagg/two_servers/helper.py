@@ -30,6 +30,7 @@ from secagg.parameters import MAX_CLIENTS
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.entropy import SEED_SIZE, Entropy
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.signature import IdentityKey
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
@@ -46,6 +47,7 @@ from secagg.two_servers.messages import (
     write_names,
 )
 from secagg.two_servers.party import Party
+from secagg.two_servers.receipt import COMMITMENT_BYTES, NameList, PartStatement
 from secagg.two_servers.refusals import (
     no_such_call,
     no_such_session,
@@ -64,7 +66,7 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
 )
-from secagg.wire.limits import SESSION_ID_BYTES
+from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
 from secagg.wire.packing import pack
 
 __all__ = ["Helper"]
@@ -83,22 +85,25 @@ class _Agreed:
     """What is in the book before anything is computed from it."""
 
     digest: bytes
-    leader_session: bytes
+    leader_offer: bytes
+    roster: bytes
     noise_seed: SecretBytes
     names: tuple[str, ...]
 
     def encode(self) -> bytes:
-        writer = Writer().fixed(self.digest).fixed(self.leader_session)
-        writer.fixed(self.noise_seed.reveal())
+        writer = Writer().fixed(self.digest).blob(self.leader_offer)
+        writer.fixed(self.roster).fixed(self.noise_seed.reveal())
         write_names(writer, self.names)
         return writer.getvalue()
 
     @classmethod
     def decode(cls, data: bytes) -> "_Agreed":
         reader = Reader(data, "set agreed on")
-        digest, session = reader.fixed(32), reader.fixed(SESSION_ID_BYTES)
+        digest = reader.fixed(32)
+        offer = reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES)
+        roster = reader.fixed(COMMITMENT_BYTES)
         seed = SecretBytes(reader.fixed(SEED_SIZE))
-        return cls(digest, session, seed, names_of(reader))
+        return cls(digest, offer, roster, seed, names_of(reader))
 
 
 @dataclass(slots=True)
@@ -127,6 +132,7 @@ class Helper(Party[_Session]):
         leader: The leader's name: of its offers, and of the certificate under which it
             calls here.
         storage: Book and spool; nobody else writes to them.
+        receipt_key: Signs what this aggregator states; see `receipt_key_in`.
         clock: Time; the machine's by default.
         entropy: Source of nonces and noise seeds; the system's by default.
         workers: Run what blocks; some threads by default.
@@ -143,6 +149,7 @@ class Helper(Party[_Session]):
         name: str,
         leader: str,
         storage: ServerStorage,
+        receipt_key: IdentityKey,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
@@ -152,6 +159,7 @@ class Helper(Party[_Session]):
             noise,
             name=name,
             storage=storage,
+            receipt_key=receipt_key,
             clock=clock,
             entropy=entropy,
             workers=workers,
@@ -362,7 +370,10 @@ class Helper(Party[_Session]):
             )
         agreed = _Agreed(
             digest,
-            named.session_id,
+            accepted.offer,
+            NameList(
+                accepted.names, named.session_id, named.parameters.suite
+            ).commitment,
             SecretBytes(self._entropy.token(SEED_SIZE)),
             names,
         )
@@ -390,14 +401,29 @@ class Helper(Party[_Session]):
 
     def _noisy_share(self, session: _Session, agreed: _Agreed) -> bytes:
         parameters = session.offer.parameters
+        leader = SessionDescriptor.decode(agreed.leader_offer)
         total = sum_of_seeds(
             [session.shares[name].seed for name in agreed.names],
-            session_id=agreed.leader_session,
+            session_id=leader.session_id,
             parameters=parameters,
         )
         noisy = session.noise.add_noise(total, seed=agreed.noise_seed)
         packed = pack(noisy, parameters.bits)
-        return NoisyShare(agreed.leader_session, agreed.names, packed).encode()
+        survivors = NameList(agreed.names, leader.session_id, parameters.suite)
+        statement = PartStatement(
+            agreed.leader_offer,
+            session.offer.encode(),
+            agreed.roster,
+            survivors.commitment,
+            sha256(packed).digest(),
+        )
+        return NoisyShare(
+            leader.session_id,
+            agreed.names,
+            self._receipt_key.public_bytes,
+            self._receipt_key.sign(statement.to_sign(parameters.suite)),
+            packed,
+        ).encode()
 
     async def _digest_of(self, session_id: bytes) -> bytes | None:
         """Return the digest of the list that a session was answered for, if any.

@@ -15,6 +15,7 @@ from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise
 from secagg.messages import Envelope
 from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.primitives.signature import IdentityKey
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
@@ -64,6 +65,7 @@ class Party(ABC, Generic[_Session]):
         noise: The task, with the noise of one aggregator.
         name: The party's own name, as its certificate has it.
         storage: Book and spool; nobody else writes to them.
+        receipt_key: Signs what this aggregator states.
         clock: Time; the machine's by default.
         entropy: Source of nonces and seeds; the system's by default.
         workers: Run what blocks; some threads by default.
@@ -79,6 +81,7 @@ class Party(ABC, Generic[_Session]):
         *,
         name: str,
         storage: ServerStorage,
+        receipt_key: IdentityKey,
         clock: Clock | None,
         entropy: Entropy | None,
         workers: Workers | None,
@@ -88,6 +91,7 @@ class Party(ABC, Generic[_Session]):
         self._noise = noise
         self._name = name
         self._storage = storage
+        self._receipt_key = receipt_key
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._workers = workers or Workers()

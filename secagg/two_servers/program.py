@@ -36,23 +36,26 @@ from secagg.distributed_dp import (
     DPNoiseError,
     fixed_point_parameters,
 )
+from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.policy import PrivacyFloors
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.grpc_server import GrpcServer
 from secagg.server.storage import open_storage as open_server_storage
-from secagg.storage.vector_files import write_json, write_vector
+from secagg.storage.vector_files import write_bytes, write_json, write_vector
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 from secagg.two_servers.client import SharedContribution, TwoServerClient
 from secagg.two_servers.helper import Helper
 from secagg.two_servers.leader import Leader, SharedSum
+from secagg.two_servers.receipt_key import receipt_key_in
 from secagg.two_servers.serving import serving
 from secagg.two_servers.terms import cohort_parameters
 
 __all__ = [
     "ReleasingLeader",
+    "ServedHelper",
     "WrittenSum",
     "give_vector",
     "helping",
@@ -130,10 +133,23 @@ def _bad_task(complaint: str, remedy: str) -> ServiceError:
     return ServiceError(complaint, code=ErrorCode.BAD_SETTINGS, next_step=remedy)
 
 
+@dataclass(frozen=True, slots=True)
+class ServedHelper:
+    """A helper that is being served; made by `helping`.
+
+    Attributes:
+        server: What answers; its `address` has the real port.
+        receipt_key: What it signs receipts with, 32 bytes, public.
+    """
+
+    server: GrpcServer
+    receipt_key: bytes
+
+
 @asynccontextmanager
 async def helping(
     settings: HelperSettings, *, accept_restored: bool = False
-) -> AsyncIterator[GrpcServer]:
+) -> AsyncIterator[ServedHelper]:
     """Run the helper.
 
     Args:
@@ -141,11 +157,11 @@ async def helping(
         accept_restored: Its state may have been put back; sessions open in it end.
 
     Yields:
-        The server; its `address` has the real port.
+        The helper, serving.
 
     Raises:
-        ServiceError: BAD_SETTINGS, BAD_CERTIFICATE, PORT_IN_USE, STORAGE_FAILED,
-            STATE_DAMAGED or RESTORED_STATE.
+        ServiceError: BAD_SETTINGS, BAD_CERTIFICATE, BAD_CREDENTIAL, PORT_IN_USE,
+            STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
         RemoteProtocolError: BAD_CONFIG; the task is none.
     """
     own = settings.aggregator
@@ -155,14 +171,17 @@ async def helping(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
         stack.push_async_callback(storage.close)
+        key = receipt_key_in(own.state_dir)
         helper = Helper(
             settings.task.id,
             noise,
             name=own.name,
             leader=settings.leader.name,
             storage=storage,
+            receipt_key=key,
         )
-        yield await stack.enter_async_context(_serving(helper, own, identity))
+        server = await stack.enter_async_context(_serving(helper, own, identity))
+        yield ServedHelper(server, key.public_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +190,11 @@ class ReleasingLeader:
 
     Attributes:
         server: What answers its clients.
+        receipt_key: What it signs receipts with, 32 bytes, public.
     """
 
     server: GrpcServer
+    receipt_key: bytes
     _leader: Leader
     _folder: Path
     _clock: Clock
@@ -184,7 +205,9 @@ class ReleasingLeader:
         written: Callable[[WrittenSum], None],
         failed: Callable[[SecAggError], None],
     ) -> None:
-        """Run sessions until there will be no more sums of the task; write each sum.
+        """Run sessions until there will be no more sums of the task.
+
+        Each sum is written with its report, and of every session the receipt.
 
         Args:
             written: Told of every sum that is on disk.
@@ -194,6 +217,7 @@ class ReleasingLeader:
             ServiceError: STORAGE_FAILED.
             RemoteProtocolError: What the helper says cannot be true.
         """
+        await self._keep_receipt()
         last = await self._leader.last_sum()
         if last is not None and not self._path(last).exists():
             written(await self._write(last))
@@ -201,6 +225,7 @@ class ReleasingLeader:
             try:
                 released = await self._leader.next_sum()
             except SessionAbortedError as error:
+                await self._keep_receipt()
                 failed(error)
                 if error.code in _FOR_GOOD:
                     return
@@ -209,9 +234,16 @@ class ReleasingLeader:
                     return
                 raise
             else:
+                await self._keep_receipt()
                 written(await self._write(released))
                 continue
             await self._clock.sleep_until(self._clock.now() + PAUSE_SECONDS)
+
+    async def _keep_receipt(self) -> None:
+        """Write the receipt of the last session, before anything else is told of it."""
+        last = await self._leader.last_receipt()
+        if last is not None:
+            write_bytes(self._folder / _receipt_name(last[0]), last[1])
 
     def _path(self, released: SharedSum) -> Path:
         return self._folder / f"sum-{released.session_number}.npy"
@@ -219,7 +251,11 @@ class ReleasingLeader:
     async def _write(self, released: SharedSum) -> WrittenSum:
         """Write the report first: where there is a sum, there is its report."""
         number, path = released.session_number, self._path(released)
-        report = {**await self._leader.describe(released), "file": path.name}
+        report = {
+            **await self._leader.describe(released),
+            "file": path.name,
+            "receipt": _receipt_name(number),
+        }
         write_json(self._folder / f"report-{number}.json", report)
         write_vector(path, released.values)
         return WrittenSum(number, released.inputs, path)
@@ -253,6 +289,7 @@ async def leading(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
         stack.push_async_callback(storage.close)
+        key = receipt_key_in(own.state_dir)
         way = await stack.enter_async_context(_way_to("helper", settings.helper))
         leader = Leader(
             settings.task.id,
@@ -260,10 +297,14 @@ async def leading(
             name=own.name,
             helper=way,
             storage=storage,
+            receipt_key=key,
+            helper_key=_key_of(settings.helper),
             clock=clock,
         )
         server = await stack.enter_async_context(_serving(leader, own, identity))
-        yield ReleasingLeader(server, leader, own.sums_dir, clock or SystemClock())
+        yield ReleasingLeader(
+            server, key.public_bytes, leader, own.sums_dir, clock or SystemClock()
+        )
 
 
 async def give_vector(
@@ -297,6 +338,8 @@ async def give_vector(
             task=own.task,
             leader_name=settings.leader.name,
             helper_name=settings.helper.name,
+            leader_key=_key_of(settings.leader),
+            helper_key=_key_of(settings.helper),
             floors=PrivacyFloors(
                 max_epsilon=policy.max_epsilon, max_delta=policy.max_delta
             ),
@@ -320,6 +363,15 @@ def _serving(
         else Address.parse(health, name="aggregator.health_listen"),
         revoked=own.revoked,
     )
+
+
+def _receipt_name(number: int) -> str:
+    return f"receipt-{number}.bin"
+
+
+def _key_of(other: OtherSection) -> bytes | None:
+    """Return the key that an aggregator is to sign with, if the settings have one."""
+    return None if other.receipt_key is None else parse_key(other.receipt_key)
 
 
 def _way_to(section: str, other: OtherSection) -> GrpcConnection:
