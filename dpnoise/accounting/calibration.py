@@ -44,9 +44,6 @@ __all__ = [
 
 _ROUGH_STEP: Final = 0.03  # its square, half of it, is what a step is wrong by
 _BUMPS: Final = tuple(Fraction(2) ** -bits for bits in (22, *range(14, -4, -2)))
-_RELATIVE_TOLERANCE: Final = 5e-6  # far below the 0.5 % that a sampling error shows
-# A curve takes up to half a second, and its last digits need not even fall steadily.
-_TOLERANCE_OF_A_CURVE: Final = 4.5e-4
 _ABOVE_A_GUESS: Final = 1 + Fraction(3, 20_000)  # so that one curve mostly suffices
 _GUESSED_STEP: Final = 3e-3  # likewise; the step is wrong by half that tolerance
 _ROUGH_TOLERANCE: Final = 1e-3  # between grids, errors differ by percents
@@ -122,8 +119,8 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
 
     Returns:
         The variance, a dyadic rational rounded up, at which the accountant states at
-        most `epsilon` at `delta`; within about 1e-5 of the least, of `mixture-pld`
-        within 5e-4, and within 2.5e-4 where what is stated jumps. Where rough, within
+        most `epsilon` at `delta`; within about 1e-5 of the least, of
+        `mixture-contour` within 5e-5, of `mixture-pld` within 5e-4, and within 2.5e-4 where what is stated jumps. Where rough, within
         1e-3 on either side, and 4e-3 above a jump.
 
     Raises:
@@ -149,6 +146,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         adversary,
         adjacency,
     )
+    judge = accountant_class(accountant)
     search = functools.partial(least_root, low=low, high=high)
     first = target.yardstick.variance if start is None else start
     guessed = functools.partial(target.shortfall, make_guesser)
@@ -161,22 +159,20 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
             at_a_jump=_ROUGH_AT_A_JUMP,
             trusted=_ROUGH_STEP,
         )
-    elif (guesses_from := accountant_class(accountant).guesses_from) < math.inf:
+    elif judge.guesses_from < math.inf:
         # What is bounded in full is what a guess has found, and seldom more. Where a
         # guess costs as much, a rough search has found the same.
-        if start is None or first >= guesses_from:
+        if start is None or first >= judge.guesses_from:
             guess = search(
                 guessed, start=first, tolerance=_ROUGH_TOLERANCE, trusted=_GUESSED_STEP
             )
             first = first if guess is None else guess
-        found = search(
-            bounded, start=first * _ABOVE_A_GUESS, tolerance=_TOLERANCE_OF_A_CURVE
-        )
+        found = search(bounded, start=first * _ABOVE_A_GUESS, tolerance=judge.tolerance)
     else:
         found = search(
             bounded,
             start=first,
-            tolerance=_RELATIVE_TOLERANCE,
+            tolerance=judge.tolerance,
             at_a_jump=_AT_A_JUMP,
             near=math.inf if start is None else _ROUGH_AT_A_JUMP,
         )

@@ -6,6 +6,9 @@ noise may reach, so a few digits in a description can cost hours. Costs are coun
 table cells, of which a processor core fills about 10^9 in a second; they are rough,
 within a factor of five, and grow with what the time grows with.
 
+A plan is judged by the same estimate before it is made, and in the same words
+(`check_accounting_cost`): what is planned is never what a client refuses.
+
 It computes no privacy loss.
 """
 
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dpnoise.accounting.contour.forecast import bound_cost, curve_cost
+from dpnoise.errors import ParameterError
 from dpnoise.events import (
     BinomialEvent,
     DiscreteGaussianEvent,
@@ -23,7 +27,7 @@ from dpnoise.events import (
     SkellamMixtureEvent,
 )
 
-__all__ = ["MAX_ACCOUNTING_COST", "accounting_cost"]
+__all__ = ["MAX_ACCOUNTING_COST", "accounting_cost", "check_accounting_cost"]
 
 MAX_ACCOUNTING_COST: Final = 2e9
 """What a client spends on a description before it says no: about two seconds."""
@@ -37,6 +41,7 @@ _LARGEST_DELTA: Final = 0.5  # that a contour is looked for; beyond, none is che
 # Measured: the supremum over coordinates, cell by cell, at every order; beyond 32 a
 # closed form.
 _ORDERS: Final = "mixture-rdp"
+_DEVIATIONS: Final = 14.0
 _CELLS_PER_COORDINATE: Final = 3e6
 _CELLS_PER_EXACT_COORDINATE: Final = 1.5e7
 _EXACT_COORDINATES: Final = 32.0
@@ -52,6 +57,18 @@ _CELLS_PER_ORDER: Final = 12 * 30 * 200.0
 _SPLITS: Final = 312.0
 _LARGEST_ORDERS: Final = (float(1 << 13), float(1 << 7))  # without splits, and with
 _LARGEST_SAMPLED_ORDER: Final = 1024.0
+# What the search for the best order behind a coin looks at beyond it, and what each
+# takes: calls, an integer of the window at each point of a cell, or a term of the
+# closed form. Points are those of `mixture_divergence`.
+_SAMPLED_SEARCH: Final = (1.5, 16.0)
+_PER_SAMPLED_ORDER: Final = 1e5
+_PER_SAMPLED_POINT: Final = 40.0
+_PER_SAMPLED_TERM: Final = 900.0
+_POINTS_PER_FOLD: Final = 1.0 / math.log(1.05)
+_FIRST_POINTS: Final = (32.0, 256.0)  # one over them: of usual noise, and of little
+_SMALL_VARIANCE: Final = 4.0
+_LATER_CURVATURE: Final = 0.25 / 6e-4
+_MOST_LATER_POINTS: Final = 64.0
 _SMALLEST_DELTA: Final = 1e-12
 # Measured: a product of equal pairs and its transforms; where entries may exceed one,
 # a product for each of up to 31 multisets. Both have grids of bounded length.
@@ -107,6 +124,34 @@ def accounting_cost(
     return _orders_cost(sizes, times, delta, rate) if name == _ORDERS else 0.0
 
 
+def check_accounting_cost(
+    event: NoiseEvent, accountant: str, *, times: int, delta: float, rate: float
+) -> None:
+    """Refuse an accountant that would keep everybody busy who judges a release.
+
+    Args:
+        event: One release.
+        accountant: Its name.
+        times: How often it is repeated, at least 1.
+        delta: Probability that the epsilon is asked for, in (0, 1).
+        rate: Of the coin before each release, in (0, 1].
+
+    Raises:
+        ParameterError: Its answer costs more than `MAX_ACCOUNTING_COST`; where nobody
+            names an accountant, the planner takes one whose answer does not.
+    """
+    cost = accounting_cost(event, accountant, times=times, delta=delta, rate=rate)
+    if cost <= MAX_ACCOUNTING_COST:
+        return
+    raise ParameterError(
+        f"{accountant} would fill {cost:.2g} table cells to judge it, at most "
+        f"{MAX_ACCOUNTING_COST:.2g} are accepted: plan on a coarser grid, or name no "
+        "accountant",
+        parameter="accountant",
+        value=accountant,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     """What the cost of a release depends on: squared norm, coordinate, variance."""
@@ -135,11 +180,10 @@ class _Sizes:
 def _orders_cost(sizes: _Sizes, times: int, delta: float, rate: float) -> float:
     """Estimate the sums over orders of `mixture-rdp`."""
     norm, largest, variance = sizes.norm, sizes.largest, sizes.variance
-    cost = (1.0 + largest) * _CELLS_PER_COORDINATE
     if rate < 1.0:
-        tail = -2.0 * math.log(delta) * variance
-        order = math.sqrt(tail / (norm * times)) / rate
-        cost *= 1.0 + min(order, _LARGEST_SAMPLED_ORDER)
+        orders = _sampled_orders(variance / norm, times, delta, rate)
+        return _sampled_cost(largest, variance, orders)
+    cost = (1.0 + largest) * _CELLS_PER_COORDINATE
     if variance <= _CLOSED_FROM:
         exact = min(largest, _EXACT_COORDINATES) * (largest > 1.0)
         exact *= _CUT_FINELY if variance < _LITTLE_NOISE else 1.0
@@ -148,6 +192,44 @@ def _orders_cost(sizes: _Sizes, times: int, delta: float, rate: float) -> float:
     order = min(order, _LARGEST_ORDERS[largest > 1.0])
     splits = 1.0 + _SPLITS * (largest > 1.0)
     return cost + order * splits * _CELLS_PER_ORDER
+
+
+def _sampled_orders(noise: float, times: int, delta: float, rate: float) -> float:
+    """Estimate how many orders behind a coin are looked at; each needs a moment.
+
+    The best order is that of a Gaussian whose shift the coin has shortened, but not
+    beyond that at which the moment of a release that is surely seen outweighs the
+    chance α·log(1/rate) of as many coins; nor below that of such releases alone.
+
+    Args:
+        noise: Variance over squared norm.
+        times: Releases.
+        delta: Of the whole.
+        rate: Of the coin.
+    """
+    certain = math.sqrt(-2.0 * math.log(delta) * noise / times)
+    steepest = 1.0 - 2.0 * noise * math.log(rate)
+    factor, more = _SAMPLED_SEARCH
+    best = max(certain, min(certain / rate, steepest))
+    return min(more + factor * best, _LARGEST_SAMPLED_ORDER)
+
+
+def _sampled_cost(largest: float, variance: float, orders: float) -> float:
+    """Estimate moments of all orders up to one; arguments as in `_Sizes`."""
+    exceeds_one = largest > 1.0
+    each = _PER_SAMPLED_ORDER + _CELLS_PER_COORDINATE * largest * exceeds_one
+    if variance > _CLOSED_FROM:
+        orders = min(orders, _LARGEST_ORDERS[exceeds_one])
+        terms = orders * (1.0 + _SPLITS * exceeds_one)
+        return orders * (each + terms * _PER_SAMPLED_TERM)
+    reach = _FIRST_POINTS[variance < _SMALL_VARIANCE] * min(largest, 1.0)
+    points = 1.0 + _POINTS_PER_FOLD * math.log(max(1.0, reach))
+    if exceeds_one:
+        curvature = _LATER_CURVATURE * (1.0 + orders * orders / variance)
+        later = min(math.sqrt(curvature), _MOST_LATER_POINTS)
+        points += 2.0 * min(largest, _EXACT_COORDINATES) * later
+    window = 2.0 * (_DEVIATIONS * math.sqrt(variance) + 8.0 * (1.0 + largest))
+    return orders * (each + _PER_SAMPLED_POINT * window * points)
 
 
 def _lattice_cost(event: NoiseEvent) -> float:

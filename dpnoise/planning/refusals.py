@@ -5,25 +5,25 @@ otherwise, with the parameter to change and a value of it that works.
 """
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Final
 
-from dpnoise.accounting import accounting_cost
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
-from dpnoise.events import NoiseEvent
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.scale_search import (
     NoiseModel,
     accepted_error,
+    best_scale,
     least_forecast,
     smallest_bits,
 )
 
 __all__ = [
     "refuse_beyond_samplers",
-    "refuse_dear",
+    "refuse_cutting",
     "refuse_hopeless",
     "refuse_uncovered",
     "refuse_wrapping",
@@ -109,45 +109,6 @@ def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
     )
 
 
-# Measured: a forecast holds for about so many orders behind a coin.
-_ORDERS_OF_A_FORECAST: Final = 10.0
-
-
-def refuse_dear(
-    request: PlanRequest, release: NoiseEvent, accountant: str, *, most: float
-) -> None:
-    """Refuse an accountant that would take many seconds, before it is asked.
-
-    Args:
-        request: What was asked for.
-        release: One release, with about the noise that it will need.
-        accountant: By name, as asked for.
-        most: Largest cost of one epsilon, table cells.
-
-    Raises:
-        ParameterError: The closed form, which is offered instead, asks for little more
-            noise there, if for more at all.
-    """
-    if request.selection == 1:
-        cost = accounting_cost(
-            release, accountant, times=request.steps, delta=request.delta
-        )
-    else:  # a coin's divergence needs those of all orders below the best one
-        orders = -math.log(request.delta) / request.epsilon
-        cost = accounting_cost(release, accountant)
-        cost *= max(1.0, orders / _ORDERS_OF_A_FORECAST)
-    if cost <= most:
-        return
-    raise ParameterError(
-        f"{accountant} would fill {cost:.2g} table cells for each of some twenty "
-        f"answers, at most {most:.2g} are accepted: name no accountant, or take a "
-        "coarser grid",
-        parameter="accountant",
-        value=request.accountant,
-        nearest="mixture-gdp",
-    )
-
-
 def _round_up(exponent: float) -> float:
     """Return 10^exponent, rounded up to two digits."""
     whole = math.floor(exponent)
@@ -185,6 +146,40 @@ def refuse_wrapping(
         parameter="bits",
         value=bits,
         nearest=str(enough),
+    )
+
+
+def refuse_cutting(model: NoiseModel) -> None:
+    """Refuse a bound on coordinates that only useless grids keep.
+
+    On a grid that vectors need, it would cut nearly all of them away; on one so coarse
+    that it does not, every entry is rounded to nothing or to a whole step.
+
+    Args:
+        model: Of the request, before any calibration.
+
+    Raises:
+        ParameterError: Without the bound the error would be a small part; it names one
+            that practically never acts.
+    """
+    request = model.request
+    if request.linf_bound is None or request.max_wrap_probability == 1.0:
+        return
+    free = replace(model, request=replace(request, linf_bound=None))
+    bits = smallest_bits(free) if request.bits is None else request.bits
+    best, wanted = least_forecast(model), best_scale(free, bits)
+    if best is None or wanted is None:
+        return
+    if best.judged_mse <= _HOPELESS * accepted_error(free, wanted.forecast):
+        return
+    over = best.judged_mse / wanted.forecast.judged_mse
+    raise ParameterError(
+        f"a bound on coordinates of {float(request.linf_bound):.4g} grid steps is kept "
+        f"only by grids so coarse that the error is {over:.3g} times what it would be "
+        "without one",
+        parameter="linf_bound",
+        value=float(request.linf_bound),
+        nearest=f"none, or {free.natural_cap(wanted.scale_factor)}",
     )
 
 
