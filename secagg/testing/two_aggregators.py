@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from secagg.client.storage import ClientStorage
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
+from secagg.metrics import Meter
 from secagg.policy import PrivacyFloors
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
@@ -85,6 +86,7 @@ class TwoAggregators:
         noise: The task.
         helper_way: Puts something between leader and helper; nothing by default.
         storages: Of leader and helper; in memory by default.
+        meters: What they tell their measurements; nobody by default.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class TwoAggregators:
             lambda way: way
         ),
         storages: tuple[ServerStorage, ServerStorage] | None = None,
+        meters: tuple[Meter | None, Meter | None] = (None, None),
     ) -> None:
         self.clock = clock
         self.workers = Workers(general=InlineExecutor())
@@ -108,6 +111,7 @@ class TwoAggregators:
             leader=_LEADER,
             storage=self.storages[1],
             receipt_key=HELPER_KEY,
+            meter=meters[1],
             **shared,
         )
         way = InMemoryConnection(self.helper, _LEADER, aggregator=_HELPER)
@@ -119,6 +123,7 @@ class TwoAggregators:
             storage=self.storages[0],
             receipt_key=LEADER_KEY,
             helper_key=HELPER_KEY.public_bytes,
+            meter=meters[0],
             **shared,
         )
 
