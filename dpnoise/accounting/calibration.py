@@ -119,9 +119,9 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
 
     Returns:
         The variance, a dyadic rational rounded up, at which the accountant states at
-        most `epsilon` at `delta`; within about 1e-5 of the least, of
-        `mixture-contour` within 5e-5, of `mixture-pld` within 5e-4, and within 2.5e-4 where what is stated jumps. Where rough, within
-        1e-3 on either side, and 4e-3 above a jump.
+        most `epsilon` at `delta`; within about 1e-5 of the least, of `mixture-contour`
+        within 5e-5, of `mixture-pld` within 5e-4, and within 2.5e-4 where what is
+        stated jumps. Where rough, within 1e-3 on either side, and 4e-3 above a jump.
 
     Raises:
         ParameterError: A target, the bracket or the name is invalid.
