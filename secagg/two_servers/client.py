@@ -6,7 +6,8 @@ Rule 2: the vector is encoded, and the session charged to the client's budget an
         number claimed, before anything is sent. A session that was begun is charged,
         whatever becomes of it, and after a restart it is not gone on with: another
         encoding must not follow under the same name.
-Rule 3: the seed goes first and serves once. Who has sent one share of two has told
+Rule 3: a sum is believed with a receipt that both aggregators have signed.
+Rule 4: the seed goes first and serves once. Who has sent one share of two has told
         nobody anything.
 """
 
@@ -20,8 +21,14 @@ import numpy.typing as npt
 
 from secagg.client.calls import ClientCalls
 from secagg.client.storage import ClientStorage
+from secagg.client.total import DataTotal
 from secagg.descriptor import SessionDescriptor
-from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
+from secagg.distributed_dp import (
+    AggregatorNoise,
+    TaskLoss,
+    TwoAggregatorReport,
+    loss_between_two,
+)
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -29,21 +36,24 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Round
-from secagg.policy import PrivacyFloors
+from secagg.policy import PrivacyFloors, TotalBudget
 from secagg.primitives.entropy import SEED_SIZE, Entropy, SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.storage.change import Change, Committed, NewSession, Role
-from secagg.storage.charges import Charge, ChargeState, Settlement
+from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
+from secagg.storage.claims import Against
 from secagg.two_servers.messages import HelperShare
+from secagg.two_servers.receipt import MAX_CLIENT_RECEIPT_BYTES, SharedReceipt
 from secagg.two_servers.shares import leader_share
 from secagg.two_servers.terms import check_pair
+from secagg.two_servers.verification import verify_shared_receipt
 from secagg.wire.calls import Blob
 from secagg.wire.packing import pack, packed_size, unpack
 
-__all__ = ["SharedContribution", "TwoServerClient"]
+__all__ = ["SharedContribution", "TwoServerClient", "total_between_two"]
 
 # A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
 DEFAULT_MAX_DIMENSION: Final = 1 << 26
@@ -58,9 +68,10 @@ class SharedContribution:
     Attributes:
         session_number: Number of the leader's session.
         inputs: How many vectors the sum adds up.
-        is_included: Whether this client's is among them, as the leader says.
+        is_included: Whether this client's is among them, as both have signed.
         values: The estimate of the sum, shape (dim,), caller's units.
         privacy: What the whole task costs this client, computed by itself.
+        receipt: What both aggregators have signed, judged; for whoever verifies it.
     """
 
     session_number: int
@@ -68,6 +79,7 @@ class SharedContribution:
     is_included: bool
     values: npt.NDArray[np.float64] = field(repr=False)
     privacy: TwoAggregatorReport
+    receipt: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +105,12 @@ class TwoServerClient:
             people is for whoever settles these names.
         floors: The privacy that this client insists on.
         min_survivors: Fewest vectors in a sum that this client accepts.
+        leader_key: What the leader is to sign receipts with, 32 bytes; None takes the
+            key that the receipt states.
+        helper_key: The same of the helper.
         storage: Where numbers and spent budget are kept, for this client alone.
+        total: What all tasks together may cost the data that this client gives, see
+            `total_between_two`; None keeps the budget of the task alone.
         max_dimension: Longest vector that it sends.
         clock: Time; the machine's by default.
         entropy: Source of seeds and jitter; the system's by default.
@@ -111,6 +128,9 @@ class TwoServerClient:
         floors: PrivacyFloors,
         min_survivors: int,
         storage: ClientStorage,
+        total: DataTotal | None = None,
+        leader_key: bytes | None = None,
+        helper_key: bytes | None = None,
         max_dimension: int = DEFAULT_MAX_DIMENSION,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -121,8 +141,10 @@ class TwoServerClient:
         self._names = (leader_name, helper_name)
         self._floors = floors
         self._min_survivors = min_survivors
+        self._keys = (leader_key, helper_key)
         self._max_dimension = max_dimension
         self._book = storage.book
+        self._total = total
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._workers = workers or Workers()
@@ -146,6 +168,7 @@ class TwoServerClient:
             RemoteProtocolError: POLICY_VIOLATION for a session below this client's
                 floors; BAD_CONFIG for offers that make no session.
             BudgetSpentError: The budget of the task is spent.
+            TotalSpentError: The task does not fit into the total of the data.
             SessionAbortedError: The session ended without a sum, or too late.
             ServiceError: An aggregator cannot be reached, or the disk refuses.
         """
@@ -235,8 +258,19 @@ class TwoServerClient:
         return pack(share, parameters.bits)
 
     async def _charge(self, key: str, joined: _Joined) -> None:
-        """Claim the number of the session, and charge it, before anything leaves."""
+        """Claim data and number, and charge the session, before anything leaves."""
         offer = joined.leader
+        charge = Charge(
+            task=self._task,
+            session_id=offer.session_id,
+            noise_digest=sha256(offer.parameters.noise_block).digest(),
+            allowed=joined.noise.budget.sessions,
+            refunds=0,
+        )
+        if self._total is not None:
+            # What the task's own budget refuses makes no claim.
+            is_new_charge(await self._book.charges(self._task), charge)
+            await self._total.claim(offer)
         begun = await self._book.commit(
             Change(
                 key=key,
@@ -247,12 +281,7 @@ class TwoServerClient:
                     header=b"",
                     peer=self._names[0],
                 ),
-                charge=Charge(
-                    task=self._task,
-                    session_id=offer.session_id,
-                    noise_digest=sha256(offer.parameters.noise_block).digest(),
-                    allowed=joined.noise.budget.sessions,
-                ),
+                charge=charge,
             )
         )
         if not isinstance(begun, Committed):
@@ -314,6 +343,14 @@ class TwoServerClient:
             digest=released.sum_hash,
             deadline=joined.deadline,
         )
+        receipt = await self._leader.fetch(
+            session_id,
+            Blob.QUORUM,
+            max_bytes=MAX_CLIENT_RECEIPT_BYTES,
+            digest=None,
+            deadline=joined.deadline,
+        )
+        await self._workers.run(self._check_receipt, joined, released, receipt)
         values = await self._workers.run(partial(_decoded, joined, packed))
         return SharedContribution(
             session_number=joined.leader.session_number,
@@ -321,7 +358,42 @@ class TwoServerClient:
             is_included=released.fate is Fate.INCLUDED,
             values=values,
             privacy=joined.report,
+            receipt=receipt,
         )
+
+    def _check_receipt(self, joined: _Joined, told: Released, data: bytes) -> None:
+        """Hold the leader's news against what both aggregators have signed."""
+        stated = SharedReceipt.decode(data)
+        leader_key, helper_key = self._keys
+        verdict = verify_shared_receipt(
+            data,
+            leader_key=leader_key or stated.leader_key,
+            helper_key=helper_key or stated.helper_key,
+        )
+        for holds, complaint in (
+            (
+                (verdict.leader, verdict.helper) == (joined.leader, joined.helper),
+                "it is of other offers",
+            ),
+            (
+                stated.reader == self._connections[0].identity,
+                "it is somebody else's",
+            ),
+            (
+                (stated.sum_hash, verdict.survivors) == (told.sum_hash, told.survivors),
+                "it is of another sum",
+            ),
+            (
+                verdict.is_included == (told.fate is Fate.INCLUDED),
+                "it does not say of this client's vector what the leader does",
+            ),
+        ):
+            if not holds:
+                raise RemoteProtocolError(
+                    f"the leader's receipt does not fit its session: {complaint}",
+                    code=ErrorCode.EQUIVOCATION,
+                    sender=joined.leader.aggregator,
+                )
 
     async def _end(self, key: str, joined: _Joined) -> None:
         stored = await self._book.load(key)
@@ -339,6 +411,26 @@ class TwoServerClient:
                     end=b"",
                 )
             )
+
+
+def total_between_two(
+    budget: TotalBudget, storage: ClientStorage, workers: Workers
+) -> DataTotal:
+    """Return the total of a client of two aggregators, against either of them.
+
+    Args:
+        budget: The total.
+        storage: The client's.
+        workers: Threads.
+    """
+    return DataTotal(
+        budget, storage, against=Against.SERVER, loss_of=_loss_of, workers=workers
+    )
+
+
+def _loss_of(offered: SessionDescriptor) -> TaskLoss:
+    noise = AggregatorNoise.from_parameters(offered.parameters)
+    return loss_between_two(offered.parameters.noise_block, noise.report())
 
 
 def _decoded(joined: _Joined, packed: bytes) -> npt.NDArray[np.float64]:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import asyncpg
 import pytest
 
-from secagg.cli import diagnosis, main
+from secagg.cli import diagnosis, main, way_to_aggregator
 from secagg.cli.diagnosis import client_findings, server_findings
 from secagg.errors import ErrorCode
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted
@@ -24,6 +24,7 @@ from secagg.server.server import Server
 from secagg.server.task_setup import Cohort, PreparedTask
 from secagg.storage.change import Change, NewSession
 from secagg.storage.change import Role as BookRole
+from secagg.storage.claims import Against, Claim
 from secagg.storage.journal import SumAttempt, record_of
 from secagg.storage.open_book import open_book, open_state
 from secagg.storage.rollback_mark import (
@@ -297,6 +298,44 @@ async def test_a_damaged_foreign_or_busy_book(place):
     await held.close()
 
 
+async def test_claims_on_data_are_looked_at(place):
+    private = ("require_noise = false", "max_epsilon = 1.0\nmax_delta = 1e-5")
+    total = 'data = "patients"\ntotal_epsilon = {}\ntotal_delta = 1e-5\n'
+
+    async def found(epsilon, *more):
+        setting = total.format(epsilon) + "".join(more)
+        change = ("[policy]\n", f"[policy]\n{setting}")
+        findings = await of_client(place, 1, private, change)
+        (claims,) = [each for each in findings if each.number == "D255"]
+        return claims
+
+    assert "nothing is claimed of 'patients'" in (await found(1.0)).found
+    claim = Claim(
+        data="patients",
+        holder=bytes(16),
+        task="first",
+        noise_digest=bytes(32),
+        against=Against.SERVER,
+        epsilon=0.51234,
+        delta=1e-6,
+        shift=None,
+        distance=0.0,
+        added_delta=0.0,
+    )
+    for where, more in (
+        ("client-state", ()),
+        ("shared", ('data_dir = "shared"\n',)),
+    ):
+        book = await open_state(place / where)
+        await book.put_claim(claim, after=0)
+        await book.close()
+        claims = await found(1.0, *more)
+        assert claims.state == "ok"
+        assert "epsilon 0.5124 of 1 is claimed of 'patients' by 1 tasks" in claims.found
+        assert str(place / where) in claims.found
+        assert (await found(0.5, *more)).state == "warning"
+
+
 def in_both_slots(mark):
     return 2 * mark.encode().ljust(SLOT_BYTES, b"\0")
 
@@ -397,7 +436,7 @@ async def test_a_way_that_swallows_packets_is_not_a_refusal(place, monkeypatch):
     async def silent(*_, **__):
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(diagnosis, "_ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(way_to_aggregator, "_ANSWER_SECONDS", 0.01)
     monkeypatch.setattr(asyncio, "open_connection", silent)
     failure = only_failure(await of_client(place, 1), "D270", "UNREACHABLE", "filtered")
     assert "firewalls" in failure.next_step
@@ -461,7 +500,7 @@ async def test_an_aggregator_that_is_not_for_this_client(
 async def test_clocks_that_differ_by_an_hour(place, monkeypatch):
     # The aggregator of this test lives in the same process, and keeps its own.
     late = SimpleNamespace(time=lambda: time.time() + 3 * 3600, monotonic=lambda: 0.0)
-    monkeypatch.setattr(diagnosis, "time", late)
+    monkeypatch.setattr(way_to_aggregator, "time", late)
     only_failure(await with_aggregator(place), "D310", "BAD_CONFIG", "machine's clock")
 
 
