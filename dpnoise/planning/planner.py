@@ -21,7 +21,6 @@ import inspect
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, ParamSpec, cast
 
@@ -54,15 +53,19 @@ from dpnoise.planning.accountant_choice import (
     late_accountants,
     refuse_dear,
 )
+from dpnoise.planning.calibrated import Calibrated
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
 from dpnoise.planning.error_curve import packed_bytes
 from dpnoise.planning.notes import plan_notes
 from dpnoise.planning.refusals import (
+    as_of_accountant,
     refuse_beyond_samplers,
     refuse_cutting,
+    refuse_fine,
     refuse_hopeless,
     refuse_uncovered,
     refuse_wrapping,
+    useful_bits,
 )
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.result import AccountantTried, Plan
@@ -156,7 +159,7 @@ class _Planner:
         self._unit_variance = gaussian_variance_per_sensitivity(request)
         self._model = NoiseModel.of(request, self._unit_variance)
         self._least_variance = request.least_counted_variance
-        self._found: dict[float, _Calibrated] = {}
+        self._found: dict[float, Calibrated] = {}
         self._lost: dict[str, float] = {}
 
     def run(self) -> Plan:
@@ -183,7 +186,7 @@ class _Planner:
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
         return self._finish(parameters, found)
 
-    def _with_late_answers(self, scale_factor: float) -> "_Calibrated":
+    def _with_late_answers(self, scale_factor: float) -> Calibrated:
         """Ask those, too, that were too dear to be asked of every grid."""
         found = self._calibrated(scale_factor)
         if found.variance <= _WASTES_NOTHING * self._model.gaussian_need(scale_factor):
@@ -203,7 +206,7 @@ class _Planner:
         late = self._calibrate(scale_factor, names, start=found.variance, is_rough=True)
         return dataclasses.replace(late, candidates=(*late.candidates, *asked))
 
-    def _refuse_bits(self, found: "_Calibrated", bits: int) -> None:
+    def _refuse_bits(self, found: Calibrated, bits: int) -> None:
         """Refuse bits that are too few whatever the last digits of the noise are."""
         least = found.variance * _SURELY_LESS
         parameters = self._divide(found.mechanism.parameters, least, bits)
@@ -234,7 +237,7 @@ class _Planner:
         guess = _readable(min(scale_factor, request.scaled_bound))
         if self._model.length * (self._bits_for(guess) - 1) > _FEW_BITS:
             return None
-        found: _Calibrated | None = None
+        found: Calibrated | None = None
         for _ in range(_FINE_SEARCHES):
             scale_factor = _readable(min(scale_factor, request.scaled_bound))
             if not self._model.fits_sampler(scale_factor):
@@ -358,7 +361,7 @@ class _Planner:
                 f"{request.clients} noisy vectors at any scale",
                 parameter="bits",
                 value=bits,
-                nearest=str(smallest_bits(model, holds_the_sum=True)),
+                nearest=str(useful_bits(model)),
             )
         return _readable(found.scale_factor), bits
 
@@ -390,7 +393,7 @@ class _Planner:
                 return bits
         return UNBOUNDED_BITS
 
-    def _calibrated(self, scale_factor: float) -> "_Calibrated":
+    def _calibrated(self, scale_factor: float) -> Calibrated:
         """Return roughly how much noise a scale needs; each is asked for once."""
         if scale_factor not in self._found:
             guess = Fraction(self._model.counted_variance(scale_factor))
@@ -404,7 +407,7 @@ class _Planner:
             )
         return self._found[scale_factor]
 
-    def _between_curves(self, scale_factor: float) -> "_Calibrated | None":
+    def _between_curves(self, scale_factor: float) -> Calibrated | None:
         """Return the next finer grid's answer, if that and a coarser one are curves.
 
         The model runs through both, to within what a rough calibration is wrong by,
@@ -424,7 +427,7 @@ class _Planner:
         start: Fraction | None = None,
         is_rough: bool = False,
         bits: int = UNBOUNDED_BITS,
-    ) -> "_Calibrated":
+    ) -> Calibrated:
         """Ask the accountants, or those named, how much noise this scale needs.
 
         With the bits of the plan, where they are known: a small modulus spreads a clip
@@ -438,17 +441,23 @@ class _Planner:
             lowest = max(lowest, Fraction(MIN_CONTOUR_VARIANCE))
         least = None
         while least is None:
-            least = calibrate_least(
-                self._events(mechanism),
-                accountants=names,
-                epsilon=request.epsilon,
-                delta=request.delta,
-                adversary=request.calibrated_for,
-                adjacency=request.adjacency,
-                bracket=(lowest, _LARGEST_VARIANCE),
-                start=start,
-                is_rough=is_rough,
-            )
+            try:
+                least = calibrate_least(
+                    self._events(mechanism),
+                    accountants=names,
+                    epsilon=request.epsilon,
+                    delta=request.delta,
+                    adversary=request.calibrated_for,
+                    adjacency=request.adjacency,
+                    bracket=(lowest, _LARGEST_VARIANCE),
+                    start=start,
+                    is_rough=is_rough,
+                )
+            except TheoremNotApplicableError as error:
+                raise as_of_accountant(request, error) from None
+            except ParameterError as error:
+                # Refused for its cost, where it perhaps covers no noise at all.
+                raise self._uncovered(mechanism) or error from None
             others = tuple(name for name in names if name != least.accountant)
             if others and not self._is_judged(
                 mechanism, least.variance, least.accountant
@@ -458,7 +467,7 @@ class _Planner:
             loses = each.variance is None or each.variance > least.variance
             if loses and each.accountant in _LOOSE:
                 self._lost.setdefault(each.accountant, scale_factor)
-        found = _Calibrated(
+        found = Calibrated(
             mechanism,
             least.variance,
             least.accountant,
@@ -467,6 +476,17 @@ class _Planner:
         if self._is_widened:
             found = dataclasses.replace(found, mechanism=self._widen(found))
         return found
+
+    def _uncovered(self, mechanism: Mechanism) -> TheoremNotApplicableError | None:
+        """Return why the named accountant covers nothing at about the noise needed."""
+        request = self._request
+        variance = self._model.counted_variance(mechanism.parameters.scale_factor)
+        try:
+            event = self._events(mechanism)(Fraction(variance))
+            self._account(cast("str", request.accountant), event)
+        except TheoremNotApplicableError as error:
+            return as_of_accountant(request, error)
+        return None
 
     def _is_judged(
         self, mechanism: Mechanism, variance: Fraction, accountant: str
@@ -524,7 +544,7 @@ class _Planner:
 
         return build
 
-    def _widen(self, found: "_Calibrated") -> Mechanism:
+    def _widen(self, found: Calibrated) -> Mechanism:
         """Give smm the largest integer Δ∞ that costs no further noise."""
         scale_factor = found.mechanism.parameters.scale_factor
         low, high = 1, math.ceil(self._model.natural_cap(scale_factor)) + 1
@@ -572,20 +592,12 @@ class _Planner:
         request = self._request
         limit = request.mechanism_class.largest_variance
         if (share := variance / request.counted_shares) > limit:
-            scale = placeholder.scale_factor * math.sqrt(limit / share)
-            raise ParameterError(
-                f"one noise share would need a variance of {float(share):.4g} grid "
-                f"steps squared, and samplers hold {float(limit):.4g}; so fine a grid "
-                "gains nothing",
-                parameter="scale_factor",
-                value=placeholder.scale_factor,
-                nearest=f"{scale:.4g}",
-            )
+            refuse_fine(self._model, placeholder.scale_factor, float(share))
         return dataclasses.replace(
             placeholder, modulus=1 << bits, noise_rule=request.noise_rule(variance)
         )
 
-    def _finish(self, parameters: MechanismParameters, found: "_Calibrated") -> Plan:
+    def _finish(self, parameters: MechanismParameters, found: Calibrated) -> Plan:
         """Account for the finished parameters and forecast their error."""
         request = self._request
         mechanism, calibrated, tried = self._verify(parameters, found)
@@ -599,11 +611,12 @@ class _Planner:
         # On a hopeless grid the fit says nothing about useful ones: judge by the guess.
         refuse_hopeless(NoiseModel.of(request, self._unit_variance), forecast)
         unit = mechanism.parameters.scale_factor**2
-        surplus = float(mechanism.expected_noise_variance - found.variance)
+        counted = mechanism.counted_noise_variance
+        surplus = float(mechanism.expected_noise_variance - counted)
         return Plan(
             request=request,
             parameters=mechanism.parameters,
-            noise_variance=found.variance,
+            noise_variance=counted,
             noise_fit=self._model.fit,
             accountant=calibrated.accountant,
             accountants_tried=tried,
@@ -617,7 +630,7 @@ class _Planner:
         )
 
     def _verify(
-        self, parameters: MechanismParameters, found: "_Calibrated"
+        self, parameters: MechanismParameters, found: Calibrated
     ) -> tuple[Mechanism, PrivacyStatement, tuple[AccountantTried, ...]]:
         """Recompute ε for what will really run; add noise in tiny steps if needed."""
         request = self._request
@@ -669,30 +682,3 @@ def _readable(scale_factor: float) -> float:
     """Round a scale down to twelve significant bits; the error does not notice."""
     step = 2.0 ** (math.floor(math.log2(scale_factor)) - 11)
     return math.floor(scale_factor / step) * step
-
-
-@dataclass(frozen=True, slots=True)
-class _Calibrated:
-    """What a scale needs.
-
-    Args:
-        mechanism: With placeholders for noise and modulus.
-        variance: The counted variance, grid steps².
-        accountant: Who asked for it.
-        candidates: All that were asked.
-    """
-
-    mechanism: Mechanism
-    variance: Fraction
-    accountant: str
-    candidates: tuple[str, ...]
-
-    def scaled_to(self, scale_factor: float) -> Fraction:
-        """Return as much noise on another grid, in its grid steps²."""
-        change = Fraction(scale_factor / self.mechanism.parameters.scale_factor)
-        return self.variance * change * change
-
-    @property
-    def is_curve(self) -> bool:
-        """Whether the accountant builds a whole curve for each answer."""
-        return self.accountant == CURVE

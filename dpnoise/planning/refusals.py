@@ -5,15 +5,16 @@ otherwise, with the parameter to change and a value of it that works.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from statistics import NormalDist
-from typing import Final
+from typing import Final, NoReturn
 
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.scale_search import (
+    UNBOUNDED_BITS,
     NoiseModel,
     accepted_error,
     best_scale,
@@ -22,16 +23,21 @@ from dpnoise.planning.scale_search import (
 )
 
 __all__ = [
+    "as_of_accountant",
     "refuse_beyond_samplers",
     "refuse_cutting",
+    "refuse_fine",
     "refuse_hopeless",
     "refuse_uncovered",
     "refuse_wrapping",
+    "useful_bits",
 ]
 
 _LEAST_EPSILON: Final = 0.1  # the smallest that is offered as the nearest one
 _LARGEST_EXPONENT: Final = -0.5  # of a delta that is still worth offering
 _HOPELESS: Final = 100.0  # times the accepted squared error, ten in every entry
+_HELD: Final = 0.85  # of what samplers hold: what noise grids need is modelled
+_HALVINGS: Final = 60
 _UNCOVERED: Final = 1.001  # a thousandth is the model's own error, no condition
 
 
@@ -70,6 +76,69 @@ def refuse_uncovered(model: NoiseModel, scale_factor: float) -> None:
         value=scale_factor,
         nearest=f"{covered:g}, with as many bits as it needs",
     )
+
+
+def as_of_accountant(
+    request: PlanRequest, error: TheoremNotApplicableError
+) -> TheoremNotApplicableError:
+    """Return what a theorem does not cover, in words of the plan that was asked for.
+
+    Args:
+        request: What was asked for.
+        error: Of an accountant, which knows of releases alone.
+    """
+    named = request.accountant
+    if named is None or error.parameter in {each.name for each in fields(request)}:
+        return error
+    return TheoremNotApplicableError(
+        f"{error.args[0]}; or name no accountant",
+        theorem=error.theorem,
+        parameter="accountant",
+        value=named,
+    )
+
+
+def refuse_fine(model: NoiseModel, scale_factor: float, share: float) -> NoReturn:
+    """Refuse a given scale at which shares need more noise than samplers hold.
+
+    Args:
+        model: Of the request.
+        scale_factor: Grid steps per unit, as asked for.
+        share: Variance of a share on that grid, grid steps².
+
+    Raises:
+        ParameterError: The error names a scale at which they do not.
+    """
+    limit = float(model.request.mechanism_class.largest_variance)
+    most = _HELD * limit / share * model.counted_variance(scale_factor)
+    low, high = 0.0, scale_factor
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        held = model.counted_variance(middle) <= most
+        low, high = (middle, high) if held else (low, middle)
+    raise ParameterError(
+        f"one noise share would need a variance of {share:.4g} grid steps squared, and "
+        f"samplers hold {limit:.4g}; so fine a grid gains nothing",
+        parameter="scale_factor",
+        value=scale_factor,
+        nearest=f"{low:.4g}",
+    )
+
+
+def useful_bits(model: NoiseModel) -> int:
+    """Return the fewest bits that hold the sum on a grid of any use, 1 … 62.
+
+    Args:
+        model: Of the request.
+    """
+    bits, best = smallest_bits(model, holds_the_sum=True), least_forecast(model)
+    while best is not None and bits < UNBOUNDED_BITS:
+        found = best_scale(model, bits)
+        most = _HOPELESS * accepted_error(model, best)
+        if found is not None and found.forecast.judged_mse <= most:
+            break
+        bits += 1
+    return bits
 
 
 def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
@@ -135,7 +204,7 @@ def refuse_wrapping(
         return
     bits = mechanism.parameters.bits
     if request.scale_factor is None:
-        enough = max(bits + 1, smallest_bits(model, holds_the_sum=True))
+        enough = max(bits + 1, useful_bits(model))
     else:
         deviations = -NormalDist().inv_cdf((limit - request.sum_l2_failure) / 2.0)
         enough = math.ceil(math.log2(2.0 * deviations * forecast.sum_stddev))
