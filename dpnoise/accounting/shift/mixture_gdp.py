@@ -52,6 +52,7 @@ _FIRST_SHARE: Final = 1e-9
 _PLACES_TRIED: Final = 3
 _EXPECTED: Final = 4.0  # times an estimated δ, for which one more place gains nothing
 _EXPECTED_LOSS: Final = math.log(_EXPECTED)
+_GAIN: Final = 1e-3  # a place that promises to gain less of epsilon is not tried
 _WORTHWHILE: Final = 1e-9  # a smaller gain in epsilon is not searched for
 _BISECTION_STEPS: Final = 60
 
@@ -121,18 +122,46 @@ class MixtureGDPAccountant(Accountant):
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         if not self._is_sampled:
             return _least_epsilon(self._ladder(), delta)
-        best, kept = math.inf, (1.0 - _SAMPLED_SHARE) * delta
+        best, at, kept = math.inf, 0, (1.0 - _SAMPLED_SHARE) * delta
         expected = self._coined(self._place(_FIRST_SHARE * delta)).estimate_loss(kept)
         for _ in range(_PLACES_TRIED):
             place = self._place(0.9 * _SAMPLED_SHARE * delta / _worlds(expected))
             found = self._coined(place).epsilon(kept)
             charge = _worlds(found) * self._ladder()[place].distance
             if charge <= _SAMPLED_SHARE * delta:
-                best = min(best, found)
+                if found < best:
+                    best, at = found, place
                 if found >= expected - _EXPECTED_LOSS:
                     break
             expected = found
+        # Coarse grids may be worth more of δ. What an epsilon found so far costs at
+        # another place is enough for whatever is less than that epsilon.
+        for _ in range(_PLACES_TRIED):
+            place = self._better_place(best, delta, at=at, kept=kept)
+            left = delta - _worlds(best) * self._ladder()[place].distance
+            if place == at or (found := self._coined(place).epsilon(left)) >= best:
+                break
+            best, at, kept = found, place, left
         return best
+
+    def _better_place(self, loss: float, delta: float, *, at: int, kept: float) -> int:
+        """Guess where clamping costs the least epsilon, no more than a loss.
+
+        An epsilon is about as long as the shift, and as the logarithm of what is left
+        of δ behind the coin.
+        """
+        rate = max(rate for _, rate in (*self._mixtures, *self._others))
+        digits = max(1.0, math.log(rate / delta))
+        now, worlds = self._ladder()[at].gaussian_shift, _worlds(loss)
+        place, most = at, _GAIN
+        for other, each in enumerate(self._ladder()):
+            left = delta - worlds * each.distance
+            if left > 0.0 and 0.0 < each.gaussian_shift < now:
+                gain = math.log(now / each.gaussian_shift)
+                gain -= math.log(kept / left) / digits
+                if gain > most:
+                    place, most = other, gain
+        return place
 
     def _place(self, limit: float) -> int:
         """Return the nearest place to clamp whose distance is within a limit."""
