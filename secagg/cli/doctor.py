@@ -19,8 +19,9 @@ def doctor(*, config: ConfigOption, as_json: JSONOption = False) -> None:
     """
     import asyncio
 
-    from secagg.cli.diagnosis import State, client_findings, server_findings
+    from secagg.cli.diagnosis import client_findings, server_findings
     from secagg.cli.exit_codes import EXIT_OK, exit_code_of
+    from secagg.cli.findings import State
     from secagg.config import is_client_file
 
     output = Output(as_json=as_json)

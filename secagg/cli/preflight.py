@@ -50,6 +50,7 @@ __all__ = [
     "check_state_dir",
     "check_writable",
     "client_checks",
+    "identity_of",
     "require_all",
     "server_checks",
 ]
@@ -191,7 +192,7 @@ def _look(subject: str, describe: Callable[[], str]) -> Check:
 
 
 def _certificates(files: TLSSection, role: Role) -> str:
-    identity = _identity(files, role)
+    identity = identity_of(files, role)
     found = (
         f"{identity.identity.uri}, valid until "
         f"{identity.not_valid_after:%Y-%m-%d %H:%M} UTC"
@@ -199,7 +200,12 @@ def _certificates(files: TLSSection, role: Role) -> str:
     return found + _readable(files.key)
 
 
-def _identity(files: TLSSection, role: Role) -> TLSIdentity:
+def identity_of(files: TLSSection, role: Role) -> TLSIdentity:
+    """Load what [tls] names, and tell no log of it.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE.
+    """
     return TLSIdentity.load(
         certificate=files.certificate,
         private_key=files.key,
@@ -239,7 +245,7 @@ def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str:
     section, key = settings.enrolment, settings.enrolment.enrolment_key
     if key is None:
         return "none is asked for"
-    own = _identity(tls, Role.SERVER).identity.trust_domain
+    own = identity_of(tls, Role.SERVER).identity.trust_domain
     if own != section.trust_domain:
         raise ServiceError(
             f"enrolment.trust_domain is {section.trust_domain!r}, the certificate "
@@ -282,7 +288,7 @@ def check_client_enrolment(settings: ClientSettings) -> str:
     files = client_enrolment(settings)
     if files is None:
         return "none is set"
-    own = _identity(settings.tls, Role.CLIENT).identity
+    own = identity_of(settings.tls, Role.CLIENT).identity
     loaded = load_enrolled(files, name=own.name, trust_domain=own.trust_domain)
     credential = loaded.identity.issued.credential
     return (

@@ -2,8 +2,7 @@
 
 Rule 1: a session is stored before it is offered, and scrubbed before it is forgotten.
 Rule 2: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
-Rule 3: an ended session leaves its receipt, and in the same commit what it tells its
-        task (`TaskFacts`); payload and sum stay as long as it is among the latest, and
+Rule 3: payload and sum of an ended session stay as long as it is among the latest, and
         at least for `keep_seconds`.
 Rule 4: others may open and end sessions in the same book.  Nobody is told that there is
         no such session before the book was asked.
@@ -15,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from secagg import metrics, telemetry
+from secagg import telemetry
 from secagg.descriptor import SessionDescriptor
-from secagg.distributed_dp import following_terms, offered_terms
+from secagg.distributed_dp import offered_terms
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -25,10 +24,11 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.messages import Released, Round
+from secagg.messages import Round
 from secagg.ring_odds import server_demand
-from secagg.server.durable_state import Position, patiently
+from secagg.server.durable_state import Position
 from secagg.server.ended_session import EndedSession
+from secagg.server.last_steps import LastSteps
 from secagg.server.receipt import SessionReceipt
 from secagg.server.runner_context import RunnerContext
 from secagg.server.session_record import SessionRecord
@@ -39,7 +39,6 @@ from secagg.server.task import (
     OnAborted,
     OnEnded,
     OnSum,
-    SessionSum,
     TaskDefinition,
 )
 from secagg.server.task_facts import TaskFacts
@@ -52,9 +51,8 @@ from secagg.storage.change import (
     Role,
     SessionsSpentError,
 )
-from secagg.storage.spool import PAYLOAD, SUM
+from secagg.storage.spool import PAYLOAD
 from secagg.storage.stored import SessionState, StoredSession
-from secagg.wire.packing import unpack
 
 __all__ = ["SessionBook"]
 
@@ -87,8 +85,13 @@ class SessionBook:
         self._context = context
         self._workers = context.workers
         self._kept_sessions = kept_sessions
-        self._on_aborted = on_aborted
-        self._on_ended = on_ended
+        self._last_steps = LastSteps(
+            context,
+            facts=self.facts,
+            learn=self._learn,
+            on_aborted=on_aborted,
+            on_ended=on_ended,
+        )
         self._ended_at: dict[bytes, float] = {}
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
@@ -586,77 +589,12 @@ class SessionBook:
         Raises:
             NotTakenError: Its sum, or its receipt, cannot be put to use here for now.
         """
-        clock, outcome = self._context.clock, runner.outcome()
-        if isinstance(outcome, Released) and give is not None:
-            await self._give_once(runner, outcome, give)
-        # Each step may be taken again: it writes the same once more.
-        await patiently(clock, lambda: self._report(runner))
-        known, facts = await patiently(clock, lambda: self._scrub(runner))
-        self._note_end(runner, known, facts)
-        spool = self._context.spool
-        await patiently(
-            clock,
-            lambda: self._workers.run(spool.drop_uploads, runner.session_id),
-        )
+        await self._last_steps.take(runner, give)
         await self._keep(runner)
         self._running.pop(runner.session_id, None)
 
-    async def _give_once(
-        self, runner: SessionRunner, outcome: Released, give: OnSum
-    ) -> None:
-        """Give a sum, unless this process has done so and then met a refusal."""
-        if not runner.is_given:
-            total = await patiently(
-                self._context.clock, lambda: self.load_sum(runner, outcome)
-            )
-            await give(total)
-            runner.is_given = True
-
-    async def _report(self, runner: SessionRunner) -> None:
-        """Tell those who were promised it what became of a session."""
-        if self._on_aborted is not None and not isinstance(runner.outcome(), Released):
-            await self._on_aborted(runner.descriptor, runner.audit().encode())
-        if self._on_ended is not None:
-            await self._on_ended(runner.receipt(), runner.progress())
-
-    async def _scrub(self, runner: SessionRunner) -> tuple[TaskFacts, TaskFacts]:
-        """Scrub a session that is over, and leave its receipt and what it tells.
-
-        Returns:
-            What its task knew, and what it knows now.
-        """
-        known = await self.facts(runner.descriptor.task_id, newest=True)
-        facts = await self._workers.run(known.after, runner.receipt())
-        facts = replace(facts, noise_terms=await self._terms_after(runner, known))
-        await runner.finish(facts.encode())
-        return known, facts
-
-    def _note_end(
-        self, runner: SessionRunner, known: TaskFacts, facts: TaskFacts
-    ) -> None:
-        self._measure(runner)
-        self._facts[runner.descriptor.task_id] = facts
-        for identity in sorted(facts.left_out - known.left_out):
-            runner.log.write(telemetry.CLIENT_LEFT_OUT, sender=identity)
-
-    def _measure(self, runner: SessionRunner) -> None:
-        meter, task_id = self._context.meter, runner.descriptor.task_id
-        outcome = runner.receipt().outcome_name
-        meter.add(metrics.SESSIONS, task=task_id, outcome=outcome)
-        for lost in runner.progress().dropped:
-            meter.add(
-                metrics.CLIENTS_LOST, round=lost.round.name, reason=str(lost.reason)
-            )
-
-    async def _terms_after(self, runner: SessionRunner, known: TaskFacts) -> bytes:
-        """Return what the next offer says of its noise, from what was released."""
-        outcome, descriptor = runner.outcome(), runner.descriptor
-        if not isinstance(outcome, Released) or not descriptor.noise_terms:
-            return known.noise_terms
-        released = await self.load_sum(runner, outcome)
-        return await self._workers.run(
-            following_terms, descriptor, released.residues, inputs=outcome.survivors
-        )
+    def _learn(self, task_id: str, facts: TaskFacts) -> None:
+        self._facts[task_id] = facts
 
     async def _keep(self, session: SessionRunner | EndedSession) -> None:
         """Keep an ended session for latecomers, and let go of the oldest."""
@@ -669,33 +607,6 @@ class SessionBook:
                 return
             del self._ended[session_id], self._ended_at[session_id]
             await self._workers.run(self._context.spool.remove, session_id)
-
-    async def load_sum(self, runner: SessionRunner, outcome: Released) -> SessionSum:
-        """Return the sum of a session that released one."""
-        descriptor = runner.descriptor
-        parameters = descriptor.parameters
-        packed = await self._load(descriptor.session_id, SUM, outcome.sum_hash)
-        residues = await self._workers.run(
-            unpack, packed, parameters.dimension, parameters.bits, parameters.modulus
-        )
-        return SessionSum(
-            descriptor,
-            residues,
-            outcome.survivors,
-            runner.receipt(),
-            runner.audit().encode(),
-        )
-
-    async def _load(self, session_id: bytes, name: str, digest: bytes) -> bytes:
-        found = await self._workers.run(self._context.spool.read, session_id, name, 0)
-        data = b"" if found is None else found[0]
-        if await self._workers.sha256(data) != digest:
-            raise ServiceError(
-                f"the {name} of a session is missing or damaged in the spool",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Do not touch the spool directory while sessions run.",
-            )
-        return data
 
 
 def _id_of(key: str) -> bytes:

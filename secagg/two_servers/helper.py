@@ -8,7 +8,9 @@ Rule 2: the set is the intersection: clients whose seed is here, among those tha
         before either is used.
 Rule 3: below `min_survivors` there is no answer, nor behind the session's end, nor
         beyond the budget of the task: whatever the leader asks.
-Rule 4: what was put back from a backup is not gone on with: nobody knows what it has
+Rule 4: a session keeps the noise of its offer, also when the settings were changed
+        before it was gone on with.
+Rule 5: what was put back from a backup is not gone on with: nobody knows what it has
         answered already.
 
 It never sees the leader's shares, nor a vector.
@@ -104,6 +106,7 @@ class _Session:
     """The session that takes shares, or works out its answer."""
 
     offer: SessionDescriptor
+    noise: AggregatorNoise
     log: SessionLog
     shares: dict[str, HelperShare] = field(default_factory=dict)
     agreed: _Agreed | None = None
@@ -232,7 +235,7 @@ class Helper(Party[_Session]):
                 allowed=self._noise.budget.sessions,
             ),
         )
-        self._live = _Session(offer, log)
+        self._live = _Session(offer, self._noise, log)
         self._log(SESSION_OPENED, offer)
 
     async def _give_up(self, session: _Session) -> None:
@@ -245,7 +248,9 @@ class Helper(Party[_Session]):
 
     def _resumed(self, stored: StoredSession) -> _Session:
         offer = SessionDescriptor.decode(stored.header)
-        session = _Session(offer, SessionLog.resume(self._storage.book, stored))
+        # What clients were promised, whatever the settings say by now.
+        noise = AggregatorNoise.from_parameters(offer.parameters)
+        session = _Session(offer, noise, SessionLog.resume(self._storage.book, stored))
         for record in stored.records:
             if record.kind == _SHARE and record.sender is not None:
                 session.shares[record.sender] = HelperShare.decode(record.body)
@@ -390,7 +395,7 @@ class Helper(Party[_Session]):
             session_id=agreed.leader_session,
             parameters=parameters,
         )
-        noisy = self._noise.add_noise(total, seed=agreed.noise_seed)
+        noisy = session.noise.add_noise(total, seed=agreed.noise_seed)
         packed = pack(noisy, parameters.bits)
         return NoisyShare(agreed.leader_session, agreed.names, packed).encode()
 

@@ -51,10 +51,10 @@ from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.spool import SUM
 from secagg.storage.stored import SessionState, StoredSession
 from secagg.telemetry import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
+from secagg.two_servers.helpers_part import HelpersPart
 from secagg.two_servers.messages import (
     MAX_NAMES_BYTES,
     AcceptedShares,
-    NoisyShare,
     names_of,
     write_names,
 )
@@ -103,6 +103,7 @@ class SharedSum:
         inputs: How many vectors it adds up.
         ended: When it was released, in Unix seconds of the leader's book.
         sum_hash: SHA-256 of the packed residues, as clients were told.
+        noise: The task as it was when the session began.
         values: The estimate, shape (dim,), caller's units.
         residues: The noisy sum modulo m, shape (dimension,).
     """
@@ -112,6 +113,7 @@ class SharedSum:
     inputs: int
     ended: float
     sum_hash: bytes
+    noise: AggregatorNoise = field(repr=False)
     values: npt.NDArray[np.float64] = field(repr=False)
     residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
 
@@ -136,12 +138,13 @@ class _Agreed:
 class _Ended:
     """The receipt of a session: who took part, and how it ended for each."""
 
+    offer: bytes
     held: tuple[str, ...]
     included: tuple[str, ...]
     outcome: Released | Aborted
 
     def encode(self) -> bytes:
-        writer = Writer()
+        writer = Writer().blob(self.offer)
         write_names(writer, self.held)
         write_names(writer, self.included)
         writer.flag(isinstance(self.outcome, Released))
@@ -150,9 +153,10 @@ class _Ended:
     @classmethod
     def decode(cls, data: bytes) -> "_Ended":
         reader = Reader(data, "receipt")
+        offer = reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES)
         held, included = names_of(reader), names_of(reader)
         kind = Released if reader.flag() else Aborted
-        return cls(held, included, kind.decode(reader.fixed(reader.remaining)))
+        return cls(offer, held, included, kind.decode(reader.fixed(reader.remaining)))
 
     def update_for(self, name: str) -> Envelope:
         """Return the news for one client."""
@@ -177,6 +181,7 @@ class _Session:
 
     offer: SessionDescriptor
     helper: SessionDescriptor
+    noise: AggregatorNoise
     log: SessionLog
     desk: UploadDesk
     uploads: dict[str, Upload] = field(default_factory=dict)
@@ -413,7 +418,9 @@ class Leader(Party[_Session]):
             arrived=lambda: None,
             accept=accept,
         )
-        session = _Session(offer, helper, log, desk)
+        # What clients were promised, whatever the settings say by now.
+        noise = AggregatorNoise.from_parameters(offer.parameters)
+        session = _Session(offer, helper, noise, log, desk)
         return session
 
     def _resumed(self, stored: StoredSession) -> _Session:
@@ -463,21 +470,20 @@ class Leader(Party[_Session]):
 
     async def _release(self, session: _Session) -> SharedSum:
         try:
-            answer, part = await self._ask_helper(session)
+            part = await self._ask_helper(session)
         except SecAggError as error:
             await self._abort(
                 session, error.code, f"no answer of the helper's: {error}"
             )
             raise
-        digest = sha256(answer).digest()
         async with self._turn:
             if session.agreed is None:
                 seed = SecretBytes(self._entropy.token(SEED_SIZE))
-                agreed = _Agreed(digest, seed)
+                agreed = _Agreed(part.answer_digest, seed)
                 record = Record(_AGREED, None, agreed.encode())
                 await session.log.append(record, spend=True)
                 session.agreed = agreed
-            elif session.agreed.answer_digest != digest:
+            elif session.agreed.answer_digest != part.answer_digest:
                 reason = "the helper's answer has changed"
                 await self._abort(session, ErrorCode.EQUIVOCATION, reason)
                 raise RemoteProtocolError(
@@ -485,12 +491,8 @@ class Leader(Party[_Session]):
                 )
         return await self._finish(session, part, session.agreed)
 
-    async def _ask_helper(self, session: _Session) -> tuple[bytes, NoisyShare]:
-        """Name the clients, and fetch the helper's part of their sum.
-
-        Returns:
-            The answer as it came, and what it says.
-        """
+    async def _ask_helper(self, session: _Session) -> HelpersPart:
+        """Name the clients, and fetch the helper's part of their sum."""
         parameters, named = session.offer.parameters, session.named or ()
         accepted = AcceptedShares(session.offer.encode(), named).encode()
         deadline = self._clock.now() + parameters.deadlines.unmasking
@@ -515,32 +517,10 @@ class Leader(Party[_Session]):
             )
         except ServiceError as error:
             raise refused_by_helper(error) from None
-        part = NoisyShare.decode(answer)
-        for holds, complaint in (
-            (
-                part.session_id == session.offer.session_id,
-                "it belongs to another session",
-            ),
-            (
-                set(part.names) <= set(named),
-                "it names clients that were not named to it",
-            ),
-            (
-                len(part.names) >= parameters.min_survivors,
-                f"it adds up {len(part.names)} shares",
-            ),
-            (len(part.packed) == vector_bytes, "its vector has another size"),
-        ):
-            if not holds:
-                raise RemoteProtocolError(
-                    f"the helper's answer cannot be used: {complaint}",
-                    code=ErrorCode.U3_INVALID,
-                    sender=self._helper.aggregator,
-                )
-        return answer, part
+        return await self._workers.run(HelpersPart.judged, answer, session.offer, named)
 
     async def _finish(
-        self, session: _Session, part: NoisyShare, agreed: _Agreed
+        self, session: _Session, part: HelpersPart, agreed: _Agreed
     ) -> SharedSum:
         """Add both parts and the leader's own noise, and release the sum."""
         session_id, spool = session.offer.session_id, self._storage.spool
@@ -583,7 +563,8 @@ class Leader(Party[_Session]):
             ServiceError: STORAGE_FAILED.
         """
         tally = await self._storage.book.tally(Role.SERVER, self._task)
-        budget, ended = self._noise.budget, datetime.fromtimestamp(released.ended, UTC)
+        noise, ended = released.noise, datetime.fromtimestamp(released.ended, UTC)
+        budget = noise.budget
         return {
             "task": self._task,
             "leader": self._name,
@@ -592,19 +573,24 @@ class Leader(Party[_Session]):
             "session_id": released.session_id.hex(),
             "released": ended.isoformat(timespec="seconds"),
             "inputs": released.inputs,
-            "dimension": self._noise.dim,
+            "dimension": noise.dim,
             "sum_hash": released.sum_hash.hex(),
             "sessions_in_budget": budget.sessions,
             "sessions_left_in_budget": budget.sessions - tally.spent,
             "budget_epsilon": budget.epsilon,
             "budget_delta": budget.delta,
-            "privacy": self._noise.report().to_dict(),
+            "privacy": noise.report().to_dict(),
         }
 
     async def _read_sum(
         self, number: int, session_id: bytes, ended_at: float
     ) -> SharedSum:
-        ended, given = await self._ended(session_id), self._noise.parameters
+        ended = await self._ended(session_id)
+        offer = SessionDescriptor.decode(ended.offer)
+        noise, given = (
+            AggregatorNoise.from_parameters(offer.parameters),
+            offer.parameters,
+        )
         found = await self._workers.run(
             self._storage.spool.read, session_id, SUM, 0, None
         )
@@ -612,7 +598,7 @@ class Leader(Party[_Session]):
             raise no_such_session()
         residues = unpack(found[0], given.dimension, given.bits, given.modulus)
         values = await self._workers.run(
-            partial(self._noise.decode, residues, session_id=session_id)
+            partial(noise.decode, residues, session_id=session_id)
         )
         return SharedSum(
             session_number=number,
@@ -620,12 +606,13 @@ class Leader(Party[_Session]):
             inputs=len(ended.included),
             ended=ended_at,
             sum_hash=await self._workers.sha256(found[0]),
+            noise=noise,
             values=values,
             residues=residues,
         )
 
     def _sum(
-        self, session: _Session, part: NoisyShare, agreed: _Agreed
+        self, session: _Session, part: HelpersPart, agreed: _Agreed
     ) -> npt.NDArray[np.unsignedinteger[Any]]:
         parameters, spool = session.offer.parameters, self._storage.spool
         modulus = parameters.modulus
@@ -640,10 +627,9 @@ class Leader(Party[_Session]):
             ),
             parameters,
         )
-        helped = unpack(part.packed, parameters.dimension, parameters.bits, modulus)
-        add_into(total, helped, modulus)
+        add_into(total, part.vector, modulus)
         reduce_in_place(total, modulus)
-        return self._noise.add_noise(total, seed=agreed.noise_seed)
+        return session.noise.add_noise(total, seed=agreed.noise_seed)
 
     async def _give_up(self, session: _Session) -> None:
         await self._abort(session, ErrorCode.RESTORED_STATE, "set back")
@@ -665,7 +651,8 @@ class Leader(Party[_Session]):
         self, session: _Session, included: tuple[str, ...], outcome: Released | Aborted
     ) -> None:
         held = tuple(sorted(session.uploads, key=str.encode))
-        await session.log.end(_Ended(held, included, outcome).encode())
+        ended = _Ended(session.offer.encode(), held, included, outcome)
+        await session.log.end(ended.encode())
         if self._live is session:
             self._live = None
         await self._workers.run(

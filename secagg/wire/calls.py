@@ -246,11 +246,6 @@ def _names(request: type[Request[Any]]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(cast("Any", request)))
 
 
-def _check_after(after: Round | None) -> None:
-    if after is Round.FINISHED:
-        raise refuse("nothing follows the end of a session")
-
-
 @dataclass(frozen=True, slots=True)
 class GetOffer(Request[SessionDescriptor | Wait]):
     """Before any round: is a session of the task open to me?
@@ -393,15 +388,13 @@ class UploadChunk(Request[UploadStatus]):
 
 
 @dataclass(frozen=True, slots=True)
-class GetUpdate(Request[Envelope | Reference | Wait]):
-    """Any round: the newest update, if it opens a round after `after`.
+class _AsksForUpdate(Request[Envelope | Reference | Wait]):
+    """A request for what comes after a round.
 
     Attributes:
         session_id: 32 bytes.
         after: The round that the caller is in, not FINISHED; None for any update.
     """
-
-    WIRE = secagg_service_pb2.GetUpdateRequest
 
     session_id: bytes
     after: Round | None
@@ -409,30 +402,26 @@ class GetUpdate(Request[Envelope | Reference | Wait]):
     def check(self) -> None:
         """See `Request.check`."""
         exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
-        _check_after(self.after)
+        if self.after is Round.FINISHED:
+            raise refuse("nothing follows the end of a session")
 
 
-@dataclass(frozen=True, slots=True)
-class WatchSession(Request[Envelope | Reference | Wait]):
+class GetUpdate(_AsksForUpdate):
+    """Any round: the newest update, if it opens a round after `after`."""
+
+    __slots__ = ()
+    WIRE = secagg_service_pb2.GetUpdateRequest
+
+
+class WatchSession(_AsksForUpdate):
     """Any round: the newest update after `after`, then each later one as it comes.
 
     In between a `Wait` says until when the stream will be heard of again: after a
     longer silence its other end is gone.
-
-    Attributes:
-        session_id: 32 bytes.
-        after: The round that the caller is in, not FINISHED; None for any update.
     """
 
+    __slots__ = ()
     WIRE = secagg_service_pb2.WatchSessionRequest
-
-    session_id: bytes
-    after: Round | None
-
-    def check(self) -> None:
-        """See `Request.check`."""
-        exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
-        _check_after(self.after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import asyncpg
 import pytest
 
-from secagg.cli import diagnosis, main
+from secagg.cli import diagnosis, main, way_to_aggregator
 from secagg.cli.diagnosis import client_findings, server_findings
 from secagg.errors import ErrorCode
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted
@@ -397,7 +397,7 @@ async def test_a_way_that_swallows_packets_is_not_a_refusal(place, monkeypatch):
     async def silent(*_, **__):
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(diagnosis, "_ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(way_to_aggregator, "_ANSWER_SECONDS", 0.01)
     monkeypatch.setattr(asyncio, "open_connection", silent)
     failure = only_failure(await of_client(place, 1), "D270", "UNREACHABLE", "filtered")
     assert "firewalls" in failure.next_step
@@ -461,7 +461,7 @@ async def test_an_aggregator_that_is_not_for_this_client(
 async def test_clocks_that_differ_by_an_hour(place, monkeypatch):
     # The aggregator of this test lives in the same process, and keeps its own.
     late = SimpleNamespace(time=lambda: time.time() + 3 * 3600, monotonic=lambda: 0.0)
-    monkeypatch.setattr(diagnosis, "time", late)
+    monkeypatch.setattr(way_to_aggregator, "time", late)
     only_failure(await with_aggregator(place), "D310", "BAD_CONFIG", "machine's clock")
 
 

@@ -164,6 +164,7 @@ ANSWERING = (
     "server/call_guards.py",
     "server/grpc_server.py",
     "server/known_tasks.py",
+    "server/last_steps.py",
     "server/readable.py",
     "server/session_book.py",
     "server/session_runner.py",

@@ -171,6 +171,11 @@ def test_a_late_seed_changes_nothing() -> None:
         (lambda part: replace(part, names=part.names[:2]), "adds up 2 shares"),
         (lambda part: replace(part, session_id=bytes(32)), "another session"),
         (lambda part: replace(part, packed=part.packed[:-1]), "another size"),
+        # Five entries of 14 bits leave two bits over, which have to be zero.
+        (
+            lambda part: replace(part, packed=part.packed[:-1] + b"\xff"),
+            "padding behind the last entry",
+        ),
     ],
 )
 def test_a_helper_that_lies_ends_the_session_without_a_sum(lie, words) -> None:

@@ -463,3 +463,42 @@ def test_sessions_of_another_task_in_the_same_state_are_nobodys(monkeypatch) -> 
         assert caught.value.code is ErrorCode.UNKNOWN_SESSION
 
     run(main)
+
+
+@pytest.mark.parametrize("shares", [3, 4], ids=["in the session", "behind it"])
+def test_a_session_keeps_its_own_terms_when_the_settings_change(
+    monkeypatch, shares
+) -> None:
+    """Clients have given their shares for the noise of the offer, and for no other."""
+    promised, weaker = noise_for(), noise_for(rho=50, epsilon=200.0, bits=10)
+    variances, mechanism = set(), type(promised.mechanism)
+    add_noise = mechanism.add_noise
+
+    def watched(self, share, *, private_seed):
+        variances.add(self.counted_noise_variance)
+        return add_noise(self, share, private_seed=private_seed)
+
+    monkeypatch.setattr(mechanism, "add_noise", watched)
+
+    async def main(clock):
+        house = TwoAggregators(clock, promised)
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(shares)
+        ]
+        await clock.sleep_until(clock.now() + 10.0)
+        for each in (summing, *giving):
+            each.cancel()
+        again = house.restarted(weaker)
+        await again.helper.recover()
+        await again.leader.recover()
+        released = await again.leader.last_sum() or await again.leader.next_sum()
+        return released, await again.leader.describe(released)
+
+    released, report = run(main)
+    assert released.inputs == shares
+    assert variances == {promised.mechanism.counted_noise_variance}
+    values = promised.decode(released.residues, session_id=released.session_id)
+    np.testing.assert_array_equal(released.values, values)
+    assert report["privacy"] == promised.report().to_dict()
