@@ -227,7 +227,11 @@ class _Target:
         """
         for bump in _BUMPS:
             account = self.account(make_accountant, found)
-            if account.epsilon(self.delta) <= self.epsilon:
+            # The one is asked for so that the other, which is stated, is not in vain.
+            if (
+                account.reaches(self.epsilon, self.delta)
+                and account.epsilon(self.delta) <= self.epsilon
+            ):
                 return found
             found = round_up_to_dyadic(found * (1 + bump))
         raise CalibrationError(

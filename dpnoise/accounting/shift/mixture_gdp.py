@@ -117,7 +117,35 @@ class MixtureGDPAccountant(Accountant):
             if expected <= _EXPECTED * found <= _EXPECTED**2 * expected:
                 break
             expected = found
+        for _ in range(_PLACES_TRIED):
+            better = self._place_of_less(found, worlds, at=place)
+            if better == place:
+                break
+            place, found = better, self._coined(better).delta(epsilon)
+            best = min(best, found + worlds * self._ladder()[place].distance)
         return best
+
+    def _place_of_less(self, found: float, worlds: float, *, at: int) -> int:
+        """Guess where clamping costs the least δ, from what is found at one place."""
+        digits = self._digits(found)
+        now = self._ladder()[at]
+        place, least = at, found + worlds * now.distance
+        least *= 1.0 - _GAIN * digits
+        for other, each in enumerate(self._ladder()):
+            ratio = each.gaussian_shift / now.gaussian_shift
+            if 0.0 < ratio < 2.0:
+                guess = found * ratio**digits + worlds * each.distance
+                if guess < least:
+                    place, least = other, guess
+        return place
+
+    def _digits(self, delta: float) -> float:
+        """Return the logarithm of what a δ leaves behind the coin, at least 1.
+
+        It grows about that many times as fast as the shift, and as epsilon.
+        """
+        rate = max(rate for _, rate in (*self._mixtures, *self._others))
+        return max(1.0, math.log(rate / delta))
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         if not self._is_sampled:
@@ -145,13 +173,8 @@ class MixtureGDPAccountant(Accountant):
         return best
 
     def _better_place(self, loss: float, delta: float, *, at: int, kept: float) -> int:
-        """Guess where clamping costs the least epsilon, no more than a loss.
-
-        An epsilon is about as long as the shift, and as the logarithm of what is left
-        of δ behind the coin.
-        """
-        rate = max(rate for _, rate in (*self._mixtures, *self._others))
-        digits = max(1.0, math.log(rate / delta))
+        """Guess where clamping costs the least epsilon, no more than a loss."""
+        digits = self._digits(delta)
         now, worlds = self._ladder()[at].gaussian_shift, _worlds(loss)
         place, most = at, _GAIN
         for other, each in enumerate(self._ladder()):
