@@ -85,8 +85,17 @@ async def main(directory: Path) -> None:
             stack.push_async_callback(opened.close)
             return opened
 
+        keys = {
+            each.name: two_servers.receipt_key_in(directory / each.name)
+            for each in (first, second)
+        }
         helper = two_servers.Helper(
-            TASK, noise, name="helper", leader="leader", storage=await storage(second)
+            TASK,
+            noise,
+            name="helper",
+            leader="leader",
+            storage=await storage(second),
+            receipt_key=keys["helper"],
         )
         helping = await stack.enter_async_context(
             two_servers.serving(helper, ANY_PORT, second.server())
@@ -97,7 +106,13 @@ async def main(directory: Path) -> None:
             )
         )
         leader = two_servers.Leader(
-            TASK, noise, name="leader", helper=way, storage=await storage(first)
+            TASK,
+            noise,
+            name="leader",
+            helper=way,
+            storage=await storage(first),
+            receipt_key=keys["leader"],
+            helper_key=keys["helper"].public_bytes,
         )
         leading = await stack.enter_async_context(
             two_servers.serving(leader, ANY_PORT, first.server())
@@ -122,6 +137,8 @@ async def main(directory: Path) -> None:
                     floors=secagg.PrivacyFloors(max_epsilon=5.0, max_delta=1e-5),
                     min_survivors=PEOPLE - 2,
                     storage=await open_client_storage(None),
+                    leader_key=keys["leader"].public_bytes,
+                    helper_key=keys["helper"].public_bytes,
                 )
                 stack.callback(client.close)
                 return await client.contribute(vector)
@@ -136,6 +153,12 @@ async def main(directory: Path) -> None:
     print(f"one coordinate errs by {noise.noise_stddev:.2f}")
     same = all(np.array_equal(one.values, released.values) for one in given)
     print(f"everybody has the same sum: {same}")
+    signed = two_servers.verify_shared_receipt(
+        given[0].receipt,
+        leader_key=keys["leader"].public_bytes,
+        helper_key=keys["helper"].public_bytes,
+    )
+    print(f"both have signed a sum of {signed.survivors}, with {signed.receipt.reader}")
 
 
 if __name__ == "__main__":

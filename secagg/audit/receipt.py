@@ -22,11 +22,15 @@ from secagg.primitives.transcript import domain_tag
 __all__ = [
     "EVIDENCE_BYTES",
     "MAX_RECEIPT_BYTES",
+    "SHARED_MAGIC",
     "AuditReceipt",
     "Dispute",
     "Outcome",
     "RosterCommitment",
 ]
+
+SHARED_MAGIC: Final = b"SecAgg-between/1"
+"""How a receipt of two aggregators begins (`secagg.two_servers.receipt`), 16 bytes."""
 
 _MAGIC: Final = b"SecAgg-receipt/1"
 _HASH_BYTES: Final = 32

@@ -60,6 +60,7 @@ __all__ = [
     "ReceiptError",
     "Step",
     "Verdict",
+    "judging",
     "verify_receipt",
 ]
 
@@ -78,6 +79,8 @@ class Step(StrEnum):
     CREDENTIALS = "credentials"
     SETS = "sets"
     QUORUM = "quorum"
+    SIGNATURES = "signatures"
+    """Between two aggregators, in the place of a quorum."""
     OUTCOME = "outcome"
     CERTIFICATE = "certificate"
 
@@ -159,26 +162,26 @@ def verify_receipt(
         LocalProtocolError: What reads noise blocks or computes certificates was needed
             and not given.
     """
-    with _step(Step.ENCODING):
+    with judging(Step.ENCODING):
         receipt = AuditReceipt.decode(data)
     if not receipt.is_undamaged(data):
         raise ReceiptError(
             Step.DIGEST, "the receipt was damaged", code=ErrorCode.BAD_ENCODING
         )
-    with _step(Step.OFFER):
+    with judging(Step.OFFER):
         descriptor = SessionDescriptor.decode(receipt.offer)
     reading = _Reading(receipt, descriptor)
-    with _step(Step.VIEW):
+    with judging(Step.VIEW):
         reading.read_view()
-    with _step(Step.CREDENTIALS):
+    with judging(Step.CREDENTIALS):
         reading.check_credentials(enrolment_key, revocations)
-    with _step(Step.SETS):
+    with judging(Step.SETS):
         reading.read_sets()
-    with _step(Step.QUORUM):
+    with judging(Step.QUORUM):
         reading.check_quorum(read_noise)
-    with _step(Step.OUTCOME):
+    with judging(Step.OUTCOME):
         reading.check_outcome()
-    with _step(Step.CERTIFICATE):
+    with judging(Step.CERTIFICATE):
         reading.check_certificate(certify)
     return reading.verdict()
 
@@ -417,7 +420,12 @@ def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] |
 
 
 @contextmanager
-def _step(step: Step) -> Iterator[None]:
+def judging(step: Step) -> Iterator[None]:
+    """Name the step at which a receipt fails.
+
+    Raises:
+        ReceiptError: What stands in the block has refused something.
+    """
     try:
         yield
     except RemoteProtocolError as error:

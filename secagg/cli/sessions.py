@@ -255,7 +255,7 @@ def _print_session(answer: dict[str, Any], output: Output) -> None:
 
 
 @app.command("verify")
-def verify(
+def verify(  # noqa: PLR0913 - one parameter per flag
     *,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The receipt: receipt-<n>.bin.")
@@ -276,40 +276,123 @@ def verify(
             help="The revocation list of the session, to refuse who is on it.",
         ),
     ] = None,
+    leader_key: Annotated[
+        str,
+        typer.Option(
+            "--leader",
+            metavar="KEY",
+            help="ed25519:..., what the leader of two aggregators signs with.",
+        ),
+    ] = "",
+    helper_key: Annotated[
+        str,
+        typer.Option(
+            "--helper", metavar="KEY", help="ed25519:..., the same of the helper."
+        ),
+    ] = "",
     as_json: JSONOption = False,
 ) -> None:
     """Recompute from a receipt who has agreed to the sets that were summed.
 
+    A receipt of two aggregators needs the keys of both.
+
     Example: secagg sessions verify sums/receipt-1.bin --enrolment ed25519:...
     """
-    from secagg.audit.verifier import verify_receipt
-    from secagg.distributed_dp import certify, read_noise_terms
-    from secagg.enrolment.keys import parse_key
     from secagg.errors import RemoteProtocolError
 
     output = Output(as_json=as_json)
-    key = parse_key(enrolment_key) if enrolment_key else None
-    data, listed = _read(file), None if revocations is None else _read(revocations)
+    data = _read(file)
     try:
-        verdict = verify_receipt(
-            data,
-            enrolment_key=key,
-            revocations=listed,
-            read_noise=read_noise_terms,
-            certify=certify,
-        )
+        if _is_shared(data):
+            sentence, facts = _judged_shared(data, leader_key, helper_key)
+        else:
+            sentence, facts = _judged(data, enrolment_key, revocations)
     except RemoteProtocolError as error:
         if not as_json:
             raise
         output.line(f"not valid: {error}")
         output.result({"valid": False, "reason": str(error), "name": error.code.name})
         raise typer.Exit(code=exit_code_of(error)) from None
-    facts = _facts(verdict)
-    output.line(_SENTENCES[str(verdict.finding)])
+    output.line(sentence)
     rows = [(n, str(value)) for n, value in facts.items() if value not in {None, ""}]
     output.table(("fact", "value"), rows)
     output.result(facts)
 
+
+def _judged(
+    data: bytes, enrolment_key: str, revocations: Path | None
+) -> tuple[str, dict[str, str | float | None]]:
+    """Judge the receipt of one aggregator; return a sentence and the facts."""
+    from secagg.audit.verifier import verify_receipt
+    from secagg.distributed_dp import certify, read_noise_terms
+    from secagg.enrolment.keys import parse_key
+
+    verdict = verify_receipt(
+        data,
+        enrolment_key=parse_key(enrolment_key) if enrolment_key else None,
+        revocations=None if revocations is None else _read(revocations),
+        read_noise=read_noise_terms,
+        certify=certify,
+    )
+    return _SENTENCES[str(verdict.finding)], _facts(verdict)
+
+
+def _is_shared(data: bytes) -> bool:
+    from secagg.audit.receipt import SHARED_MAGIC
+
+    return data.startswith(SHARED_MAGIC)
+
+
+def _judged_shared(
+    data: bytes, leader_key: str, helper_key: str
+) -> tuple[str, dict[str, str | float | None]]:
+    """Judge the receipt of two aggregators; return a sentence and the facts."""
+    from secagg.enrolment.keys import parse_key
+    from secagg.two_servers.verification import verify_shared_receipt
+
+    if not leader_key or not helper_key:
+        raise ServiceError(
+            "this receipt is one of two aggregators, and needs the keys of both",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Give --leader and --helper the keys that their operators say; "
+            "each aggregator prints its own when it starts.",
+        )
+    verdict = verify_shared_receipt(
+        data, leader_key=parse_key(leader_key), helper_key=parse_key(helper_key)
+    )
+    leader, receipt = verdict.leader, verdict.receipt
+    finding = "agreed" if verdict.is_released else "no sum"
+    return _SHARED_SENTENCES[finding], {
+        "valid": True,
+        "reason": "",
+        "finding": finding,
+        "aggregator": printable(leader.aggregator, max_bytes=255),
+        "helper": printable(verdict.helper.aggregator, max_bytes=255),
+        "task": printable(leader.task_id, max_bytes=256),
+        "session_number": leader.session_number,
+        "session_id": leader.session_id.hex(),
+        "epsilon_aggregator": verdict.privacy.aggregator.epsilon,
+        "epsilon_reader": verdict.privacy.reader.epsilon,
+        "delta": verdict.privacy.aggregator.delta,
+        "noise_stddev": verdict.privacy.noise_stddev,
+        "sessions": verdict.privacy.sessions,
+        "shared": verdict.roster,
+        "survivors": verdict.survivors,
+        "client": printable(receipt.reader, max_bytes=256),
+        "is_included": verdict.is_included,
+        "outcome": receipt.outcome.name.lower(),
+        "code": receipt.code,
+        "ended": receipt.ended,
+        "sum_sha256": receipt.sum_hash.hex() if receipt.size else "",
+    }
+
+
+_SHARED_SENTENCES = {
+    "agreed": "agreed: both aggregators have signed offers, roster, survivors and "
+    "noise of this sum.",
+    "no sum": "no sum: the leader says that the session ended without one; the helper "
+    "has signed nothing.",
+}
 
 _SENTENCES = {
     "agreed": "agreed: a quorum of enrolled clients has signed roster, U2 and U3.",

@@ -15,6 +15,7 @@ from secagg.cli.output import Output
 
 if TYPE_CHECKING:
     from secagg.config.two_servers import HelperSettings, LeaderSettings
+    from secagg.server.grpc_server import GrpcServer
     from secagg.two_servers.client import SharedContribution
 
 __all__ = ["app"]
@@ -73,10 +74,17 @@ async def _help(
     from secagg.server.grpc_server import run_until_signalled
     from secagg.two_servers.program import helping
 
-    async with helping(settings, accept_restored=accept_restored) as server:
+    async with helping(settings, accept_restored=accept_restored) as helper:
         keep_what_is_loaded()
-        output.line(f"listening on {server.address}")
-        await run_until_signalled(server, _for_good(), drain=_nothing)
+        _say_serving(helper.server, helper.receipt_key, output)
+        await run_until_signalled(helper.server, _for_good(), drain=_nothing)
+
+
+def _say_serving(server: "GrpcServer", receipt_key: bytes, output: Output) -> None:
+    from secagg.enrolment.keys import key_text
+
+    output.line(f"signs receipts as {key_text(receipt_key)}")
+    output.line(f"listening on {server.address}")
 
 
 @app.command("leader")
@@ -91,9 +99,9 @@ def leader(
     """Run the leader, until it is stopped.
 
     It runs one session after the other and writes sum-<n>.npy and report-<n>.json for
-    every session n that released a sum. When the task has released all of them it goes
-    on serving the last one to its clients. SIGTERM stops it; it goes on where it stood
-    when it is started again.
+    every session n that released a sum, and receipt-<n>.bin for every session. When the
+    task has released all of them it goes on serving the last one to its clients.
+    SIGTERM stops it; it goes on where it stood when it is started again.
 
     Example: secagg two-servers leader --config leader.toml
     """
@@ -139,7 +147,7 @@ async def _lead(
 
     async with leading(settings, accept_restored=accept_restored) as lead:
         keep_what_is_loaded()
-        output.line(f"listening on {lead.server.address}")
+        _say_serving(lead.server, lead.receipt_key, output)
         await run_until_signalled(lead.server, work(), drain=_nothing)
     return sums
 
@@ -156,6 +164,15 @@ def client(  # noqa: PLR0913 - one parameter per flag
         Path | None,
         typer.Option(
             "--output", metavar="SUM.npy", help="Where to write the released sum."
+        ),
+    ] = None,
+    receipt_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--receipt",
+            metavar="FILE",
+            help="Where to write what both aggregators have signed, for `secagg "
+            "sessions verify`.",
         ),
     ] = None,
     overrides: SetOption = None,
@@ -187,7 +204,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         SharingClientSettings,
         load_two_server_settings,
     )
-    from secagg.storage.vector_files import load_vector, write_vector
+    from secagg.storage.vector_files import load_vector, write_bytes, write_vector
     from secagg.two_servers.program import give_vector
 
     output = Output(as_json=as_json)
@@ -199,13 +216,16 @@ def client(  # noqa: PLR0913 - one parameter per flag
         return
     settings = loaded.settings
     log_to_stderr(settings.client.log_level, settings.client.log_format)
-    if sum_path is not None:  # before a session is spent on it
-        check_writable(sum_path.parent)
+    for path in (sum_path, receipt_path):  # before a session is spent on it
+        if path is not None:
+            check_writable(path.parent)
     given = asyncio.run(
         give_vector(settings, load_vector(vector), accept_restored=restored)
     )
     if sum_path is not None:
         write_vector(sum_path, given.values)
+    if receipt_path is not None:
+        write_bytes(receipt_path, given.receipt)
     _say_given(given, sum_path, output)
 
 

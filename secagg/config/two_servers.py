@@ -36,14 +36,19 @@ class AggregatorSection(ProcessSection):
         "empty for none.",
         default=None,
     )
+    metrics_listen: str | None = setting(
+        "Address for /metrics (Prometheus), /healthz and /readyz, without TLS; empty "
+        "for none. They name the task, never clients.",
+        default=None,
+    )
     revoked: Path | None = setting(
         "File of callers' certificates that were taken back, from `secagg pki revoke`; "
         "looked at once a minute. Empty for none.",
         default=None,
     )
     state_dir: Path = setting(
-        "Book and shares; for this aggregator alone, and not where the other one can "
-        "read.",
+        "Book, shares and receipt.key; for this aggregator alone, and not where the "
+        "other one can read.",
         default=Path("state"),
     )
 
@@ -53,7 +58,7 @@ class LeaderSection(AggregatorSection):
     """The aggregator that releases the sums."""
 
     sums_dir: Path = setting(
-        "Where sum-<n>.npy and report-<n>.json of every session n go.",
+        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin of session n go.",
         default=Path("sums"),
     )
 
@@ -121,6 +126,11 @@ class OtherSection(TLSSection):
 
     name: str = setting("Its name, as its certificate has it.")
     address: str = setting("Its address and port.")
+    receipt_key: str | None = setting(
+        "What it signs receipts with, ed25519: and 64 digits, as it prints it at its "
+        "start and its operator says it; empty believes the key that a receipt states.",
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -294,6 +294,20 @@ class AggregatorNoise:
             sessions=self.budget.sessions,
         )
 
+    def kept_claim(self) -> TwoAggregatorReport:
+        """Return the report of a task whose noise keeps what the task claims.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION; it does not. BAD_CONFIG as `report`.
+        """
+        report = self.report()
+        _insist(
+            report.aggregator.epsilon <= self.budget.epsilon * (1 + _EPSILON_SLACK),
+            f"the noise gives epsilon {report.aggregator.epsilon:.9g}, the task claims "
+            f"{self.budget.epsilon:.9g}",
+        )
+        return report
+
     def check(self, floors: PrivacyFloors) -> TwoAggregatorReport:
         """Compare the task with a client's privacy floors.
 
@@ -320,13 +334,8 @@ class AggregatorNoise:
             f"{floors.max_epsilon:.4g} "
             "is accepted",
         )
-        report = self.report()
+        report = self.kept_claim()
         stated = report.aggregator
-        _insist(
-            stated.epsilon <= self.budget.epsilon * (1 + _EPSILON_SLACK),
-            f"the noise gives epsilon {stated.epsilon:.9g}, the task claims "
-            f"{self.budget.epsilon:.9g}",
-        )
         _insist(
             str(stated.status) in floors.statuses,
             f"epsilon is only {stated.status}; accepted: "

@@ -58,8 +58,8 @@ def _no_key(text: str, complaint: str) -> ServiceError:
     return ServiceError(
         f"{text[:80]!r} is no public key: {complaint}",
         code=ErrorCode.BAD_SETTINGS,
-        next_step="Copy it as `secagg pki` prints it, on a way that the aggregator's "
-        "operator does not control.",
+        next_step="Copy it as its owner's command printed it, on a way that nobody "
+        "else controls.",
     )
 
 

@@ -2,14 +2,19 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from hashlib import sha256
 from typing import Any, cast
 
 import numpy.typing as npt
 
 from secagg.client.storage import ClientStorage
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
+from secagg.metrics import Meter
 from secagg.policy import PrivacyFloors
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.signature import IdentityKey
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
@@ -28,11 +33,18 @@ from secagg.two_servers import (
     TwoServerClient,
     cohort_parameters,
 )
+from secagg.two_servers.messages import NoisyShare
+from secagg.two_servers.receipt import NameList, PartStatement
 
-__all__ = ["TASK", "TwoAggregators", "noise_for"]
+__all__ = ["HELPER_KEY", "LEADER_KEY", "TASK", "TwoAggregators", "noise_for"]
 
 TASK = "between-two"
 _LEADER, _HELPER = "leader", "helper"
+
+# Of tests alone: no aggregator has a key that everybody knows.
+LEADER_KEY, HELPER_KEY = (
+    IdentityKey.from_bytes(SecretBytes(bytes([place]) * 32)) for place in (1, 2)
+)
 
 
 def noise_for(  # noqa: PLR0913 - a task in one line
@@ -74,6 +86,7 @@ class TwoAggregators:
         noise: The task.
         helper_way: Puts something between leader and helper; nothing by default.
         storages: Of leader and helper; in memory by default.
+        meters: What they tell their measurements; nobody by default.
     """
 
     def __init__(
@@ -85,6 +98,7 @@ class TwoAggregators:
             lambda way: way
         ),
         storages: tuple[ServerStorage, ServerStorage] | None = None,
+        meters: tuple[Meter | None, Meter | None] = (None, None),
     ) -> None:
         self.clock = clock
         self.workers = Workers(general=InlineExecutor())
@@ -96,6 +110,8 @@ class TwoAggregators:
             name=_HELPER,
             leader=_LEADER,
             storage=self.storages[1],
+            receipt_key=HELPER_KEY,
+            meter=meters[1],
             **shared,
         )
         way = InMemoryConnection(self.helper, _LEADER, aggregator=_HELPER)
@@ -105,6 +121,9 @@ class TwoAggregators:
             name=_LEADER,
             helper=helper_way(way),
             storage=self.storages[0],
+            receipt_key=LEADER_KEY,
+            helper_key=HELPER_KEY.public_bytes,
+            meter=meters[0],
             **shared,
         )
 
@@ -125,6 +144,8 @@ class TwoAggregators:
             "task": TASK,
             "leader_name": _LEADER,
             "helper_name": _HELPER,
+            "leader_key": LEADER_KEY.public_bytes,
+            "helper_key": HELPER_KEY.public_bytes,
             "floors": PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
             "min_survivors": 3,
             "storage": ClientStorage(self._book(), None),
@@ -153,6 +174,24 @@ class TwoAggregators:
         return cast("SharedSum", released), tuple(
             cast("list[SharedContribution]", given)
         )
+
+    def signed(self, part: NoisyShare) -> NoisyShare:
+        """Return what a helper that lies answers, with its signature under it."""
+        live = self.leader._live  # noqa: SLF001 - what the leader holds it against
+        assert live is not None  # noqa: S101 - asked in a session
+        suite = live.offer.parameters.suite
+        roster, survivors = (
+            NameList(names, live.offer.session_id, suite).commitment
+            for names in (live.named or (), part.names)
+        )
+        statement = PartStatement(
+            live.offer.encode(),
+            live.helper.encode(),
+            roster,
+            survivors,
+            sha256(part.packed).digest(),
+        )
+        return replace(part, signature=HELPER_KEY.sign(statement.to_sign(suite)))
 
     def restarted(self, noise: AggregatorNoise) -> "TwoAggregators":
         """Return both aggregators anew, on what the old ones have written."""

@@ -6,7 +6,8 @@ Rule 2: the vector is encoded, and the session charged to the client's budget an
         number claimed, before anything is sent. A session that was begun is charged,
         whatever becomes of it, and after a restart it is not gone on with: another
         encoding must not follow under the same name.
-Rule 3: the seed goes first and serves once. Who has sent one share of two has told
+Rule 3: a sum is believed with a receipt that both aggregators have signed.
+Rule 4: the seed goes first and serves once. Who has sent one share of two has told
         nobody anything.
 """
 
@@ -38,8 +39,10 @@ from secagg.runtime.workers import Workers
 from secagg.storage.change import Change, Committed, NewSession, Role
 from secagg.storage.charges import Charge, ChargeState, Settlement
 from secagg.two_servers.messages import HelperShare
+from secagg.two_servers.receipt import MAX_CLIENT_RECEIPT_BYTES, SharedReceipt
 from secagg.two_servers.shares import leader_share
 from secagg.two_servers.terms import check_pair
+from secagg.two_servers.verification import verify_shared_receipt
 from secagg.wire.calls import Blob
 from secagg.wire.packing import pack, packed_size, unpack
 
@@ -58,9 +61,10 @@ class SharedContribution:
     Attributes:
         session_number: Number of the leader's session.
         inputs: How many vectors the sum adds up.
-        is_included: Whether this client's is among them, as the leader says.
+        is_included: Whether this client's is among them, as both have signed.
         values: The estimate of the sum, shape (dim,), caller's units.
         privacy: What the whole task costs this client, computed by itself.
+        receipt: What both aggregators have signed, judged; for whoever verifies it.
     """
 
     session_number: int
@@ -68,6 +72,7 @@ class SharedContribution:
     is_included: bool
     values: npt.NDArray[np.float64] = field(repr=False)
     privacy: TwoAggregatorReport
+    receipt: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,9 @@ class TwoServerClient:
             people is for whoever settles these names.
         floors: The privacy that this client insists on.
         min_survivors: Fewest vectors in a sum that this client accepts.
+        leader_key: What the leader is to sign receipts with, 32 bytes; None takes the
+            key that the receipt states.
+        helper_key: The same of the helper.
         storage: Where numbers and spent budget are kept, for this client alone.
         max_dimension: Longest vector that it sends.
         clock: Time; the machine's by default.
@@ -111,6 +119,8 @@ class TwoServerClient:
         floors: PrivacyFloors,
         min_survivors: int,
         storage: ClientStorage,
+        leader_key: bytes | None = None,
+        helper_key: bytes | None = None,
         max_dimension: int = DEFAULT_MAX_DIMENSION,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -121,6 +131,7 @@ class TwoServerClient:
         self._names = (leader_name, helper_name)
         self._floors = floors
         self._min_survivors = min_survivors
+        self._keys = (leader_key, helper_key)
         self._max_dimension = max_dimension
         self._book = storage.book
         self._clock = clock or SystemClock()
@@ -314,6 +325,14 @@ class TwoServerClient:
             digest=released.sum_hash,
             deadline=joined.deadline,
         )
+        receipt = await self._leader.fetch(
+            session_id,
+            Blob.QUORUM,
+            max_bytes=MAX_CLIENT_RECEIPT_BYTES,
+            digest=None,
+            deadline=joined.deadline,
+        )
+        await self._workers.run(self._check_receipt, joined, released, receipt)
         values = await self._workers.run(partial(_decoded, joined, packed))
         return SharedContribution(
             session_number=joined.leader.session_number,
@@ -321,7 +340,42 @@ class TwoServerClient:
             is_included=released.fate is Fate.INCLUDED,
             values=values,
             privacy=joined.report,
+            receipt=receipt,
         )
+
+    def _check_receipt(self, joined: _Joined, told: Released, data: bytes) -> None:
+        """Hold the leader's news against what both aggregators have signed."""
+        stated = SharedReceipt.decode(data)
+        leader_key, helper_key = self._keys
+        verdict = verify_shared_receipt(
+            data,
+            leader_key=leader_key or stated.leader_key,
+            helper_key=helper_key or stated.helper_key,
+        )
+        for holds, complaint in (
+            (
+                (verdict.leader, verdict.helper) == (joined.leader, joined.helper),
+                "it is of other offers",
+            ),
+            (
+                stated.reader == self._connections[0].identity,
+                "it is somebody else's",
+            ),
+            (
+                (stated.sum_hash, verdict.survivors) == (told.sum_hash, told.survivors),
+                "it is of another sum",
+            ),
+            (
+                verdict.is_included == (told.fate is Fate.INCLUDED),
+                "it does not say of this client's vector what the leader does",
+            ),
+        ):
+            if not holds:
+                raise RemoteProtocolError(
+                    f"the leader's receipt does not fit its session: {complaint}",
+                    code=ErrorCode.EQUIVOCATION,
+                    sender=joined.leader.aggregator,
+                )
 
     async def _end(self, key: str, joined: _Joined) -> None:
         stored = await self._book.load(key)

@@ -26,10 +26,12 @@ from typing import Any, Final, TypeVar
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.metrics import Meter
 from secagg.parameters import MAX_CLIENTS
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.entropy import SEED_SIZE, Entropy
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.signature import IdentityKey
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
@@ -46,6 +48,7 @@ from secagg.two_servers.messages import (
     write_names,
 )
 from secagg.two_servers.party import Party
+from secagg.two_servers.receipt import COMMITMENT_BYTES, NameList, PartStatement
 from secagg.two_servers.refusals import (
     no_such_call,
     no_such_session,
@@ -64,7 +67,7 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
 )
-from secagg.wire.limits import SESSION_ID_BYTES
+from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
 from secagg.wire.packing import pack
 
 __all__ = ["Helper"]
@@ -83,22 +86,25 @@ class _Agreed:
     """What is in the book before anything is computed from it."""
 
     digest: bytes
-    leader_session: bytes
+    leader_offer: bytes
+    roster: bytes
     noise_seed: SecretBytes
     names: tuple[str, ...]
 
     def encode(self) -> bytes:
-        writer = Writer().fixed(self.digest).fixed(self.leader_session)
-        writer.fixed(self.noise_seed.reveal())
+        writer = Writer().fixed(self.digest).blob(self.leader_offer)
+        writer.fixed(self.roster).fixed(self.noise_seed.reveal())
         write_names(writer, self.names)
         return writer.getvalue()
 
     @classmethod
     def decode(cls, data: bytes) -> "_Agreed":
         reader = Reader(data, "set agreed on")
-        digest, session = reader.fixed(32), reader.fixed(SESSION_ID_BYTES)
+        digest = reader.fixed(32)
+        offer = reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES)
+        roster = reader.fixed(COMMITMENT_BYTES)
         seed = SecretBytes(reader.fixed(SEED_SIZE))
-        return cls(digest, session, seed, names_of(reader))
+        return cls(digest, offer, roster, seed, names_of(reader))
 
 
 @dataclass(slots=True)
@@ -116,6 +122,11 @@ class _Session:
         """Whether no set is agreed on yet."""
         return self.agreed is None
 
+    @property
+    def shares_held(self) -> int:
+        """Whose shares are here."""
+        return len(self.shares)
+
 
 class Helper(Party[_Session]):
     """The service of the helper; serve it as any other, with `GrpcServer`.
@@ -127,9 +138,11 @@ class Helper(Party[_Session]):
         leader: The leader's name: of its offers, and of the certificate under which it
             calls here.
         storage: Book and spool; nobody else writes to them.
+        receipt_key: Signs what this aggregator states; see `receipt_key_in`.
         clock: Time; the machine's by default.
         entropy: Source of nonces and noise seeds; the system's by default.
         workers: Run what blocks; some threads by default.
+        meter: Takes measurements; nobody by default.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the task is none between two.
@@ -143,18 +156,22 @@ class Helper(Party[_Session]):
         name: str,
         leader: str,
         storage: ServerStorage,
+        receipt_key: IdentityKey,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
+        meter: Meter | None = None,
     ) -> None:
         super().__init__(
             task,
             noise,
             name=name,
             storage=storage,
+            receipt_key=receipt_key,
             clock=clock,
             entropy=entropy,
             workers=workers,
+            meter=meter,
         )
         self._leader = leader
         self._in_work: set[asyncio.Future[Any]] = set()
@@ -234,12 +251,13 @@ class Helper(Party[_Session]):
                 header=offer.encode(),
                 allowed=self._noise.budget.sessions,
             ),
+            self._measures,
         )
         self._live = _Session(offer, self._noise, log)
         self._log(SESSION_OPENED, offer)
 
     async def _give_up(self, session: _Session) -> None:
-        self._say_given_up(session, "set back")
+        self._say_given_up(session, ErrorCode.RESTORED_STATE, "set back")
         await session.log.end(b"")
 
     async def _go_on(self, session: _Session) -> None:
@@ -250,7 +268,9 @@ class Helper(Party[_Session]):
         offer = SessionDescriptor.decode(stored.header)
         # What clients were promised, whatever the settings say by now.
         noise = AggregatorNoise.from_parameters(offer.parameters)
-        session = _Session(offer, noise, SessionLog.resume(self._storage.book, stored))
+        session = _Session(
+            offer, noise, SessionLog.resume(self._storage.book, stored, self._measures)
+        )
         for record in stored.records:
             if record.kind == _SHARE and record.sender is not None:
                 session.shares[record.sender] = HelperShare.decode(record.body)
@@ -362,7 +382,10 @@ class Helper(Party[_Session]):
             )
         agreed = _Agreed(
             digest,
-            named.session_id,
+            accepted.offer,
+            NameList(
+                accepted.names, named.session_id, named.parameters.suite
+            ).commitment,
             SecretBytes(self._entropy.token(SEED_SIZE)),
             names,
         )
@@ -373,31 +396,48 @@ class Helper(Party[_Session]):
         """Work out the answer, if there is to be one, and forget all seeds."""
         agreed = session.agreed
         if agreed is not None:
-            answer = await self._workers.run(self._noisy_share, session, agreed)
+            with self._measures.sum():
+                answer = await self._workers.run(self._noisy_share, session, agreed)
             await self._workers.run(
                 self._storage.spool.put, session.offer.session_id, SUM, answer
             )
         await session.log.end(b"" if agreed is None else agreed.digest)
         self._live = None
         if agreed is None:
-            self._say_given_up(session, "its leader has gone on without it")
+            reason = "its leader has gone on without it"
+            self._say_given_up(session, ErrorCode.CANCELLED, reason)
         else:
             self._log(SESSION_COMPLETED, session.offer, inputs=len(agreed.names))
 
-    def _say_given_up(self, session: _Session, reason: str) -> None:
-        level = logging.WARNING
-        self._log(SESSION_ABORTED, session.offer, level=level, reason=reason)
+    def _say_given_up(self, session: _Session, code: ErrorCode, reason: str) -> None:
+        level, offer = logging.WARNING, session.offer
+        self._log(SESSION_ABORTED, offer, level=level, code=code.name, reason=reason)
 
     def _noisy_share(self, session: _Session, agreed: _Agreed) -> bytes:
         parameters = session.offer.parameters
+        leader = SessionDescriptor.decode(agreed.leader_offer)
         total = sum_of_seeds(
             [session.shares[name].seed for name in agreed.names],
-            session_id=agreed.leader_session,
+            session_id=leader.session_id,
             parameters=parameters,
         )
         noisy = session.noise.add_noise(total, seed=agreed.noise_seed)
         packed = pack(noisy, parameters.bits)
-        return NoisyShare(agreed.leader_session, agreed.names, packed).encode()
+        survivors = NameList(agreed.names, leader.session_id, parameters.suite)
+        statement = PartStatement(
+            agreed.leader_offer,
+            session.offer.encode(),
+            agreed.roster,
+            survivors.commitment,
+            sha256(packed).digest(),
+        )
+        return NoisyShare(
+            leader.session_id,
+            agreed.names,
+            self._receipt_key.public_bytes,
+            self._receipt_key.sign(statement.to_sign(parameters.suite)),
+            packed,
+        ).encode()
 
     async def _digest_of(self, session_id: bytes) -> bytes | None:
         """Return the digest of the list that a session was answered for, if any.

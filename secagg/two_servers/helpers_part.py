@@ -3,6 +3,8 @@
 Rule 1: a helper may lie in every byte. What is no part of this session's sum is refused
         before the leader has written anything down, so that no answer can hold up a
         leader that is started again.
+Rule 2: an answer without the helper's signature is no answer: it would leave a sum
+        behind for which the helper has not vouched.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +14,9 @@ from typing import Self
 from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.modular import BadVectorError, UnsignedArray
+from secagg.primitives.signature import SignatureError, verify
 from secagg.two_servers.messages import NoisyShare
+from secagg.two_servers.receipt import NameList, PartStatement
 from secagg.wire.packing import packed_size, unpack
 
 __all__ = ["HelpersPart"]
@@ -27,30 +31,44 @@ class HelpersPart:
         names: Over whom both add up, in the order of their bytes.
         vector: The sum of the helper's shares with its noise, residues of shape
             (dimension,).
+        statement: What the helper has signed.
+        key: What it signs with, 32 bytes.
+        signature: Over the statement, 64 bytes.
     """
 
     answer_digest: bytes
     names: tuple[str, ...]
     vector: UnsignedArray = field(repr=False)
+    statement: PartStatement = field(repr=False)
+    key: bytes
+    signature: bytes = field(repr=False)
 
     @classmethod
     def judged(
-        cls, answer: bytes, offer: SessionDescriptor, named: tuple[str, ...]
+        cls,
+        answer: bytes,
+        leader: SessionDescriptor,
+        helper: SessionDescriptor,
+        named: tuple[str, ...],
+        key: bytes | None,
     ) -> Self:
         """Read the helper's answer, and refuse one that cannot be true.
 
         Args:
             answer: Its bytes.
-            offer: The leader's, of the session.
+            leader: The leader's offer of the session.
+            helper: The helper's.
             named: Whose shares the leader holds.
+            key: What the helper is to sign with; None takes the key that it states.
 
         Raises:
-            RemoteProtocolError: BAD_ENCODING or U3_INVALID; the helper lies.
+            RemoteProtocolError: BAD_ENCODING, BAD_SIGNATURE or U3_INVALID; the helper
+                lies.
         """
-        part, parameters = NoisyShare.decode(answer), offer.parameters
+        part, parameters = NoisyShare.decode(answer), leader.parameters
         size = packed_size(parameters.dimension, parameters.bits)
         for holds, complaint in (
-            (part.session_id == offer.session_id, "it belongs to another session"),
+            (part.session_id == leader.session_id, "it belongs to another session"),
             (
                 set(part.names) <= set(named),
                 "it names clients that were not named to it",
@@ -69,10 +87,41 @@ class HelpersPart:
             )
         except BadVectorError as error:
             raise _lie(str(error)) from None
-        return cls(sha256(answer).digest(), part.names, vector)
+        roster, survivors = (
+            NameList(names, leader.session_id, parameters.suite).commitment
+            for names in (named, part.names)
+        )
+        statement = PartStatement(
+            leader.encode(),
+            helper.encode(),
+            roster,
+            survivors,
+            sha256(part.packed).digest(),
+        )
+        _check_signature(part, statement.to_sign(parameters.suite), key)
+        return cls(
+            sha256(answer).digest(),
+            part.names,
+            vector,
+            statement,
+            part.key,
+            part.signature,
+        )
 
 
-def _lie(complaint: str) -> RemoteProtocolError:
+def _check_signature(part: NoisyShare, message: bytes, key: bytes | None) -> None:
+    if key is not None and part.key != key:
+        raise _lie(
+            f"it signs as ed25519:{part.key.hex()}, not as it was to",
+            ErrorCode.BAD_SIGNATURE,
+        )
+    try:
+        verify(part.key, message, part.signature)
+    except SignatureError as error:
+        raise _lie(str(error), ErrorCode.BAD_SIGNATURE) from None
+
+
+def _lie(complaint: str, code: ErrorCode = ErrorCode.U3_INVALID) -> RemoteProtocolError:
     return RemoteProtocolError(
-        f"the helper's answer cannot be used: {complaint}", code=ErrorCode.U3_INVALID
+        f"the helper's answer cannot be used: {complaint}", code=code
     )

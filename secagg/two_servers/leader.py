@@ -18,7 +18,6 @@ It never sees a seed, nor a vector.
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -26,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from secagg import metrics
 from secagg.client.calls import ClientCalls
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise
@@ -37,23 +37,26 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Aborted, Envelope, Fate, Released, Upload
+from secagg.messages import Aborted, Envelope, Fate, Released, Round, Upload
+from secagg.metrics import Meter
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.entropy import SEED_SIZE, Entropy
 from secagg.primitives.modular import add_into, reduce_in_place
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.signature import IdentityKey
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
+from secagg.server.prometheus_meter import Reading
 from secagg.server.storage import ServerStorage
 from secagg.server.upload_desk import UploadDesk, UploadSlots
 from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.spool import SUM
-from secagg.storage.stored import SessionState, StoredSession
+from secagg.storage.stored import SessionRow, SessionState, StoredSession
 from secagg.telemetry import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
 from secagg.two_servers.helpers_part import HelpersPart
 from secagg.two_servers.messages import (
-    MAX_NAMES_BYTES,
+    MAX_PART_BYTES,
     AcceptedShares,
     names_of,
     write_names,
@@ -67,8 +70,10 @@ from secagg.two_servers.refusals import (
     second_upload,
 )
 from secagg.two_servers.session_log import SessionLog
+from secagg.two_servers.shared_sum import SharedSum
 from secagg.two_servers.shares import sum_of_uploads
 from secagg.two_servers.terms import check_pair
+from secagg.two_servers.tombstone import Tombstone
 from secagg.wire.calls import (
     Blob,
     BlobChunk,
@@ -81,41 +86,29 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
 )
-from secagg.wire.limits import MAX_DESCRIPTOR_BYTES, SESSION_ID_BYTES
+from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
 from secagg.wire.packing import pack, packed_size, unpack
 
-__all__ = ["Leader", "SharedSum"]
+__all__ = ["Leader"]
 
 
 _SHARE: Final = 1
 _CLOSED: Final = 2
 _AGREED: Final = 3
 _COUNTER_BYTES: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class SharedSum:
-    """A sum that two aggregators have released.
-
-    Attributes:
-        session_number: Of the leader's session.
-        session_id: Of it.
-        inputs: How many vectors it adds up.
-        ended: When it was released, in Unix seconds of the leader's book.
-        sum_hash: SHA-256 of the packed residues, as clients were told.
-        noise: The task as it was when the session began.
-        values: The estimate, shape (dim,), caller's units.
-        residues: The noisy sum modulo m, shape (dimension,).
-    """
-
-    session_number: int
-    session_id: bytes
-    inputs: int
-    ended: float
-    sum_hash: bytes
-    noise: AggregatorNoise = field(repr=False)
-    values: npt.NDArray[np.float64] = field(repr=False)
-    residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
+# Who has signed what is a receipt here, as it is a quorum elsewhere.
+# The helper's process, or the way to it, is gone or refuses everything.
+_SILENCE: Final = frozenset(
+    {
+        ErrorCode.UNREACHABLE,
+        ErrorCode.DEADLINE,
+        ErrorCode.UNAUTHENTICATED,
+        ErrorCode.OVERLOADED,
+        ErrorCode.SHUTTING_DOWN,
+        ErrorCode.STORAGE_FAILED,
+    }
+)
+_FETCHED: Final = frozenset({Blob.SUM, Blob.QUORUM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,47 +125,6 @@ class _Agreed:
     def decode(cls, data: bytes) -> "_Agreed":
         reader = Reader(data, "set agreed on")
         return cls(reader.fixed(32), SecretBytes(reader.fixed(SEED_SIZE)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """The receipt of a session: who took part, and how it ended for each."""
-
-    offer: bytes
-    held: tuple[str, ...]
-    included: tuple[str, ...]
-    outcome: Released | Aborted
-
-    def encode(self) -> bytes:
-        writer = Writer().blob(self.offer)
-        write_names(writer, self.held)
-        write_names(writer, self.included)
-        writer.flag(isinstance(self.outcome, Released))
-        return writer.fixed(self.outcome.encode()).getvalue()
-
-    @classmethod
-    def decode(cls, data: bytes) -> "_Ended":
-        reader = Reader(data, "receipt")
-        offer = reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES)
-        held, included = names_of(reader), names_of(reader)
-        kind = Released if reader.flag() else Aborted
-        return cls(offer, held, included, kind.decode(reader.fixed(reader.remaining)))
-
-    def update_for(self, name: str) -> Envelope:
-        """Return the news for one client."""
-        fate = Fate.INCLUDED if name in self.included else Fate.LEFT_OUT
-        outcome = self.outcome
-        if isinstance(outcome, Aborted):
-            return Envelope.of(Aborted(fate, outcome.code, outcome.reason))
-        return Envelope.of(
-            Released(
-                fate,
-                outcome.sum_hash,
-                outcome.size,
-                outcome.survivors,
-                outcome.kept_until,
-            )
-        )
 
 
 @dataclass(slots=True)
@@ -194,6 +146,11 @@ class _Session:
         """Whether the clients are not yet named to the helper."""
         return self.named is None
 
+    @property
+    def shares_held(self) -> int:
+        """Whose shares are here."""
+        return len(self.uploads)
+
 
 class Leader(Party[_Session]):
     """The service of the leader; serve it as any other, with `GrpcServer`.
@@ -204,9 +161,13 @@ class Leader(Party[_Session]):
         name: The leader's own name, as its certificates have it.
         helper: The way to the helper, made under the leader's name.
         storage: Book and spool; nobody else writes to them.
+        receipt_key: Signs what this aggregator states; see `receipt_key_in`.
+        helper_key: What the helper is to sign with, 32 bytes; None takes the key that
+            it states.
         clock: Time; the machine's by default.
         entropy: Source of noise seeds and jitter; the system's by default.
         workers: Run what blocks; some threads by default.
+        meter: Takes measurements; nobody by default.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the task is none between two.
@@ -220,20 +181,27 @@ class Leader(Party[_Session]):
         name: str,
         helper: AggregatorConnection,
         storage: ServerStorage,
+        receipt_key: IdentityKey,
+        helper_key: bytes | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
+        meter: Meter | None = None,
     ) -> None:
         super().__init__(
             task,
             noise,
             name=name,
             storage=storage,
+            receipt_key=receipt_key,
             clock=clock,
             entropy=entropy,
             workers=workers,
+            meter=meter,
         )
         self._helper = helper
+        self._helper_key = helper_key
+        self._last: tuple[bytes, Tombstone] | None = None
         self._slots = UploadSlots()
         self._calls = ClientCalls(
             helper, self._clock, self._entropy, self._workers, watch=False
@@ -241,6 +209,7 @@ class Leader(Party[_Session]):
         self._is_summing = False
         self._was_interrupted = False
         self._is_over = False
+        self._helper_answers: bool | None = None
 
     async def recover(self) -> None:
         """See `Party.recover`; also removes shares that an earlier process was to."""
@@ -295,7 +264,7 @@ class Leader(Party[_Session]):
                 return await self._take(identity, request)
             case GetUpdate():
                 return await self._update(identity, request)
-            case FetchChunk() if request.blob is Blob.SUM:
+            case FetchChunk() if request.blob in _FETCHED:
                 return await self._piece(identity, request)
             case _:
                 raise no_such_call(identity, request)
@@ -331,12 +300,23 @@ class Leader(Party[_Session]):
         return ended.update_for(identity)
 
     async def _piece(self, identity: str, request: FetchChunk) -> BlobChunk:
-        if identity not in (await self._ended(request.session_id)).held:
+        ended = await self._ended(request.session_id)
+        if identity not in ended.held:
             raise no_such_session()
-        return await self._piece_of_sum(request)
+        if request.blob is Blob.SUM:
+            return await self._piece_of_sum(request)
+        receipt, start = ended.receipt_for(identity), request.offset
+        end = min(len(receipt), start + request.max_bytes)
+        return BlobChunk(receipt[start:end], len(receipt))
 
-    async def _ended(self, session_id: bytes) -> _Ended:
-        return _Ended.decode(await self._receipt_of(session_id))
+    async def _ended(self, session_id: bytes) -> Tombstone:
+        """Return what is left of a session; of the last one it stays in memory."""
+        if self._last is None or self._last[0] != session_id:
+            receipt = await self._receipt_of(session_id)
+            ended = await self._workers.run(Tombstone.decode, receipt)
+            await self._workers.run(ended.plant)
+            self._last = session_id, ended
+        return self._last[1]
 
     # --- a session --------------------------------------------------------------------
 
@@ -352,8 +332,9 @@ class Leader(Party[_Session]):
                 after_session=int.from_bytes(tally.facts, "big"),
                 deadline=self._clock.now() + parameters.deadlines.unmasking,
             )
-        except (RemoteProtocolError, ServiceError) as error:
-            raise refused_by_helper(error) from None
+        except (RemoteProtocolError, ServiceError, SessionAbortedError) as error:
+            raise self._refused(error) from None
+        self._helper_answers = True
         offer = SessionDescriptor(
             aggregator=self._name,
             task_id=self._task,
@@ -376,6 +357,7 @@ class Leader(Party[_Session]):
                 header=Writer().blob(offer.encode()).blob(helper.encode()).getvalue(),
                 allowed=self._noise.budget.sessions,
             ),
+            self._measures,
             # A session of the helper's is stood upon once.
             facts=helper.session_number.to_bytes(_COUNTER_BYTES, "big"),
         )
@@ -387,13 +369,30 @@ class Leader(Party[_Session]):
 
     async def _forget_old_sums(self) -> None:
         """Keep the last sum alone: whoever has not fetched an older one is too late."""
-        rows = await self._storage.book.sessions(
-            role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
-        )
-        kept = {bytes.fromhex(row.key) for row in rows}
+        kept = {bytes.fromhex(row.key) for row in await self._ended_rows()}
         for session_id in await self._workers.run(self._storage.spool.session_ids):
             if session_id not in kept:
                 await self._workers.run(self._storage.spool.remove, session_id)
+
+    def _refused(self, error: SecAggError) -> SessionAbortedError:
+        """Note whether that was an answer, and return how the session ends."""
+        self._helper_answers = error.code not in _SILENCE
+        if isinstance(error, SessionAbortedError):  # after patience with its silence
+            return error
+        return refused_by_helper(error)
+
+    async def readings(self) -> list[Reading]:
+        """See `Party.readings`; and whether the helper answers."""
+        found = await super().readings()
+        if self._helper_answers is not None:
+            answers = float(self._helper_answers)
+            found.append((metrics.PEER_ANSWERS, answers, {"which": "helper"}))
+        return found
+
+    @property
+    def may_serve(self) -> bool:
+        """See `Party.may_serve`."""
+        return not self._is_over
 
     def _check_helper(self, helper: SessionDescriptor) -> None:
         if helper.aggregator != self._helper.aggregator:
@@ -427,7 +426,7 @@ class Leader(Party[_Session]):
         reader = Reader(stored.header, "session")
         offer = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
         helper = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
-        log = SessionLog.resume(self._storage.book, stored)
+        log = SessionLog.resume(self._storage.book, stored, self._measures)
         session = self._session(offer, helper, log)
         for record in stored.records:
             if record.kind == _SHARE and record.sender is not None:
@@ -451,7 +450,9 @@ class Leader(Party[_Session]):
         # Whoever was away for long still has to ask the helper before the end.
         left = session.offer.session_end - deadlines.unmasking - self._clock.date()
         seconds = max(0.0, min(float(deadlines.masked_input), left))
-        await is_set_before(self._clock, self._clock.now() + seconds, session.is_full)
+        began = self._clock.now()
+        is_full = await is_set_before(self._clock, began + seconds, session.is_full)
+        self._measures.closed(Round.MASKED_INPUT_COLLECTION, began, is_full=is_full)
         async with self._turn:
             names = tuple(sorted(session.uploads, key=str.encode))
             writer = Writer()
@@ -504,27 +505,36 @@ class Leader(Party[_Session]):
                 deadline=deadline,
                 on_chunk=lambda _: None,
             )
-        except (RemoteProtocolError, ServiceError) as error:
-            raise refused_by_helper(error) from None
+        except (RemoteProtocolError, ServiceError, SessionAbortedError) as error:
+            raise self._refused(error) from None
         vector_bytes = packed_size(parameters.dimension, parameters.bits)
         try:
             answer = await self._calls.fetch(
                 session.helper.session_id,
                 Blob.SUM,
-                max_bytes=SESSION_ID_BYTES + MAX_NAMES_BYTES + vector_bytes,
+                max_bytes=MAX_PART_BYTES + vector_bytes,
                 digest=None,
                 deadline=deadline,
             )
-        except ServiceError as error:
-            raise refused_by_helper(error) from None
-        return await self._workers.run(HelpersPart.judged, answer, session.offer, named)
+        except (ServiceError, SessionAbortedError) as error:
+            raise self._refused(error) from None
+        self._helper_answers = True
+        return await self._workers.run(
+            HelpersPart.judged,
+            answer,
+            session.offer,
+            session.helper,
+            named,
+            self._helper_key,
+        )
 
     async def _finish(
         self, session: _Session, part: HelpersPart, agreed: _Agreed
     ) -> SharedSum:
         """Add both parts and the leader's own noise, and release the sum."""
         session_id, spool = session.offer.session_id, self._storage.spool
-        residues = await self._workers.run(self._sum, session, part, agreed)
+        with self._measures.sum():
+            residues = await self._workers.run(self._sum, session, part, agreed)
         packed = await self._workers.run(pack, residues, session.offer.parameters.bits)
         await self._workers.run(spool.put, session_id, SUM, packed)
         outcome = Released(
@@ -534,10 +544,9 @@ class Leader(Party[_Session]):
             len(part.names),
             0,
         )
-        await self._close(session, part.names, outcome)
+        await self._close(session, outcome, part)
         self._log(SESSION_COMPLETED, session.offer, inputs=len(part.names))
-        number, ended = session.offer.session_number, self._clock.date()
-        return await self._read_sum(number, session_id, ended)
+        return await self._read_sum(await self._ended(session_id))
 
     async def last_sum(self) -> SharedSum | None:
         """Return the sum of the last session again, if that released one.
@@ -547,14 +556,32 @@ class Leader(Party[_Session]):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        rows = await self._storage.book.sessions(
+        ended = await self._last_ended()
+        if ended is None or not isinstance(ended.outcome, Released):
+            return None
+        return await self._read_sum(ended)
+
+    async def last_receipt(self) -> tuple[int, bytes] | None:
+        """Return number and receipt of the last session, sum or not; None before one.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        ended = await self._last_ended()
+        if ended is None:
+            return None
+        return ended.offer.session_number, ended.receipt.encode()
+
+    async def _last_ended(self) -> Tombstone | None:
+        for row in await self._ended_rows():
+            return await self._ended(bytes.fromhex(row.key))
+        return None
+
+    async def _ended_rows(self) -> tuple[SessionRow, ...]:
+        """Return the row of the last session that is over, if there is one."""
+        return await self._storage.book.sessions(
             role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
         )
-        for row in rows:
-            session_id = bytes.fromhex(row.key)
-            if isinstance((await self._ended(session_id)).outcome, Released):
-                return await self._read_sum(row.number, session_id, row.ended or 0.0)
-        return None
 
     async def describe(self, released: SharedSum) -> dict[str, object]:
         """Return what belongs in a report on a sum, as JSON values.
@@ -563,34 +590,17 @@ class Leader(Party[_Session]):
             ServiceError: STORAGE_FAILED.
         """
         tally = await self._storage.book.tally(Role.SERVER, self._task)
-        noise, ended = released.noise, datetime.fromtimestamp(released.ended, UTC)
-        budget = noise.budget
         return {
             "task": self._task,
             "leader": self._name,
             "helper": self._helper.aggregator,
-            "session_number": released.session_number,
-            "session_id": released.session_id.hex(),
-            "released": ended.isoformat(timespec="seconds"),
-            "inputs": released.inputs,
-            "dimension": noise.dim,
-            "sum_hash": released.sum_hash.hex(),
-            "sessions_in_budget": budget.sessions,
-            "sessions_left_in_budget": budget.sessions - tally.spent,
-            "budget_epsilon": budget.epsilon,
-            "budget_delta": budget.delta,
-            "privacy": noise.report().to_dict(),
+            **released.facts(),
+            "sessions_left_in_budget": released.noise.budget.sessions - tally.spent,
         }
 
-    async def _read_sum(
-        self, number: int, session_id: bytes, ended_at: float
-    ) -> SharedSum:
-        ended = await self._ended(session_id)
-        offer = SessionDescriptor.decode(ended.offer)
-        noise, given = (
-            AggregatorNoise.from_parameters(offer.parameters),
-            offer.parameters,
-        )
+    async def _read_sum(self, ended: Tombstone) -> SharedSum:
+        given, session_id = ended.offer.parameters, ended.offer.session_id
+        noise = AggregatorNoise.from_parameters(given)
         found = await self._workers.run(
             self._storage.spool.read, session_id, SUM, 0, None
         )
@@ -601,10 +611,10 @@ class Leader(Party[_Session]):
             partial(noise.decode, residues, session_id=session_id)
         )
         return SharedSum(
-            session_number=number,
+            session_number=ended.offer.session_number,
             session_id=session_id,
-            inputs=len(ended.included),
-            ended=ended_at,
+            inputs=len(ended.included.names),
+            ended=ended.receipt.ended,
             sum_hash=await self._workers.sha256(found[0]),
             noise=noise,
             values=values,
@@ -645,16 +655,33 @@ class Leader(Party[_Session]):
             code=code.name,
             reason=reason,
         )
-        await self._close(session, (), Aborted(Fate.LEFT_OUT, code, reason))
+        await self._close(session, Aborted(Fate.LEFT_OUT, code, reason), None)
 
     async def _close(
-        self, session: _Session, included: tuple[str, ...], outcome: Released | Aborted
+        self,
+        session: _Session,
+        outcome: Released | Aborted,
+        part: HelpersPart | None,
     ) -> None:
-        held = tuple(sorted(session.uploads, key=str.encode))
-        ended = _Ended(session.offer.encode(), held, included, outcome)
+        ended = await self._workers.run(self._signed, session, outcome, part)
         await session.log.end(ended.encode())
+        self._last = session.offer.session_id, ended
         if self._live is session:
             self._live = None
         await self._workers.run(
             self._storage.spool.drop_uploads, session.offer.session_id
+        )
+
+    def _signed(
+        self, session: _Session, outcome: Released | Aborted, part: HelpersPart | None
+    ) -> Tombstone:
+        held = tuple(sorted(session.uploads, key=str.encode))
+        return Tombstone.signed(
+            session.offer,
+            session.helper,
+            held,
+            part,
+            outcome,
+            ended=int(self._clock.date()),
+            key=self._receipt_key,
         )

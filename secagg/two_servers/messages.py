@@ -13,6 +13,7 @@ from secagg.parameters import MAX_CLIENTS
 from secagg.primitives.canonical import CanonicalEncodingError, Reader, Writer
 from secagg.primitives.entropy import SEED_SIZE
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.signature import IDENTITY_SIZE, SIGNATURE_SIZE
 from secagg.wire.codec import refuse
 from secagg.wire.limits import MAX_DESCRIPTOR_BYTES, SESSION_ID_BYTES
 
@@ -91,17 +92,22 @@ class NoisyShare:
     Attributes:
         session_id: The leader's session.
         names: Over whom both add up: whose shares both hold.
+        key: What the helper signs receipts with, 32 bytes.
+        signature: Of the helper over its `PartStatement`, 64 bytes.
         packed: The sum of the helper's shares with the helper's noise.
     """
 
     session_id: bytes
     names: tuple[str, ...]
+    key: bytes
+    signature: bytes = field(repr=False)
     packed: bytes = field(repr=False)
 
     def encode(self) -> bytes:
         """Return the canonical encoding; the vector stands last."""
         writer = Writer().fixed(self.session_id)
         write_names(writer, self.names)
+        writer.fixed(self.key).fixed(self.signature)
         return writer.fixed(self.packed).getvalue()
 
     @classmethod
@@ -115,14 +121,20 @@ class NoisyShare:
         try:
             session_id = reader.fixed(SESSION_ID_BYTES)
             names = names_of(reader)
+            key, signature = reader.fixed(IDENTITY_SIZE), reader.fixed(SIGNATURE_SIZE)
             packed = reader.fixed(reader.remaining)
         except ValueError as error:
             raise refuse(str(error)) from None
-        return cls(session_id, names, packed)
+        return cls(session_id, names, key, signature, packed)
 
 
 MAX_NAMES_BYTES: Final = 4 + MAX_CLIENTS * (4 + MAX_IDENTITY_BYTES)
 """Longest list of names."""
+
+MAX_PART_BYTES: Final = (
+    SESSION_ID_BYTES + MAX_NAMES_BYTES + IDENTITY_SIZE + SIGNATURE_SIZE
+)
+"""Longest `NoisyShare`, but for its vector."""
 
 MAX_ACCEPTED_BYTES: Final = 4 + MAX_DESCRIPTOR_BYTES + MAX_NAMES_BYTES
 """Longest `AcceptedShares`."""

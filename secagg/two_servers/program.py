@@ -10,7 +10,6 @@ Rule 2: a session that releases nothing ends neither program. The leader says wh
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import (
-    AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
 )
@@ -36,23 +35,30 @@ from secagg.distributed_dp import (
     DPNoiseError,
     fixed_point_parameters,
 )
+from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.policy import PrivacyFloors
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.grpc_server import GrpcServer
+from secagg.server.prometheus_meter import PrometheusMeter
+from secagg.server.storage import ServerStorage
 from secagg.server.storage import open_storage as open_server_storage
-from secagg.storage.vector_files import write_json, write_vector
+from secagg.storage.vector_files import write_bytes, write_json, write_vector
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 from secagg.two_servers.client import SharedContribution, TwoServerClient
 from secagg.two_servers.helper import Helper
-from secagg.two_servers.leader import Leader, SharedSum
+from secagg.two_servers.leader import Leader
+from secagg.two_servers.receipt_key import receipt_key_in
 from secagg.two_servers.serving import serving
+from secagg.two_servers.shared_sum import SharedSum
 from secagg.two_servers.terms import cohort_parameters
+from secagg.two_servers.watching import watching
 
 __all__ = [
     "ReleasingLeader",
+    "ServedHelper",
     "WrittenSum",
     "give_vector",
     "helping",
@@ -130,10 +136,25 @@ def _bad_task(complaint: str, remedy: str) -> ServiceError:
     return ServiceError(complaint, code=ErrorCode.BAD_SETTINGS, next_step=remedy)
 
 
+@dataclass(frozen=True, slots=True)
+class ServedHelper:
+    """A helper that is being served; made by `helping`.
+
+    Attributes:
+        server: What answers; its `address` has the real port.
+        receipt_key: What it signs receipts with, 32 bytes, public.
+        metrics: Where /metrics is, with the real port; None if nowhere.
+    """
+
+    server: GrpcServer
+    receipt_key: bytes
+    metrics: Address | None
+
+
 @asynccontextmanager
 async def helping(
     settings: HelperSettings, *, accept_restored: bool = False
-) -> AsyncIterator[GrpcServer]:
+) -> AsyncIterator[ServedHelper]:
     """Run the helper.
 
     Args:
@@ -141,11 +162,11 @@ async def helping(
         accept_restored: Its state may have been put back; sessions open in it end.
 
     Yields:
-        The server; its `address` has the real port.
+        The helper, serving.
 
     Raises:
-        ServiceError: BAD_SETTINGS, BAD_CERTIFICATE, PORT_IN_USE, STORAGE_FAILED,
-            STATE_DAMAGED or RESTORED_STATE.
+        ServiceError: BAD_SETTINGS, BAD_CERTIFICATE, BAD_CREDENTIAL, PORT_IN_USE,
+            STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
         RemoteProtocolError: BAD_CONFIG; the task is none.
     """
     own = settings.aggregator
@@ -155,14 +176,20 @@ async def helping(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
         stack.push_async_callback(storage.close)
+        key, meter = receipt_key_in(own.state_dir), _meter_of(own)
         helper = Helper(
             settings.task.id,
             noise,
             name=own.name,
             leader=settings.leader.name,
             storage=storage,
+            receipt_key=key,
+            meter=meter,
         )
-        yield await stack.enter_async_context(_serving(helper, own, identity))
+        server, watched = await stack.enter_async_context(
+            _serving(helper, own, identity, storage, meter=meter, clock=SystemClock())
+        )
+        yield ServedHelper(server, key.public_bytes, watched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +198,13 @@ class ReleasingLeader:
 
     Attributes:
         server: What answers its clients.
+        receipt_key: What it signs receipts with, 32 bytes, public.
+        metrics: Where /metrics is, with the real port; None if nowhere.
     """
 
     server: GrpcServer
+    receipt_key: bytes
+    metrics: Address | None
     _leader: Leader
     _folder: Path
     _clock: Clock
@@ -184,7 +215,9 @@ class ReleasingLeader:
         written: Callable[[WrittenSum], None],
         failed: Callable[[SecAggError], None],
     ) -> None:
-        """Run sessions until there will be no more sums of the task; write each sum.
+        """Run sessions until there will be no more sums of the task.
+
+        Each sum is written with its report, and of every session the receipt.
 
         Args:
             written: Told of every sum that is on disk.
@@ -194,6 +227,7 @@ class ReleasingLeader:
             ServiceError: STORAGE_FAILED.
             RemoteProtocolError: What the helper says cannot be true.
         """
+        await self._keep_receipt()
         last = await self._leader.last_sum()
         if last is not None and not self._path(last).exists():
             written(await self._write(last))
@@ -201,6 +235,7 @@ class ReleasingLeader:
             try:
                 released = await self._leader.next_sum()
             except SessionAbortedError as error:
+                await self._keep_receipt()
                 failed(error)
                 if error.code in _FOR_GOOD:
                     return
@@ -209,9 +244,16 @@ class ReleasingLeader:
                     return
                 raise
             else:
+                await self._keep_receipt()
                 written(await self._write(released))
                 continue
             await self._clock.sleep_until(self._clock.now() + PAUSE_SECONDS)
+
+    async def _keep_receipt(self) -> None:
+        """Write the receipt of the last session, before anything else is told of it."""
+        last = await self._leader.last_receipt()
+        if last is not None:
+            write_bytes(self._folder / _receipt_name(last[0]), last[1])
 
     def _path(self, released: SharedSum) -> Path:
         return self._folder / f"sum-{released.session_number}.npy"
@@ -219,7 +261,11 @@ class ReleasingLeader:
     async def _write(self, released: SharedSum) -> WrittenSum:
         """Write the report first: where there is a sum, there is its report."""
         number, path = released.session_number, self._path(released)
-        report = {**await self._leader.describe(released), "file": path.name}
+        report = {
+            **await self._leader.describe(released),
+            "file": path.name,
+            "receipt": _receipt_name(number),
+        }
         write_json(self._folder / f"report-{number}.json", report)
         write_vector(path, released.values)
         return WrittenSum(number, released.inputs, path)
@@ -253,6 +299,7 @@ async def leading(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
         stack.push_async_callback(storage.close)
+        key, meter = receipt_key_in(own.state_dir), _meter_of(own)
         way = await stack.enter_async_context(_way_to("helper", settings.helper))
         leader = Leader(
             settings.task.id,
@@ -260,10 +307,18 @@ async def leading(
             name=own.name,
             helper=way,
             storage=storage,
+            receipt_key=key,
+            helper_key=_key_of(settings.helper),
             clock=clock,
+            meter=meter,
         )
-        server = await stack.enter_async_context(_serving(leader, own, identity))
-        yield ReleasingLeader(server, leader, own.sums_dir, clock or SystemClock())
+        clock = clock or SystemClock()
+        server, watched = await stack.enter_async_context(
+            _serving(leader, own, identity, storage, meter=meter, clock=clock)
+        )
+        yield ReleasingLeader(
+            server, key.public_bytes, watched, leader, own.sums_dir, clock
+        )
 
 
 async def give_vector(
@@ -297,6 +352,8 @@ async def give_vector(
             task=own.task,
             leader_name=settings.leader.name,
             helper_name=settings.helper.name,
+            leader_key=_key_of(settings.leader),
+            helper_key=_key_of(settings.helper),
             floors=PrivacyFloors(
                 max_epsilon=policy.max_epsilon, max_delta=policy.max_delta
             ),
@@ -307,19 +364,57 @@ async def give_vector(
         return await client.contribute(vector)
 
 
-def _serving(
-    party: Helper | Leader, own: AggregatorSection, identity: TLSIdentity
-) -> AbstractAsyncContextManager[GrpcServer]:
-    health = own.health_listen
-    return serving(
-        party,
-        Address.parse(own.listen, name="aggregator.listen"),
-        identity,
-        health_address=None
-        if health is None
-        else Address.parse(health, name="aggregator.health_listen"),
-        revoked=own.revoked,
+@asynccontextmanager
+async def _serving(  # noqa: PLR0913 - a party, and what it was made of
+    party: Helper | Leader,
+    own: AggregatorSection,
+    identity: TLSIdentity,
+    storage: ServerStorage,
+    *,
+    meter: PrometheusMeter | None,
+    clock: Clock,
+) -> AsyncIterator[tuple[GrpcServer, Address | None]]:
+    """Serve clients, and whoever watches; yield both ports."""
+    health, metrics = (
+        None if given is None else Address.parse(given, name=f"aggregator.{name}")
+        for name, given in (
+            ("health_listen", own.health_listen),
+            ("metrics_listen", own.metrics_listen),
+        )
     )
+    async with (
+        serving(
+            party,
+            Address.parse(own.listen, name="aggregator.listen"),
+            identity,
+            health_address=health,
+            revoked=own.revoked,
+        ) as server,
+        watching(
+            party,
+            server,
+            identity=identity,
+            storage=storage,
+            state_dir=own.state_dir,
+            listen=metrics,
+            meter=meter,
+            clock=clock,
+        ) as watched,
+    ):
+        yield server, watched
+
+
+def _meter_of(own: AggregatorSection) -> PrometheusMeter | None:
+    return None if own.metrics_listen is None else PrometheusMeter()
+
+
+def _receipt_name(number: int) -> str:
+    return f"receipt-{number}.bin"
+
+
+def _key_of(other: OtherSection) -> bytes | None:
+    """Return the key that an aggregator is to sign with, if the settings have one."""
+    return None if other.receipt_key is None else parse_key(other.receipt_key)
 
 
 def _way_to(section: str, other: OtherSection) -> GrpcConnection:

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from secagg.config.two_servers import (
     SharingClientSettings,
     load_two_server_settings,
 )
+from secagg.enrolment.keys import key_text
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -163,12 +165,14 @@ class Running:
         settings = house.settings("helper", house.aggregator("helper", **self.task))
         helper = await stack.enter_async_context(helping(settings))
         sections = house.aggregator("leader", **self.task)
-        sections["helper"]["address"] = str(helper.address)
+        sections["helper"]["address"] = str(helper.server.address)
+        sections["helper"]["receipt_key"] = key_text(helper.receipt_key)
         lead = await stack.enter_async_context(
             leading(house.settings("leader", sections))
         )
         self.ports = {"leader": str(lead.server.address)}
-        self.ports["helper"] = str(helper.address)
+        self.ports["helper"] = str(helper.server.address)
+        self.keys = {"leader": lead.receipt_key, "helper": helper.receipt_key}
         releasing = asyncio.ensure_future(
             lead.release(written=self.sums.append, failed=self.failures.append)
         )
@@ -200,8 +204,10 @@ class Running:
         return await giving
 
 
-def test_a_task_is_summed_from_settings_files_and_goes_on_after_a_restart(house):
-    async def main():
+def test_a_task_is_summed_from_settings_files_and_goes_on_after_a_restart(
+    house, capsys
+):
+    async def main_task():
         async with Running(house) as first:
             given = await first.give("abc")
             (written,) = first.sums
@@ -224,15 +230,40 @@ def test_a_task_is_summed_from_settings_files_and_goes_on_after_a_restart(house)
             np.testing.assert_array_equal(one.values, np.load(last.path))
         report = json.loads((last.path.parent / "report-2.json").read_text())
         assert report["inputs"] == 3
+        assert first.keys == second.keys  # made once
+        verified = last.path.parent / report["receipt"]
+        mine = house.place / "mine.bin"
+        mine.write_bytes(later[0].receipt)
+        return second.keys, verified, mine, report
 
-    asyncio.run(main())
+    keys, verified, mine, report = asyncio.run(main_task())
+    words = ["sessions", "verify", str(verified), "--json"]
+    assert main(words) != 0
+    assert "needs the keys of both" in capsys.readouterr().err
+    for part, key in keys.items():
+        words += [f"--{part}", key_text(key)]
+    assert main(words) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["finding"] == "agreed"
+    assert facts["sum_sha256"] == report["sum_hash"]
+    assert facts["epsilon_aggregator"] == report["privacy"]["aggregator"]["epsilon"]
+    assert (facts["survivors"], facts["is_included"]) == (3, None)
+    words[2] = str(mine)
+    assert main(words) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (facts["client"], facts["is_included"]) == ("a", True)
+    words[-1] = key_text(keys["leader"])  # which is not the helper's
+    assert main(words) != 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert not facts["valid"]
+    assert "credentials" in facts["reason"]
 
 
 def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
     async def main(clock):
         house = TwoAggregators(clock, noise_for(steps=1))
         sums, failures = [], []
-        lead = ReleasingLeader(None, house.leader, tmp_path / "sums", clock)
+        lead = ReleasingLeader(None, b"", None, house.leader, tmp_path / "sums", clock)
         releasing = asyncio.ensure_future(
             lead.release(written=sums.append, failed=failures.append)
         )
@@ -261,14 +292,28 @@ def test_certificates_can_be_taken_back_and_health_needs_none(house):
     revoked = house.place / "revoked.txt"
     revoked.write_text(f"{revoked_line(number_in_pem(certificate.read_bytes()))}\n")
     sections["aggregator"] |= {"health_listen": "127.0.0.1:0", "revoked": str(revoked)}
+    sections["aggregator"]["metrics_listen"] = "127.0.0.1:0"
 
     async def main():
         async with helping(house.settings("helper", sections)) as helper:
-            probed = str(helper.health_address)
+            probed = str(helper.server.health_address)
             async with grpc.aio.insecure_channel(probed) as probe:
                 check = probe.unary_unary(f"/{HEALTH_SERVICE}/Check")
                 assert await check(b"", timeout=30) == b"\x08\x01"
-            ports = {"leader": "127.0.0.1:1", "helper": str(helper.address)}
+            async with httpx.AsyncClient(trust_env=False) as http:
+                pages = {
+                    path: (await http.get(f"http://{helper.metrics}{path}")).text
+                    for path in ("/metrics", "/healthz", "/readyz")
+                }
+            assert pages["/readyz"] == "ready\n"
+            assert pages["/healthz"] == "alive\n"
+            for line in (
+                "secagg_is_ready 1.0",
+                'secagg_task_sums_left{task="between-two"} 2.0',
+                'secagg_certificate_expires_timestamp_seconds{which="server"}',
+            ):
+                assert line in pages["/metrics"]
+            ports = {"leader": "127.0.0.1:1", "helper": str(helper.server.address)}
             for name in "ab":
                 settings = house.settings(name, house.client(name, ports))
                 async with _way_to("helper", settings.helper) as way:

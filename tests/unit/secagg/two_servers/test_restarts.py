@@ -22,8 +22,15 @@ from secagg.testing import two_aggregators
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
+from secagg.testing.two_aggregators import (
+    HELPER_KEY,
+    LEADER_KEY,
+    TASK,
+    TwoAggregators,
+    noise_for,
+)
 from secagg.two_servers.messages import HelperShare, NoisyShare
+from secagg.two_servers.verification import verify_shared_receipt
 from secagg.wire.calls import BlobChunk, FetchChunk, GetOffer, GetUpdate, UploadChunk
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
@@ -81,9 +88,21 @@ def test_who_ends_before_its_sum_draws_the_same_noise_again(monkeypatch, place) 
         again = house.restarted(noise_for())
         await again.helper.recover()
         await again.leader.recover()
-        return await again.leader.next_sum(), await again.leader.last_sum()
+        released = await again.leader.next_sum()
+        return (
+            released,
+            *await again.leader.last_receipt(),
+            await again.leader.last_sum(),
+        )
 
-    released, kept = run(main)
+    released, number, receipt, kept = run(main)
+    verdict = verify_shared_receipt(
+        receipt,
+        leader_key=LEADER_KEY.public_bytes,
+        helper_key=HELPER_KEY.public_bytes,
+    )
+    assert verdict.receipt.sum_hash == released.sum_hash
+    assert number == released.session_number
     assert released.inputs == 4
     # Helper, helper again, leader; or helper, leader, leader again.
     assert len(drawn) == 3
@@ -356,12 +375,13 @@ def test_a_leader_that_lost_the_answer_of_its_disk_asks_the_book(is_written) -> 
 
 
 def test_a_helper_whose_answer_changes_is_not_believed() -> None:
-    def changed(piece):
-        part = NoisyShare.decode(piece.data)
-        other = bytes([part.packed[0] ^ 1]) + part.packed[1:]
-        return BlobChunk(replace(part, packed=other).encode(), piece.total_size)
-
     async def main(clock):
+        def changed(piece):
+            part = NoisyShare.decode(piece.data)
+            other = bytes([part.packed[0] ^ 1]) + part.packed[1:]
+            signed = again.signed(replace(part, packed=other))
+            return BlobChunk(signed.encode(), piece.total_size)
+
         storages = (storage(clock, crashes=True), storage(clock))
         house = TwoAggregators(clock, noise_for(), storages=storages)
         giving = [

@@ -1,0 +1,368 @@
+"""Receipts between two aggregators: who has signed what, and who is caught."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from secagg.audit.receipt import Outcome
+from secagg.audit.verifier import ReceiptError, Step
+from secagg.descriptor import SessionDescriptor
+from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
+from secagg.messages import Envelope, Fate, Released
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.signature import IdentityKey
+from secagg.testing.lying_connection import LyingConnection
+from secagg.testing.manual_clock import run
+from secagg.testing.two_aggregators import (
+    HELPER_KEY,
+    LEADER_KEY,
+    TwoAggregators,
+    noise_for,
+)
+from secagg.two_servers.messages import NoisyShare
+from secagg.two_servers.receipt import NameList, PartStatement, SharedReceipt
+from secagg.two_servers.verification import verify_shared_receipt
+from secagg.wire.calls import Blob, BlobChunk, FetchChunk, GetUpdate
+
+VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
+KEYS = {"leader_key": LEADER_KEY.public_bytes, "helper_key": HELPER_KEY.public_bytes}
+FOREIGN = IdentityKey.from_bytes(SecretBytes(bytes([9]) * 32))
+
+
+async def signed(clock, clients=4):
+    """Return the operator's receipt of a sum, and those of its clients."""
+    house = TwoAggregators(clock, noise_for())
+    released, given = await house.give(VECTORS[:clients])
+    return (
+        released,
+        (await house.leader.last_receipt())[1],
+        [one.receipt for one in given],
+    )
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return run(signed)
+
+
+def flaw_of(data, **keys):
+    with pytest.raises(ReceiptError) as caught:
+        verify_shared_receipt(data, **(KEYS | keys))
+    return caught.value
+
+
+def resigned(receipt, *, helper=False):
+    """Return what a leader that lies, with or without its helper, signs instead."""
+    leader = SessionDescriptor.decode(receipt.leader_offer)
+    suite = leader.parameters.suite
+    roster, survivors = (
+        NameList(names, leader.session_id, suite).commitment
+        for names in (receipt.roster, receipt.survivors)
+    )
+    statement = PartStatement(
+        receipt.leader_offer,
+        receipt.helper_offer,
+        roster,
+        survivors,
+        receipt.part_digest,
+    )
+    if helper:
+        signature = HELPER_KEY.sign(statement.to_sign(suite))
+        receipt = replace(receipt, helper_signature=signature)
+    signature = LEADER_KEY.sign(receipt.to_sign(statement, suite))
+    return replace(receipt, leader_signature=signature).encode()
+
+
+def test_a_receipt_says_what_both_have_signed(kept) -> None:
+    released, data, _ = kept
+    verdict = verify_shared_receipt(data, **KEYS)
+    names = tuple(f"client-{k}" for k in range(4))
+    assert verdict.is_released
+    assert verdict.is_included is None
+    assert verdict.receipt.roster == verdict.receipt.survivors == names
+    assert (verdict.roster, verdict.survivors) == (4, 4)
+    assert verdict.receipt.sum_hash == released.sum_hash
+    assert verdict.receipt.ended == released.ended
+    assert verdict.privacy == noise_for().report()
+    assert (verdict.leader.aggregator, verdict.helper.aggregator) == (
+        "leader",
+        "helper",
+    )
+
+
+def test_the_receipt_of_a_client_names_nobody_else(kept) -> None:
+    _, operators, clients = kept
+    for place, data in enumerate(clients):
+        verdict = verify_shared_receipt(data, **KEYS)
+        assert verdict.is_included
+        assert verdict.receipt.reader == f"client-{place}"
+        assert (verdict.roster, verdict.survivors) == (4, 4)
+        assert data.count(b"client-") == 1
+        mine, theirs = verdict.receipt, SharedReceipt.decode(operators)
+        assert mine.leader_signature == theirs.leader_signature
+        assert mine.helper_signature == theirs.helper_signature
+
+
+def test_no_byte_of_a_receipt_can_be_changed(kept) -> None:
+    _, operators, clients = kept
+    for data in (operators, clients[2]):
+        # Each third byte: the others belong to the same fields.
+        for place in range(0, len(data), 3):
+            other = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+            assert flaw_of(other).step is not Step.DIGEST
+        for cut in (0, 15, len(data) // 2, len(data) - 1):
+            assert flaw_of(data[:cut]).step is Step.ENCODING
+        assert flaw_of(data + b"\0").step is Step.ENCODING
+
+
+@pytest.mark.parametrize("part", ["leader", "helper"])
+def test_a_receipt_cannot_vouch_for_its_own_keys(kept, part) -> None:
+    flaw = flaw_of(kept[1], **{f"{part}_key": FOREIGN.public_bytes})
+    assert flaw.step is Step.CREDENTIALS
+    assert f"the {part} signs as" in str(flaw)
+
+
+@pytest.mark.parametrize(
+    ("lie", "step"),
+    [
+        (
+            lambda r: replace(
+                r, survivors=(*r.survivors[:3], "zed"), roster=(*r.roster, "zed")
+            ),
+            Step.SETS,  # five of at most four
+        ),
+        (
+            lambda r: replace(
+                r, survivors=(*r.survivors[:3], "zed"), roster=(*r.roster[:3], "zed")
+            ),
+            Step.SIGNATURES,
+        ),
+        (lambda r: replace(r, survivors=r.survivors[:3]), Step.SIGNATURES),
+        (lambda r: replace(r, survivors=r.survivors[:2]), Step.SETS),
+        (lambda r: replace(r, roster=r.roster[:3]), Step.SETS),
+        (
+            lambda r: replace(r, roster=r.roster[:3], survivors=r.survivors[:3]),
+            Step.SIGNATURES,
+        ),
+        (lambda r: replace(r, part_digest=bytes(32)), Step.SIGNATURES),
+        (lambda r: replace(r, helper_signature=b"", helper_key=b""), Step.SIGNATURES),
+        (
+            lambda r: replace(
+                r, helper_signature=bytes(64), helper_key=FOREIGN.public_bytes
+            ),
+            Step.CREDENTIALS,
+        ),
+        (lambda r: replace(r, code=14), Step.OUTCOME),
+        (lambda r: replace(r, size=r.size + 1), Step.OUTCOME),
+        (lambda r: replace(r, outcome=Outcome.ABORTED, survivors=()), Step.OUTCOME),
+        (
+            lambda r: replace(r, outcome=Outcome.DISCARDED, code=9, survivors=()),
+            Step.OUTCOME,
+        ),
+        (
+            lambda r: replace(
+                r,
+                leader_offer=replace(
+                    SessionDescriptor.decode(r.leader_offer), session_number=7
+                ).encode(),
+            ),
+            Step.SIGNATURES,
+        ),
+    ],
+)
+def test_a_leader_alone_signs_no_other_sum(kept, lie, step) -> None:
+    receipt = SharedReceipt.decode(kept[1])
+    assert resigned(receipt) == kept[1]
+    assert flaw_of(resigned(lie(receipt))).step is step
+
+
+def test_both_together_cannot_sign_what_their_noise_does_not_keep(kept) -> None:
+    receipt = SharedReceipt.decode(kept[1])
+    weak = noise_for(rho=50).parameters  # for the epsilon of rho = 1/2
+    helper = replace(SessionDescriptor.decode(receipt.helper_offer), parameters=weak)
+    leader = replace(
+        SessionDescriptor.decode(receipt.leader_offer),
+        parameters=weak,
+        server_nonce=helper.session_id,
+    )
+    changed = replace(
+        receipt, leader_offer=leader.encode(), helper_offer=helper.encode()
+    )
+    flaw = flaw_of(resigned(changed, helper=True))
+    assert flaw.step in {Step.OUTCOME, Step.CERTIFICATE}
+    size = (weak.dimension * weak.bits + 7) // 8
+    flaw = flaw_of(resigned(replace(changed, size=size), helper=True))
+    assert (flaw.step, flaw.code) == (Step.CERTIFICATE, ErrorCode.POLICY_VIOLATION)
+
+
+def test_the_path_of_another_client_is_no_proof(kept) -> None:
+    receipts = [SharedReceipt.decode(each) for each in kept[2]]
+    mine, theirs = receipts[1], receipts[2]
+    flaw = flaw_of(replace(theirs, reader=mine.reader).encode())
+    assert (flaw.step, flaw.code) == (Step.VIEW, ErrorCode.BAD_PROOF)
+    behind = replace(mine.survivors, place=4)
+    flaw = flaw_of(replace(mine, survivors=behind).encode())
+    assert (flaw.step, flaw.code) == (Step.VIEW, ErrorCode.BAD_PROOF)
+    # In the sum, but not among those whose share the leader held.
+    unheld = replace(mine.roster, place=None, path=())
+    assert flaw_of(replace(mine, roster=unheld).encode()).step is Step.SETS
+
+
+def test_a_session_without_a_sum_leaves_the_leaders_word() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        await asyncio.gather(
+            house.leader.next_sum(),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
+            return_exceptions=True,
+        )
+        return await house.leader.last_receipt()
+
+    number, data = run(main)
+    verdict = verify_shared_receipt(data, **KEYS)
+    assert number == verdict.leader.session_number == 1
+    assert not verdict.is_released
+    assert verdict.receipt.roster == ("c0", "c1")
+    assert verdict.receipt.code == ErrorCode.U3_TOO_SMALL
+    receipt = SharedReceipt.decode(data)
+    for lie in (
+        {"code": 0},
+        {"size": 9},
+        {"part_digest": bytes([1]) * 32},
+        {"helper_key": bytes(32)},
+    ):
+        assert flaw_of(resigned(replace(receipt, **lie))).step is Step.OUTCOME
+
+
+# --- in a session ---------------------------------------------------------------------
+
+
+def of_client(house, lie):
+    """Return a leader that changes what a client fetches as its receipt."""
+
+    class Lying(LyingConnection):
+        async def call(self, request):
+            answer = await super().call(request)
+            if isinstance(request, FetchChunk) and request.blob is Blob.QUORUM:
+                data = lie(answer.data)
+                return BlobChunk(data, len(data))
+            return answer
+
+    return Lying(house.way_to("leader", "c3"), {})
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (lambda kept, _: kept[2][3], "of other offers"),
+        (lambda _, mine: mine[:-1] + bytes([mine[-1] ^ 1]), "has not signed"),
+        (lambda _, mine: mine[:40], "receipt of two aggregators cannot be read"),
+    ],
+)
+def test_a_client_believes_no_sum_without_its_receipt(kept, lie, words) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        way = of_client(house, lambda mine: lie(kept, mine))
+        return await asyncio.gather(
+            house.leader.next_sum(),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            house.client("c3", leader=way).contribute(VECTORS[3]),
+            return_exceptions=True,
+        )
+
+    released, *_, caught = run(main)
+    assert released.inputs == 4
+    assert isinstance(caught, RemoteProtocolError)
+    assert words in str(caught)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"fate": Fate.LEFT_OUT}, "what the leader does"),
+        ({"survivors": 3}, "of another sum"),
+    ],
+)
+def test_a_leader_says_what_it_has_signed(change, words) -> None:
+    def lie(news):
+        if not isinstance(news, Envelope):
+            return news
+        return Envelope.of(replace(Released.decode(news.data), **change))
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        way = LyingConnection(house.way_to("leader", "c3"), {GetUpdate: lie})
+        return await asyncio.gather(
+            house.leader.next_sum(),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            house.client("c3", leader=way).contribute(VECTORS[3]),
+            return_exceptions=True,
+        )
+
+    *_, caught = run(main)
+    assert isinstance(caught, RemoteProtocolError)
+    assert words in str(caught)
+    assert caught.code is ErrorCode.EQUIVOCATION
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (lambda _, part: replace(part, signature=bytes(64)), "signature"),
+        (
+            lambda _, part: replace(
+                part, key=FOREIGN.public_bytes, signature=bytes(64)
+            ),
+            "not as it was to",
+        ),
+        # Signed, for another set than the one that it says.
+        (
+            lambda house, part: replace(
+                house.signed(replace(part, names=part.names[:3])), names=part.names
+            ),
+            "signature does not fit",
+        ),
+    ],
+)
+def test_a_leader_uses_no_part_that_the_helper_has_not_signed(lie, words) -> None:
+    async def main(clock):
+        def changed(piece):
+            data = lie(house, NoisyShare.decode(piece.data)).encode()
+            return BlobChunk(data, len(data))
+
+        house = TwoAggregators(
+            clock,
+            noise_for(),
+            helper_way=lambda way: LyingConnection(way, {FetchChunk: changed}),
+        )
+        return await asyncio.gather(
+            house.leader.next_sum(),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(4)),
+            return_exceptions=True,
+        )
+
+    caught, *told = run(main)
+    assert isinstance(caught, RemoteProtocolError)
+    assert caught.code is ErrorCode.BAD_SIGNATURE
+    assert words in str(caught)
+    assert all(isinstance(each, SessionAbortedError) for each in told)
+
+
+def test_without_a_pinned_key_a_client_checks_what_the_receipt_states() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        pinned = {"leader_key": FOREIGN.public_bytes}
+        return await asyncio.gather(
+            house.leader.next_sum(),
+            house.client("c0", leader_key=None, helper_key=None).contribute(VECTORS[0]),
+            house.client("c1", **pinned).contribute(VECTORS[1]),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in (2, 3)),
+            return_exceptions=True,
+        )
+
+    _, free, strict, *_ = run(main)
+    assert verify_shared_receipt(free.receipt, **KEYS).is_included
+    assert isinstance(strict, ReceiptError)
+    assert strict.step is Step.CREDENTIALS
