@@ -53,6 +53,7 @@ _PLACES_TRIED: Final = 3
 _EXPECTED: Final = 4.0  # times an estimated δ, for which one more place gains nothing
 _EXPECTED_LOSS: Final = math.log(_EXPECTED)
 _GAIN: Final = 1e-3  # a place that promises to gain less of epsilon is not tried
+_FARTHEST: Final = 2.0  # times a shift, beyond which no δ is guessed from its own
 _WORTHWHILE: Final = 1e-9  # a smaller gain in epsilon is not searched for
 _BISECTION_STEPS: Final = 60
 
@@ -108,7 +109,7 @@ class MixtureGDPAccountant(Accountant):
         if not self._is_sampled:
             return min(_charged_delta(each, epsilon) for each in self._ladder())
         # Where to clamp follows from δ itself, which is first estimated.
-        best, worlds = 1.0, _worlds(epsilon)
+        best, worlds, place, found = 1.0, _worlds(epsilon), 0, 1.0
         expected = self._coined(self._place(_FIRST_SHARE / worlds)).estimate(epsilon)
         for _ in range(_PLACES_TRIED):
             place = self._place(_SAMPLED_SHARE * expected / worlds)
@@ -127,13 +128,15 @@ class MixtureGDPAccountant(Accountant):
 
     def _place_of_less(self, found: float, worlds: float, *, at: int) -> int:
         """Guess where clamping costs the least δ, from what is found at one place."""
-        digits = self._digits(found)
         now = self._ladder()[at]
+        if now.gaussian_shift == 0.0:
+            return at
+        digits = self._digits(found)
         place, least = at, found + worlds * now.distance
         least *= 1.0 - _GAIN * digits
         for other, each in enumerate(self._ladder()):
             ratio = each.gaussian_shift / now.gaussian_shift
-            if 0.0 < ratio < 2.0:
+            if 0.0 < ratio < _FARTHEST:
                 guess = found * ratio**digits + worlds * each.distance
                 if guess < least:
                     place, least = other, guess

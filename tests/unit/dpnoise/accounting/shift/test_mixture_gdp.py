@@ -293,3 +293,10 @@ def test_an_epsilon_behind_coins_is_what_its_delta_says_on_coarse_grids(
     least = min(needed.values())
     # No place needs less of δ at that epsilon: nothing less can be stated for it.
     assert 0.9995 * epsilon < made.epsilon(least) <= 1.006 * epsilon
+
+
+def test_vectors_of_no_length_lose_nothing_behind_coins():
+    nothing = SkellamMixtureEvent(4, Fraction(9), 0.0, 1.0)
+    made = account(Repeated(SecretlySelected(nothing, Fraction(1, 8)), 9))
+    assert made.delta(1.0) < 1e-12
+    assert made.epsilon(1e-6) == 0.0
