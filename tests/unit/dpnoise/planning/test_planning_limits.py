@@ -238,3 +238,19 @@ def test_a_tight_bound_on_coordinates_leads_to_no_grid_that_only_it_makes_cheap(
         accountant="mixture-gdp",
     )
     assert made.noise_overhead < 1.1
+
+
+def test_a_loose_bound_on_a_coarse_grid_hides_no_finer_one():
+    """Sums over orders win there and waste a quarter of the noise on every grid."""
+    made = plan(
+        clients=8951,
+        dimension=529_824,
+        epsilon=0.01,
+        delta=4.1473e-10,
+        steps=9056,
+        colluder_fraction=0.35416,
+        l2_clip=1.0,
+        linf_bound=Fraction(1, 1024),
+        rotation="none",
+    )
+    assert made.noise_overhead < 1.05
