@@ -335,10 +335,10 @@ class _Planner:
         ):
             then = self._calibrated(finer)
             points[finer] = float(then.variance)
-            if found.accountant in _LOOSE and then.accountant == _CLOSED_FORM:
+            if found.accountant in _LOOSE and then.accountant == CLOSED_FORM:
                 # What the one wastes stays, what the other wastes falls: between them
                 # they would say that no finer grid is worth its bits.
-                other = self._calibrate(scale_factor, (_CLOSED_FORM,), is_rough=True)
+                other = self._calibrate(scale_factor, (CLOSED_FORM,), is_rough=True)
                 points[scale_factor] = float(other.variance)
         self._model = self._model.through(points)
         return self._model
