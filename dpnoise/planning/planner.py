@@ -505,7 +505,7 @@ class _Planner:
         request = self._request
         linf_bound = None
         if self._is_widened:
-            linf_bound = Fraction(1)  # the weakest demand on the noise
+            linf_bound = Fraction(self._model.least_cap(scale_factor))
         elif request.linf_bound is not None:
             linf_bound = Fraction(request.linf_bound)
         elif request.mechanism_class.published_accountant:
@@ -545,8 +545,9 @@ class _Planner:
     def _widen(self, found: Calibrated) -> Mechanism:
         """Give smm the largest integer Δ∞ that costs no further noise."""
         scale_factor = found.mechanism.parameters.scale_factor
-        low, high = 1, math.ceil(self._model.natural_cap(scale_factor)) + 1
         best = found.mechanism
+        low = int(best.coordinate_cap)
+        high = math.ceil(self._model.natural_cap(scale_factor)) + 1
         while high - low > 1:
             middle = (low + high) // 2
             candidate = self._mechanism(
@@ -611,6 +612,8 @@ class _Planner:
         unit = mechanism.parameters.scale_factor**2
         counted = mechanism.counted_noise_variance
         surplus = float(mechanism.expected_noise_variance - counted)
+        gaussian_mse = self._unit_variance * float(request.l2_clip) ** 2
+        noise = float(counted) / unit / gaussian_mse
         return Plan(
             request=request,
             parameters=mechanism.parameters,
@@ -622,8 +625,8 @@ class _Planner:
             statement_model_reader=reader,
             forecast=forecast,
             counted_mse=forecast.expected_mse - surplus / unit,
-            gaussian_mse=self._unit_variance * float(request.l2_clip) ** 2,
-            notes=plan_notes(request, mechanism, forecast),
+            gaussian_mse=gaussian_mse,
+            notes=plan_notes(request, mechanism, forecast, over_gaussian=noise),
             upload_bytes=packed_bytes(mechanism.encoded_dim, mechanism.parameters.bits),
         )
 
