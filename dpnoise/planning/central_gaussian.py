@@ -4,9 +4,13 @@
   spends the same ε and δ over the same steps, against the same adversary.
 * A sampling rate and a secret selection have the same pair of laws, hence the same
   yardstick. Replacing one vector by another admits no amplification by either.
+* It knows the same bounds of a vector: counts that are never below 0 differ by less
+  than twice the longest of them.
 
 It adds no noise.
 """
+
+import math
 
 from dpnoise.accounting.yardstick import gaussian_variance
 from dpnoise.events import Adjacency
@@ -30,4 +34,13 @@ def gaussian_variance_per_sensitivity(request: PlanRequest) -> float:
     once = gaussian_variance(
         float(request.epsilon), float(request.delta), rate=rate, count=request.steps
     )
-    return once * request.adjacency.sensitivity_factor**2
+    return once * _farthest(request) ** 2
+
+
+def _farthest(request: PlanRequest) -> float:
+    """Return how far apart the vectors of two worlds may be, in clips."""
+    factor = request.adjacency.sensitivity_factor
+    if request.max_nonzero is None or request.signed or factor == 1.0:
+        return factor
+    # Ones of one vector lie beside those of the other, as far as there is room.
+    return math.sqrt(min(factor, request.dimension / request.max_nonzero))

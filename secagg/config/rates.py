@@ -28,6 +28,6 @@ def parse_rate(text: str, *, name: str) -> Fraction:
         raise ServiceError(
             f"{name} is no rate: {text!r}",
             code=ErrorCode.BAD_SETTINGS,
-            next_step='Write it as "1/10" or "0.1".',
+            next_step='Write it as "1/10", or as "0.1" with at most nine digits.',
         )
     return Fraction(text)

@@ -143,6 +143,29 @@ def test_few_counts_need_no_more_noise_than_the_central_gaussian(max_nonzero):
     assert make_mechanism(made.parameters).event().l2_squared == max_nonzero
 
 
+@pytest.mark.parametrize(
+    ("dimension", "signed", "squared"),
+    [
+        (32, False, 6.0),  # three ones here, three there
+        (5, False, 5.0),  # which overlap
+        (3, False, 3.0),  # all of them, or none
+        (32, True, 12.0),  # the same three, below 0 instead of above
+    ],
+)
+def test_the_yardstick_of_replaced_counts_is_as_far_as_two_vectors_differ(
+    dimension, signed, squared
+):
+    made = planned(
+        dimension=dimension,
+        max_nonzero=3,
+        signed=signed,
+        adjacency=Adjacency.REPLACE_ONE,
+    )
+    central = squared * analytic_gaussian_stddev(1.0, DELTA, 1.0) ** 2
+    assert made.gaussian_mse == pytest.approx(central, rel=1e-12)
+    assert 0.9 < made.noise_overhead < 1.001
+
+
 def test_one_count_needs_what_the_lattice_asks_for():
     made = planned(dimension=1)
     assert float(made.noise_variance) == pytest.approx(11.0763, rel=1e-4)
