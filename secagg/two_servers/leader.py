@@ -365,6 +365,7 @@ class Leader(Party[_Session]):
         self._live = session
         self._log(SESSION_OPENED, offer, helper_number=helper.session_number)
         await self._forget_old_sums()
+        await self._purge(offer.session_number)
         return session
 
     async def _forget_old_sums(self) -> None:
