@@ -266,6 +266,12 @@ TASK_EPSILON: Final = _gauge(
     "task",
     "against",
 )
+PEER_ANSWERS: Final = _gauge(
+    "secagg_peer_answers",
+    "1 if another aggregator answered when this one last asked it, else 0; of two "
+    "aggregators the leader asks the `helper`.",
+    "which",
+)
 CONNECTIONS: Final = _gauge(
     "secagg_connections_open", "Connections of clients that are open."
 )
@@ -312,6 +318,7 @@ METRICS: Final = (
     TASK_SESSIONS_LEFT,
     TASK_SPARE_LEFT,
     TASK_EPSILON,
+    PEER_ANSWERS,
     CONNECTIONS,
     CONNECTIONS_REFUSED,
     CERTIFICATE_EXPIRES,

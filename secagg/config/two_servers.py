@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from secagg.config.data_total import DataSection
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.config.program import ProcessSection, TLSSection
 from secagg.profiles import MAX_DEADLINE_SECONDS
@@ -34,6 +35,11 @@ class AggregatorSection(ProcessSection):
     health_listen: str | None = setting(
         "Address for health checks without TLS (grpc.health.v1), and nothing else; "
         "empty for none.",
+        default=None,
+    )
+    metrics_listen: str | None = setting(
+        "Address for /metrics (Prometheus), /healthz and /readyz, without TLS; empty "
+        "for none. They name the task, never clients.",
         default=None,
     )
     revoked: Path | None = setting(
@@ -149,7 +155,7 @@ class SharingClientSection(ProcessSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharingPolicySection:
+class SharingPolicySection(DataSection):
     """Floors that no aggregator can lower."""
 
     max_epsilon: float = setting(

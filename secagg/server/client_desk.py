@@ -29,6 +29,7 @@ from secagg.server.durable_state import came_too_late
 from secagg.server.ended_session import EndedSession
 from secagg.server.known_tasks import KnownTasks, shutting_down
 from secagg.server.limits import AggregatorLimits
+from secagg.server.measured_calls import measured_call
 from secagg.server.places import Places
 from secagg.server.readable import session_is_over
 from secagg.server.refusals import RefusalCounts
@@ -144,22 +145,14 @@ class ClientDesk:
             ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN
                 or UPLOAD_CORRUPT; the message says whether to come back.
         """
-        meter, began = self._context.meter, self._context.clock.now()
-        method = type(request).__name__
-        meter.add(metrics.CALLS, method=method)
         try:
-            self._check_caller(identity)
-            request.check()  # whatever carried it, and whoever made it
-            return cast("_Answer", await self._answered(identity, request))
+            with measured_call(self._context.meter, self._context.clock, request):
+                self._check_caller(identity)
+                request.check()  # whatever carried it, and whoever made it
+                return cast("_Answer", await self._answered(identity, request))
         except SecAggError as error:
             self.refusals.note(error.code)
-            meter.add(metrics.REFUSALS, code=error.code.name)
             raise
-        finally:
-            # A question that waits says nothing of how fast answers are.
-            if not (isinstance(request, GetOffer) and request.wait_ms):
-                lasted = self._context.clock.now() - began
-                meter.observe(metrics.CALL_SECONDS, lasted, method=method)
 
     async def _answered(self, identity: str, request: Request[Any]) -> object:
         answer = self._answers[type(request)]

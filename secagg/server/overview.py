@@ -5,7 +5,6 @@ Rule 1: what is said of tasks is made by `secagg.server.views`; here is what the
 """
 
 import os
-import shutil
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -16,6 +15,7 @@ from secagg import metrics
 from secagg.config.schedule import Schedule
 from secagg.errors import ServiceError
 from secagg.server.operated_server import OperatedServer
+from secagg.server.process_readings import free_bytes, process_readings
 from secagg.server.prometheus_meter import Reading
 from secagg.server.task_facts import TaskFacts
 from secagg.server.task_memory import decode_settings
@@ -71,7 +71,7 @@ class Overview:
                 if expires is None
                 else (expires - datetime.now(UTC)).days,
                 "refused_last_hour": self._server.refused(),
-                "free_bytes": self._free_bytes(),
+                "free_bytes": free_bytes(self.state_dir),
                 "replicas": await self._replicas(),
             },
             "tasks": await tasks_view(
@@ -97,39 +97,21 @@ class Overview:
             if row.silent_seconds < _GONE_SECONDS
         ]
 
-    async def readings(self, *, is_ready: bool) -> list[Reading]:
+    async def readings(self, is_ready: bool) -> list[Reading]:  # noqa: FBT001 - a page hands it on
         """Return the gauges as they stand now.
 
         Those that need a book that refuses are missing: whoever scrapes hears the rest,
         that nothing is ready above all.
         """
-        found: list[Reading] = [
-            (metrics.BUILD, 1.0, {"version": metadata.version("secagg")}),
-            (metrics.IS_READY, float(is_ready), {}),
-            (metrics.FREE_BYTES, float(self._free_bytes()), {}),
-        ]
-        if self._server.identity is not None:
-            for expiry in expiries_of(self._server.identity):
-                which = {"which": "server" if expiry.which == "own" else "ca"}
-                when = expiry.moment.timestamp()
-                found.append((metrics.CERTIFICATE_EXPIRES, when, which))
-        found += self._of_connections()
+        found = process_readings(
+            self._server.identity,
+            self._server.transport,
+            self.state_dir,
+            is_ready=is_ready,
+        )
         with suppress(ServiceError):
             found += await self._of_tasks()
         return found + self._of_sessions()
-
-    def _of_connections(self) -> list[Reading]:
-        transport = self._server.transport
-        if transport is None or transport.relay is None:
-            return []
-        relay = transport.relay
-        return [
-            (metrics.CONNECTIONS, float(relay.connections), {}),
-            *(
-                (metrics.CONNECTIONS_REFUSED, float(count), {"reason": str(reason)})
-                for reason, count in relay.refused.items()
-            ),
-        ]
 
     async def _of_tasks(self) -> list[Reading]:
         found: list[Reading] = []
@@ -170,6 +152,3 @@ class Overview:
             found.append((metrics.ROUND_ANSWERED, float(progress.answered), task))
             found.append((metrics.ROUND_EXPECTED, float(progress.expected), task))
         return found
-
-    def _free_bytes(self) -> int:
-        return shutil.disk_usage(self.state_dir).free

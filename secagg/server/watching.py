@@ -2,27 +2,26 @@
 
 Rule 1: probes and metrics name tasks at most; the page names clients, and is served to
         this machine alone.
-Rule 2: gRPC's health and /readyz say the same, because they ask the same; so does what
-        the service manager hears.
+Rule 2: what the service manager hears is what probes are told.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.clock import Clock, SystemClock
-from secagg.server.http_listener import Answer, HTTPListener, Page, text
+from secagg.server.http_listener import Answer, HTTPListener
 from secagg.server.open_telemetry import OpenTelemetry
 from secagg.server.operated_server import OperatedServer
 from secagg.server.operator_page import operator_page
 from secagg.server.overview import Overview
-from secagg.server.prometheus_meter import CONTENT_TYPE, PrometheusMeter
-from secagg.server.readiness import LOOK_EVERY_SECONDS, Readiness
+from secagg.server.probes import Probes
+from secagg.server.prometheus_meter import PrometheusMeter
+from secagg.server.readiness import Readiness
 from secagg.server.service_manager import ServiceManager
 from secagg.transport.address import Address
 
@@ -99,7 +98,6 @@ class _Pages:
         clock: Clock,
     ) -> None:
         self._server = server
-        self._meter = meter
         self._overview = Overview(server, section.state_dir)
         self._readiness = Readiness(
             server.storage.book,
@@ -108,28 +106,7 @@ class _Pages:
             clock,
             is_book_elsewhere=section.store is not None,
         )
-
-    async def is_ready(self) -> bool:
-        return not await self._readiness.complaint()
-
-    @property
-    def book_answers(self) -> bool:
-        return self._readiness.book_answers
-
-    async def metrics(self) -> Answer:
-        if self._meter is None:
-            return text("nothing is measured", HTTPStatus.NOT_FOUND)
-        readings = await self._overview.readings(is_ready=await self.is_ready())
-        return Answer(self._meter.scraped(readings), CONTENT_TYPE)
-
-    async def alive(self) -> Answer:
-        return text("alive")
-
-    async def ready(self) -> Answer:
-        complaint = await self._readiness.complaint()
-        if complaint:
-            return text(f"not ready: {complaint}", HTTPStatus.SERVICE_UNAVAILABLE)
-        return text("ready")
+        self.probes = Probes(self._readiness, self._overview.readings, meter)
 
     async def operator(self) -> Answer:
         complaint = await self._readiness.complaint()
@@ -164,32 +141,22 @@ async def watching(
     clock, manager = clock or SystemClock(), manager or ServiceManager()
     pages = _Pages(server, section, meter, clock)
 
-    async def announce() -> None:
-        while True:
-            if server.transport is not None:  # while tasks are planned, there is none
-                await server.transport.announce(is_ready=await pages.is_ready())
-                if pages.book_answers:
-                    manager.alive()
-            await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
-
     async with AsyncExitStack() as stack:
         probed = shown = None
         if section.metrics_listen is not None:
             address = Address.parse(
                 section.metrics_listen, name="server.metrics_listen"
             )
-            answers: Mapping[str, Page] = {
-                "/metrics": pages.metrics,
-                "/healthz": pages.alive,
-                "/readyz": pages.ready,
-            }
-            listener = HTTPListener(address, answers, is_local=False)
+            listener = HTTPListener(address, pages.probes.pages, is_local=False)
             probed = (await stack.enter_async_context(listener)).address
         own = page_address(section)
         if own is not None:
             listener = HTTPListener(own, {"/": pages.operator}, is_local=True)
             shown = (await stack.enter_async_context(listener)).address
-        announcing = asyncio.ensure_future(announce())
+        # While tasks are planned, there is no transport.
+        announcing = asyncio.ensure_future(
+            pages.probes.announce(lambda: server.transport, clock, manager.alive)
+        )
         try:
             yield Watched(probed, shown)
         finally:

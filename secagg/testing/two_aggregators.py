@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from secagg.client.storage import ClientStorage
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
+from secagg.metrics import Meter
 from secagg.policy import PrivacyFloors
 from secagg.primitives.modular import UnsignedArray
 from secagg.primitives.secret_bytes import SecretBytes
@@ -113,6 +114,7 @@ class TwoAggregators:
         noise: The task.
         helper_way: Puts something between leader and helper; nothing by default.
         storages: Of leader and helper; in memory by default.
+        meters: What they tell their measurements; nobody by default.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class TwoAggregators:
             lambda way: way
         ),
         storages: tuple[ServerStorage, ServerStorage] | None = None,
+        meters: tuple[Meter | None, Meter | None] = (None, None),
     ) -> None:
         self.clock = clock
         self.workers = Workers(general=InlineExecutor())
@@ -136,6 +139,7 @@ class TwoAggregators:
             leader=_LEADER,
             storage=self.storages[1],
             receipt_key=HELPER_KEY,
+            meter=meters[1],
             **shared,
         )
         way = InMemoryConnection(self.helper, _LEADER, aggregator=_HELPER)
@@ -147,6 +151,7 @@ class TwoAggregators:
             storage=self.storages[0],
             receipt_key=LEADER_KEY,
             helper_key=HELPER_KEY.public_bytes,
+            meter=meters[0],
             **shared,
         )
 

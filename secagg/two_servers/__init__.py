@@ -19,9 +19,10 @@ What is sent, in which order, and who can break what: docs/two-aggregators.md.
 
 from secagg.two_servers.client import SharedContribution, TwoServerClient
 from secagg.two_servers.helper import Helper
-from secagg.two_servers.leader import Leader, SharedSum
+from secagg.two_servers.leader import Leader
 from secagg.two_servers.receipt_key import receipt_key_in
 from secagg.two_servers.serving import serving
+from secagg.two_servers.shared_sum import SharedSum
 from secagg.two_servers.terms import cohort_parameters
 from secagg.two_servers.verification import SharedVerdict, verify_shared_receipt
 

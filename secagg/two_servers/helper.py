@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.metrics import Meter
 from secagg.parameters import MAX_CLIENTS
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.entropy import SEED_SIZE, Entropy
@@ -121,6 +122,11 @@ class _Session:
         """Whether no set is agreed on yet."""
         return self.agreed is None
 
+    @property
+    def shares_held(self) -> int:
+        """Whose shares are here."""
+        return len(self.shares)
+
 
 class Helper(Party[_Session]):
     """The service of the helper; serve it as any other, with `GrpcServer`.
@@ -136,6 +142,7 @@ class Helper(Party[_Session]):
         clock: Time; the machine's by default.
         entropy: Source of nonces and noise seeds; the system's by default.
         workers: Run what blocks; some threads by default.
+        meter: Takes measurements; nobody by default.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the task is none between two.
@@ -153,6 +160,7 @@ class Helper(Party[_Session]):
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
+        meter: Meter | None = None,
     ) -> None:
         super().__init__(
             task,
@@ -163,6 +171,7 @@ class Helper(Party[_Session]):
             clock=clock,
             entropy=entropy,
             workers=workers,
+            meter=meter,
         )
         self._leader = leader
         self._in_work: set[asyncio.Future[Any]] = set()
@@ -242,12 +251,13 @@ class Helper(Party[_Session]):
                 header=offer.encode(),
                 allowed=self._noise.budget.sessions,
             ),
+            self._measures,
         )
         self._live = _Session(offer, self._noise, log)
         self._log(SESSION_OPENED, offer)
 
     async def _give_up(self, session: _Session) -> None:
-        self._say_given_up(session, "set back")
+        self._say_given_up(session, ErrorCode.RESTORED_STATE, "set back")
         await session.log.end(b"")
 
     async def _go_on(self, session: _Session) -> None:
@@ -258,7 +268,9 @@ class Helper(Party[_Session]):
         offer = SessionDescriptor.decode(stored.header)
         # What clients were promised, whatever the settings say by now.
         noise = AggregatorNoise.from_parameters(offer.parameters)
-        session = _Session(offer, noise, SessionLog.resume(self._storage.book, stored))
+        session = _Session(
+            offer, noise, SessionLog.resume(self._storage.book, stored, self._measures)
+        )
         for record in stored.records:
             if record.kind == _SHARE and record.sender is not None:
                 session.shares[record.sender] = HelperShare.decode(record.body)
@@ -384,20 +396,22 @@ class Helper(Party[_Session]):
         """Work out the answer, if there is to be one, and forget all seeds."""
         agreed = session.agreed
         if agreed is not None:
-            answer = await self._workers.run(self._noisy_share, session, agreed)
+            with self._measures.sum():
+                answer = await self._workers.run(self._noisy_share, session, agreed)
             await self._workers.run(
                 self._storage.spool.put, session.offer.session_id, SUM, answer
             )
         await session.log.end(b"" if agreed is None else agreed.digest)
         self._live = None
         if agreed is None:
-            self._say_given_up(session, "its leader has gone on without it")
+            reason = "its leader has gone on without it"
+            self._say_given_up(session, ErrorCode.CANCELLED, reason)
         else:
             self._log(SESSION_COMPLETED, session.offer, inputs=len(agreed.names))
 
-    def _say_given_up(self, session: _Session, reason: str) -> None:
-        level = logging.WARNING
-        self._log(SESSION_ABORTED, session.offer, level=level, reason=reason)
+    def _say_given_up(self, session: _Session, code: ErrorCode, reason: str) -> None:
+        level, offer = logging.WARNING, session.offer
+        self._log(SESSION_ABORTED, offer, level=level, code=code.name, reason=reason)
 
     def _noisy_share(self, session: _Session, agreed: _Agreed) -> bytes:
         parameters = session.offer.parameters

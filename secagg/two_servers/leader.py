@@ -18,7 +18,6 @@ It never sees a seed, nor a vector.
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -26,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from secagg import metrics
 from secagg.client.calls import ClientCalls
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise
@@ -37,7 +37,8 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Aborted, Envelope, Fate, Released, Upload
+from secagg.messages import Aborted, Envelope, Fate, Released, Round, Upload
+from secagg.metrics import Meter
 from secagg.primitives.canonical import Reader, Writer
 from secagg.primitives.entropy import SEED_SIZE, Entropy
 from secagg.primitives.modular import add_into, reduce_in_place
@@ -46,6 +47,7 @@ from secagg.primitives.signature import IdentityKey
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
+from secagg.server.prometheus_meter import Reading
 from secagg.server.storage import ServerStorage
 from secagg.server.upload_desk import UploadDesk, UploadSlots
 from secagg.storage.change import NewSession, Record, Role
@@ -68,6 +70,7 @@ from secagg.two_servers.refusals import (
     second_upload,
 )
 from secagg.two_servers.session_log import SessionLog
+from secagg.two_servers.shared_sum import SharedSum
 from secagg.two_servers.shares import sum_of_uploads
 from secagg.two_servers.terms import check_pair
 from secagg.two_servers.tombstone import Tombstone
@@ -86,7 +89,7 @@ from secagg.wire.calls import (
 from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
 from secagg.wire.packing import pack, packed_size, unpack
 
-__all__ = ["Leader", "SharedSum"]
+__all__ = ["Leader"]
 
 
 _SHARE: Final = 1
@@ -94,32 +97,18 @@ _CLOSED: Final = 2
 _AGREED: Final = 3
 _COUNTER_BYTES: Final = 8
 # Who has signed what is a receipt here, as it is a quorum elsewhere.
+# The helper's process, or the way to it, is gone or refuses everything.
+_SILENCE: Final = frozenset(
+    {
+        ErrorCode.UNREACHABLE,
+        ErrorCode.DEADLINE,
+        ErrorCode.UNAUTHENTICATED,
+        ErrorCode.OVERLOADED,
+        ErrorCode.SHUTTING_DOWN,
+        ErrorCode.STORAGE_FAILED,
+    }
+)
 _FETCHED: Final = frozenset({Blob.SUM, Blob.QUORUM})
-
-
-@dataclass(frozen=True, slots=True)
-class SharedSum:
-    """A sum that two aggregators have released.
-
-    Attributes:
-        session_number: Of the leader's session.
-        session_id: Of it.
-        inputs: How many vectors it adds up.
-        ended: When it was released, in Unix seconds of the leader's clock.
-        sum_hash: SHA-256 of the packed residues, as clients were told.
-        noise: The task as it was when the session began.
-        values: The estimate, shape (dim,), caller's units.
-        residues: The noisy sum modulo m, shape (dimension,).
-    """
-
-    session_number: int
-    session_id: bytes
-    inputs: int
-    ended: int
-    sum_hash: bytes
-    noise: AggregatorNoise = field(repr=False)
-    values: npt.NDArray[np.float64] = field(repr=False)
-    residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +146,11 @@ class _Session:
         """Whether the clients are not yet named to the helper."""
         return self.named is None
 
+    @property
+    def shares_held(self) -> int:
+        """Whose shares are here."""
+        return len(self.uploads)
+
 
 class Leader(Party[_Session]):
     """The service of the leader; serve it as any other, with `GrpcServer`.
@@ -173,6 +167,7 @@ class Leader(Party[_Session]):
         clock: Time; the machine's by default.
         entropy: Source of noise seeds and jitter; the system's by default.
         workers: Run what blocks; some threads by default.
+        meter: Takes measurements; nobody by default.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the task is none between two.
@@ -191,6 +186,7 @@ class Leader(Party[_Session]):
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
+        meter: Meter | None = None,
     ) -> None:
         super().__init__(
             task,
@@ -201,6 +197,7 @@ class Leader(Party[_Session]):
             clock=clock,
             entropy=entropy,
             workers=workers,
+            meter=meter,
         )
         self._helper = helper
         self._helper_key = helper_key
@@ -212,6 +209,7 @@ class Leader(Party[_Session]):
         self._is_summing = False
         self._was_interrupted = False
         self._is_over = False
+        self._helper_answers: bool | None = None
 
     async def recover(self) -> None:
         """See `Party.recover`; also removes shares that an earlier process was to."""
@@ -334,8 +332,9 @@ class Leader(Party[_Session]):
                 after_session=int.from_bytes(tally.facts, "big"),
                 deadline=self._clock.now() + parameters.deadlines.unmasking,
             )
-        except (RemoteProtocolError, ServiceError) as error:
-            raise refused_by_helper(error) from None
+        except (RemoteProtocolError, ServiceError, SessionAbortedError) as error:
+            raise self._refused(error) from None
+        self._helper_answers = True
         offer = SessionDescriptor(
             aggregator=self._name,
             task_id=self._task,
@@ -358,6 +357,7 @@ class Leader(Party[_Session]):
                 header=Writer().blob(offer.encode()).blob(helper.encode()).getvalue(),
                 allowed=self._noise.budget.sessions,
             ),
+            self._measures,
             # A session of the helper's is stood upon once.
             facts=helper.session_number.to_bytes(_COUNTER_BYTES, "big"),
         )
@@ -373,6 +373,26 @@ class Leader(Party[_Session]):
         for session_id in await self._workers.run(self._storage.spool.session_ids):
             if session_id not in kept:
                 await self._workers.run(self._storage.spool.remove, session_id)
+
+    def _refused(self, error: SecAggError) -> SessionAbortedError:
+        """Note whether that was an answer, and return how the session ends."""
+        self._helper_answers = error.code not in _SILENCE
+        if isinstance(error, SessionAbortedError):  # after patience with its silence
+            return error
+        return refused_by_helper(error)
+
+    async def readings(self) -> list[Reading]:
+        """See `Party.readings`; and whether the helper answers."""
+        found = await super().readings()
+        if self._helper_answers is not None:
+            answers = float(self._helper_answers)
+            found.append((metrics.PEER_ANSWERS, answers, {"which": "helper"}))
+        return found
+
+    @property
+    def may_serve(self) -> bool:
+        """See `Party.may_serve`."""
+        return not self._is_over
 
     def _check_helper(self, helper: SessionDescriptor) -> None:
         if helper.aggregator != self._helper.aggregator:
@@ -406,7 +426,7 @@ class Leader(Party[_Session]):
         reader = Reader(stored.header, "session")
         offer = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
         helper = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
-        log = SessionLog.resume(self._storage.book, stored)
+        log = SessionLog.resume(self._storage.book, stored, self._measures)
         session = self._session(offer, helper, log)
         for record in stored.records:
             if record.kind == _SHARE and record.sender is not None:
@@ -430,7 +450,9 @@ class Leader(Party[_Session]):
         # Whoever was away for long still has to ask the helper before the end.
         left = session.offer.session_end - deadlines.unmasking - self._clock.date()
         seconds = max(0.0, min(float(deadlines.masked_input), left))
-        await is_set_before(self._clock, self._clock.now() + seconds, session.is_full)
+        began = self._clock.now()
+        is_full = await is_set_before(self._clock, began + seconds, session.is_full)
+        self._measures.closed(Round.MASKED_INPUT_COLLECTION, began, is_full=is_full)
         async with self._turn:
             names = tuple(sorted(session.uploads, key=str.encode))
             writer = Writer()
@@ -483,8 +505,8 @@ class Leader(Party[_Session]):
                 deadline=deadline,
                 on_chunk=lambda _: None,
             )
-        except (RemoteProtocolError, ServiceError) as error:
-            raise refused_by_helper(error) from None
+        except (RemoteProtocolError, ServiceError, SessionAbortedError) as error:
+            raise self._refused(error) from None
         vector_bytes = packed_size(parameters.dimension, parameters.bits)
         try:
             answer = await self._calls.fetch(
@@ -494,8 +516,9 @@ class Leader(Party[_Session]):
                 digest=None,
                 deadline=deadline,
             )
-        except ServiceError as error:
-            raise refused_by_helper(error) from None
+        except (ServiceError, SessionAbortedError) as error:
+            raise self._refused(error) from None
+        self._helper_answers = True
         return await self._workers.run(
             HelpersPart.judged,
             answer,
@@ -510,7 +533,8 @@ class Leader(Party[_Session]):
     ) -> SharedSum:
         """Add both parts and the leader's own noise, and release the sum."""
         session_id, spool = session.offer.session_id, self._storage.spool
-        residues = await self._workers.run(self._sum, session, part, agreed)
+        with self._measures.sum():
+            residues = await self._workers.run(self._sum, session, part, agreed)
         packed = await self._workers.run(pack, residues, session.offer.parameters.bits)
         await self._workers.run(spool.put, session_id, SUM, packed)
         outcome = Released(
@@ -566,23 +590,12 @@ class Leader(Party[_Session]):
             ServiceError: STORAGE_FAILED.
         """
         tally = await self._storage.book.tally(Role.SERVER, self._task)
-        noise, ended = released.noise, datetime.fromtimestamp(released.ended, UTC)
-        budget = noise.budget
         return {
             "task": self._task,
             "leader": self._name,
             "helper": self._helper.aggregator,
-            "session_number": released.session_number,
-            "session_id": released.session_id.hex(),
-            "released": ended.isoformat(timespec="seconds"),
-            "inputs": released.inputs,
-            "dimension": noise.dim,
-            "sum_hash": released.sum_hash.hex(),
-            "sessions_in_budget": budget.sessions,
-            "sessions_left_in_budget": budget.sessions - tally.spent,
-            "budget_epsilon": budget.epsilon,
-            "budget_delta": budget.delta,
-            "privacy": noise.report().to_dict(),
+            **released.facts(),
+            "sessions_left_in_budget": released.noise.budget.sessions - tally.spent,
         }
 
     async def _read_sum(self, ended: Tombstone) -> SharedSum:

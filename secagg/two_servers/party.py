@@ -11,18 +11,29 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+from secagg import metrics
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise
 from secagg.messages import Envelope
+from secagg.metrics import Meter, SilentMeter
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.primitives.signature import IdentityKey
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.workers import Workers
+from secagg.server.measured_calls import measured_call
+from secagg.server.prometheus_meter import Reading
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
 from secagg.storage.spool import SUM
 from secagg.storage.stored import StoredSession
-from secagg.telemetry import SERVER_LOGGER, SESSION_RESUMED, log_event
+from secagg.telemetry import (
+    SERVER_LOGGER,
+    SESSION_ABORTED,
+    SESSION_COMPLETED,
+    SESSION_RESUMED,
+    log_event,
+)
+from secagg.two_servers.measures import Measures
 from secagg.two_servers.refusals import no_such_call, no_such_session, no_such_task
 from secagg.two_servers.terms import check_terms
 from secagg.wire.calls import (
@@ -31,6 +42,7 @@ from secagg.wire.calls import (
     GetOffer,
     Reference,
     Request,
+    UploadChunk,
     Wait,
     WatchSession,
 )
@@ -53,6 +65,9 @@ class _LiveSession(Protocol):
     @property
     def takes_shares(self) -> bool: ...
 
+    @property
+    def shares_held(self) -> int: ...
+
 
 _Session = TypeVar("_Session", bound=_LiveSession)
 
@@ -69,6 +84,7 @@ class Party(ABC, Generic[_Session]):
         clock: Time; the machine's by default.
         entropy: Source of nonces and seeds; the system's by default.
         workers: Run what blocks; some threads by default.
+        meter: Takes measurements; nobody by default.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the task is none between two.
@@ -85,6 +101,7 @@ class Party(ABC, Generic[_Session]):
         clock: Clock | None,
         entropy: Entropy | None,
         workers: Workers | None,
+        meter: Meter | None,
     ) -> None:
         check_terms(noise.parameters)
         self._task = task
@@ -95,6 +112,7 @@ class Party(ABC, Generic[_Session]):
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._workers = workers or Workers()
+        self._measures = Measures(meter or SilentMeter(), self._clock)
         self._turn = asyncio.Lock()
         self._live: _Session | None = None
 
@@ -124,7 +142,47 @@ class Party(ABC, Generic[_Session]):
 
     async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
         """See `AggregatorService.answer`."""
-        return cast("_Answer", await self._answer(identity, request))
+        meter = self._measures.meter
+        with measured_call(meter, self._clock, request):
+            given = await self._answer(identity, request)
+        if isinstance(request, UploadChunk):
+            meter.add(metrics.UPLOAD_BYTES, len(request.data), task=self._task)
+        elif isinstance(given, BlobChunk):
+            meter.add(metrics.DOWNLOAD_BYTES, len(given.data), task=self._task)
+        return cast("_Answer", given)
+
+    async def readings(self) -> list[Reading]:
+        """Return the gauges of the task as they stand now.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        task = {"task": self._task}
+        tally = await self._storage.book.tally(Role.SERVER, self._task)
+        left = max(0, self._noise.budget.sessions - tally.spent)
+        live, report = self._live, self._noise.report()
+        found: list[Reading] = [
+            (metrics.TASK_SLOT, float(left > 0), task),
+            (metrics.TASK_SUMS_LEFT, float(left), task),
+            (metrics.TASK_SESSIONS_LEFT, float(left), task),
+            (metrics.SESSIONS_OPEN, float(live is not None), task),
+        ]
+        for against, stated in (
+            ("server", report.aggregator),
+            ("model_reader", report.reader),
+        ):
+            labels = {**task, "against": against}
+            found.append((metrics.TASK_EPSILON, stated.epsilon, labels))
+        if live is not None:
+            most = live.offer.parameters.max_clients
+            found.append((metrics.ROUND_ANSWERED, float(live.shares_held), task))
+            found.append((metrics.ROUND_EXPECTED, float(most), task))
+        return found
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether there may be another session, as far as this party knows."""
+        return True
 
     def watch(
         self, identity: str, request: WatchSession
@@ -156,7 +214,11 @@ class Party(ABC, Generic[_Session]):
         level: int = logging.INFO,
         **facts: object,
     ) -> None:
-        """Write one line about a session."""
+        """Write one line about a session, and count its end."""
+        outcome = facts.get("code", "released")
+        if event in {SESSION_COMPLETED, SESSION_ABORTED}:
+            meter = self._measures.meter
+            meter.add(metrics.SESSIONS, task=self._task, outcome=str(outcome))
         log_event(
             _LOG,
             level,

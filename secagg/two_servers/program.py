@@ -10,7 +10,6 @@ Rule 2: a session that releases nothing ends neither program. The leader says wh
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import (
-    AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
 )
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.storage import open_storage as open_client_storage
+from secagg.config.data_total import total_budget
 from secagg.config.program import TLSSection
 from secagg.config.two_servers import (
     AggregatorSection,
@@ -40,18 +40,27 @@ from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.policy import PrivacyFloors
 from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.workers import Workers
 from secagg.server.grpc_server import GrpcServer
+from secagg.server.prometheus_meter import PrometheusMeter
+from secagg.server.storage import ServerStorage
 from secagg.server.storage import open_storage as open_server_storage
 from secagg.storage.vector_files import write_bytes, write_json, write_vector
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
-from secagg.two_servers.client import SharedContribution, TwoServerClient
+from secagg.two_servers.client import (
+    SharedContribution,
+    TwoServerClient,
+    total_between_two,
+)
 from secagg.two_servers.helper import Helper
-from secagg.two_servers.leader import Leader, SharedSum
+from secagg.two_servers.leader import Leader
 from secagg.two_servers.receipt_key import receipt_key_in
 from secagg.two_servers.serving import serving
+from secagg.two_servers.shared_sum import SharedSum
 from secagg.two_servers.terms import cohort_parameters
+from secagg.two_servers.watching import watching
 
 __all__ = [
     "ReleasingLeader",
@@ -140,10 +149,12 @@ class ServedHelper:
     Attributes:
         server: What answers; its `address` has the real port.
         receipt_key: What it signs receipts with, 32 bytes, public.
+        metrics: Where /metrics is, with the real port; None if nowhere.
     """
 
     server: GrpcServer
     receipt_key: bytes
+    metrics: Address | None
 
 
 @asynccontextmanager
@@ -171,7 +182,7 @@ async def helping(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
         stack.push_async_callback(storage.close)
-        key = receipt_key_in(own.state_dir)
+        key, meter = receipt_key_in(own.state_dir), _meter_of(own)
         helper = Helper(
             settings.task.id,
             noise,
@@ -179,9 +190,12 @@ async def helping(
             leader=settings.leader.name,
             storage=storage,
             receipt_key=key,
+            meter=meter,
         )
-        server = await stack.enter_async_context(_serving(helper, own, identity))
-        yield ServedHelper(server, key.public_bytes)
+        server, watched = await stack.enter_async_context(
+            _serving(helper, own, identity, storage, meter=meter, clock=SystemClock())
+        )
+        yield ServedHelper(server, key.public_bytes, watched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +205,12 @@ class ReleasingLeader:
     Attributes:
         server: What answers its clients.
         receipt_key: What it signs receipts with, 32 bytes, public.
+        metrics: Where /metrics is, with the real port; None if nowhere.
     """
 
     server: GrpcServer
     receipt_key: bytes
+    metrics: Address | None
     _leader: Leader
     _folder: Path
     _clock: Clock
@@ -289,7 +305,7 @@ async def leading(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
         stack.push_async_callback(storage.close)
-        key = receipt_key_in(own.state_dir)
+        key, meter = receipt_key_in(own.state_dir), _meter_of(own)
         way = await stack.enter_async_context(_way_to("helper", settings.helper))
         leader = Leader(
             settings.task.id,
@@ -300,10 +316,14 @@ async def leading(
             receipt_key=key,
             helper_key=_key_of(settings.helper),
             clock=clock,
+            meter=meter,
         )
-        server = await stack.enter_async_context(_serving(leader, own, identity))
+        clock = clock or SystemClock()
+        server, watched = await stack.enter_async_context(
+            _serving(leader, own, identity, storage, meter=meter, clock=clock)
+        )
         yield ReleasingLeader(
-            server, key.public_bytes, leader, own.sums_dir, clock or SystemClock()
+            server, key.public_bytes, watched, leader, own.sums_dir, clock
         )
 
 
@@ -332,6 +352,12 @@ async def give_vector(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
         stack.push_async_callback(storage.close)
+        workers, budget = Workers(), total_budget(policy)
+        stack.callback(workers.close)
+        total = None
+        if budget is not None:
+            total = total_between_two(budget, storage, workers)
+            await total.open(accept_restored=accept_restored)
         client = TwoServerClient(
             to_leader,
             to_helper,
@@ -345,24 +371,54 @@ async def give_vector(
             ),
             min_survivors=policy.min_survivors,
             storage=storage,
+            total=total,
+            workers=workers,
         )
-        stack.callback(client.close)
         return await client.contribute(vector)
 
 
-def _serving(
-    party: Helper | Leader, own: AggregatorSection, identity: TLSIdentity
-) -> AbstractAsyncContextManager[GrpcServer]:
-    health = own.health_listen
-    return serving(
-        party,
-        Address.parse(own.listen, name="aggregator.listen"),
-        identity,
-        health_address=None
-        if health is None
-        else Address.parse(health, name="aggregator.health_listen"),
-        revoked=own.revoked,
+@asynccontextmanager
+async def _serving(  # noqa: PLR0913 - a party, and what it was made of
+    party: Helper | Leader,
+    own: AggregatorSection,
+    identity: TLSIdentity,
+    storage: ServerStorage,
+    *,
+    meter: PrometheusMeter | None,
+    clock: Clock,
+) -> AsyncIterator[tuple[GrpcServer, Address | None]]:
+    """Serve clients, and whoever watches; yield both ports."""
+    health, metrics = (
+        None if given is None else Address.parse(given, name=f"aggregator.{name}")
+        for name, given in (
+            ("health_listen", own.health_listen),
+            ("metrics_listen", own.metrics_listen),
+        )
     )
+    async with (
+        serving(
+            party,
+            Address.parse(own.listen, name="aggregator.listen"),
+            identity,
+            health_address=health,
+            revoked=own.revoked,
+        ) as server,
+        watching(
+            party,
+            server,
+            identity=identity,
+            storage=storage,
+            state_dir=own.state_dir,
+            listen=metrics,
+            meter=meter,
+            clock=clock,
+        ) as watched,
+    ):
+        yield server, watched
+
+
+def _meter_of(own: AggregatorSection) -> PrometheusMeter | None:
+    return None if own.metrics_listen is None else PrometheusMeter()
 
 
 def _receipt_name(number: int) -> str:

@@ -7,6 +7,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.book import Book
 from secagg.storage.change import Change, Committed, NewSession, Record
 from secagg.storage.stored import StoredSession
+from secagg.two_servers.measures import Measures
 
 __all__ = ["SessionLog"]
 
@@ -19,18 +20,28 @@ class SessionLog:
         key: Name of the session.
         sequence: How many records it holds.
         chain: Chain value behind them.
+        measures: Times the commits.
     """
 
-    def __init__(self, book: Book, key: str, sequence: int, chain: bytes) -> None:
+    def __init__(
+        self, book: Book, key: str, sequence: int, chain: bytes, measures: Measures
+    ) -> None:
         self.key: Final = key
         self._book = book
         self._sequence = sequence
         self._chain = chain
+        self._measures = measures
         self._turn = asyncio.Lock()
 
     @classmethod
     async def create(
-        cls, book: Book, key: str, new: NewSession, *, facts: bytes | None = None
+        cls,
+        book: Book,
+        key: str,
+        new: NewSession,
+        measures: Measures,
+        *,
+        facts: bytes | None = None,
     ) -> Self:
         """Begin a session.
 
@@ -38,15 +49,16 @@ class SessionLog:
             SessionsSpentError: The task has used all sessions of its budget.
             ServiceError: STORAGE_FAILED.
         """
-        begun = await book.commit(Change(key=key, create=new, facts=facts))
+        with measures.commit():
+            begun = await book.commit(Change(key=key, create=new, facts=facts))
         if not isinstance(begun, Committed):
             raise _written_by_another(key)
-        return cls(book, key, begun.sequence, begun.chain)
+        return cls(book, key, begun.sequence, begun.chain, measures)
 
     @classmethod
-    def resume(cls, book: Book, stored: StoredSession) -> Self:
+    def resume(cls, book: Book, stored: StoredSession, measures: Measures) -> Self:
         """Go on with a session of an earlier process."""
-        return cls(book, stored.key, stored.sequence, stored.chain)
+        return cls(book, stored.key, stored.sequence, stored.chain, measures)
 
     async def append(self, record: Record, *, spend: bool = False) -> None:
         """Append one record; returns when it is durable.
@@ -76,16 +88,16 @@ class SessionLog:
         end: bytes | None = None,
     ) -> None:
         async with self._turn:
-            done = await self._book.commit(
-                Change(
-                    key=self.key,
-                    expect=self._sequence,
-                    previous=self._chain,
-                    records=records,
-                    spend=spend,
-                    end=end,
-                )
+            change = Change(
+                key=self.key,
+                expect=self._sequence,
+                previous=self._chain,
+                records=records,
+                spend=spend,
+                end=end,
             )
+            with self._measures.commit():
+                done = await self._book.commit(change)
             if not isinstance(done, Committed):
                 raise _written_by_another(self.key)
             self._sequence, self._chain = done.sequence, done.chain

@@ -100,7 +100,7 @@ def test_the_check_sees_a_wrong_expression(wrong):
 
 def test_every_alarm_says_what_to_do():
     names = [rule.split("\n")[0] for rule in rules()]
-    assert len(set(names)) == len(names) == 14
+    assert len(set(names)) == len(names) == 15
     for rule in rules():
         assert re.search(r"severity: (page|ticket)$", rule, re.MULTILINE)
         assert re.search(r'summary: "[^"]+\."$', rule, re.MULTILINE)

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 
@@ -262,7 +263,7 @@ def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
     async def main(clock):
         house = TwoAggregators(clock, noise_for(steps=1))
         sums, failures = [], []
-        lead = ReleasingLeader(None, b"", house.leader, tmp_path / "sums", clock)
+        lead = ReleasingLeader(None, b"", None, house.leader, tmp_path / "sums", clock)
         releasing = asyncio.ensure_future(
             lead.release(written=sums.append, failed=failures.append)
         )
@@ -291,6 +292,7 @@ def test_certificates_can_be_taken_back_and_health_needs_none(house):
     revoked = house.place / "revoked.txt"
     revoked.write_text(f"{revoked_line(number_in_pem(certificate.read_bytes()))}\n")
     sections["aggregator"] |= {"health_listen": "127.0.0.1:0", "revoked": str(revoked)}
+    sections["aggregator"]["metrics_listen"] = "127.0.0.1:0"
 
     async def main():
         async with helping(house.settings("helper", sections)) as helper:
@@ -298,6 +300,19 @@ def test_certificates_can_be_taken_back_and_health_needs_none(house):
             async with grpc.aio.insecure_channel(probed) as probe:
                 check = probe.unary_unary(f"/{HEALTH_SERVICE}/Check")
                 assert await check(b"", timeout=30) == b"\x08\x01"
+            async with httpx.AsyncClient(trust_env=False) as http:
+                pages = {
+                    path: (await http.get(f"http://{helper.metrics}{path}")).text
+                    for path in ("/metrics", "/healthz", "/readyz")
+                }
+            assert pages["/readyz"] == "ready\n"
+            assert pages["/healthz"] == "alive\n"
+            for line in (
+                "secagg_is_ready 1.0",
+                'secagg_task_sums_left{task="between-two"} 2.0',
+                'secagg_certificate_expires_timestamp_seconds{which="server"}',
+            ):
+                assert line in pages["/metrics"]
             ports = {"leader": "127.0.0.1:1", "helper": str(helper.server.address)}
             for name in "ab":
                 settings = house.settings(name, house.client(name, ports))

@@ -328,7 +328,7 @@ def test_a_scrape_stays_small_with_many_tasks():
         "closed_by": ["full", "deadline"],
         "against": ["server", "model_reader"],
         "version": ["1"],
-        "which": ["server", "ca"],
+        "which": ["server", "ca", "helper"],
         "engine": ["threads"],
         "result": ["done", "lost"],
     }

@@ -1,0 +1,35 @@
+"""One call, as every aggregator measures it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from secagg import metrics
+from secagg.errors import SecAggError
+from secagg.metrics import Meter
+from secagg.runtime.clock import Clock
+from secagg.wire.calls import GetOffer, Request
+
+__all__ = ["measured_call"]
+
+
+@contextmanager
+def measured_call(meter: Meter, clock: Clock, request: Request[Any]) -> Iterator[None]:
+    """Count a call that is answered in the block, how long it took, and its refusal.
+
+    Args:
+        meter: Who takes the measurements.
+        clock: Time.
+        request: What was asked.
+    """
+    method, began = type(request).__name__, clock.now()
+    meter.add(metrics.CALLS, method=method)
+    try:
+        yield
+    except SecAggError as error:
+        meter.add(metrics.REFUSALS, code=error.code.name)
+        raise
+    finally:
+        # A question that waits says nothing of how fast answers are.
+        if not (isinstance(request, GetOffer) and request.wait_ms):
+            meter.observe(metrics.CALL_SECONDS, clock.now() - began, method=method)

@@ -1,0 +1,53 @@
+"""A sum that two aggregators have released, as the leader hands it out."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.distributed_dp import AggregatorNoise
+
+__all__ = ["SharedSum"]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSum:
+    """A sum that two aggregators have released.
+
+    Attributes:
+        session_number: Of the leader's session.
+        session_id: Of it.
+        inputs: How many vectors it adds up.
+        ended: When it was released, in Unix seconds of the leader's clock.
+        sum_hash: SHA-256 of the packed residues, as clients were told.
+        noise: The task as it was when the session began.
+        values: The estimate, shape (dim,), caller's units.
+        residues: The noisy sum modulo m, shape (dimension,).
+    """
+
+    session_number: int
+    session_id: bytes
+    inputs: int
+    ended: int
+    sum_hash: bytes
+    noise: AggregatorNoise = field(repr=False)
+    values: npt.NDArray[np.float64] = field(repr=False)
+    residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
+
+    def facts(self) -> dict[str, object]:
+        """Return what a report says of it, as JSON values."""
+        ended, budget = datetime.fromtimestamp(self.ended, UTC), self.noise.budget
+        return {
+            "session_number": self.session_number,
+            "session_id": self.session_id.hex(),
+            "released": ended.isoformat(timespec="seconds"),
+            "inputs": self.inputs,
+            "dimension": self.noise.dim,
+            "sum_hash": self.sum_hash.hex(),
+            "sessions_in_budget": budget.sessions,
+            "budget_epsilon": budget.epsilon,
+            "budget_delta": budget.delta,
+            "privacy": self.noise.report().to_dict(),
+        }
