@@ -5,7 +5,8 @@ counted; only the noise is taken for its saddle-point approximation. So the fore
 follows the time wherever it goes, which no formula in a few powers does.
 
 * Cells of `cost`: as many as a processor core fills in the same time at 10^9 a second.
-* Measured on some two hundred releases over the whole range: within a factor of three.
+* Measured on some two hundred curves over the whole range: within a factor of three;
+  on as many integrals within four, and little below what they take.
 
 It bounds no privacy.
 """
