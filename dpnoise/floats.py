@@ -12,7 +12,14 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ROUNDING_MARGIN", "FloatArray", "float_above", "float_below", "text_above"]
+__all__ = [
+    "ROUNDING_MARGIN",
+    "FloatArray",
+    "float_above",
+    "float_below",
+    "text_above",
+    "text_below",
+]
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 """An array of doubles."""
@@ -55,3 +62,23 @@ def text_above(number: float, digits: int) -> str:
     exponent = int(f"{number:.{digits - 1}e}".partition("e")[2])
     above = Decimal(text) + Decimal(1).scaleb(exponent - digits + 1)
     return f"{float(above):.{digits}g}"
+
+
+def text_below(number: float, digits: int) -> str:
+    """Return what is left as people read it: few digits, and never more than it is.
+
+    Args:
+        number: What is left; one that is not above 0, or is infinite, is printed as it
+            is.
+        digits: Significant digits, at least 1.
+
+    Returns:
+        The number in the manner of the format "g", rounded down, but for a part in
+        10^9.
+    """
+    text = f"{number:.{digits}g}"
+    if not 0.0 < number < math.inf or float(text) <= number * (1.0 + _NOTHING):
+        return text
+    exponent = int(f"{number:.{digits - 1}e}".partition("e")[2])
+    below = Decimal(text) - Decimal(1).scaleb(exponent - digits + 1)
+    return f"{float(below):.{digits}g}"

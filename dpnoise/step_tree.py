@@ -1,8 +1,9 @@
 """A tree over steps: which sums of steps get noise, and how much a member weighs.
 
 Notation: T steps, branching b; a node of level l covers b^l consecutive steps, from a
-multiple of b^l on. Nodes that the T steps do not fill do not exist, nor does a node
-that is as long as all steps, which one prefix would use.
+multiple of b^l on. Only nodes that some prefix uses exist: none that the T steps do not
+fill, none that is as long as all steps, and no last child of a node, since the prefix
+that ends with it takes the parent.
 
 * The first t steps are a union of at most b − 1 nodes from each level, the base-b
   digits of t; all T of them, where T is a power of b, of b nodes. A prefix sum carries
@@ -76,9 +77,15 @@ class StepTree:
         return tuple(widths)
 
     @property
+    def level_sizes(self) -> tuple[int, ...]:
+        """Nodes of each level: of b children of one parent all but the last."""
+        filled = [self.steps // width for width in self.widths]
+        return (*(n - n // self.branching for n in filled[:-1]), filled[-1])
+
+    @property
     def node_count(self) -> int:
         """Number of nodes of all levels."""
-        return sum(self.steps // width for width in self.widths)
+        return sum(self.level_sizes)
 
     def nodes_of_prefix(self, step: int) -> Iterator[TreeNode]:
         """Yield the nodes whose steps are the first ones, each step once.
@@ -113,10 +120,10 @@ class StepTree:
         check_count("separation", separation, at_least=1)
         most = min(participations, -(-self.steps // separation))
         weight = 0
-        for width in self.widths:
+        for width, nodes in zip(self.widths, self.level_sizes, strict=True):
             densest = min(most, -(-width // separation))
-            full = min(most // densest, self.steps // width)
-            rest = most - full * densest if full < self.steps // width else 0
+            full = min(most // densest, nodes)
+            rest = most - full * densest if full < nodes else 0
             weight += full * densest**2 + rest**2
         return weight
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
         ClientPhase,
         ClientProgress,
     )
+    from secagg.client.data_use import (
+        ClaimedTask,
+        DataUse,
+    )
     from secagg.client.enrolment import (
         ClientEnrolment,
     )
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
     )
     from secagg.client.taken_part import (
         TakenPart,
+    )
+    from secagg.client.total import (
+        TotalSpentError,
     )
     from secagg.descriptor import SessionDescriptor
     from secagg.distributed_dp import (
@@ -82,6 +89,7 @@ if TYPE_CHECKING:
         ClientPolicy,
         ExactSumsAccepted,
         PrivacyFloors,
+        TotalBudget,
     )
     from secagg.primitives.cipher_suite import (
         CipherSuite,
@@ -156,6 +164,7 @@ __all__ = [
     "Authority",
     "CallDeadlines",
     "CipherSuite",
+    "ClaimedTask",
     "Client",
     "ClientEnrolment",
     "ClientPhase",
@@ -165,6 +174,7 @@ __all__ = [
     "Cohort",
     "Contribution",
     "CurvePoint",
+    "DataUse",
     "Dropped",
     "Entropy",
     "ErrorCode",
@@ -219,6 +229,8 @@ __all__ = [
     "TLSFiles",
     "TLSIdentity",
     "TakenPart",
+    "TotalBudget",
+    "TotalSpentError",
     "Trust",
     "UnitBounds",
     "error_curve",
@@ -230,11 +242,13 @@ __all__ = [
 
 _MODULES: Final = {
     "client.client": ("Client", "Contribution"),
+    "client.data_use": ("ClaimedTask", "DataUse"),
     "client.conductor": ("ClientPhase", "ClientProgress"),
     "client.enrolment": ("ClientEnrolment",),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.judge": ("SessionInfo",),
     "client.taken_part": ("TakenPart",),
+    "client.total": ("TotalSpentError",),
     "descriptor": ("SessionDescriptor",),
     "distributed_dp": (
         "ClippingSchedule",
@@ -275,6 +289,7 @@ _MODULES: Final = {
         "ExactSumsAccepted",
         "NO_NOISE_ACKNOWLEDGEMENT",
         "PrivacyFloors",
+        "TotalBudget",
     ),
     "primitives.cipher_suite": ("CipherSuite",),
     "primitives.entropy": ("Entropy",),

@@ -9,7 +9,9 @@ and are enforced by `secagg.client` before a key is made.  Whoever wants none of
 second kind says so in words (`ExactSumsAccepted`).
 """
 
+import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from secagg.descriptor import SessionDescriptor
@@ -24,6 +26,7 @@ __all__ = [
     "ClientPolicy",
     "ExactSumsAccepted",
     "PrivacyFloors",
+    "TotalBudget",
     "colluder_fraction_of",
 ]
 
@@ -38,6 +41,8 @@ COLLUDER_FRACTION: Final = 0.1
 a larger roster thins every share, and an absolute number would not grow with it."""
 # A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
 DEFAULT_MAX_DIMENSION: Final = 1 << 26
+MAX_DATA_NAME: Final = 200
+"""Characters of a name that people choose and read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +236,46 @@ class PrivacyFloors:
         if self.min_colluder_fraction is not None:
             return self.min_colluder_fraction
         return colluder_fraction_of(profile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalBudget:
+    """What all tasks together may cost the data that are given to them.
+
+    Attributes:
+        data: Name of the data, the owner's own: no server learns it.  Tasks that get
+            other data have another one.
+        epsilon: Of all tasks together, against the adversary that `PrivacyFloors` name.
+        delta: That goes with it.
+        directory: Where claims are kept, one for all clients that give these data to
+            something; None for the state of this client alone.
+        rollback_mark: File outside `directory` that tells claims that were put back
+            from the newest ones; by default one under the user's persistent state.
+
+    Raises:
+        LocalProtocolError: A value is none that a total can have.
+    """
+
+    data: str
+    epsilon: float
+    delta: float
+    directory: Path | None = None
+    rollback_mark: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what bounds nothing."""
+        if not (self.data.isprintable() and 0 < len(self.data) <= MAX_DATA_NAME):
+            raise LocalProtocolError(
+                f"data have a name of 1 to {MAX_DATA_NAME} printable characters",
+                next_step="Choose one name for the same data, and keep it.",
+            )
+        if not (0.0 < self.epsilon < math.inf and 0.0 < self.delta < 1.0):
+            raise LocalProtocolError(
+                f"a total of epsilon {self.epsilon:g} and delta {self.delta:g} bounds "
+                "nothing",
+                next_step="Choose a finite epsilon above 0 and a delta between 0 and "
+                "1.",
+            )
 
 
 @dataclass(frozen=True, slots=True)

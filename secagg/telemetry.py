@@ -29,6 +29,7 @@ __all__ = [
     "CLIENT_DROPPED",
     "CLIENT_LEFT_OUT",
     "CLIENT_LOGGER",
+    "DATA_CLAIMED",
     "ENGINE_LOST",
     "FILES_EXHAUSTED",
     "FILES_REFUSED",
@@ -101,6 +102,7 @@ REPORT_LOST: Final = "report_lost"
 AGGREGATOR_UNREACHABLE: Final = "aggregator_unreachable"
 SERVICE_WAITS: Final = "service_waits"
 BUDGET_SHORT: Final = "budget_short"
+DATA_CLAIMED: Final = "data_claimed"
 RENEWAL_RAN: Final = "renewal_ran"
 RENEWAL_FAILED: Final = "renewal_failed"
 

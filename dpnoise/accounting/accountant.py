@@ -14,7 +14,7 @@
 * Every answer is an upper bound on the loss. Searches end on the safe side.
 * Events, their number and their noise are fixed in advance; inputs may depend on
   earlier outputs. Budgets chosen from the outcomes need a filter,
-  which is not here.
+  which is `across_tasks`.
 
 It holds no theorem; each subclass brings its own.
 """
@@ -22,6 +22,7 @@ It holds no theorem; each subclass brings its own.
 import abc
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final, Self
 
@@ -36,7 +37,13 @@ from dpnoise.events import (
     flatten,
 )
 
-__all__ = ["MAX_EPSILON", "Accountant", "check_delta", "check_epsilon"]
+__all__ = [
+    "MAX_EPSILON",
+    "Accountant",
+    "GaussianLoss",
+    "check_delta",
+    "check_epsilon",
+]
 
 MAX_EPSILON: Final = 1e4
 """Beyond this, epsilon is reported as infinite: e^10000 protects nobody."""
@@ -93,6 +100,20 @@ def check_epsilon(epsilon: float, *, allow_zero: bool = False) -> float:
             else "any number above 0, such as 1.0",
         )
     return number
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianLoss:
+    """One Gaussian release that is at most as private as a whole account.
+
+    Attributes:
+        shift: L2 sensitivity over noise standard deviation, at least 0.
+        distance: Total variation distance per world on top of it, in [0, 1); an
+            epsilon e costs 1 + exp(e) times as much of delta.
+    """
+
+    shift: float
+    distance: float
 
 
 class Accountant(abc.ABC):
@@ -296,6 +317,18 @@ class Accountant(abc.ABC):
             assumptions=(*self._shared_assumptions(), *self._assumptions()),
             details=MappingProxyType(details),
         )
+
+    def gaussian_loss(self, delta: float) -> GaussianLoss | None:  # noqa: ARG002 - for subclasses
+        """Return a Gaussian release that dominates the account, if theorems give one.
+
+        Args:
+            delta: Failure probability in (0, 1) for which it should be the best one; it
+                holds for every other, too.
+
+        Returns:
+            The release; None where this accountant knows none.
+        """
+        return None
 
     @property
     def _status_of_theorems(self) -> Status:

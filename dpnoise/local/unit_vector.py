@@ -235,6 +235,10 @@ class PrivUnitInf(_CapRandomiser):
     def _size(self, checked: NDArray[np.float64]) -> float:
         return float(np.abs(checked).max())
 
+    def _scatters(self) -> tuple[Scatter, ...]:
+        radius = self.output_norm
+        return (Scatter.in_ball(radius), Scatter.of_signs(self.cap, radius))
+
     def mse(self, norm: float) -> float:
         """Return dim·bound²/m² − norm²: the output's length does not vary."""
         return max(0.0, self.parameters.dim * self.step**2 - norm * norm)

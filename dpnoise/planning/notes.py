@@ -15,10 +15,15 @@ from dpnoise.planning.request import PlanRequest
 __all__ = ["plan_notes"]
 
 _STEPS_TO_TRUNCATE: Final = 8.0
+_FAR_OVER_GAUSSIAN: Final = 2.0
 
 
 def plan_notes(
-    request: PlanRequest, mechanism: Mechanism, forecast: ErrorForecast
+    request: PlanRequest,
+    mechanism: Mechanism,
+    forecast: ErrorForecast,
+    *,
+    over_gaussian: float,
 ) -> tuple[str, ...]:
     """Collect the notes of a plan.
 
@@ -26,6 +31,7 @@ def plan_notes(
         request: What was asked for.
         mechanism: The finished mechanism.
         forecast: Its error forecast.
+        over_gaussian: Variance that counts, over the central Gaussian's.
 
     Returns:
         Sentences, the most important first.
@@ -55,6 +61,12 @@ def plan_notes(
             ),
         ]
     notes.extend(mechanism.remarks())
+    if mechanism.published_accountant and over_gaussian > _FAR_OVER_GAUSSIAN:
+        notes.append(
+            f"The theorem of {mechanism.name} ties the bound on coordinates to the "
+            f"noise, which has to be {over_gaussian:.3g} times the central Gaussian's: "
+            "take skellam-mixture, which needs hardly more than that one."
+        )
     if mechanism.rounding is Rounding.TOWARD_ZERO:
         given = mechanism.parameters
         typical = given.scale_factor * given.l2_clip / mechanism.rotated_dim**0.5

@@ -458,7 +458,7 @@ class _Planner:
         request = self._request
         linf_bound = None
         if self._is_widened:
-            linf_bound = Fraction(1)  # the weakest demand on the noise
+            linf_bound = Fraction(self._model.least_cap(scale_factor))
         elif request.linf_bound is not None:
             linf_bound = Fraction(request.linf_bound)
         elif request.mechanism_class.published_accountant:
@@ -536,8 +536,9 @@ class _Planner:
     def _widen(self, found: "_Calibrated") -> Mechanism:
         """Give smm the largest integer Δ∞ that costs no further noise."""
         scale_factor = found.mechanism.parameters.scale_factor
-        low, high = 1, math.ceil(self._model.natural_cap(scale_factor)) + 1
         best = found.mechanism
+        low = int(best.coordinate_cap)
+        high = math.ceil(self._model.natural_cap(scale_factor)) + 1
         while high - low > 1:
             middle = (low + high) // 2
             candidate = self._mechanism(scale_factor, Fraction(middle))
@@ -605,6 +606,8 @@ class _Planner:
         refuse_hopeless(NoiseModel.of(request, self._unit_variance), forecast)
         unit = mechanism.parameters.scale_factor**2
         surplus = float(mechanism.expected_noise_variance - found.variance)
+        gaussian_mse = self._unit_variance * float(request.l2_clip) ** 2
+        noise = float(found.variance) / unit / gaussian_mse
         return Plan(
             request=request,
             parameters=mechanism.parameters,
@@ -616,8 +619,8 @@ class _Planner:
             statement_model_reader=reader,
             forecast=forecast,
             counted_mse=forecast.expected_mse - surplus / unit,
-            gaussian_mse=self._unit_variance * float(request.l2_clip) ** 2,
-            notes=plan_notes(request, mechanism, forecast),
+            gaussian_mse=gaussian_mse,
+            notes=plan_notes(request, mechanism, forecast, over_gaussian=noise),
             upload_bytes=packed_bytes(mechanism.encoded_dim, mechanism.parameters.bits),
         )
 

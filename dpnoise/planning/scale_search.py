@@ -58,6 +58,9 @@ _OVER_GAUSSIAN: Final = 1.05
 _OVER_BEST: Final = 1.02
 _TOGETHER_OVER_GAUSSIAN: Final = 1.01
 _TOGETHER_OVER_BEST: Final = 1.006  # above the indifference, or no bits would do
+_FINE_STEPS: Final = 2.0**16  # of a vector as long as the clip
+_CAPS_PER_OCTAVE: Final = 4
+_CAPS: Final = 40  # from the clip down to a thousandth of it
 _GOLDEN: Final = (math.sqrt(5.0) - 1.0) / 2.0
 _MARGIN: Final = 0.8  # the calibrated noise may come out a little above the model's
 # Small ε is reached at orders near 2·log(1/δ)/ε; a coarse grid is enough for a model.
@@ -94,7 +97,9 @@ class NoiseModel:
             steps².
         fit: The model's two numbers.
         known: Calibrated variance by scale. Finer grids never need less, wherever the
-            two numbers lead.
+            two numbers lead, unless a bound on coordinates follows from the noise.
+        capped_at: Where the published mixture theorem ties the bound on coordinates to
+            the noise: the bound that noise is raised for, as a part of the clip.
     """
 
     request: PlanRequest
@@ -105,6 +110,7 @@ class NoiseModel:
     least_variance: float
     fit: NoiseFit
     known: tuple[tuple[float, float], ...] = ()
+    capped_at: float = 0.0
 
     @classmethod
     def of(
@@ -126,7 +132,7 @@ class NoiseModel:
         # truth; where a coordinate is rounded at random, about one step² is common.
         kind = request.mechanism_class
         guess = 1.0 / 3.0 if kind.rounding is Rounding.CONDITIONAL else 1.0
-        return cls(
+        made = cls(
             request=request,
             gaussian_variance=gaussian_variance,
             counted_shares=request.counted_shares,
@@ -135,6 +141,9 @@ class NoiseModel:
             least_variance=float(request.least_counted_variance),
             fit=fit or NoiseFit(1.0, 0.0 if request.is_central else guess),
         )
+        if made.is_published_mixture and request.linf_bound is None:
+            return replace(made, capped_at=_best_cap(made))
+        return made
 
     def through(self, calibrated: Mapping[float, float]) -> Self:
         """Return the model that passes through calibrated points.
@@ -178,8 +187,9 @@ class NoiseModel:
         """Return the variance that must be counted, grid steps²."""
         wanted = self.fit.factor * self.gaussian_need(scale_factor) + self.fit.extra
         if self.is_published_mixture:
-            squared = (scale_factor * self.request.l2_clip) ** 2
-            wanted = max(wanted, self._published_point(squared)[1])
+            cap = self.least_cap(scale_factor)
+            wanted = max(wanted, self._published_point(scale_factor, cap)[1])
+            return max(wanted, self.least_variance)
         coarser = (need for scale, need in self.known if scale <= scale_factor)
         return max(wanted, self.least_variance, *coarser)
 
@@ -218,40 +228,53 @@ class NoiseModel:
             return Fraction(request.linf_bound)
         if not self.is_published_mixture:
             return natural
-        order, _ = self._published_point((scale_factor * request.l2_clip) ** 2)
+        least = self.least_cap(scale_factor)
+        order, _ = self._published_point(scale_factor, least)
         counted = Fraction(self.counted_variance(scale_factor))
-        admitted = max(1, largest_linf_bound(order, counted))
+        admitted = max(least, largest_linf_bound(order, counted))
         return Fraction(min(math.ceil(natural), admitted))
 
-    def published_excess(self, scale_factor: float) -> float:
-        """Return how many times the published formula's noise its theorem needs.
+    def least_cap(self, scale_factor: float) -> int:
+        """Return the bound on coordinates that noise is raised for, grid steps.
 
-        1 where the order that the budget asks for is covered; more where Eq. (3) of
-        [Bao22] excludes it and only more noise brings an order in.
+        The published theorem admits a bound in proportion to the noise's deviation, on
+        every grid. On short vectors the bound that costs no further noise is a part of
+        the clip itself, and what it takes off many clients' vectors is far more than
+        the noise.
         """
-        squared = (scale_factor * self.request.l2_clip) ** 2
-        _, formula = self._published_point(squared, is_covered=False)
-        return self._published_point(squared)[1] / formula
+        if self.request.linf_bound is not None:
+            return math.ceil(self.request.linf_bound)
+        wanted = round(self.capped_at * scale_factor * self.request.l2_clip)
+        return max(1, min(wanted, math.ceil(self.natural_cap(scale_factor))))
 
-    def _published_point(
-        self, squared: float, *, is_covered: bool = True
-    ) -> tuple[int, float]:
-        """Return order and variance of [Bao22] Corollary 1 at Δ∞ = 1.
+    def published_excess(self, scale_factor: float) -> float:
+        """Return how many times the noise of fine grids the theorem needs on this one.
+
+        1 where the orders that the budget asks for are covered; more where Eq. (3) of
+        [Bao22] excludes them on a grid whose single step is too much of the clip.
+        """
+        fine = _FINE_STEPS / float(self.request.l2_clip)
+        _, least = self._published_point(fine, self.least_cap(fine))
+        needed = self._published_point(scale_factor, 1)[1]
+        return needed / least * (fine / scale_factor) ** 2
+
+    def _published_point(self, scale_factor: float, cap: int) -> tuple[int, float]:
+        """Return order and variance of [Bao22] Corollary 1.
 
         Args:
-            squared: Squared clip in grid steps².
-            is_covered: Whether Eq. (3) must hold; without it the figure has no theorem.
+            scale_factor: Grid steps per unit.
+            cap: The Δ∞ for which Eq. (3) must hold; for 0 it need not, and the figure
+                has no theorem.
         """
         request = self.request
+        squared = (scale_factor * request.l2_clip) ** 2
         # Steps and sampling act as they do on the Gaussian; a model needs no more.
         one = _single_release_variance(float(request.epsilon), float(request.delta))
         weight = squared * self.gaussian_variance / one
         orders = _published_orders(float(request.epsilon), float(request.delta))
-        needed = orders.slopes * weight / orders.allowed
-        if is_covered:
-            needed = np.maximum(needed, orders.floors)
+        needed = np.maximum(orders.slopes * weight / orders.allowed, orders.floors(cap))
         if not needed.size:
-            return 2, float(smallest_noise_variance(2, 1))
+            return 2, float(smallest_noise_variance(2, max(1, cap)))
         best = int(np.argmin(needed))
         return int(orders.orders[best]), float(needed[best])
 
@@ -279,13 +302,17 @@ class _PublishedOrders:
         orders: The orders, rising.
         allowed: What of epsilon is left for the divergence, nats.
         slopes: Divergence per squared clip over variance.
-        floors: Least variance that Eq. (3) admits.
+        by_square: Least variance over Δ∞² that Eq. (3) admits, by its second part.
     """
 
     orders: FloatArray
     allowed: FloatArray
     slopes: FloatArray
-    floors: FloatArray
+    by_square: FloatArray
+
+    def floors(self, cap: int) -> FloatArray:
+        """Return the least variance that Eq. (3) admits at Δ∞ = `cap`."""
+        return np.maximum((self.orders - 1.0) * cap, self.by_square * cap * cap)
 
 
 @lru_cache(maxsize=64)
@@ -299,15 +326,31 @@ def _published_orders(epsilon: float, delta: float) -> _PublishedOrders:
         orders=orders[kept],
         allowed=allowed[kept],
         slopes=0.5 * (1.2 * orders[kept] + 1.0),
-        floors=np.array(
-            [float(smallest_noise_variance(int(order), 1)) for order in orders[kept]]
-        ),
+        by_square=(10.9 * orders[kept] ** 2 - 1.8 * orders[kept] - 9.1) / 2.0,
     )
 
 
 @lru_cache(maxsize=64)
 def _single_release_variance(epsilon: float, delta: float) -> float:
     return analytic_gaussian_stddev(epsilon, delta, 1.0) ** 2
+
+
+def _best_cap(model: NoiseModel) -> float:
+    """Return the bound on coordinates with the least error, as a part of the clip.
+
+    On a grid so fine that no rounding counts; error and noise keep their proportion on
+    coarser ones.
+    """
+    fine = _FINE_STEPS / float(model.request.l2_clip)
+    # From the narrowest on: among equals the one that raises no noise.
+    parts = [math.exp2(-power / _CAPS_PER_OCTAVE) for power in reversed(range(_CAPS))]
+    errors = {
+        part: forecast_at(
+            replace(model, capped_at=part), fine, UNBOUNDED_BITS
+        ).judged_mse
+        for part in parts
+    }
+    return min(parts, key=errors.__getitem__)
 
 
 def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForecast:

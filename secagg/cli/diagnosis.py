@@ -23,6 +23,7 @@ from secagg.cli.preflight import (
     identity_of,
 )
 from secagg.cli.way_to_aggregator import WayToAggregator
+from secagg.client.data_use import look_at_use
 from secagg.client.program import client_policy, privacy_floors
 from secagg.config import (
     ClientSettings,
@@ -34,8 +35,10 @@ from secagg.config import (
     load_task_settings,
     names_a_task,
 )
+from secagg.config.data_total import total_budget
 from secagg.config.program import TLSSection
 from secagg.config.server import ServerSection
+from secagg.distributed_dp import text_above
 from secagg.engine import EngineLostError, open_engine
 from secagg.enrolment.keys import is_readable_by_others
 from secagg.errors import ErrorCode, SecAggError, ServiceError
@@ -185,6 +188,7 @@ async def client_findings(path: Path) -> list[Finding]:
         [
             ("D240", "state directory", lambda: check_writable(state_dir)),
             ("D250", "book", lambda: _book(state_dir, settings.client.rollback_mark)),
+            ("D255", "claims on data", lambda: _claims(settings)),
         ]
     )
     found = [
@@ -387,6 +391,30 @@ async def _book(
     if stands is not None and not (is_shared and marked is None):
         refuse_set_back(stands, marked, mark.path)
     return f"{path if store is None else 'the database'} is sound"
+
+
+async def _claims(settings: ClientSettings) -> str | Caution:
+    """Look at what tasks have claimed of the data that a client gives."""
+    total = total_budget(settings.policy)
+    if total is None:
+        return "policy.data is not set: every task has its own budget, and no total"
+    if total.directory is not None:
+        looked = await _book(total.directory, total.rollback_mark)
+        if isinstance(looked, Caution):
+            return looked
+    try:
+        use = await look_at_use(total, settings.client.state_dir)
+    except NoBookError:
+        return f"nothing is claimed of {total.data!r} yet"
+    except BookInUseError as error:
+        return Caution(str(error), error.next_step)
+    found = (
+        f"epsilon {text_above(use.spent_epsilon, 4)} of {use.total_epsilon:g} is "
+        f"claimed of {use.data!r} by {len(use.claims)} tasks; kept in {use.kept_in}"
+    )
+    if use.spent_epsilon > use.total_epsilon:
+        return Caution(found, "The total was lowered below that: no task is joined.")
+    return found
 
 
 async def _sums(server: ServerSection, owner: str | None) -> str | Caution:

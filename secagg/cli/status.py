@@ -90,7 +90,8 @@ def budget(
     """Show what was spent of privacy budgets, by an aggregator's tasks or a client.
 
     The settings file says which of the two. Epsilon and delta of a task hold for all
-    sessions that its budget covers, spare ones included, against the server.
+    sessions that its budget covers, spare ones included, against the server. Of a
+    client whose data have a total (policy.data) all tasks with claims are listed.
 
     Example: secagg budget --config client.toml
     """
@@ -124,24 +125,32 @@ def budget(
                     "WARNING: fewer sessions are left than sums are missing",
                     style="bold red",
                 )
+        if "data" in answer:
+            _print_data(answer["data"], output)
     output.result(answer)
 
 
 def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
-    """Return what a client has given; its process must not run meanwhile."""
+    """Return what a client has given, and of data with a total what is claimed.
+
+    Its process must not run meanwhile.
+    """
     import asyncio
     import os
 
     from secagg.config import load_client_settings
+    from secagg.config.data_total import total_budget
     from secagg.storage.book_reader import reading
     from secagg.storage.charges import ChargeState
     from secagg.storage.open_book import BOOK_FILE
 
-    settings = load_client_settings(file, environment=os.environ).settings.client
-    wanted = task or settings.task
+    settings = load_client_settings(file, environment=os.environ).settings
+    state_dir = settings.client.state_dir
+    wanted = task or settings.client.task
+    total = total_budget(settings.policy)
 
     async def given() -> dict[str, Any]:
-        with reading(settings.state_dir / BOOK_FILE) as book:
+        with reading(state_dir / BOOK_FILE) as book:
             charges = await book.charges(wanted)
         states = [row.state for row in charges]
         return {
@@ -151,7 +160,45 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
             "given_back": states.count(ChargeState.VOID),
         }
 
-    return {"role": "client", "budgets": [asyncio.run(given())]}
+    budgets = [asyncio.run(given())]
+    if total is None:
+        return {"role": "client", "budgets": budgets}
+    from secagg.client.data_use import look_at_use
+
+    use = asyncio.run(look_at_use(total, state_dir))
+    return {"role": "client", "budgets": budgets, "data": use.to_dict()}
+
+
+def _print_data(data: dict[str, Any], output: Output) -> None:
+    """Say what tasks have claimed of a client's data, and what is left."""
+    from secagg.distributed_dp import text_above, text_below
+
+    output.line(
+        f"data {data['data']}: epsilon {text_above(data['spent_epsilon'], 4)} of "
+        f"{data['total_epsilon']:g} and delta {text_above(data['spent_delta'], 3)} of "
+        f"{data['total_delta']:g} are claimed ({data['rule']} sum); kept in "
+        f"{data['kept_in']}"
+    )
+    left = f"epsilon {text_below(data['remaining_epsilon'], 4)} with delta up to "
+    left += text_below(data["remaining_delta"], 3)
+    if data["remaining_gaussian_epsilon"] is not None:
+        further = text_below(data["remaining_gaussian_epsilon"], 4)
+        left += f"; of one with Gaussian noise about epsilon {further}"
+    output.line(f"left for a further task: {left}")
+    output.table(
+        ("task", "epsilon", "delta", "against", "since"),
+        [
+            (
+                each["task"],
+                text_above(each["epsilon"], 4),
+                text_above(each["delta"], 3),
+                each["against"],
+                each["since"],
+            )
+            for each in data["claims"]
+        ],
+        numeric=(1, 2),
+    )
 
 
 def drain(

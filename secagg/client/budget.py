@@ -4,7 +4,8 @@ Rule 1: a session of a task with noise is charged in the change that binds its i
         before the first byte leaves.  Charging it again changes nothing.
 Rule 2: what becomes of a charge is said by the table of `secagg.protocol.refund` alone
         and written by the change that ends the session.  Silence, deadlines, errors of
-        a call and this client's own faults give nothing back.
+        a call and this client's own faults give nothing back.  Of a task that is to
+        release n sums at most n sessions come back, ever.
 Rule 3: one task has one description of its noise.  A server that changes it would
         begin a second budget under the first one's name.
 Rule 4: a task that claims a budget for n sessions gets n sessions of this client, even
@@ -14,8 +15,8 @@ Rule 5: on a sparse graph every roster counts that the client accepts, before it
         who know the graph can end those that do not suit them.  Delta counts on a
         number of rosters; the next session is refused.
 
-The budget of one task is thereby enforced where the vectors are.  Several tasks add
-up; which tasks a client serves is its owner's decision.
+The budget of one task is thereby enforced where the vectors are.  What several tasks
+over the same data may cost together is kept by `secagg.client.total`.
 """
 
 from hashlib import sha256
@@ -38,11 +39,13 @@ def charge_of(descriptor: SessionDescriptor) -> Charge | None:
     parameters = descriptor.parameters
     if not parameters.noise_block:
         return None
+    budget = NoisedTask.from_parameters(parameters).budget
     return Charge(
         task=descriptor.task_id,
         session_id=descriptor.session_id,
         noise_digest=sha256(parameters.noise_block).digest(),
-        allowed=NoisedTask.from_parameters(parameters).budget.sessions,
+        allowed=budget.sessions,
+        refunds=budget.steps,
     )
 
 

@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -32,6 +33,7 @@ from secagg import telemetry
 from secagg.audit.receipt import AuditReceipt
 from secagg.client.after_error import Attempts
 from secagg.client.backoff import Backoff
+from secagg.client.data_use import DataUse
 from secagg.client.enrolment import (
     ClientEnrolment,
     EnrolledClient,
@@ -48,6 +50,7 @@ from secagg.client.runner import (
 )
 from secagg.client.storage import ClientStorage, open_storage
 from secagg.client.taken_part import TakenPart, last_part, receipt_of
+from secagg.client.total import DataTotal, adversary_of, loss_of_session
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.errors import (
@@ -60,7 +63,12 @@ from secagg.errors import (
 )
 from secagg.noise_certificate import NoiseCertificate
 from secagg.plain_sums import decode_integers, encode_integers
-from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
+from secagg.policy import (
+    ClientPolicy,
+    ExactSumsAccepted,
+    PrivacyFloors,
+    TotalBudget,
+)
 from secagg.primitives.entropy import SystemEntropy
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
@@ -143,6 +151,9 @@ class Client:
         enrolment: Who the client is among the enrolled, for profiles that distrust the
             server; `cohort` must accept these.  None takes part in no session of such
             a profile.
+        total: What all tasks together may cost the data that this client gives; a task
+            that does not fit is refused before anything leaves.  None keeps the budget
+            of each task alone.
         state_dir: Where sessions and spent budget are kept, for this client alone;
             required with an address.  None keeps them in memory: a client that is made
             anew then knows nothing of what the last one gave.
@@ -209,6 +220,7 @@ class Client:
         floors: PrivacyFloors | ExactSumsAccepted,
         identity: TLSIdentity | None = None,
         enrolment: ClientEnrolment | None = None,
+        total: TotalBudget | None = None,
         state_dir: Path | None = None,
         rollback_mark: Path | None = None,
         accept_restored: bool = False,
@@ -251,6 +263,7 @@ class Client:
         self._floors = floors
         self._identity = identity
         self._enrolment = enrolment
+        self._total = total
         self._state_dir = state_dir
         self._rollback_mark = rollback_mark
         self._accept_restored = accept_restored
@@ -265,6 +278,7 @@ class Client:
         self._threads = threads
         self._stack = AsyncExitStack()
         self._opened: tuple[ClientRunner, ClientStorage] | None = None
+        self._data: DataTotal | None = None
         self._turn: _Turn | None = None
         self._network: GrpcConnection | None = None
         self._told_short = False
@@ -289,6 +303,7 @@ class Client:
             workers = Workers(general=self._threads)
             if self._threads is None:
                 stack.callback(workers.close)
+            self._data = await self._opened_total(storage, workers)
             connection = await self._connect(stack)
             runner = ClientRunner(
                 connection.identity,
@@ -298,6 +313,7 @@ class Client:
                 judge=self._judge,
                 make_input=self._make_input,
                 enrolment=self._enrolled(connection.identity),
+                total=self._data,
                 settings=ClientSettings(
                     fetch_sum=self._fetch_sum,
                     offer_seconds=self._wait_seconds,
@@ -445,6 +461,36 @@ class Client:
         """
         _, storage = self._parts()
         return await receipt_of(storage.book, self._task, session_number)
+
+    async def data_use(self) -> DataUse | None:
+        """Return what tasks have claimed of this client's data, and what is left.
+
+        None for a client without a total.
+
+        Raises:
+            LocalProtocolError: The client is not open.
+            ServiceError: STORAGE_FAILED.
+        """
+        self._parts()
+        return None if self._data is None else await self._data.use()
+
+    async def _opened_total(
+        self, storage: ClientStorage, workers: Workers
+    ) -> DataTotal | None:
+        if self._total is None:
+            return None
+        floors = self._floors
+        demanded = floors if isinstance(floors, PrivacyFloors) else floors.noised
+        against = adversary_of(demanded)
+        total = DataTotal(
+            self._total,
+            storage,
+            against=against,
+            loss_of=partial(loss_of_session, storage=storage, against=against),
+            workers=workers,
+        )
+        await total.open(accept_restored=self._accept_restored)
+        return total
 
     def _parts(self) -> tuple[ClientRunner, ClientStorage]:
         if self._opened is None:

@@ -9,6 +9,7 @@ from secagg.client.client import Client
 from secagg.client.enrolment import ClientEnrolment
 from secagg.client.runner import ClientProgress
 from secagg.config import ClientSettings
+from secagg.config.data_total import total_budget
 from secagg.errors import ErrorCode, ServiceError
 from secagg.parameters import Graph
 from secagg.policy import (
@@ -58,6 +59,7 @@ def client_of(
             role=Role.CLIENT,
         ),
         enrolment=client_enrolment(settings),
+        total=total_budget(settings.policy),
         state_dir=client.state_dir,
         rollback_mark=client.rollback_mark,
         accept_restored=accept_restored,

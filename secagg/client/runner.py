@@ -33,6 +33,7 @@ from secagg.client.conductor import (
 )
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.session import ClientSession
+from secagg.client.total import DataTotal
 from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.revocation import MAX_REVOCATION_BYTES
 from secagg.errors import (
@@ -83,6 +84,7 @@ class ClientRunner:
             after a restart, when it must return the same vector.
         enrolment: Who the client is among the enrolled; None takes part in no session
             of a profile with credentials.
+        total: Of the client's data over all tasks; None for no limit but each task's.
         settings: How the client behaves.
         clock: Time; the machine's by default.
         entropy: Seeds and jitter; the operating system's by default.
@@ -106,6 +108,7 @@ class ClientRunner:
         judge: Callable[[SessionDescriptor], object],
         make_input: MakeInput,
         enrolment: EnrolledClient | None = None,
+        total: DataTotal | None = None,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -118,6 +121,7 @@ class ClientRunner:
         self._policy = policy
         self._judge = judge
         self._enrolment = enrolment
+        self._total = total
         self._settings = settings or ClientSettings()
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -193,6 +197,8 @@ class ClientRunner:
         try:
             if is_resumed:  # floors may have risen since
                 await self._check(session.descriptor)
+                if self._total is not None:
+                    await self._total.claim(session.descriptor)
             outcome = await conductor.run()
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
             if self._may_yet_begin(session, error):
@@ -244,6 +250,7 @@ class ClientRunner:
             entropy=self._entropy,
             now=int(self._clock.date()),
             membership=membership,
+            total=self._total,
         )
         self._log(telemetry.SESSION_OPENED, session)
         return session
@@ -252,6 +259,8 @@ class ClientRunner:
         """Refuse what floors, application or budget do not allow."""
         await self._workers.run(self._judge, offered)
         await check_budget(self._book, offered)
+        if self._total is not None:
+            await self._total.check(offered)
 
     async def _membership(
         self, offered: SessionDescriptor, deadline: float

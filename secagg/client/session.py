@@ -30,6 +30,7 @@ from secagg.audit.receipt import AuditReceipt
 from secagg.client.budget import charge_of, max_rosters_of, settlement_of
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.evidence import concluded, seen_at_offer, seen_with
+from secagg.client.total import DataTotal
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import (
@@ -124,6 +125,7 @@ class ClientSession:
         entropy: Entropy,
         now: int,
         membership: Membership | None = None,
+        total: DataTotal | None = None,
     ) -> Self:
         """Accept an offer: draw the seed and claim the number, durably.
 
@@ -138,8 +140,11 @@ class ClientSession:
             now: Unix seconds.
             membership: The client's place among the enrolled, where the profile has
                 any.
+            total: Of the client's data over all tasks; the task's claim on it is
+                durable before the session is.
 
         Raises:
+            TotalSpentError: The task does not fit into the total.
             RemoteProtocolError: REPLAYED_SESSION for a number seen before;
                 POLICY_VIOLATION or BAD_CONFIG when the offer is refused, or this client
                 has seen too many rings of the task.  Nothing is stored.
@@ -161,6 +166,8 @@ class ClientSession:
         if isinstance(session._state, client.Failed):
             refused = session._state
             raise RemoteProtocolError(refused.reason, code=refused.code)
+        if total is not None:
+            await total.claim(descriptor)
         new = NewSession(
             role=Role.CLIENT,
             task=descriptor.task_id,

@@ -37,7 +37,9 @@ class ClientStorage:
     async def sessions_left(self, task_id: str, task: NoisedTask) -> int:
         """Return how many more sessions the budget of a task covers."""
         charges = await self.book.charges(task_id)
-        return budget_of(charges, allowed=task.budget.sessions).left
+        return budget_of(
+            charges, allowed=task.budget.sessions, refunds=task.budget.steps
+        ).left
 
 
 async def open_storage(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from secagg.config.data_total import DataSection, total_budget
 from secagg.config.loader import setting
 from secagg.config.program import ProgramSection, TLSSection
 from secagg.enrolment.keys import parse_key
@@ -102,7 +103,7 @@ class IdentitySection:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySection:
+class PolicySection(DataSection):
     """Floors that no server can lower.  The client leaves rather than cross one."""
 
     profiles: tuple[str, ...] = setting(
@@ -236,7 +237,13 @@ def check_client(settings: ClientSettings) -> None:
     """
     _check_identity(settings)
     policy = settings.policy
-    _check_identity(settings)
+    if total_budget(policy) is not None and not policy.require_noise:
+        raise ServiceError(
+            f"policy.data = {policy.data!r} has a total, and require_noise = false "
+            "lets tasks release sums of it that no epsilon bounds",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Leave require_noise out, or give data without a total.",
+        )
     if policy.require_noise and (
         policy.max_epsilon is None or policy.max_delta is None
     ):

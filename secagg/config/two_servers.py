@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from secagg.config.data_total import DataSection
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.config.program import ProcessSection, TLSSection
 from secagg.profiles import MAX_DEADLINE_SECONDS
@@ -154,7 +155,7 @@ class SharingClientSection(ProcessSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharingPolicySection:
+class SharingPolicySection(DataSection):
     """Floors that no aggregator can lower."""
 
     max_epsilon: float = setting(

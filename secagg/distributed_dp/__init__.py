@@ -27,7 +27,7 @@ Nothing in here does input or output.
 from dpnoise.accounting import PrivacyStatement
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.events import Adjacency
-from dpnoise.floats import text_above
+from dpnoise.floats import text_above, text_below
 from dpnoise.local import (
     LocalParameters,
     LocalRandomiser,
@@ -50,6 +50,19 @@ from dpnoise.planning import (
 from secagg.distributed_dp.aggregator_noise import (
     AggregatorNoise,
     TwoAggregatorReport,
+)
+from secagg.distributed_dp.data_budget import (
+    GaussianLoss,
+    LossLimit,
+    Room,
+    Spent,
+    TaskLoss,
+    fits,
+    loss_against_broken_masks,
+    loss_against_server,
+    loss_between_two,
+    room_for,
+    spent,
 )
 from secagg.distributed_dp.local_layer import (
     local_parameters,
@@ -77,9 +90,11 @@ __all__ = [
     "ClippingSchedule",
     "CurvePoint",
     "DPNoiseError",
+    "GaussianLoss",
     "LocalParameters",
     "LocalPrivacy",
     "LocalRandomiser",
+    "LossLimit",
     "NoiseBudget",
     "NoisedInput",
     "NoisedTask",
@@ -88,7 +103,10 @@ __all__ = [
     "PlanRequest",
     "PrivacyReport",
     "PrivacyStatement",
+    "Room",
     "SessionNoise",
+    "Spent",
+    "TaskLoss",
     "TwoAggregatorReport",
     "UnitBounds",
     "UnknownEventError",
@@ -96,18 +114,25 @@ __all__ = [
     "central_gaussian_variance",
     "certify",
     "error_curve",
+    "fits",
     "fixed_point_parameters",
     "flag_amplitude_for",
     "following_terms",
     "local_parameters",
     "local_privacy",
+    "loss_against_broken_masks",
+    "loss_against_server",
+    "loss_between_two",
     "make_randomiser",
     "offered_terms",
     "plan",
     "randomised_mse",
     "randomised_sum",
     "read_noise_terms",
+    "room_for",
     "selects_in_secret",
+    "spent",
     "subtract_layers",
     "text_above",
+    "text_below",
 ]

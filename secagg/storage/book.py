@@ -26,6 +26,8 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.profiles import Trust
 from secagg.storage.change import Behind, Change, Committed, Ended, Lease, Role
 from secagg.storage.charges import ChargeRow, Settlement
+from secagg.storage.claims import Claim, ClaimRow
+from secagg.storage.rollback_mark import Mark
 from secagg.storage.stored import (
     Finding,
     Purged,
@@ -219,6 +221,26 @@ class Book(Protocol):
 
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """Return the charges of a task, in the order in which they were made."""
+        ...
+
+    async def claims(self, data: str | None = None) -> tuple[ClaimRow, ...]:
+        """Return the claims on data, in the order in which they were made.
+
+        Args:
+            data: Name of the data; None for all.
+        """
+        ...
+
+    async def put_claim(self, claim: Claim, *, after: int) -> bool:
+        """Add a claim, if its data have as many as the caller has judged.
+
+        Returns:
+            False, and nothing has changed, when somebody else was faster.
+        """
+        ...
+
+    async def mark(self) -> Mark | None:
+        """Return name and generation of the book."""
         ...
 
     async def settle(self, settlement: Settlement) -> None:

@@ -19,6 +19,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.storage import sqlite_queries
 from secagg.storage.change import Role
 from secagg.storage.charges import ChargeRow
+from secagg.storage.claims import ClaimRow
 from secagg.storage.open_book import BOOK_FILE, missing_package
 from secagg.storage.reading_book import NoBookError, ReadingBook
 from secagg.storage.session_columns import MILLISECONDS
@@ -93,6 +94,10 @@ class ReadsBook(Protocol):
 
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """See `Book.charges`."""
+        ...
+
+    async def claims(self, data: str | None = None) -> tuple[ClaimRow, ...]:
+        """See `Book.claims`."""
         ...
 
     async def replicas(self) -> tuple[ReplicaRow, ...]:

@@ -4,6 +4,9 @@ Rule 1: a charge is bound before anything leaves, and settled once; what is sett
         stays as it is.
 Rule 2: a task is charged with one noise only.  Another noise is another budget, and
         needs another name.
+Rule 3: as many charges of a task come back as it is to release sums, and no more.  The
+        others count, even if they are void: whoever ends session after session sees
+        masked inputs without end otherwise.
 """
 
 from collections.abc import Iterable
@@ -47,12 +50,14 @@ class Charge:
         session_id: Of the session, the name of the charge.
         noise_digest: SHA-256 of the task's description of its noise.
         allowed: Sessions that the budget covers, spare ones included.
+        refunds: How many of the task's sessions may come back.
     """
 
     task: str
     session_id: bytes
     noise_digest: bytes
     allowed: int
+    refunds: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +97,8 @@ class Budget:
     """How much of a task's budget is used.
 
     Attributes:
-        given: Sessions that count: bound or kept.
-        void: Sessions that were given back.
+        given: Sessions that count: bound, kept, or given back once too often.
+        void: Sessions that were given back and do not count.
         left: Sessions that may still be charged.
     """
 
@@ -142,20 +147,20 @@ def is_new_charge(charges: Iterable[ChargeRow], charge: Charge) -> bool:
         BudgetSpentError: The budget is spent.
         InternalError: The session was given back and would be used again.
     """
-    given = 0
+    made = tuple(charges)
     known: ChargeState | None = None
-    for row in charges:
+    for row in made:
         if row.noise_digest != charge.noise_digest:
             raise NoiseChangedError(charge)
         if row.session_id == charge.session_id:
             known = row.state
-        given += row.state is not ChargeState.VOID
     if known is ChargeState.VOID:
         raise InternalError(
             f"a session of task {charge.task!r} was given back and is charged again"
         )
-    if known is None and given >= charge.allowed:
-        raise BudgetSpentError(charge, given=given)
+    budget = budget_of(made, allowed=charge.allowed, refunds=charge.refunds)
+    if known is None and not budget.left:
+        raise BudgetSpentError(charge, given=budget.given)
     return known is None
 
 
@@ -164,14 +169,15 @@ def settled(state: ChargeState, wanted: ChargeState) -> ChargeState:
     return wanted if state is ChargeState.BOUND else state
 
 
-def budget_of(charges: Iterable[ChargeRow], *, allowed: int) -> Budget:
+def budget_of(charges: Iterable[ChargeRow], *, allowed: int, refunds: int) -> Budget:
     """Return how much of a task's budget is used.
 
     Args:
         charges: All charges of the task.
         allowed: Sessions that the budget covers.
+        refunds: How many of them may come back.
     """
     states = [row.state for row in charges]
-    void = states.count(ChargeState.VOID)
+    void = min(states.count(ChargeState.VOID), refunds)
     given = len(states) - void
     return Budget(given=given, void=void, left=max(0, allowed - given))

@@ -21,6 +21,7 @@ from secagg.profiles import Trust
 from secagg.storage import postgres_changes, postgres_queries, postgres_sharing
 from secagg.storage.change import Behind, Change, Ended, Lease
 from secagg.storage.charges import Settlement
+from secagg.storage.claims import Claim
 from secagg.storage.postgres_changes import Outcome
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_link import PostgresLink
@@ -192,6 +193,14 @@ class PostgresBook(ReadingBook):
         await self._write(
             lambda database: postgres_changes.settle_charge(
                 database, settlement, instant=self._instant()
+            )
+        )
+
+    async def put_claim(self, claim: Claim, *, after: int) -> bool:
+        """Add a claim, if nobody else has made one meanwhile."""
+        return await self._write(
+            lambda database: postgres_changes.put_claim(
+                database, claim, after=after, instant=self._instant()
             )
         )
 

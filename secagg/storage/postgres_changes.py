@@ -9,7 +9,7 @@ Rule 3: nothing is written where the session stands elsewhere; the reason is ask
         afterwards, and told apart (`Behind`, `Ended`, too early, `TimelineError`).
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, TypeAlias
 
 import asyncpg
@@ -34,6 +34,7 @@ from secagg.storage.change import (
     number_nobody_has_seen,
 )
 from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
+from secagg.storage.claims import Claim
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_queries import (
     FIRST_NUMBER,
@@ -42,6 +43,7 @@ from secagg.storage.postgres_queries import (
     held_lease,
     lease_words,
     read_charges,
+    read_claims,
     read_revocations,
     session_at,
     why_not,
@@ -68,6 +70,7 @@ __all__ = [
     "mark_restored",
     "pass_over_numbers",
     "purge_receipts",
+    "put_claim",
     "put_facts",
     "put_task",
     "see_revocations",
@@ -350,6 +353,24 @@ async def settle_charge(
         settlement.state.value,
         ChargeState.BOUND.value,
     )
+
+
+async def put_claim(
+    database: Database, claim: Claim, *, after: int, instant: int | None
+) -> bool:
+    """See `Book.put_claim`."""
+    # One at a time: of two that have judged the same claims one would exceed a total.
+    await database.execute("LOCK TABLE claim IN EXCLUSIVE MODE")
+    if len(await read_claims(database, claim.data)) != after:
+        return False
+    named = asdict(claim) | {"against": claim.against.value}
+    places = ", ".join(f"${number}" for number in range(2, len(named) + 2))
+    await database.execute(
+        f"INSERT INTO claim ({', '.join(named)}, at) SELECT {places}, {INSTANT}",
+        instant,
+        *named.values(),
+    )
+    return True
 
 
 async def _reseal(

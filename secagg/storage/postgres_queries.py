@@ -20,6 +20,7 @@ from secagg.storage.change import (
     StaleLeaseError,
 )
 from secagg.storage.charges import ChargeRow, ChargeState
+from secagg.storage.claims import Against, Claim, ClaimRow
 from secagg.storage.postgres_database import Database
 from secagg.storage.rollback_mark import Mark, mark_in
 from secagg.storage.session_columns import (
@@ -56,6 +57,7 @@ __all__ = [
     "load_session",
     "missed",
     "read_charges",
+    "read_claims",
     "read_instant",
     "read_revocations",
     "read_tally",
@@ -80,6 +82,7 @@ FIRST_NUMBER: Final = (
 """Where numbers of a new task begin (`pass_over_numbers`); its role is argument 1."""
 
 _COLUMNS: Final = ", ".join(field.name for field in fields(SessionColumns))
+_CLAIM: Final = tuple(field.name for field in fields(Claim))
 _SELECT: Final = f"SELECT {_COLUMNS} FROM session WHERE "  # noqa: S608 - our names
 
 
@@ -357,6 +360,21 @@ async def read_charges(database: Database, task: str) -> tuple[ChargeRow, ...]:
         ChargeRow(session_id, noise_digest, ChargeState(state), at / MILLISECONDS)
         for session_id, noise_digest, state, at in rows
     )
+
+
+async def read_claims(database: Database, data: str | None) -> tuple[ClaimRow, ...]:
+    """See `Book.claims`."""
+    rows = await database.fetch(
+        f"SELECT {', '.join(_CLAIM)}, at FROM claim "  # noqa: S608 - our own names
+        "WHERE $1::text IS NULL OR data = $1 ORDER BY ordinal",
+        data,
+    )
+    found = []
+    for *words, at in rows:
+        named = dict(zip(_CLAIM, words, strict=True))
+        claim = Claim(**named | {"against": Against(named["against"])})
+        found.append(ClaimRow(claim, at / MILLISECONDS))
+    return tuple(found)
 
 
 async def read_revocations(

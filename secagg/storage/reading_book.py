@@ -10,6 +10,7 @@ from typing import Any
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.change import Role
 from secagg.storage.charges import ChargeRow
+from secagg.storage.claims import ClaimRow
 from secagg.storage.rollback_mark import Mark
 from secagg.storage.stored import (
     Finding,
@@ -87,6 +88,11 @@ class ReadingBook(ABC):
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
         """Return the charges of a task."""
         found: tuple[ChargeRow, ...] = await self._ask("read_charges", task)
+        return found
+
+    async def claims(self, data: str | None = None) -> tuple[ClaimRow, ...]:
+        """Return the claims on data."""
+        found: tuple[ClaimRow, ...] = await self._ask("read_claims", data)
         return found
 
     async def replicas(self) -> tuple[ReplicaRow, ...]:

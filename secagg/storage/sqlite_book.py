@@ -25,6 +25,7 @@ from secagg.profiles import Trust
 from secagg.storage import sqlite_changes, sqlite_queries
 from secagg.storage.change import Behind, Change, Ended, Lease
 from secagg.storage.charges import Settlement
+from secagg.storage.claims import Claim
 from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.leases import Leases
 from secagg.storage.reading_book import ReadingBook
@@ -187,6 +188,14 @@ class SQLiteBook(ReadingBook):
         await self._write(
             lambda database: sqlite_changes.settle_charge(
                 database, settlement, now=self._now()
+            )
+        )
+
+    async def put_claim(self, claim: Claim, *, after: int) -> bool:
+        """Add a claim, if nobody else has made one meanwhile."""
+        return await self._write(
+            lambda database: sqlite_changes.put_claim(
+                database, claim, after=after, now=self._now()
             )
         )
 

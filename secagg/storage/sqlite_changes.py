@@ -37,6 +37,7 @@ from secagg.storage.charges import (
     is_new_charge,
     settled,
 )
+from secagg.storage.claims import Claim
 from secagg.storage.session_columns import (
     MILLISECONDS,
     PURGE_ROWS,
@@ -49,6 +50,7 @@ from secagg.storage.session_columns import (
 from secagg.storage.sqlite_queries import (
     chain_at,
     read_charges,
+    read_claims,
     read_revocations,
     records_of,
     session_at,
@@ -56,11 +58,13 @@ from secagg.storage.sqlite_queries import (
 )
 from secagg.storage.sqlite_rows import (
     CHARGES,
+    CLAIMS,
     REVOCATIONS,
     SESSIONS,
     TALLIES,
     TASKS,
     ChargeColumns,
+    ClaimColumns,
     RevocationColumns,
     TaskColumns,
 )
@@ -73,6 +77,7 @@ __all__ = [
     "mark_restored",
     "missed",
     "purge_receipts",
+    "put_claim",
     "put_facts",
     "put_task",
     "see_revocations",
@@ -303,6 +308,17 @@ def settle_charge(
             CHARGES.put(
                 database, dataclasses.replace(row, state=state.value, at=instant)
             )
+
+
+def put_claim(
+    database: sqlite3.Connection, claim: Claim, *, after: int, now: float
+) -> bool:
+    """See `Book.put_claim`."""
+    if len(read_claims(database, claim.data)) != after:
+        return False
+    named = dataclasses.asdict(claim) | {"against": claim.against.value}
+    CLAIMS.put(database, ClaimColumns(**named, at=int(now * MILLISECONDS)))
+    return True
 
 
 def _appended(

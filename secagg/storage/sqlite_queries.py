@@ -10,6 +10,7 @@ from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError
 from secagg.storage.change import Record, Role
 from secagg.storage.charges import ChargeRow, ChargeState
+from secagg.storage.claims import Against, Claim, ClaimRow
 from secagg.storage.rollback_mark import Mark, mark_in
 from secagg.storage.session_columns import (
     MILLISECONDS,
@@ -21,6 +22,7 @@ from secagg.storage.session_columns import (
 )
 from secagg.storage.sqlite_rows import (
     CHARGES,
+    CLAIMS,
     REVOCATIONS,
     SESSIONS,
     TALLIES,
@@ -46,6 +48,7 @@ __all__ = [
     "list_sessions",
     "load_session",
     "read_charges",
+    "read_claims",
     "read_mark",
     "read_revocations",
     "read_tally",
@@ -149,6 +152,29 @@ def read_charges(database: sqlite3.Connection, task: str) -> tuple[ChargeRow, ..
     )
 
 
+def read_claims(database: sqlite3.Connection, data: str | None) -> tuple[ClaimRow, ...]:
+    """See `Book.claims`."""
+    where = "?1 IS NULL OR data = ?1 ORDER BY rowid"
+    return tuple(
+        ClaimRow(
+            Claim(
+                data=row.data,
+                holder=row.holder,
+                task=row.task,
+                noise_digest=row.noise_digest,
+                against=Against(row.against),
+                epsilon=row.epsilon,
+                delta=row.delta,
+                shift=row.shift,
+                distance=row.distance,
+                added_delta=row.added_delta,
+            ),
+            row.at / MILLISECONDS,
+        )
+        for row in CLAIMS.find(database, where, data)
+    )
+
+
 def read_revocations(
     database: sqlite3.Connection, enrolment_key: bytes, trust_domain: str
 ) -> Trust | None:
@@ -174,7 +200,7 @@ def find_faults(database: sqlite3.Connection) -> tuple[Finding, ...]:
     ]
     for table, rowid, *_ in database.execute("PRAGMA foreign_key_check").fetchall():
         faults.append(Finding("", f"row {rowid} of {table!r} belongs to nothing"))
-    for table in (TALLIES, TASKS, CHARGES, REVOCATIONS):
+    for table in (TALLIES, TASKS, CHARGES, CLAIMS, REVOCATIONS):
         try:
             tuple(table.find(database, "true"))
         except StateDamagedError as error:

@@ -18,19 +18,21 @@ from secagg.storage.session_columns import SessionColumns
 
 __all__ = [
     "CHARGES",
+    "CLAIMS",
     "REVOCATIONS",
     "SCHEMA",
     "SESSIONS",
     "TALLIES",
     "TASKS",
     "ChargeColumns",
+    "ClaimColumns",
     "RevocationColumns",
     "SealedTable",
     "TallyColumns",
     "TaskColumns",
 ]
 
-_Value: TypeAlias = int | str | bytes | None
+_Value: TypeAlias = int | float | str | bytes | None
 _Row = TypeVar("_Row")
 
 _SEAL_BYTES: Final = 16
@@ -103,6 +105,21 @@ CREATE TABLE charge (
     seal BLOB NOT NULL,
     UNIQUE (task, session_id)
 ) STRICT;
+CREATE TABLE claim (
+    data TEXT NOT NULL,
+    holder BLOB NOT NULL,
+    task TEXT NOT NULL,
+    noise_digest BLOB NOT NULL,
+    against TEXT NOT NULL,
+    epsilon REAL NOT NULL,
+    delta REAL NOT NULL,
+    shift REAL,
+    distance REAL NOT NULL,
+    added_delta REAL NOT NULL,
+    at INTEGER NOT NULL,
+    seal BLOB NOT NULL,
+    UNIQUE (data, holder, task, noise_digest)
+) STRICT;
 CREATE TABLE revocation (
     enrolment_key BLOB NOT NULL,
     trust_domain TEXT NOT NULL,
@@ -148,6 +165,23 @@ class ChargeColumns:
     session_id: bytes
     noise_digest: bytes
     state: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimColumns:
+    """A claim on data."""
+
+    data: str
+    holder: bytes
+    task: str
+    noise_digest: bytes
+    against: str
+    epsilon: float
+    delta: float
+    shift: float | None
+    distance: float
+    added_delta: float
     at: int
 
 
@@ -234,6 +268,9 @@ SESSIONS: Final = SealedTable("session", SessionColumns, "position")
 TALLIES: Final = SealedTable("tally", TallyColumns, "role", "task", "peer")
 TASKS: Final = SealedTable("task", TaskColumns, "task_id")
 CHARGES: Final = SealedTable("charge", ChargeColumns, "task", "session_id")
+CLAIMS: Final = SealedTable(
+    "claim", ClaimColumns, "data", "holder", "task", "noise_digest"
+)
 REVOCATIONS: Final = SealedTable(
     "revocation", RevocationColumns, "enrolment_key", "trust_domain"
 )

@@ -18,6 +18,8 @@ from secagg.runtime.connection import AggregatorConnection
 from secagg.storage.book import Book
 from secagg.storage.change import Behind, Change, Committed, Ended, Lease, Role
 from secagg.storage.charges import ChargeRow, Settlement
+from secagg.storage.claims import Claim, ClaimRow
+from secagg.storage.rollback_mark import Mark
 from secagg.storage.spool import Spool
 from secagg.storage.stored import (
     Finding,
@@ -229,6 +231,21 @@ class CrashingBook:
         """See `Book.charges`."""
         self._switch.check()
         return await self._inner.charges(task)
+
+    async def claims(self, data: str | None = None) -> tuple[ClaimRow, ...]:
+        """See `Book.claims`."""
+        self._switch.check()
+        return await self._inner.claims(data)
+
+    async def put_claim(self, claim: Claim, *, after: int) -> bool:
+        """See `Book.put_claim`."""
+        with self._switch.around("put claim"):
+            return await self._inner.put_claim(claim, after=after)
+
+    async def mark(self) -> Mark | None:
+        """See `Book.mark`."""
+        self._switch.check()
+        return await self._inner.mark()
 
     async def check(self) -> tuple[Finding, ...]:
         """See `Book.check`."""

@@ -1,18 +1,22 @@
 """Two aggregators and their clients in one process, without threads."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256
 from typing import Any, cast
+from unittest import mock
 
+import numpy as np
 import numpy.typing as npt
 
 from secagg.client.storage import ClientStorage
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
 from secagg.metrics import Meter
 from secagg.policy import PrivacyFloors
+from secagg.primitives.modular import UnsignedArray
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
 from secagg.runtime.connection import AggregatorConnection
@@ -36,7 +40,14 @@ from secagg.two_servers import (
 from secagg.two_servers.messages import NoisyShare
 from secagg.two_servers.receipt import NameList, PartStatement
 
-__all__ = ["HELPER_KEY", "LEADER_KEY", "TASK", "TwoAggregators", "noise_for"]
+__all__ = [
+    "HELPER_KEY",
+    "LEADER_KEY",
+    "TASK",
+    "TwoAggregators",
+    "noise_for",
+    "watched_noise",
+]
 
 TASK = "between-two"
 _LEADER, _HELPER = "leader", "helper"
@@ -76,6 +87,23 @@ def noise_for(  # noqa: PLR0913 - a task in one line
         steps=steps,
         accountant=accountant,
     )
+
+
+@contextmanager
+def watched_noise() -> Iterator[list[npt.NDArray[np.int64]]]:
+    """Collect each noise vector that an aggregator draws, in a list that grows."""
+    kept: list[npt.NDArray[np.int64]] = []
+    add_noise = AggregatorNoise.add_noise
+
+    def watched(
+        self: AggregatorNoise, residues: UnsignedArray, *, seed: SecretBytes
+    ) -> UnsignedArray:
+        noisy = add_noise(self, residues, seed=seed)
+        kept.append((noisy.astype(np.int64) - residues) % self.parameters.modulus)
+        return noisy
+
+    with mock.patch.object(AggregatorNoise, "add_noise", watched):
+        yield kept
 
 
 class TwoAggregators:

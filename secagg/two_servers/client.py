@@ -21,8 +21,14 @@ import numpy.typing as npt
 
 from secagg.client.calls import ClientCalls
 from secagg.client.storage import ClientStorage
+from secagg.client.total import DataTotal
 from secagg.descriptor import SessionDescriptor
-from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
+from secagg.distributed_dp import (
+    AggregatorNoise,
+    TaskLoss,
+    TwoAggregatorReport,
+    loss_between_two,
+)
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -30,14 +36,15 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Round
-from secagg.policy import PrivacyFloors
+from secagg.policy import PrivacyFloors, TotalBudget
 from secagg.primitives.entropy import SEED_SIZE, Entropy, SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.storage.change import Change, Committed, NewSession, Role
-from secagg.storage.charges import Charge, ChargeState, Settlement
+from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
+from secagg.storage.claims import Against
 from secagg.two_servers.messages import HelperShare
 from secagg.two_servers.receipt import MAX_CLIENT_RECEIPT_BYTES, SharedReceipt
 from secagg.two_servers.shares import leader_share
@@ -46,7 +53,7 @@ from secagg.two_servers.verification import verify_shared_receipt
 from secagg.wire.calls import Blob
 from secagg.wire.packing import pack, packed_size, unpack
 
-__all__ = ["SharedContribution", "TwoServerClient"]
+__all__ = ["SharedContribution", "TwoServerClient", "total_between_two"]
 
 # A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
 DEFAULT_MAX_DIMENSION: Final = 1 << 26
@@ -102,6 +109,8 @@ class TwoServerClient:
             key that the receipt states.
         helper_key: The same of the helper.
         storage: Where numbers and spent budget are kept, for this client alone.
+        total: What all tasks together may cost the data that this client gives, see
+            `total_between_two`; None keeps the budget of the task alone.
         max_dimension: Longest vector that it sends.
         clock: Time; the machine's by default.
         entropy: Source of seeds and jitter; the system's by default.
@@ -119,6 +128,7 @@ class TwoServerClient:
         floors: PrivacyFloors,
         min_survivors: int,
         storage: ClientStorage,
+        total: DataTotal | None = None,
         leader_key: bytes | None = None,
         helper_key: bytes | None = None,
         max_dimension: int = DEFAULT_MAX_DIMENSION,
@@ -134,6 +144,7 @@ class TwoServerClient:
         self._keys = (leader_key, helper_key)
         self._max_dimension = max_dimension
         self._book = storage.book
+        self._total = total
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._workers = workers or Workers()
@@ -157,6 +168,7 @@ class TwoServerClient:
             RemoteProtocolError: POLICY_VIOLATION for a session below this client's
                 floors; BAD_CONFIG for offers that make no session.
             BudgetSpentError: The budget of the task is spent.
+            TotalSpentError: The task does not fit into the total of the data.
             SessionAbortedError: The session ended without a sum, or too late.
             ServiceError: An aggregator cannot be reached, or the disk refuses.
         """
@@ -246,8 +258,19 @@ class TwoServerClient:
         return pack(share, parameters.bits)
 
     async def _charge(self, key: str, joined: _Joined) -> None:
-        """Claim the number of the session, and charge it, before anything leaves."""
+        """Claim data and number, and charge the session, before anything leaves."""
         offer = joined.leader
+        charge = Charge(
+            task=self._task,
+            session_id=offer.session_id,
+            noise_digest=sha256(offer.parameters.noise_block).digest(),
+            allowed=joined.noise.budget.sessions,
+            refunds=0,
+        )
+        if self._total is not None:
+            # What the task's own budget refuses makes no claim.
+            is_new_charge(await self._book.charges(self._task), charge)
+            await self._total.claim(offer)
         begun = await self._book.commit(
             Change(
                 key=key,
@@ -258,12 +281,7 @@ class TwoServerClient:
                     header=b"",
                     peer=self._names[0],
                 ),
-                charge=Charge(
-                    task=self._task,
-                    session_id=offer.session_id,
-                    noise_digest=sha256(offer.parameters.noise_block).digest(),
-                    allowed=joined.noise.budget.sessions,
-                ),
+                charge=charge,
             )
         )
         if not isinstance(begun, Committed):
@@ -393,6 +411,26 @@ class TwoServerClient:
                     end=b"",
                 )
             )
+
+
+def total_between_two(
+    budget: TotalBudget, storage: ClientStorage, workers: Workers
+) -> DataTotal:
+    """Return the total of a client of two aggregators, against either of them.
+
+    Args:
+        budget: The total.
+        storage: The client's.
+        workers: Threads.
+    """
+    return DataTotal(
+        budget, storage, against=Against.SERVER, loss_of=_loss_of, workers=workers
+    )
+
+
+def _loss_of(offered: SessionDescriptor) -> TaskLoss:
+    noise = AggregatorNoise.from_parameters(offered.parameters)
+    return loss_between_two(offered.parameters.noise_block, noise.report())
 
 
 def _decoded(joined: _Joined, packed: bytes) -> npt.NDArray[np.float64]:

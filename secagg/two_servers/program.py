@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.storage import open_storage as open_client_storage
+from secagg.config.data_total import total_budget
 from secagg.config.program import TLSSection
 from secagg.config.two_servers import (
     AggregatorSection,
@@ -39,6 +40,7 @@ from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.policy import PrivacyFloors
 from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.workers import Workers
 from secagg.server.grpc_server import GrpcServer
 from secagg.server.prometheus_meter import PrometheusMeter
 from secagg.server.storage import ServerStorage
@@ -47,7 +49,11 @@ from secagg.storage.vector_files import write_bytes, write_json, write_vector
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
-from secagg.two_servers.client import SharedContribution, TwoServerClient
+from secagg.two_servers.client import (
+    SharedContribution,
+    TwoServerClient,
+    total_between_two,
+)
 from secagg.two_servers.helper import Helper
 from secagg.two_servers.leader import Leader
 from secagg.two_servers.receipt_key import receipt_key_in
@@ -346,6 +352,12 @@ async def give_vector(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
         )
         stack.push_async_callback(storage.close)
+        workers, budget = Workers(), total_budget(policy)
+        stack.callback(workers.close)
+        total = None
+        if budget is not None:
+            total = total_between_two(budget, storage, workers)
+            await total.open(accept_restored=accept_restored)
         client = TwoServerClient(
             to_leader,
             to_helper,
@@ -359,8 +371,9 @@ async def give_vector(
             ),
             min_survivors=policy.min_survivors,
             storage=storage,
+            total=total,
+            workers=workers,
         )
-        stack.callback(client.close)
         return await client.contribute(vector)
 
 

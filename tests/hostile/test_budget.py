@@ -15,7 +15,7 @@ from secagg.client.runner import ClientRunner
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.simulation.driver import identity_of
 from secagg.storage import sqlite_changes
-from secagg.storage.charges import ChargeState, Settlement
+from secagg.storage.charges import BudgetSpentError, ChargeState, Settlement
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.crash_points import CrashSwitch
@@ -48,8 +48,7 @@ def run(*, tamper=lambda _, link: link, **options):
             CLIENTS,
             corrupt=frozenset({COLLUDER}),
             tamper=lambda _, link: tamper(deployment, link),
-            max_attempts=1,
-            **options,
+            **{"max_attempts": 1} | options,
         )
         return deployment, await deployment.run()
 
@@ -123,6 +122,39 @@ def test_a_session_that_is_cancelled_when_all_have_answered_costs_one():
 
     deployment, _ = run(fault_of=silent_at(RevealShares), tamper=tamper)
     assert deployment.server_error.code is ErrorCode.CANCELLED
+    assert known_sums(deployment) == [(ALL, 1)]
+    assert spent(deployment) == {1}
+
+
+def test_of_fifty_sessions_that_are_cancelled_the_second_is_refused():
+    """Each would show the sum to a server whose colluder is silent; one was paid for.
+
+    The answers were given, so that no charge comes back; and what the server would do
+    49 times more ends at the clients.
+    """
+    answered = {}
+
+    class Cancelling(LyingConnection):
+        async def call(self, request):
+            answer = await super().call(request)
+            if isinstance(request, RevealShares):
+                named = answered.setdefault(request.session_id, set())
+                named.add(self.identity)
+                if named == ALL:
+                    await self.deployment.aggregator.abort(request.session_id, "enough")
+            return answer
+
+    def tamper(deployment, link):
+        cancelling = Cancelling(link, {})
+        cancelling.deployment = deployment
+        return cancelling
+
+    deployment, endings = run(
+        fault_of=silent_at(RevealShares), tamper=tamper, max_attempts=50
+    )
+    refused = [endings[number] for number in HONEST]
+    assert {type(each) for each in refused} == {BudgetSpentError}
+    assert len(answered) == 1
     assert known_sums(deployment) == [(ALL, 1)]
     assert spent(deployment) == {1}
 

@@ -1,14 +1,17 @@
-"""Takes 3 % of the noise away, one place at a time, and looks which test notices.
+"""Builds one fault at a time into the noise, and looks which test notices.
 
     python tests/mutation/less_noise.py [PART OF A NAME ...] [--page]
 
-Every row of `less_noise.toml` beside this file is one fault: a sampler whose law is
-narrower than it says, a mechanism that draws less than the share it owes, an accountant
-that believes in more noise than there is.  The row names the tests that have to notice;
-they share no code with what is broken.  The tree is copied, one file of the copy is
-changed, and those tests run there.  Ends with status 1 if a fault is not noticed.
+Every row of a table beside this file is one fault.  In `less_noise.toml` 3 % of the
+noise go missing: a sampler whose law is narrower than it says, a mechanism that draws
+less than the share it owes, an accountant that believes in more noise than there is.
+In `false_claims.toml` the code acts on a claim that does not hold: coins that hide
+nothing, shares that nobody adds.  The row names the tests that have to notice; they
+share no code with what is broken.  The tree is copied, one file of the copy is changed,
+and those tests run there.  Ends with status 1 if a fault is not noticed.
 
-`--page` writes what was found into `docs/less-noise.md`.
+`--page` writes what was found into `docs/less-noise.md`; rows that were not asked for
+stay as they are.
 """
 
 import argparse
@@ -24,16 +27,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-__all__ = ["ROOT", "Fault", "faults"]
+__all__ = ["PAGE", "ROOT", "TABLES", "Fault", "faults", "rows_of"]
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
-TABLE: Final = HERE / "less_noise.toml"
+TABLES: Final = ("less_noise", "false_claims")
+"""Names of the tables: of their files, and of their places in the page."""
 PAGE: Final = ROOT / "docs" / "less-noise.md"
 COPIED: Final = ("dpnoise", "secagg", "tests", "pyproject.toml")
 
 _FAILED: Final = re.compile(r"^FAILED (\S+?)::(\w+)", re.MULTILINE)
-_ROWS: Final = re.compile(r"(?<=<!-- rows -->\n).*?(?=<!-- end of rows -->)", re.DOTALL)
+
+_MISSED: Final = "**none**"
 
 # An accountant is broken from outside, all of them in one way: what it is asked about
 # has 3 % more noise than what is released.
@@ -57,10 +62,10 @@ def _believed(release):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One place that takes 3 % away.
+    """One place that leaves less noise than is claimed.
 
     Attributes:
-        what: The law, the share or the accountant that is broken.
+        what: The law, the share or the accountant that is broken, or the false claim.
         against: What the tests compare it with.
         file: Path below the root of the repository.
         old: Text that stands once in the file.
@@ -120,9 +125,23 @@ class Fault:
         return list(dict.fromkeys(_FAILED.findall(ran.stdout)))
 
 
-def faults() -> list[Fault]:
-    """Return all rows of the table."""
-    return [Fault.of(row) for row in tomllib.loads(TABLE.read_text("utf-8"))["fault"]]
+def faults(table: str) -> list[Fault]:
+    """Return all rows of a table."""
+    given = tomllib.loads((HERE / f"{table}.toml").read_text("utf-8"))
+    return [Fault.of(row) for row in given["fault"]]
+
+
+def rows_of(page: str, table: str) -> dict[str, str]:
+    """Return the lines of a table of the page by the name of their fault."""
+    found = _place_of(table).search(page)
+    lines = found[0].splitlines() if found else []
+    return {line.split(" | ")[0].removeprefix("| "): line for line in lines}
+
+
+def _place_of(table: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?<=<!-- {table} -->\n).*?(?=<!-- end of {table} -->)", re.DOTALL
+    )
 
 
 def row_of(fault: Fault, noticed: Sequence[tuple[str, str]]) -> str:
@@ -130,7 +149,7 @@ def row_of(fault: Fault, noticed: Sequence[tuple[str, str]]) -> str:
     shown = [f"`{Path(file).name}` {name}" for file, name in noticed[:3]]
     if len(noticed) > len(shown):
         shown.append(f"and {len(noticed) - len(shown)} more")
-    return f"| {fault.what} | {fault.against} | {'; '.join(shown) or '**none**'} |"
+    return f"| {fault.what} | {fault.against} | {'; '.join(shown) or _MISSED} |"
 
 
 def main() -> int:
@@ -139,12 +158,14 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", help="of names of rows; all without")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.name}")
     given = parser.parse_args()
-    chosen = [
-        fault
-        for fault in faults()
-        if not given.parts or any(part in fault.what for part in given.parts)
-    ]
-    rows, missed = [], 0
+    chosen = {
+        table: [
+            fault
+            for fault in faults(table)
+            if not given.parts or any(part in fault.what for part in given.parts)
+        ]
+        for table in TABLES
+    }
     with tempfile.TemporaryDirectory(prefix="less-noise-") as place:
         copy = Path(place)
         for name in COPIED:
@@ -154,16 +175,32 @@ def main() -> int:
                 shutil.copytree(source, copy / name, ignore=ignored)
             else:
                 shutil.copy(source, copy / name)
-        for fault in chosen:
-            noticed = fault.noticed_by(copy)
-            missed += not noticed
-            rows.append(row_of(fault, noticed))
-            print(rows[-1], flush=True)
+        found = {table: _tried(chosen[table], copy) for table in TABLES}
     if given.page:
-        page = PAGE.read_text("utf-8")
-        PAGE.write_text(_ROWS.sub(lambda _: "\n".join(rows) + "\n", page), "utf-8")
-    print(f"{len(chosen) - missed} of {len(chosen)} faults are noticed")
+        _write(found)
+    rows = [row for table in found.values() for row in table.values()]
+    missed = sum(_MISSED in row for row in rows)
+    print(f"{len(rows) - missed} of {len(rows)} faults are noticed")
     return 1 if missed else 0
+
+
+def _tried(chosen: Sequence[Fault], copy: Path) -> dict[str, str]:
+    """Try faults, and return their lines by name."""
+    rows = {}
+    for fault in chosen:
+        rows[fault.what] = row_of(fault, fault.noticed_by(copy))
+        print(rows[fault.what], flush=True)
+    return rows
+
+
+def _write(found: Mapping[str, Mapping[str, str]]) -> None:
+    page = PAGE.read_text("utf-8")
+    for table, rows in found.items():
+        known = rows_of(page, table) | rows
+        lines = [known[each.what] for each in faults(table) if each.what in known]
+        text = "".join(f"{line}\n" for line in lines)
+        page = _place_of(table).sub(lambda _, text=text: text, page)
+    PAGE.write_text(page, "utf-8")
 
 
 if __name__ == "__main__":

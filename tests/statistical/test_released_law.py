@@ -23,6 +23,7 @@ from dpnoise.accounting import make_accountant
 from dpnoise.encoding import centre
 from dpnoise.events import (
     Adversary,
+    DiscreteGaussianEvent,
     PoissonSampled,
     SecretlySelected,
     SkellamEvent,
@@ -34,6 +35,7 @@ from dpnoise.mechanisms import (
     is_selected,
     make_mechanism,
 )
+from dpnoise.samplers import discrete_gaussian_table
 
 SESSIONS = 1 << 20
 COINS = 1 << 16  # flipped one by one: as many sessions are looked at with them
@@ -55,7 +57,8 @@ def seed(*parts):
     return hashlib.sha256(repr(parts).encode()).digest()
 
 
-def made(variance, largest):
+def made(variance, largest, clients=5, **rule):
+    usual = {"min_survivors": 4, "loss_fraction": Fraction(1, 5), "ladder": 4}
     return make_mechanism(
         MechanismParameters(
             mechanism="skellam-mixture",
@@ -63,13 +66,8 @@ def made(variance, largest):
             l2_clip=float(largest) * math.sqrt(SESSIONS),
             scale_factor=1.0,
             modulus=1 << 16,
-            noise_rule=NoiseRule(
-                counted_variance=variance,
-                min_survivors=4,
-                loss_fraction=Fraction(1, 5),
-                ladder=4,
-            ),
-            num_clients=5,
+            noise_rule=NoiseRule(counted_variance=variance, **(usual | rule)),
+            num_clients=clients,
             rotation="none",
             linf_bound=Fraction(largest),
         )
@@ -101,12 +99,15 @@ def encoded(mechanism, who, noise, vector, rate):
     ]
 
 
-def noise_of(mechanism, roster, losses, clients):
-    """What is left of these clients' noise after layers were taken back."""
+def noise_of(mechanism, roster, losses, clients, rate=Fraction(1)):
+    """What is left of these clients' noise after layers were taken back.
+
+    Their vectors are zeros, and their coins fall as they fall: that changes nothing.
+    """
     noise, nothing = mechanism.session(roster), np.zeros(SESSIONS)
     removed, total = noise.removed_layers(losses), np.zeros(SESSIONS, np.int64)
     for who in clients:
-        upload, layers = encoded(mechanism, who, noise, nothing, Fraction(1))
+        upload, layers = encoded(mechanism, who, noise, nothing, rate)
         total += upload
         given = [layers[i] for i in removed]
         total -= mechanism.layer_noise(given, start=0, count=SESSIONS).astype(np.int64)
@@ -138,8 +139,8 @@ def claimed(event, name="skellam-gdp", adversary=Adversary.SERVER):
 @pytest.mark.parametrize(("roster", "losses"), [(4, 0), (5, 0), (5, 1)])
 @pytest.mark.parametrize("rate", [Fraction(1), RATE])
 def test_the_released_sum_loses_what_is_claimed(mechanism, coins, roster, losses, rate):
-    noise = noise_of(mechanism, roster, losses, range(roster - losses - 1))
-    shift = SHIFT
+    others = range(roster - losses - 1)
+    noise, shift = noise_of(mechanism, roster, losses, others, rate), SHIFT
     if rate < 1:
         noise, shift = noise[:COINS], SHIFT * coins
     seen = threshold(rate)
@@ -199,6 +200,39 @@ def test_coins_of_who_takes_part_fail_the_same_test(mechanism, coins):
     with pytest.raises(AssertionError):
         assert_no_more_than(withdrawn, measured)
     assert_no_more_than(claimed(sampled, adversary=Adversary.MODEL_READER), measured)
+
+
+def test_members_that_a_server_invents_are_not_counted():
+    """Of ten that a server names two are its own, and two it declares lost."""
+    rule = {"clients": 10, "ladder": 0}
+    careful = made(VARIANCE, SHIFT, colluder_fraction=Fraction(1, 5), **rule)
+    trusting = made(VARIANCE, SHIFT, **rule)
+    others, seen = range(10 - 2 - 2 - 1), threshold(1)
+    for mechanism, holds in ((careful, True), (trusting, False)):
+        noise = noise_of(mechanism, 10, 2, others)
+        measured = found(noise + SHIFT > seen, noise > seen)
+        if holds:
+            assert_no_more_than(claimed(RELEASE), measured)
+            continue
+        with pytest.raises(AssertionError):
+            assert_no_more_than(claimed(RELEASE), measured)
+
+
+def test_coins_of_who_takes_part_hide_nothing_from_who_sees_the_roster(coins):
+    """Even where one party adds all noise, and the number of inputs is kept back."""
+    event = DiscreteGaussianEvent(1, VARIANCE, float(SHIFT))
+    noise = np.zeros(COINS, np.int64)
+    discrete_gaussian_table(VARIANCE).add_to(noise, seed("central"), b"noise")
+    seen = threshold(1)
+    measured = found(coins & (noise + SHIFT > seen), coins & (noise > seen))
+    sampled = PoissonSampled(event, float(RATE))
+    reader = claimed(sampled, adversary=Adversary.MODEL_READER)
+    with pytest.raises(AssertionError):
+        assert_no_more_than(reader, measured)
+    assert_no_more_than(claimed(sampled), measured)
+    # Who sees the sum alone learns no more than is claimed.
+    hidden = threshold(RATE)
+    assert_no_more_than(reader, found(noise + SHIFT * coins > hidden, noise > hidden))
 
 
 def test_coins_of_rounding_lose_what_is_claimed_and_more_than_the_vector_itself():

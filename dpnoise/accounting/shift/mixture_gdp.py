@@ -19,7 +19,7 @@ from statistics import NormalDist
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from dpnoise.accounting.accountant import MAX_EPSILON, Accountant
+from dpnoise.accounting.accountant import MAX_EPSILON, Accountant, GaussianLoss
 from dpnoise.accounting.gaussian import gaussian_delta
 from dpnoise.accounting.loss.gaussian_pld import (
     CoinedGaussians,
@@ -104,6 +104,20 @@ class MixtureGDPAccountant(Accountant):
         else:
             raise self._refuse(release, alternative="an accountant made for it")
         self._sums = None
+
+    def gaussian_loss(self, delta: float) -> GaussianLoss | None:
+        """Return the release of the place to clamp that is best at a delta.
+
+        None behind coins, and where no place bounds anything.
+        """
+        if self._is_sampled:
+            return None
+        ladder = self._ladder()
+        best = min(ladder, key=lambda each: _least_epsilon((each,), delta))
+        if math.isinf(best.gaussian_shift):
+            return None
+        distance = best.distance + self._distance
+        return GaussianLoss(best.gaussian_shift * _MARGIN, distance * _MARGIN)
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
         if not self._is_sampled:

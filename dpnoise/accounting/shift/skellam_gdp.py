@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
-from dpnoise.accounting.accountant import Accountant
+from dpnoise.accounting.accountant import Accountant, GaussianLoss
 from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpnoise.accounting.loss.gaussian_pld import (
     CoinedGaussians,
@@ -199,6 +199,13 @@ class SkellamGDPAccountant(Accountant):
         if squared_shift == 0.0:
             return math.inf
         return 1.0 / (math.sqrt(squared_shift * _MARGIN) * _MARGIN)
+
+    def gaussian_loss(self, delta: float) -> GaussianLoss | None:  # noqa: ARG002 - the same for all
+        """Return the one release that stands for all; None behind coins."""
+        multiplier = self.noise_multiplier
+        if self._is_sampled or multiplier == 0.0:
+            return None
+        return GaussianLoss(_MARGIN / multiplier, self._distance)
 
     @property
     def _is_sampled(self) -> bool:

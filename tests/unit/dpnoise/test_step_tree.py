@@ -22,9 +22,10 @@ SHAPES = [(1, 2), (3, 2), (8, 2), (9, 3), (10, 3), (17, 4), (30, 5)]
 
 @pytest.mark.parametrize(("steps", "branching"), SHAPES)
 def test_the_nodes_of_a_prefix_are_its_steps_each_once(steps, branching):
-    tree = StepTree(steps, branching)
+    tree, used = StepTree(steps, branching), set()
     for step in range(steps + 1):
         nodes = list(tree.nodes_of_prefix(step))
+        used |= set(nodes)
         covered = [
             one
             for node in nodes
@@ -33,7 +34,9 @@ def test_the_nodes_of_a_prefix_are_its_steps_each_once(steps, branching):
         ]
         assert sorted(covered) == list(range(step))
         assert len(nodes) <= branching * len(tree.widths)
-    assert tree.node_count == sum(steps // width for width in tree.widths)
+    levels = [node.level for node in used]
+    assert tree.level_sizes == tuple(map(levels.count, range(len(tree.widths))))
+    assert tree.node_count == len(used)
 
 
 def test_a_prefix_has_as_many_nodes_as_its_digits_add_up_to():
@@ -48,15 +51,16 @@ def test_a_prefix_has_as_many_nodes_as_its_digits_add_up_to():
 def heaviest(steps, branching, participations, separation):
     """The heaviest of all patterns, one by one."""
     tree, worst = StepTree(steps, branching), 0
+    used = {node for step in range(steps + 1) for node in tree.nodes_of_prefix(step)}
     for count in range(1, participations + 1):
         for taken in itertools.combinations(range(steps), count):
             gaps = itertools.pairwise(taken)
             if any(after - before < separation for before, after in gaps):
                 continue
             weight = 0
-            for width in tree.widths:
-                whole = [one // width for one in taken if one // width < steps // width]
-                weight += sum(whole.count(node) ** 2 for node in set(whole))
+            for node in used:
+                width = branching**node.level
+                weight += sum(one // width == node.index for one in taken) ** 2
             worst = max(worst, weight)
     return worst
 
@@ -119,12 +123,12 @@ def exact_delta(shifts, variance, epsilon):
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])
 def test_the_account_covers_what_the_nodes_show(epsilon):
-    # Three steps in pairs: nodes of one step, and one of two. Two steps in a row shift
-    # two short nodes by one and the long one by two.
+    # Three steps in pairs: nodes of the first and the third, and one of the first two.
+    # All three steps shift two short nodes by one and the long one by two.
     one = SkellamEvent(1, Fraction(30), 1.0, linf_sensitivity=1)
-    release = TreeRelease(one, StepTree(3, 2), participations=2, separation=1)
+    release = TreeRelease(one, StepTree(3, 2), participations=3, separation=1)
     assert release.weight == 6
-    assert release.expanded().dim == 4
+    assert release.expanded().dim == 3
     exact = exact_delta((1, 1, 2), 30.0, epsilon)
     account = account_for_tree(release, adversary=Adversary.SERVER)
     assert exact <= account.delta(epsilon) <= 1.2 * exact
@@ -140,8 +144,8 @@ def test_one_step_is_one_release():
     made = account_for_tree(release, adversary=Adversary.SERVER)
     assert made.epsilon(1e-5) == plain.epsilon(1e-5)
     assert release.expanded().sampler_distance == one.sampler_distance
-    four = TreeRelease(one, StepTree(3, 2), participations=1, separation=1)
-    assert four.expanded().sampler_distance == 4 * one.sampler_distance
+    three = TreeRelease(one, StepTree(3, 2), participations=1, separation=1)
+    assert three.expanded().sampler_distance == 3 * one.sampler_distance
 
 
 @pytest.mark.parametrize(

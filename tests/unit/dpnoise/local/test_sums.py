@@ -1,5 +1,6 @@
 """How long a sum of randomised vectors gets, against the laws themselves."""
 
+import itertools
 import math
 
 import numpy as np
@@ -82,6 +83,102 @@ def test_less_scatter_of_the_cosine_would_be_false(epsilon):
         > theta * theta * scale * scale * claimed / 2.0
         for theta in THETAS
     )
+
+
+def agreement_moment(randomiser, theta):
+    """Return log E e^(θ(t − E t)) of the mean agreement of signs, term by term."""
+    cap, lie = randomiser.cap, float(randomiser.lie)
+    weights = np.array([math.comb(cap.dim, k) for k in range(cap.dim + 1)], float)
+    weights[: cap.level] *= lie / weights[: cap.level].sum()
+    weights[cap.level :] *= (1.0 - lie) / weights[cap.level :].sum()
+    means = 2.0 * np.arange(cap.dim + 1) / cap.dim - 1.0
+    centred = theta * (means - weights @ means)
+    return float(np.log(weights @ np.exp(centred)))
+
+
+def along_signs(randomiser):
+    """Return the bound on the mean agreement alone."""
+    around = Scatter.of_signs(randomiser.cap, 1.0)
+    dim = randomiser.cap.dim
+    return around.along_one - (around.total - around.along_one) / (dim - 1)
+
+
+@pytest.mark.parametrize("dim", [2, 5, 40, 400])
+@pytest.mark.parametrize("epsilon", [0.1, 2.0, 20.0])
+def test_agreements_of_signs_scatter_no_more_than_stated(dim, epsilon):
+    randomiser = made("privunit-inf", dim, epsilon)
+    stated = along_signs(randomiser)
+    for theta in THETAS:
+        theirs = agreement_moment(randomiser, theta / math.sqrt(stated))
+        assert theirs <= theta * theta / 2.0 + 1e-9
+
+
+def test_less_scatter_of_agreements_would_be_false():
+    """Neither the width of a side alone would hold them, nor the sides apart."""
+    for epsilon, only in ((50.0, 1.0), (0.1, 0.0)):
+        randomiser = made("privunit-inf", 400, epsilon)
+        width = only / 400.0
+        claimed = width if only else along_signs(randomiser) - 1.0 / 400.0
+        scale = 1.0 / math.sqrt(along_signs(randomiser))
+        assert any(
+            agreement_moment(randomiser, theta * scale)
+            > (theta * scale) ** 2 * claimed / 2.0
+            for theta in THETAS
+        )
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("epsilon", [0.3, 3.0])
+def test_signs_scatter_no_more_than_stated(dim, epsilon):
+    """All sign vectors with their probabilities, for inputs of every kind."""
+    randomiser = made("privunit-inf", dim, epsilon)
+    cap, lie = randomiser.cap, float(randomiser.lie)
+    signs = np.array(list(itertools.product((-1.0, 1.0), repeat=dim)))
+    agreeing = ((signs @ signs.T + dim) / 2.0).round().astype(int)
+    inside = sum(math.comb(dim, k) for k in range(cap.level, dim + 1))
+    sent = np.where(
+        agreeing >= cap.level, (1.0 - lie) / inside, lie / (2**dim - inside)
+    )
+    draws = np.random.default_rng(dim)  # noqa: TID251 - inputs
+    norm = randomiser.output_norm
+    stated = Scatter.of_signs(cap, norm)
+    rest = (stated.total - stated.along_one) / max(1, dim - 1)
+    if dim == 1:
+        rest = 1.43 * norm * norm
+    for inputs in (np.ones(dim), np.eye(dim)[0], draws.uniform(-1, 1, dim)):
+        meant = np.prod((1.0 + signs * inputs) / 2.0, axis=1)
+        law = meant @ sent
+        outputs = signs * norm / math.sqrt(dim)
+        np.testing.assert_allclose(law @ outputs, inputs, atol=1e-9)
+        shape = rest * np.eye(dim)
+        shape += (stated.along_one - rest) * np.outer(inputs, inputs) / dim
+        for _ in range(200):
+            theta = draws.normal(size=dim) * draws.choice([0.1, 1.0, 4.0]) / norm
+            theta *= draws.choice([0.0, 1.0], size=dim)
+            theirs = np.log(law @ np.exp((outputs - inputs) @ theta))
+            assert theirs <= theta @ shape @ theta / 2.0 + 1e-9
+
+
+def test_one_sign_and_one_arrangement_scatter_as_the_proof_says():
+    means = np.linspace(-0.9999, 0.9999, 4001)
+    proxies = means / np.arctanh(means + 1e-300 * (means == 0))
+    proxies[means == 0] = 1.0
+    assert (proxies + means**2).max() < 1.43
+    for slope in (-6.0, -1.0, 0.5, 3.0):
+        moments = (1 + means) * np.exp(slope * (1 - means))
+        moments += (1 - means) * np.exp(slope * (-1 - means))
+        assert (np.log(moments / 2.0) <= slope**2 * proxies / 2.0 + 1e-9).all()
+    draws = np.random.default_rng(0)  # noqa: TID251 - slopes
+    for dim in range(2, 9):
+        grown = 1.0 + sum(1.0 / n for n in range(1, dim)) / (dim - 1)
+        signs = np.array(list(itertools.product((-1.0, 1.0), repeat=dim)))
+        for total in range(-dim, dim + 1, 2):
+            here = signs[signs.sum(axis=1) == total]
+            for _ in range(40):
+                slopes = draws.normal(size=dim) * draws.choice([0.2, 1.0, 3.0])
+                moved = (here - total / dim) @ slopes
+                moment = np.log(np.exp(moved - moved.max()).mean()) + moved.max()
+                assert moment <= grown * (slopes @ slopes) / 2.0 + 1e-9
 
 
 def sums(randomiser, vector, repeats):

@@ -24,6 +24,7 @@ from secagg.server.server import Server
 from secagg.server.task_setup import Cohort, PreparedTask
 from secagg.storage.change import Change, NewSession
 from secagg.storage.change import Role as BookRole
+from secagg.storage.claims import Against, Claim
 from secagg.storage.journal import SumAttempt, record_of
 from secagg.storage.open_book import open_book, open_state
 from secagg.storage.rollback_mark import (
@@ -295,6 +296,44 @@ async def test_a_damaged_foreign_or_busy_book(place):
     (found,) = [f for f in await of_server(place) if f.number == "D160"]
     assert (found.state, "has" in found.found) == ("warning", True)
     await held.close()
+
+
+async def test_claims_on_data_are_looked_at(place):
+    private = ("require_noise = false", "max_epsilon = 1.0\nmax_delta = 1e-5")
+    total = 'data = "patients"\ntotal_epsilon = {}\ntotal_delta = 1e-5\n'
+
+    async def found(epsilon, *more):
+        setting = total.format(epsilon) + "".join(more)
+        change = ("[policy]\n", f"[policy]\n{setting}")
+        findings = await of_client(place, 1, private, change)
+        (claims,) = [each for each in findings if each.number == "D255"]
+        return claims
+
+    assert "nothing is claimed of 'patients'" in (await found(1.0)).found
+    claim = Claim(
+        data="patients",
+        holder=bytes(16),
+        task="first",
+        noise_digest=bytes(32),
+        against=Against.SERVER,
+        epsilon=0.51234,
+        delta=1e-6,
+        shift=None,
+        distance=0.0,
+        added_delta=0.0,
+    )
+    for where, more in (
+        ("client-state", ()),
+        ("shared", ('data_dir = "shared"\n',)),
+    ):
+        book = await open_state(place / where)
+        await book.put_claim(claim, after=0)
+        await book.close()
+        claims = await found(1.0, *more)
+        assert claims.state == "ok"
+        assert "epsilon 0.5124 of 1 is claimed of 'patients' by 1 tasks" in claims.found
+        assert str(place / where) in claims.found
+        assert (await found(0.5, *more)).state == "warning"
 
 
 def in_both_slots(mark):

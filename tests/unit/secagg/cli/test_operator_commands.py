@@ -19,6 +19,7 @@ from secagg.server.task_setup import settle_task
 from secagg.server.views import budgets_view, sessions_view
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.charges import Charge, ChargeState, Settlement
+from secagg.storage.claims import Against, Claim
 from secagg.storage.open_book import open_book
 from secagg.testing.cohorts import offer_of, parameters_for
 
@@ -74,7 +75,11 @@ async def write_books(place):
     ledger = await open_book(f"sqlite:{place / 'client' / 'book.sqlite3'}")
     for number, settled in ((1, ChargeState.KEPT), (2, ChargeState.VOID), (3, None)):
         charge = Charge(
-            task="counts", session_id=bytes([number]), noise_digest=b"n", allowed=3
+            task="counts",
+            session_id=bytes([number]),
+            noise_digest=b"n",
+            allowed=3,
+            refunds=3,
         )
         new = NewSession(
             role=Role.CLIENT, task="counts", number=number, header=b"h", peer="agg"
@@ -88,6 +93,20 @@ async def write_books(place):
             await ledger.settle(
                 Settlement(task="counts", session_id=bytes([number]), state=settled)
             )
+    for number, task in enumerate(("counts", "means")):
+        claim = Claim(
+            data="patients",
+            holder=bytes(16),
+            task=task,
+            noise_digest=bytes(32),
+            against=Against.SERVER,
+            epsilon=0.25 + number,
+            delta=1e-6,
+            shift=None,
+            distance=0.0,
+            added_delta=0.0,
+        )
+        await ledger.put_claim(claim, after=number)
     await ledger.close()
 
 
@@ -185,6 +204,42 @@ def test_both_sides_say_what_was_spent(told, monkeypatch):
         "role": "client",
         "budgets": [{"task": "counts", "given": 2, "under_way": 1, "given_back": 1}],
     }
+
+
+def test_a_client_says_what_is_claimed_of_its_data(told, place):
+    text = (place / "client.toml").read_text()
+    total = 'data = "patients"\ntotal_epsilon = 2.0\ntotal_delta = 1e-5\n'
+    (place / "total.toml").write_text(text + total)
+    text, answer = told("budget", config="total.toml")
+    data = answer["data"]
+    claims = data.pop("claims")
+    assert data == {
+        "data": "patients",
+        "total_epsilon": 2.0,
+        "total_delta": 1e-5,
+        "rule": "basic",
+        "spent_epsilon": 1.5,
+        "spent_delta": 2e-6,
+        "remaining_epsilon": 0.5,
+        "remaining_delta": pytest.approx(8e-6),
+        "remaining_gaussian_epsilon": None,
+        "kept_in": str(place / "client"),
+    }
+    assert [(each["task"], each["epsilon"]) for each in claims] == [
+        ("counts", 0.25),
+        ("means", 1.25),
+    ]
+    assert {each["against"] for each in claims} == {"server"}
+    assert "epsilon 1.5 of 2 and delta 2e-06 of 1e-05 are claimed" in text
+    assert "left for a further task: epsilon 0.5 with delta up to 8e-06" in text
+    assert "means" in text
+    # Claims kept elsewhere, where nothing was claimed yet.
+    (place / "total.toml").write_text(
+        (place / "total.toml").read_text() + 'data_dir = "elsewhere"\n'
+    )
+    _, answer = told("budget", config="total.toml")
+    assert answer["data"]["claims"] == []
+    assert answer["data"]["remaining_epsilon"] == 2.0
 
 
 async def test_a_session_that_was_paid_and_goes_on_has_not_failed(place, tmp_path):

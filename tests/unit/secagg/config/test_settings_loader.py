@@ -9,9 +9,10 @@ from secagg.config import (
     load_client_settings,
     load_server_settings,
 )
+from secagg.config.data_total import total_budget
 from secagg.config.task import TaskSection
 from secagg.errors import ErrorCode, ServiceError
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, TotalBudget
 
 CLIENT = """
 [client]
@@ -268,6 +269,37 @@ def test_a_client_that_demands_noise_must_say_how_much(tmp_path):
     error = complaint_of(lambda: client(tmp_path, text))
     assert "max_epsilon" in str(error)
     client(tmp_path, text + "require_noise = false\n")
+
+
+TOTAL = {"data": '"patients"', "total_epsilon": "9.0", "total_delta": "1e-5"}
+
+
+def lines(settings):
+    return "".join(f"{name} = {value}\n" for name, value in settings.items())
+
+
+@pytest.mark.parametrize("missing", list(TOTAL))
+def test_a_total_is_set_whole(tmp_path, missing):
+    whole = client(tmp_path, CLIENT + lines(TOTAL)).settings.policy
+    assert total_budget(whole) == TotalBudget(data="patients", epsilon=9.0, delta=1e-5)
+    part = {name: value for name, value in TOTAL.items() if name != missing}
+    error = complaint_of(lambda: client(tmp_path, CLIENT + lines(part)))
+    assert f"policy.{missing} is missing" in str(error)
+    shared = lines(TOTAL) + 'data_dir = "shared"\n'
+    kept = total_budget(client(tmp_path, CLIENT + shared).settings.policy)
+    assert kept.directory == tmp_path / "shared"
+
+
+def test_a_directory_of_claims_without_a_total_is_refused(tmp_path):
+    text = CLIENT + 'data_dir = "shared"\n'
+    error = complaint_of(lambda: client(tmp_path, text))
+    assert "policy.data is missing" in str(error)
+
+
+def test_data_with_a_total_are_given_to_no_task_without_noise(tmp_path):
+    text = CLIENT + lines(TOTAL) + "require_noise = false\n"
+    error = complaint_of(lambda: client(tmp_path, text))
+    assert "require_noise" in str(error)
 
 
 TASK = TaskSection(id="t")

@@ -43,6 +43,7 @@ from secagg.storage.charges import (
     Settlement,
     budget_of,
 )
+from secagg.storage.claims import Against, Claim
 from secagg.storage.open_book import open_book
 from secagg.storage.stored import Retention, SessionState, Tally, Task, TaskState
 
@@ -189,7 +190,9 @@ async def test_a_refused_change_leaves_none_of_its_effects(book):
             key="b",
             number=6,
             records=(advert("x"), advert("x")),
-            charge=Charge(task="task", session_id=b"s", noise_digest=NOISE, allowed=1),
+            charge=Charge(
+                task="task", session_id=b"s", noise_digest=NOISE, allowed=1, refunds=1
+            ),
             spend=True,
         )
     assert await book.load("b") is None
@@ -441,9 +444,13 @@ async def test_a_task_without_an_allowance_opens_as_many_as_it_likes(book):
 # --- 4: charges -----------------------------------------------------------------------
 
 
-def charge(number, *, allowed=2, noise=NOISE, task="task"):
+def charge(number, *, allowed=2, refunds=2, noise=NOISE, task="task"):
     return Charge(
-        task=task, session_id=bytes([number]) * 32, noise_digest=noise, allowed=allowed
+        task=task,
+        session_id=bytes([number]) * 32,
+        noise_digest=noise,
+        allowed=allowed,
+        refunds=refunds,
     )
 
 
@@ -527,9 +534,20 @@ async def test_a_session_that_is_given_back_counts_no_more(book):
     with pytest.raises(BudgetSpentError):
         await charged(book, 5)
     charges = await book.charges("task")
-    assert budget_of(charges, allowed=2) == Budget(given=2, void=2, left=0)
-    assert budget_of(charges, allowed=5) == Budget(given=2, void=2, left=3)
-    assert budget_of(charges, allowed=1) == Budget(given=2, void=2, left=0)
+    for allowed, left in ((1, 0), (2, 0), (5, 3)):
+        found = budget_of(charges, allowed=allowed, refunds=2)
+        assert found == Budget(given=2, void=2, left=left)
+    found = budget_of(charges, allowed=5, refunds=1)
+    assert found == Budget(given=3, void=1, left=2)
+
+
+async def test_no_more_sessions_come_back_than_the_task_has_sums(book):
+    for number in (1, 2):
+        at = await charged(book, number, allowed=1, refunds=1)
+        void = settlement(number, ChargeState.VOID)
+        await end(book, at, key=str(number), settle=void)
+    with pytest.raises(BudgetSpentError):
+        await charged(book, 3, allowed=1, refunds=1)
 
 
 @pytest.mark.parametrize(
@@ -590,6 +608,60 @@ async def test_a_change_that_comes_too_late_charges_and_settles_nothing(book):
     answer = await append(book, at, key="1", charge=charge(9))
     assert isinstance(answer, Ended)
     assert await states(book) == [ChargeState.BOUND]
+
+
+# --- claims ---------------------------------------------------------------------------
+
+
+def claim(number, *, data="patients", **more):
+    named = {
+        "data": data,
+        "holder": b"h" * 16,
+        "task": f"task {number}",
+        "noise_digest": NOISE,
+        "against": Against.SERVER,
+        "epsilon": 0.1 * number,
+        "delta": 1e-6,
+        "shift": None,
+        "distance": 0.0,
+        "added_delta": 0.0,
+    }
+    return Claim(**named | more)
+
+
+async def test_claims_are_kept_as_they_were_made(book, clock):
+    first = claim(1)
+    second = claim(2, shift=0.1 + 0.2, distance=1e-17, added_delta=5e-324)
+    other = claim(3, data="others", against=Against.BROKEN_MASKS)
+    for made, after in ((first, 0), (second, 1), (other, 0)):
+        assert await book.put_claim(made, after=after)
+    rows = await book.claims("patients")
+    assert [row.claim for row in rows] == [first, second]
+    assert {row.at for row in rows} == {clock()}
+    assert [row.claim for row in await book.claims()] == [first, second, other]
+
+
+async def test_a_claim_that_was_judged_without_another_one_is_not_made(book):
+    assert await book.put_claim(claim(1), after=0)
+    assert not await book.put_claim(claim(2), after=0)
+    assert not await book.put_claim(claim(2), after=2)
+    assert [row.claim for row in await book.claims()] == [claim(1)]
+
+
+async def test_of_two_claims_at_once_one_is_made(book):
+    made = await asyncio.gather(
+        *(book.put_claim(claim(number), after=0) for number in (1, 2))
+    )
+    assert sorted(made) == [False, True]
+
+
+async def test_claims_outlive_everything_else(book, clock):
+    await book.put_claim(claim(1), after=0)
+    await end(book, await charged(book, 1), key="1")
+    clock.seconds += 1000 * 86400
+    await book.purge(Retention())
+    assert len(await book.claims()) == 1
+    assert await book.check() == ()
 
 
 async def test_charges_outlive_end_and_purge(book, clock):

@@ -19,6 +19,7 @@ from secagg.storage import sqlite_file
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.change import Change, Committed, NewSession, Record, Resealed, Role
 from secagg.storage.charges import Charge
+from secagg.storage.claims import Against, Claim
 from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.open_book import open_book, open_state
 from secagg.storage.stored import Retention, SessionState, Task, TaskState
@@ -79,7 +80,9 @@ def copy_as_after_a_kill(path, target):
 async def test_everything_is_there_after_reopening(path):
     first = await opening(path)
     at = await begin(first, records=(record(1), record(2)))
-    charge = Charge(task="task", session_id=b"s", noise_digest=b"n", allowed=1)
+    charge = Charge(
+        task="task", session_id=b"s", noise_digest=b"n", allowed=1, refunds=1
+    )
     at = await step(first, at, charge=charge, spend=True)
     await first.put_task(
         Task("task", TaskState.PAUSED, "settings", b"plan"), expect_version=0
@@ -563,9 +566,26 @@ async def filled(path):
         book, at, records=tuple(record(n, bytes([n]) * 4000) for n in range(9))
     )
     charge = Charge(
-        task="task", session_id=bytes(32), noise_digest=bytes(32), allowed=1
+        task="task",
+        session_id=bytes(32),
+        noise_digest=bytes(32),
+        allowed=1,
+        refunds=1,
     )
     await step(book, at, charge=charge, spend=True)
+    claim = Claim(
+        data="patients",
+        holder=bytes(16),
+        task="task",
+        noise_digest=bytes(32),
+        against=Against.SERVER,
+        epsilon=0.1,
+        delta=1e-6,
+        shift=0.3,
+        distance=1e-20,
+        added_delta=0.0,
+    )
+    assert await book.put_claim(claim, after=0)
     ended = await begin(book, "over", 2)
     await step(book, ended, "over", end=b"receipt " * 20)
     await book.put_task(
@@ -585,6 +605,7 @@ async def everything(path):
             [await book.load(row.key) for row in rows],
             await book.tasks(),
             await book.charges("task"),
+            await book.claims(),
             await book.tally(Role.SERVER, "task"),
             await book.seen_revocations(bytes(32), "a.b"),
         )
@@ -633,6 +654,9 @@ WHERE sequence = 8
         ("UPDATE charge SET state = 3", "'charge'", None),
         ("UPDATE charge SET state = 9", "'charge'", None),
         ("UPDATE charge SET noise_digest = x'00'", "'charge'", None),
+        ("UPDATE claim SET epsilon = 0.01", "'claim'", None),
+        ("UPDATE claim SET data = 'others'", "'claim'", None),
+        ("UPDATE claim SET shift = NULL", "'claim'", None),
         ("UPDATE revocation SET number = 6", "'revocation'", None),
     ],
 )

@@ -1,22 +1,12 @@
 """What several tests of sums between two aggregators watch."""
 
-import numpy as np
 import pytest
 
-from secagg.testing.two_aggregators import noise_for
+from secagg.testing.two_aggregators import watched_noise
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def drawn():
     """Collect each noise vector that an aggregator draws."""
-    kept = []
-    mechanism = type(noise_for().mechanism)
-    add_noise = mechanism.add_noise
-
-    def watched(self, share, *, private_seed):
-        noisy = add_noise(self, share, private_seed=private_seed)
-        kept.append((noisy.astype(np.int64) - share) % self.modulus)
-        return noisy
-
-    monkeypatch.setattr(mechanism, "add_noise", watched)
-    return kept
+    with watched_noise() as kept:
+        yield kept

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from secagg.client.storage import ClientStorage
+from secagg.client.total import TotalSpentError
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
     ServiceError,
     SessionAbortedError,
 )
-from secagg.policy import PrivacyFloors
+from secagg.policy import PrivacyFloors, TotalBudget
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.charges import BudgetSpentError
 from secagg.testing.cohorts import offer_of
@@ -21,6 +22,7 @@ from secagg.testing.inline_book import inline_book
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
+from secagg.two_servers.client import total_between_two
 from secagg.two_servers.terms import check_pair
 from secagg.wire.calls import Blob, FetchChunk, GetOffer, UploadChunk, UploadStatus
 
@@ -162,6 +164,44 @@ def test_a_client_gives_no_more_sums_than_its_budget_whoever_asks() -> None:
     found = run(main)
     assert isinstance(found[1], BudgetSpentError)
     assert found[0].inputs == 3
+
+
+@pytest.mark.parametrize("limit", [8.5, 7.5])
+def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
+    """Its whole loss is claimed before anything leaves, or nothing is."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(steps=2))
+        storage = ClientStorage(inline_book(now=clock.date), None)
+        budget = TotalBudget(data="patients", epsilon=limit, delta=1e-5)
+        total = total_between_two(budget, storage, house.workers)
+        found = []
+        for _ in range(2):
+            others = [house.client(f"client-{k}") for k in (1, 2, 3)]
+            found += await asyncio.gather(
+                house.client("client-0", storage=storage, total=total).contribute(
+                    VECTORS[0]
+                ),
+                house.leader.next_sum(),
+                *(each.contribute(VECTORS[1]) for each in others),
+                return_exceptions=True,
+            )
+        return found, await total.use(), await storage.book.charges(TASK)
+
+    found, use, charges = run(main)
+    stated = noise_for(steps=2).report().aggregator
+    if limit > stated.epsilon:
+        assert found[0].is_included
+        assert found[1].inputs == 4
+        (claimed,) = use.claims  # two sessions, one claim
+        assert (claimed.epsilon, claimed.delta) == (stated.epsilon, stated.delta)
+        assert claimed.is_gaussian
+        assert len(charges) == 2
+    else:
+        assert isinstance(found[0], TotalSpentError)
+        assert found[1].inputs == 3
+        assert use.claims == ()
+        assert charges == ()
 
 
 # --- a client judges ------------------------------------------------------------------

@@ -1,0 +1,260 @@
+"""What several tasks cost those whose data they share, and whether one more fits.
+
+* A task's loss is stated whole, when its data are first given to it, and never shrinks:
+  (epsilon, delta), and where theorems give one, the Gaussian release that dominates it.
+* `BASIC` adds epsilons and deltas. `GAUSSIAN`, where every task has a Gaussian release,
+  takes the root of the sum of their squared shifts, adds distances, and converts once.
+* Tasks run side by side, and whoever offers the next one has seen what the earlier ones
+  released. Either rule alone is a filter: as long as its total stays within the limit,
+  the limit holds, whatever decides about the next task. Both sums only grow.
+* **Whichever of two filters is the better is no filter.** Somebody who adds up by the
+  one where the first release looks harmless, and by the other where it does not, gets
+  up to twice the delta (a third more in an example of the tests).  So the rules share
+  it.  As soon as there is a second task, and the first one's loss is Gaussian, each has
+  half of delta.  If the first one's is not, `GAUSSIAN` never applies, and `BASIC` has
+  all of it.  A single task may take all.
+
+Theorem (ours, from [RRUV16], [ST22] and [HST23]). A client that gives its data only to
+tasks that `fits` accepts loses at most (epsilon, delta) of the limit to all together.
+
+Proof. The hockey-stick divergence at e^epsilon adds up over transcripts. If the first
+loss has no Gaussian, only `BASIC` accepts. Otherwise each transcript with two tasks or
+more ends within one of the rules at delta/2. Sums only grow, so it is also a transcript
+of the process that follows that rule alone and stops before leaving it; those of one
+rule add up to at most delta/2. A transcript with one task that fits a rule at delta/2
+belongs to the same process. If the first task fits neither at delta/2, no second one is
+accepted, and it fits alone at delta. What the first task is does not depend on any
+release about the data.
+
+Source:
+    [RRUV16] for basic composition, [ST22] for Gaussian shifts (both recalled) when
+    budgets are chosen from outcomes; [HST23] (recalled) for releases that interleave.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import Final
+
+from dpnoise.accounting.accountant import GaussianLoss
+from dpnoise.accounting.registry import accountant_class, make_accountant
+from dpnoise.errors import TheoremNotApplicableError, UnknownEventError
+from dpnoise.events import Adversary, GaussianEvent, PrivacyEvent
+
+__all__ = [
+    "LossLimit",
+    "Room",
+    "Rule",
+    "Spent",
+    "TaskLoss",
+    "fits",
+    "gaussian_loss",
+    "room_for",
+    "spent",
+]
+
+# Certified, and closed forms: asking them costs next to nothing.
+_GAUSSIANS: Final = ("skellam-gdp", "mixture-gdp", "log-concave-gdp")
+_ONE_RELEASE: Final = "skellam-gdp"
+# Ten times 1e-6 is not 1e-5 in floats: what people write with a few digits must fit.
+_LAST_DIGITS: Final = 1.0 + 2.0**-40
+_BISECTION_STEPS: Final = 60
+
+
+@unique
+class Rule(StrEnum):
+    """How losses are added up."""
+
+    BASIC = "basic"
+    GAUSSIAN = "gaussian"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLoss:
+    """What one task costs, over all releases that it may make.
+
+    Attributes:
+        epsilon: At least 0.
+        delta: That goes with it, in [0, 1).
+        gaussian: A Gaussian release that dominates them all; None where none is known.
+        added_delta: Part of delta that is the chance of something else, such as a graph
+            that is cut, and that no Gaussian release covers.
+    """
+
+    epsilon: float
+    delta: float
+    gaussian: GaussianLoss | None = None
+    added_delta: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossLimit:
+    """What all tasks together may cost.
+
+    Attributes:
+        epsilon: Above 0.
+        delta: In (0, 1).
+    """
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What losses add up to by one rule.
+
+    Attributes:
+        rule: How they were added.
+        epsilon: Of all together.
+        delta: What this takes of the limit's.
+        share: What the rule may take of it.
+    """
+
+    rule: Rule
+    epsilon: float
+    delta: float
+    share: float
+
+    def is_within(self, limit: LossLimit) -> bool:
+        """Return whether this rule alone says that the limit holds."""
+        return (
+            self.epsilon <= limit.epsilon * _LAST_DIGITS
+            and self.delta <= self.share * _LAST_DIGITS
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What would have to change for a task to fit.
+
+    Attributes:
+        epsilon: About the largest epsilon that the task may have at its delta; 0.0 for
+            none.
+        needed_epsilon: The least epsilon of a limit that takes it as it is; None where
+            the limit's delta takes no task of its delta.
+        needed_delta: The least delta of a limit for that.
+    """
+
+    epsilon: float
+    needed_epsilon: float | None
+    needed_delta: float
+
+
+def gaussian_loss(event: PrivacyEvent, *, delta: float) -> GaussianLoss | None:
+    """Return a Gaussian release that dominates an event against the server.
+
+    Args:
+        event: All releases of a task.
+        delta: Failure probability in (0, 1) for which it should be the best one.
+
+    Returns:
+        The least that a certified theorem gives; None where none covers the event.
+    """
+    found: list[GaussianLoss] = []
+    for name in _GAUSSIANS:
+        account = accountant_class(name)(adversary=Adversary.SERVER)
+        try:
+            loss = account.compose(event).gaussian_loss(delta)
+        except (UnknownEventError, TheoremNotApplicableError):
+            continue
+        if loss is not None and loss.distance < delta:
+            found.append(loss)
+    return min(found, key=lambda each: each.shift, default=None)
+
+
+def spent(losses: Sequence[TaskLoss], limit: LossLimit) -> tuple[Spent, ...]:
+    """Add up losses by every rule that covers them.
+
+    Args:
+        losses: Of all tasks, in the order in which they were begun.
+        limit: Of which both rules take their parts.
+
+    Returns:
+        The basic sum, and where every loss is Gaussian, theirs.
+    """
+    share = limit.delta
+    if len(losses) > 1 and losses[0].gaussian is not None:
+        share /= 2.0
+    basic = Spent(
+        Rule.BASIC,
+        math.fsum(each.epsilon for each in losses),
+        math.fsum(each.delta for each in losses),
+        share,
+    )
+    gaussians = [each.gaussian for each in losses if each.gaussian is not None]
+    if not losses or len(gaussians) < len(losses):
+        return (basic,)
+    added = math.fsum(each.added_delta for each in losses)
+    epsilon = _epsilon(gaussians, share - added)
+    return basic, Spent(Rule.GAUSSIAN, epsilon, share, share)
+
+
+def fits(losses: Sequence[TaskLoss], limit: LossLimit) -> bool:
+    """Return whether all losses together stay within a limit."""
+    return any(each.is_within(limit) for each in spent(losses, limit))
+
+
+def room_for(loss: TaskLoss, beside: Sequence[TaskLoss], limit: LossLimit) -> Room:
+    """Say what would have to change for a task that does not fit.
+
+    Args:
+        loss: Of the task.
+        beside: Of those before it.
+        limit: Of all.
+    """
+    together = spent((*beside, loss), limit)
+    basic = together[0]
+    epsilons = [0.0]
+    needed = [each.epsilon for each in together if each.delta <= each.share]
+    if basic.delta <= basic.share * _LAST_DIGITS:
+        taken = math.fsum(each.epsilon for each in beside)
+        epsilons.append(limit.epsilon - taken)
+    if len(together) > 1 and loss.gaussian is not None:
+        epsilons.append(_gaussian_room(loss, beside, limit))
+    parts = limit.delta / basic.share
+    return Room(
+        max(epsilons),
+        min((each for each in needed if math.isfinite(each)), default=None),
+        basic.delta * parts,
+    )
+
+
+def _gaussian_room(
+    loss: TaskLoss, beside: Sequence[TaskLoss], limit: LossLimit
+) -> float:
+    """Return the epsilon that a Gaussian of the largest shift that fits has alone."""
+    low, high = 0.0, 60.0  # beyond, no release is private at any limit
+    for _ in range(_BISECTION_STEPS):
+        middle = 0.5 * (low + high)
+        gaussian = GaussianLoss(
+            middle, 0.0 if loss.gaussian is None else loss.gaussian.distance
+        )
+        tried = TaskLoss(
+            epsilon=math.inf,
+            delta=loss.delta,
+            gaussian=gaussian,
+            added_delta=loss.added_delta,
+        )
+        if fits((*beside, tried), limit):
+            low = middle
+        else:
+            high = middle
+    return _epsilon([GaussianLoss(low, 0.0)], loss.delta - loss.added_delta)
+
+
+def _epsilon(gaussians: Iterable[GaussianLoss], delta: float) -> float:
+    if delta <= 0.0:
+        return math.inf
+    account = make_accountant(_ONE_RELEASE, adversary=Adversary.SERVER)
+    for each in gaussians:
+        account.compose(
+            GaussianEvent(
+                dim=1,
+                noise_variance=1.0,
+                l2_sensitivity=each.shift,
+                sampler_distance=each.distance,
+            )
+        )
+    return account.epsilon(delta)

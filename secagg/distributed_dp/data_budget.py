@@ -1,0 +1,95 @@
+"""What a whole task costs the data that are given to it, for a total over tasks.
+
+The figures are those that a client computes of the task itself.  Whether one more task
+fits is decided by `dpnoise.accounting.across_tasks`, whose words are used here.
+"""
+
+from functools import lru_cache
+
+from dpnoise.accounting.accountant import GaussianLoss
+from dpnoise.accounting.across_tasks import (
+    LossLimit,
+    Room,
+    Spent,
+    TaskLoss,
+    fits,
+    gaussian_loss,
+    room_for,
+    spent,
+)
+from dpnoise.events import Repeated
+from secagg.distributed_dp.aggregator_noise import TwoAggregatorReport
+from secagg.distributed_dp.noise_block import decode_block
+from secagg.distributed_dp.report import PrivacyReport
+
+__all__ = [
+    "GaussianLoss",
+    "LossLimit",
+    "Room",
+    "Spent",
+    "TaskLoss",
+    "fits",
+    "loss_against_broken_masks",
+    "loss_against_server",
+    "loss_between_two",
+    "room_for",
+    "spent",
+]
+
+
+def loss_against_server(noise_block: bytes, report: PrivacyReport) -> TaskLoss:
+    """Return what all sessions of a task cost against the server and its colluders.
+
+    Args:
+        noise_block: Of the task.
+        report: What this client states about it.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block cannot be read.
+    """
+    stated = report.server
+    return TaskLoss(
+        epsilon=stated.epsilon,
+        delta=stated.delta + report.graph_delta,
+        gaussian=_gaussian(noise_block, stated.delta),
+        added_delta=report.graph_delta,
+    )
+
+
+def loss_against_broken_masks(report: PrivacyReport) -> TaskLoss | None:
+    """Return what all sessions of a task cost against a server that breaks the masks.
+
+    Args:
+        report: What this client states about the task.
+
+    Returns:
+        The level of its local randomiser over all sessions; None without one.
+    """
+    local = report.broken_masks
+    if local is None:
+        return None
+    return TaskLoss(epsilon=local.total_epsilon, delta=0.0)
+
+
+def loss_between_two(noise_block: bytes, report: TwoAggregatorReport) -> TaskLoss:
+    """Return what all sessions of a task cost against either of two aggregators.
+
+    Args:
+        noise_block: Of the task.
+        report: What this client states about it.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block cannot be read.
+    """
+    stated = report.aggregator
+    return TaskLoss(
+        epsilon=stated.epsilon,
+        delta=stated.delta,
+        gaussian=_gaussian(noise_block, stated.delta),
+    )
+
+
+@lru_cache(maxsize=64)  # as of a statement: one task has one block
+def _gaussian(noise_block: bytes, delta: float) -> GaussianLoss | None:
+    block = decode_block(noise_block)
+    return gaussian_loss(Repeated(block.release, block.budget.sessions), delta=delta)
