@@ -139,6 +139,9 @@ class Accountant(abc.ABC):
     guesses_from: ClassVar[float] = math.inf
     """Variance from which on a guess of its answers costs far less, grid steps²; see
     `registry.make_guesser`."""
+    tolerance: ClassVar[float] = 5e-6
+    """How far above the least noise a calibration may end, as a logarithm; far below
+    the 0.5 % that a sampling error shows."""
     guesses: ClassVar[bool] = False
     """Whether answers are guesses, for searches, and no bounds."""
 

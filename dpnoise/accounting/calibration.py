@@ -45,11 +45,8 @@ __all__ = [
 _ROUGH_STEP: Final = 0.03  # its square, half of it, is what a step is wrong by
 _BUMPS: Final = tuple(Fraction(2) ** -bits for bits in (22, *range(14, -4, -2)))
 _NEXT_TO_LEAST: Final = 1 + Fraction(1, 2000)  # from there, no more digits are saved
-_RELATIVE_TOLERANCE: Final = 5e-6  # far below the 0.5 % that a sampling error shows
 # Behind coins shifts are rounded to 14 bits, so that no answer moves by less.
 _TOLERANCE_BEHIND_A_COIN: Final = 1e-4
-# A curve takes up to half a second, and its last digits need not even fall steadily.
-_TOLERANCE_OF_A_CURVE: Final = 4.5e-4
 _ABOVE_A_GUESS: Final = 1 + Fraction(3, 20_000)  # so that one curve mostly suffices
 _GUESSED_STEP: Final = 3e-3  # likewise; the step is wrong by half that tolerance
 _ROUGH_TOLERANCE: Final = 1e-3  # between grids, errors differ by percents
@@ -125,10 +122,10 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
 
     Returns:
         The variance, a dyadic rational rounded up, at which the accountant states at
-        most `epsilon` at `delta`; within about 1e-5 of the least, behind coins 1e-4, of
-        `mixture-pld` 5e-4, 2.5e-4 where what is stated jumps, and 5e-4 where an epsilon
-        asks for more than its delta. Where rough, within 1e-3 on either side, and 4e-3
-        above a jump.
+        most `epsilon` at `delta`; within about 1e-5 of the least, of `mixture-contour`
+        5e-5, behind coins 1e-4, of `mixture-pld` 5e-4, 2.5e-4 where what is stated
+        jumps, and 5e-4 where an epsilon asks for more than its delta. Where rough,
+        within 1e-3 on either side, and 4e-3 above a jump.
 
     Raises:
         ParameterError: A target, the bracket or the name is invalid.
@@ -153,6 +150,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         adversary,
         adjacency,
     )
+    judge = accountant_class(accountant)
     search = functools.partial(least_root, low=low, high=high)
     first = target.yardstick.variance if start is None else start
     guessed = functools.partial(target.shortfall, make_guesser)
@@ -165,24 +163,22 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
             at_a_jump=_ROUGH_AT_A_JUMP,
             trusted=_ROUGH_STEP,
         )
-    elif (guesses_from := accountant_class(accountant).guesses_from) < math.inf:
+    elif judge.guesses_from < math.inf:
         # What is bounded in full is what a guess has found, and seldom more. Where a
         # guess costs as much, a rough search has found the same.
-        if start is None or first >= guesses_from:
+        if start is None or first >= judge.guesses_from:
             guess = search(
                 guessed, start=first, tolerance=_ROUGH_TOLERANCE, trusted=_GUESSED_STEP
             )
             first = first if guess is None else guess
-        found = search(
-            bounded, start=first * _ABOVE_A_GUESS, tolerance=_TOLERANCE_OF_A_CURVE
-        )
+        found = search(bounded, start=first * _ABOVE_A_GUESS, tolerance=judge.tolerance)
     else:
         found = search(
             bounded,
             start=first,
-            tolerance=_RELATIVE_TOLERANCE
+            tolerance=judge.tolerance
             if target.yardstick.steepness is None
-            else _TOLERANCE_BEHIND_A_COIN,
+            else max(judge.tolerance, _TOLERANCE_BEHIND_A_COIN),
             at_a_jump=_AT_A_JUMP,
             near=math.inf if start is None else _ROUGH_AT_A_JUMP,
         )

@@ -216,6 +216,8 @@ class MixturePLDAccountant(ComposedLossAccountant):
     name = "mixture-pld"
     adjacencies = frozenset({Adjacency.ZERO_OUT})
     status_of_theorem = Status.CERTIFIED
+    # A curve takes up to half a second; its last digits need not even fall steadily.
+    tolerance: ClassVar[float] = 4.5e-4
     guesses_from: ClassVar[float] = _GUESSED_FROM
     _relative_variance = 5e-5
 

@@ -122,6 +122,8 @@ class MixtureGDPAccountant(Accountant):
     def _delta_of_exact_noise(self, epsilon: float) -> float:
         if not self._is_sampled:
             return min(_charged_delta(each, epsilon) for each in self._ladder())
+        if not self._has_shift:
+            return 1.0
         # Where to clamp follows from δ itself, which is first estimated.
         best, worlds, place, found = 1.0, _worlds(epsilon), 0, 1.0
         expected = self._coined(self._place(_FIRST_SHARE / worlds)).estimate(epsilon)
@@ -167,6 +169,8 @@ class MixtureGDPAccountant(Accountant):
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         if not self._is_sampled:
             return _least_epsilon(self._ladder(), delta)
+        if not self._has_shift:
+            return math.inf
         best, at, kept = math.inf, 0, (1.0 - _SAMPLED_SHARE) * delta
         expected = self._coined(self._place(_FIRST_SHARE * delta)).estimate_loss(kept)
         for _ in range(_PLACES_TRIED):
@@ -188,6 +192,11 @@ class MixtureGDPAccountant(Accountant):
                 break
             best, at, kept = found, place, left
         return best
+
+    @property
+    def _has_shift(self) -> bool:
+        """Whether any place to clamp bounds the loss: noise may be too little."""
+        return any(math.isfinite(each.gaussian_shift) for each in self._ladder())
 
     def _better_place(self, loss: float, delta: float, *, at: int, kept: float) -> int:
         """Guess where clamping costs the least epsilon, no more than a loss."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -231,8 +232,19 @@ def test_a_client_says_what_is_claimed_of_its_data(told, place):
     ]
     assert {each["against"] for each in claims} == {"server"}
     assert "epsilon 1.5 of 2 and delta 2e-06 of 1e-05 are claimed" in text
-    assert "left for a further task: epsilon 0.5 with delta up to 8e-06" in text
+    assert "any further task may take epsilon 0.5 with delta up to 8e-06" in text
     assert "means" in text
+    # A client of two aggregators is asked in the same way.
+    tls = 'ca = "ca.pem"\ncertificate = "client.pem"\nkey = "client.key"\n'
+    both = "".join(
+        f'[{name}]\nname = "{name}"\naddress = "{name}.example.org:1"\n{tls}'
+        for name in ("leader", "helper")
+    )
+    (place / "both.toml").write_text(
+        f'[client]\ntask = "counts"\nstate_dir = "client"\n{both}[policy]\n'
+        f"max_epsilon = 8.0\nmax_delta = 1e-5\nmin_survivors = 3\n{total}"
+    )
+    assert told("budget", config="both.toml")[1]["data"] == data | {"claims": claims}
     # Claims kept elsewhere, where nothing was claimed yet.
     (place / "total.toml").write_text(
         (place / "total.toml").read_text() + 'data_dir = "elsewhere"\n'
@@ -341,12 +353,25 @@ def test_on_a_terminal_the_plan_is_shown_and_nobody_is_offered_it_unasked(
     assert "epsilon" in capsys.readouterr().out
 
 
-def test_a_place_without_settings_is_told_to_name_them(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "secagg.cli.operator._USUAL_PLACES", (tmp_path / "server.toml",)
+@pytest.mark.parametrize(
+    "words", [["status"], ["server", "--show-settings"], ["doctor"], ["state", "check"]]
+)
+def test_settings_in_the_usual_place_need_no_name(
+    words, place, tmp_path, monkeypatch, capsys
+):
+    """One rule for all: what the working directory holds is meant."""
+    monkeypatch.setattr("secagg.cli.operator._USUAL_PLACES", (Path("server.toml"),))
+    monkeypatch.chdir(place)
+    named = main([*words, "--config", "server.toml", "--json"])
+    answer = capsys.readouterr().out.splitlines()[-1]
+    assert main([*words, "--json"]) == named
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == (
+        json.loads(answer).keys()
     )
-    assert main(["status", "--json"]) == 72
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    monkeypatch.chdir(nowhere)
+    assert main([*words, "--json"]) == 72
     error = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
     assert "--config" in error["next_step"]
 

@@ -248,6 +248,15 @@ def test_releases_that_clamp_nothing_need_no_rounded_one_beside_them(release):
     assert account(release).epsilon(1e-6) == pytest.approx(expected, rel=1e-12)
 
 
+def test_noise_too_little_for_any_clamp_promises_nothing_behind_a_coin_either():
+    """No place to clamp bounds the loss of coordinates so long beside such noise."""
+    faint = SkellamMixtureEvent(1 << 20, Fraction(2), 3.0, 15041 / 1024)
+    for event in (faint, SecretlySelected(faint, Fraction(1, 600))):
+        promised = account(event)
+        assert promised.delta(1.4) == 1.0
+        assert promised.epsilon(1e-10) == math.inf
+
+
 def test_a_coordinate_many_deviations_long_is_bounded_at_a_large_epsilon():
     # Eight deviations and e^40 times a tail: outputs must count beyond seventeen.
     variance, x, epsilon = 40_000, 1600.0, 40.0
