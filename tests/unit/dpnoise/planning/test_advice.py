@@ -100,3 +100,10 @@ def test_a_plan_that_begins_with_noise_too_little_for_any_clamp_goes_on():
         linf_bound=Fraction(15041, 1024),
     )
     assert made.epsilon_server <= 1.41
+
+
+def test_parts_of_losses_that_nobody_tolerates_are_said_to_have_no_effect():
+    asked = VECTORS | {"clients": 100, "dimension": 64, "loss_fraction": 0.3}
+    assert any("no effect" in note for note in plan(**asked).notes)
+    tolerant = plan(**asked, min_survivors=70)
+    assert not any("no effect" in note for note in tolerant.notes)
