@@ -7,7 +7,11 @@ from dpnoise.accounting.calibration import (
     calibrate,
     calibrate_least,
 )
-from dpnoise.accounting.cost import MAX_ACCOUNTING_COST, accounting_cost
+from dpnoise.accounting.cost import (
+    MAX_ACCOUNTING_COST,
+    accounting_cost,
+    check_accounting_cost,
+)
 from dpnoise.accounting.defaults import default_accountant, default_accountants
 from dpnoise.accounting.interoperability import to_dp_accounting
 from dpnoise.accounting.registry import (
@@ -27,6 +31,7 @@ __all__ = [
     "accounting_cost",
     "calibrate",
     "calibrate_least",
+    "check_accounting_cost",
     "default_accountant",
     "default_accountants",
     "make_accountant",

@@ -6,6 +6,9 @@ noise may reach, so a few digits in a description can cost hours. Costs are coun
 table cells, of which a processor core fills about 10^9 in a second; they are rough,
 within a factor of five, and grow with what the time grows with.
 
+A plan is judged by the same estimate before it is made, and in the same words
+(`check_accounting_cost`): what is planned is never what a client refuses.
+
 It computes no privacy loss.
 """
 
@@ -13,7 +16,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from dpnoise.accounting.contour.curve_cost import curve_cost
+from dpnoise.accounting.contour.forecast import bound_cost, curve_cost
+from dpnoise.errors import ParameterError
 from dpnoise.events import (
     BinomialEvent,
     DiscreteGaussianEvent,
@@ -23,7 +27,7 @@ from dpnoise.events import (
     SkellamMixtureEvent,
 )
 
-__all__ = ["MAX_ACCOUNTING_COST", "accounting_cost"]
+__all__ = ["MAX_ACCOUNTING_COST", "accounting_cost", "check_accounting_cost"]
 
 MAX_ACCOUNTING_COST: Final = 2e9
 """What a client spends on a description before it says no: about two seconds."""
@@ -32,24 +36,12 @@ _BEYOND_ALL_LIMITS: Final = 1e12  # where counting stops
 _PREFIX: Final = "hypothetical-"
 _CURVE: Final = "mixture-pld"
 _LATTICE: Final = "lattice-pld"
-# A table has a cell for each integer of its window, each coordinate cell and each
-# contour cell. One release needs eight tables of 380 contour cells.
 _CONTOUR: Final = "mixture-contour"
-_CONTOUR_CELLS: Final = 8 * 380.0
-# Where one coordinate may hold the whole norm, its phase turns as fast as the integrand
-# falls, and the series along the contour have eight times the blocks.
-_BLOCKS: Final = 7.0
-_CELLS_PER_FOLD: Final = 40.0
-_STEEPEST: Final = 2.0  # in √(v/C)
-_STEEP_FROM: Final = float(1 << 14)
-_STEEP_UP_TO: Final = float(1 << 14)
-_CELLS_PER_WIDE_FOLD: Final = 16.0  # where windows are wide, cells are, too
-_WIDE_FROM: Final = float(1 << 18)
-_DEVIATIONS: Final = 14.0
-_LARGEST_TABLED: Final = float(1 << 26)  # variances beyond are counted as this one
+_LARGEST_DELTA: Final = 0.5  # that a contour is looked for; beyond, none is cheaper
 # Measured: the supremum over coordinates, cell by cell, at every order; beyond 32 a
 # closed form.
 _ORDERS: Final = "mixture-rdp"
+_DEVIATIONS: Final = 14.0
 _CELLS_PER_COORDINATE: Final = 3e6
 _CELLS_PER_EXACT_COORDINATE: Final = 1.5e7
 _EXACT_COORDINATES: Final = 32.0
@@ -65,6 +57,18 @@ _CELLS_PER_ORDER: Final = 12 * 30 * 200.0
 _SPLITS: Final = 312.0
 _LARGEST_ORDERS: Final = (float(1 << 13), float(1 << 7))  # without splits, and with
 _LARGEST_SAMPLED_ORDER: Final = 1024.0
+# What the search for the best order behind a coin looks at beyond it, and what each
+# takes: calls, an integer of the window at each point of a cell, or a term of the
+# closed form. Points are those of `mixture_divergence`.
+_SAMPLED_SEARCH: Final = (1.5, 16.0)
+_PER_SAMPLED_ORDER: Final = 1e5
+_PER_SAMPLED_POINT: Final = 40.0
+_PER_SAMPLED_TERM: Final = 900.0
+_POINTS_PER_FOLD: Final = 1.0 / math.log(1.05)
+_FIRST_POINTS: Final = (32.0, 256.0)  # one over them: of usual noise, and of little
+_SMALL_VARIANCE: Final = 4.0
+_LATER_CURVATURE: Final = 0.25 / 6e-4
+_MOST_LATER_POINTS: Final = 64.0
 _SMALLEST_DELTA: Final = 1e-12
 # Measured: a product of equal pairs and its transforms; where entries may exceed one,
 # a product for each of up to 31 multisets. Both have grids of bounded length.
@@ -110,8 +114,42 @@ def accounting_cost(
             most=_BEYOND_ALL_LIMITS,
         )
     if name == _CONTOUR:
-        return _contour_cost(sizes)
+        return bound_cost(
+            variance=sizes.variance,
+            norm_bound=sizes.norm,
+            largest=sizes.largest,
+            integers=isinstance(event, SkellamEvent),
+            delta=min(delta / rate, _LARGEST_DELTA),
+        )
     return _orders_cost(sizes, times, delta, rate) if name == _ORDERS else 0.0
+
+
+def check_accounting_cost(
+    event: NoiseEvent, accountant: str, *, times: int, delta: float, rate: float
+) -> None:
+    """Refuse an accountant that would keep everybody busy who judges a release.
+
+    Args:
+        event: One release.
+        accountant: Its name.
+        times: How often it is repeated, at least 1.
+        delta: Probability that the epsilon is asked for, in (0, 1).
+        rate: Of the coin before each release, in (0, 1].
+
+    Raises:
+        ParameterError: Its answer costs more than `MAX_ACCOUNTING_COST`; where nobody
+            names an accountant, the planner takes one whose answer does not.
+    """
+    cost = accounting_cost(event, accountant, times=times, delta=delta, rate=rate)
+    if cost <= MAX_ACCOUNTING_COST:
+        return
+    raise ParameterError(
+        f"{accountant} would fill {cost:.2g} table cells to judge it, at most "
+        f"{MAX_ACCOUNTING_COST:.2g} are accepted: plan on a coarser grid, or name no "
+        "accountant",
+        parameter="accountant",
+        value=accountant,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +180,10 @@ class _Sizes:
 def _orders_cost(sizes: _Sizes, times: int, delta: float, rate: float) -> float:
     """Estimate the sums over orders of `mixture-rdp`."""
     norm, largest, variance = sizes.norm, sizes.largest, sizes.variance
-    cost = (1.0 + largest) * _CELLS_PER_COORDINATE
     if rate < 1.0:
-        tail = -2.0 * math.log(delta) * variance
-        order = math.sqrt(tail / (norm * times)) / rate
-        cost *= 1.0 + min(order, _LARGEST_SAMPLED_ORDER)
+        orders = _sampled_orders(variance / norm, times, delta, rate)
+        return _sampled_cost(largest, variance, orders)
+    cost = (1.0 + largest) * _CELLS_PER_COORDINATE
     if variance <= _CLOSED_FROM:
         exact = min(largest, _EXACT_COORDINATES) * (largest > 1.0)
         exact *= _CUT_FINELY if variance < _LITTLE_NOISE else 1.0
@@ -157,31 +194,42 @@ def _orders_cost(sizes: _Sizes, times: int, delta: float, rate: float) -> float:
     return cost + order * splits * _CELLS_PER_ORDER
 
 
-def _contour_cost(sizes: _Sizes) -> float:
-    """Estimate the tables of `mixture-contour`."""
-    norm, largest = sizes.norm, sizes.largest
-    variance = min(sizes.variance, _LARGEST_TABLED)
-    deviation = math.sqrt(variance)
-    # As `ContourBound` cuts coordinates: in proportion to themselves from the first
-    # cell on, and at every integer.
-    steep = math.sqrt(variance / norm) + 4.0
-    if variance > _STEEP_FROM:
-        # Wide windows make the small first cells of steep contours dear.
-        steep = max(steep, min(_STEEPEST * steep, _STEEP_UP_TO))
-    first = min(0.5, largest, 0.06 * deviation / steep)
-    folds = _CELLS_PER_FOLD if variance < _WIDE_FROM else _CELLS_PER_WIDE_FOLD
-    cells = 1.0 + largest + folds * math.log(largest / first)
-    window = 2.0 * (_DEVIATIONS * deviation + 8.0 * (1.0 + largest))
-    # Vectors far shorter than the noise are judged on steep contours, whose tails are
-    # long: as many integers more as the contour is steep, for each step of a shift, or
-    # for the part of a step that coordinates reach.
-    window += (
-        (largest if largest < 1.0 else math.ceil(largest))
-        * _STEEPEST
-        * math.sqrt(variance / norm)
-    )
-    blocks = 1.0 + _BLOCKS * largest * largest / norm
-    return window * cells * blocks * _CONTOUR_CELLS
+def _sampled_orders(noise: float, times: int, delta: float, rate: float) -> float:
+    """Estimate how many orders behind a coin are looked at; each needs a moment.
+
+    The best order is that of a Gaussian whose shift the coin has shortened, but not
+    beyond that at which the moment of a release that is surely seen outweighs the
+    chance α·log(1/rate) of as many coins; nor below that of such releases alone.
+
+    Args:
+        noise: Variance over squared norm.
+        times: Releases.
+        delta: Of the whole.
+        rate: Of the coin.
+    """
+    certain = math.sqrt(-2.0 * math.log(delta) * noise / times)
+    steepest = 1.0 - 2.0 * noise * math.log(rate)
+    factor, more = _SAMPLED_SEARCH
+    best = max(certain, min(certain / rate, steepest))
+    return min(more + factor * best, _LARGEST_SAMPLED_ORDER)
+
+
+def _sampled_cost(largest: float, variance: float, orders: float) -> float:
+    """Estimate moments of all orders up to one; arguments as in `_Sizes`."""
+    exceeds_one = largest > 1.0
+    each = _PER_SAMPLED_ORDER + _CELLS_PER_COORDINATE * largest * exceeds_one
+    if variance > _CLOSED_FROM:
+        orders = min(orders, _LARGEST_ORDERS[exceeds_one])
+        terms = orders * (1.0 + _SPLITS * exceeds_one)
+        return orders * (each + terms * _PER_SAMPLED_TERM)
+    reach = _FIRST_POINTS[variance < _SMALL_VARIANCE] * min(largest, 1.0)
+    points = 1.0 + _POINTS_PER_FOLD * math.log(max(1.0, reach))
+    if exceeds_one:
+        curvature = _LATER_CURVATURE * (1.0 + orders * orders / variance)
+        later = min(math.sqrt(curvature), _MOST_LATER_POINTS)
+        points += 2.0 * min(largest, _EXACT_COORDINATES) * later
+    window = 2.0 * (_DEVIATIONS * math.sqrt(variance) + 8.0 * (1.0 + largest))
+    return orders * (each + _PER_SAMPLED_POINT * window * points)
 
 
 def _lattice_cost(event: NoiseEvent) -> float:

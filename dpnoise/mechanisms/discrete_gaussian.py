@@ -43,6 +43,7 @@ __all__ = ["DiscreteGaussianMechanism", "fixed_point_parameters"]
 _MAX_FIXED_POINT_BITS: Final = 26  # a clip of 2^25 grid steps, `MAX_SCALED_CLIP`
 _LARGEST_RHO: Final = 2.0**64  # no promise; below its inverse, no sum
 _TAIL_STDDEVS: Final = 20  # a Gaussian goes beyond once in 10^88 draws
+_SURELY_A_STEP: Final = 1.0001
 # More than what floats round between here and the rho of an accountant.
 _MARGIN: Final = 1 + Fraction(1, 1 << 30)
 
@@ -74,12 +75,15 @@ class DiscreteGaussianMechanism(CentralMechanism):
     def _check(self) -> None:
         if self.l2_clip_squared_steps < 1.0:
             given = self._parameters
+            one_step = f"{1.0 / given.l2_clip:.6g}"
+            if float(one_step) * given.l2_clip < 1.0:  # what is printed is rounded
+                one_step = f"{_SURELY_A_STEP / given.l2_clip:.6g}"
             raise ParameterError(
                 "a vector shorter than one grid step is truncated to zeros; "
                 f"scale_factor {given.scale_factor:.6g} is too small for the clip",
                 parameter="scale_factor",
                 value=given.scale_factor,
-                nearest=f"{1.0 / given.l2_clip:.6g}",
+                nearest=one_step,
             )
 
     def _sampler(self, variance: Fraction) -> NoiseSource:

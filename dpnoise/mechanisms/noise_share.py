@@ -394,11 +394,12 @@ def _no_share_left(rule: NoiseRule, roster: int) -> ParameterError:
         "user itself nobody is left whose noise counts"
     )
     if colluding + 2 > roster:  # no number of survivors helps
+        most = max(0, roster - lost - 2) / roster
         return ParameterError(
             complaint,
             parameter="colluder_fraction",
             value=float(rule.colluder_fraction),
-            nearest=f"less than {max(1, roster - lost - 1) / roster:.3g}",
+            nearest=f"{math.floor(1000.0 * most) / 1000.0:g}",
         )
     return ParameterError(
         complaint,

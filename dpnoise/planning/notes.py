@@ -47,6 +47,11 @@ def plan_notes(
             "Every client is counted on: a session that loses one must be abandoned. "
             "Give min_survivors to tolerate losses."
         )
+        if request.loss_fraction or request.ladder:
+            notes.append(
+                "loss_fraction and ladder have no effect without min_survivors: no "
+                "loss is tolerated that they could divide."
+            )
     if request.selection < 1:
         notes += [
             (

@@ -21,7 +21,6 @@ import inspect
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, ParamSpec, cast
 
@@ -29,9 +28,7 @@ from dpnoise.accounting import (
     MAX_ACCOUNTING_COST,
     Accountant,
     PrivacyStatement,
-    accounting_cost,
     calibrate_least,
-    default_accountants,
     make_accountant,
 )
 from dpnoise.accounting.contour.lattice import MIN_CONTOUR_VARIANCE
@@ -47,15 +44,28 @@ from dpnoise.mechanisms.forecast import Rounding
 from dpnoise.mechanisms.noise_source import DISTANCE_PER_DRAW
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
+from dpnoise.planning.accountant_choice import (
+    CLOSED_FORM,
+    CLOSED_FORM_WASTES,
+    CURVE,
+    asked_accountants,
+    judging_cost,
+    late_accountants,
+    refuse_dear,
+)
+from dpnoise.planning.calibrated import Calibrated
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
 from dpnoise.planning.error_curve import packed_bytes
 from dpnoise.planning.notes import plan_notes
 from dpnoise.planning.refusals import (
+    as_of_accountant,
     refuse_beyond_samplers,
-    refuse_dear,
+    refuse_cutting,
+    refuse_fine,
     refuse_hopeless,
     refuse_uncovered,
     refuse_wrapping,
+    useful_bits,
 )
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.result import AccountantTried, Plan
@@ -78,36 +88,18 @@ _SEARCHES: Final = 3
 _FINE_SEARCHES: Final = 6
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
 _ANY_GRID: Final = "skellam-mixture"
-_CLOSED_FORM: Final = "mixture-gdp"
-_CURVE: Final = "mixture-pld"
-_TABLED: Final = frozenset({"mixture-contour", _CURVE})
-_CLOSED_FORM_WASTES: Final = 7.0  # over the noise's deviation, as a share of noise
-_FAR: Final = 0.25  # no other accountant wastes as much
+_TABLED: Final = frozenset({"mixture-contour", CURVE})
 _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
-# A plan asks for some twenty epsilons, and nobody should wait longer than two seconds.
-# An integral answers for one epsilon, half of them on coarse contours; a curve is built
-# anew for each of some six noises, and a sum over orders tries a dozen of them.
-_QUICK: Final = {
-    "mixture-contour": 0.3 * MAX_ACCOUNTING_COST,
-    _CURVE: 0.5 * MAX_ACCOUNTING_COST,
-    "mixture-rdp": 0.12 * MAX_ACCOUNTING_COST,
-}
-# Named, and without a coin, it is asked alone: at most a second, as measured.
-_NAMED: Final = _QUICK | {"mixture-rdp": 0.75 * MAX_ACCOUNTING_COST}
-_NAMED_BEHIND_A_COIN: Final = _QUICK | {"mixture-rdp": 0.0375 * MAX_ACCOUNTING_COST}
 # Where these have lost once, they lose on every finer grid: what they waste stays, and
 # the waste of the others falls.
 _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
-# Vectors so short beside noise so wide (grid steps²): a curve takes seconds, and the
-# closed form is within a few percent.
-_WIDE: Final = float(1 << 16)
-_SHORT: Final = float(1 << 24)  # variance per squared norm
-# Grid steps² that a Gaussian would need. On a grid as coarse the model's guess is far
-# from the answer, so the cheapest look first, and the dear ones begin where they end.
-_COARSE: Final = 1.0
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
-_COARSER: Final = (0.25, 1.0, 4.0)  # than the grid on which it is within a percent
+# Than the grid on which it is within a percent.
+_COARSER: Final = (0.25, 1.0, 2.0, 4.0, 5.6, 8.0)
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
+_LITTLE_NOISE: Final = 16.0  # grid steps²; yardsticks begin there, whatever is needed
+_WASTES_NOTHING: Final = 1.02  # of what a Gaussian needs: no other accountant is asked
+_WORTH_ASKING: Final = Fraction(63, 64)
 _SURELY_LESS: Final = Fraction(127, 128)  # rough calibrations are within 1e-3
 _LARGEST_VARIANCE: Final = Fraction(1 << 100)
 
@@ -167,7 +159,7 @@ class _Planner:
         self._unit_variance = gaussian_variance_per_sensitivity(request)
         self._model = NoiseModel.of(request, self._unit_variance)
         self._least_variance = request.least_counted_variance
-        self._found: dict[float, _Calibrated] = {}
+        self._found: dict[float, Calibrated] = {}
         self._lost: dict[str, float] = {}
 
     def run(self) -> Plan:
@@ -184,15 +176,37 @@ class _Planner:
             bits = request.bits or self._bits_for(scale_factor)
             # Asking for the last digits of the noise takes as long again.
             self._refuse_bits(calibrated, bits)
-        rough = self._calibrated(scale_factor)
+        rough = self._with_late_answers(scale_factor)
         found = dataclasses.replace(
-            self._calibrate(scale_factor, (rough.accountant,), start=rough.variance),
+            self._calibrate(
+                scale_factor, (rough.accountant,), start=rough.variance, bits=bits
+            ),
             candidates=rough.candidates,
         )
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
         return self._finish(parameters, found)
 
-    def _refuse_bits(self, found: "_Calibrated", bits: int) -> None:
+    def _with_late_answers(self, scale_factor: float) -> Calibrated:
+        """Ask those, too, that were too dear to be asked of every grid."""
+        found = self._calibrated(scale_factor)
+        if found.variance <= _WASTES_NOTHING * self._model.gaussian_need(scale_factor):
+            return found
+        mechanism, asked = found.mechanism, found.candidates
+        # One answer of each tells whether more of them are worth while.
+        less = self._events(mechanism)(found.variance * _WORTH_ASKING)
+        names = tuple(
+            name
+            for name in late_accountants(self._model, mechanism)
+            if name not in asked
+            and self._is_judged(mechanism, found.variance, name)
+            and self._states(name, less)
+        )
+        if not names:
+            return found
+        late = self._calibrate(scale_factor, names, start=found.variance, is_rough=True)
+        return dataclasses.replace(late, candidates=(*late.candidates, *asked))
+
+    def _refuse_bits(self, found: Calibrated, bits: int) -> None:
         """Refuse bits that are too few whatever the last digits of the noise are."""
         least = found.variance * _SURELY_LESS
         parameters = self._divide(found.mechanism.parameters, least, bits)
@@ -213,24 +227,24 @@ class _Planner:
             or request.is_central
             or self._model.is_published_mixture
             or request.bits is not None
-            or request.accountant not in {None, _CLOSED_FORM}
+            or request.accountant not in {None, CLOSED_FORM}
             or request.adjacency is not Adjacency.ZERO_OUT
             or self._model.length > _FEW_BITS
         ):
             return None
-        wanted = _CLOSED_FORM_WASTES / (0.5 * (_CLOSEST + _CLOSE))
+        wanted = CLOSED_FORM_WASTES / (0.5 * (_CLOSEST + _CLOSE))
         scale_factor = wanted / math.sqrt(self._unit_variance) / request.l2_clip
         guess = _readable(min(scale_factor, request.scaled_bound))
         if self._model.length * (self._bits_for(guess) - 1) > _FEW_BITS:
             return None
-        found: _Calibrated | None = None
+        found: Calibrated | None = None
         for _ in range(_FINE_SEARCHES):
             scale_factor = _readable(min(scale_factor, request.scaled_bound))
             if not self._model.fits_sampler(scale_factor):
                 return None
             start = None if found is None else found.scaled_to(scale_factor)
             found = self._calibrate(
-                scale_factor, (_CLOSED_FORM,), start=start, is_rough=True
+                scale_factor, (CLOSED_FORM,), start=start, is_rough=True
             )
             need = self._unit_variance * found.mechanism.l2_clip_squared_steps
             cost = float(found.variance) / need - 1.0
@@ -250,8 +264,9 @@ class _Planner:
         So what is promised of the bits is judged by noise that an accountant has
         asked for, twice as fine with one bit more.
         """
-        scale_factor, bits = self._best(self._model)
         # Before any accountant is asked: what is hopeless may be slow to judge, too.
+        refuse_cutting(self._model)
+        scale_factor, bits = self._best(self._model)
         refuse_hopeless(self._model, forecast_at(self._model, scale_factor, bits))
         for _ in range(_SEARCHES):
             model = self._fit(scale_factor)
@@ -276,15 +291,16 @@ class _Planner:
     def _or_finer(self, scale_factor: float, bits: int) -> float:
         """Take the closed form's grid where given bits hold it and it needs less noise.
 
-        A curve wastes some percents on every grid, the closed form less on finer ones.
+        What is tabulated wastes some percents on every grid that is coarse enough for
+        it, the closed form less on finer ones.
         """
         request = self._request
         closed = request.bits is not None and request.accountant is None
-        if not (closed and self._calibrated(scale_factor).is_curve):
+        if not (closed and self._calibrated(scale_factor).accountant in _TABLED):
             return scale_factor
         most = request.max_wrap_probability
         least = forecast_at(self._model, scale_factor, bits).judged_mse
-        wanted = _CLOSED_FORM_WASTES / _CLOSE / math.sqrt(self._unit_variance)
+        wanted = CLOSED_FORM_WASTES / _CLOSE / math.sqrt(self._unit_variance)
         for coarser in _COARSER:
             finer = _readable(
                 min(wanted / coarser / request.l2_clip, request.scaled_bound)
@@ -293,7 +309,7 @@ class _Planner:
             if finer <= scale_factor or not (held and self._model.fits_sampler(finer)):
                 continue
             start = Fraction(self._model.counted_variance(finer))
-            found = self._calibrate(finer, (_CLOSED_FORM,), start=start, is_rough=True)
+            found = self._calibrate(finer, (CLOSED_FORM,), start=start, is_rough=True)
             model = self._model.through({finer: float(found.variance)})
             there = forecast_at(model, finer, bits)
             if there.wrap_probability <= most and there.judged_mse < least:
@@ -314,9 +330,16 @@ class _Planner:
         if (
             finer <= self._request.scaled_bound
             and self._model.fits_sampler(finer)
-            and found.accountant in self._trusted(self._placeholder(finer))
+            and found.accountant
+            in asked_accountants(self._model, self._placeholder(finer), self._lost)
         ):
-            points[finer] = float(self._calibrated(finer).variance)
+            then = self._calibrated(finer)
+            points[finer] = float(then.variance)
+            if found.accountant in _LOOSE and then.accountant == CLOSED_FORM:
+                # What the one wastes stays, what the other wastes falls: between them
+                # they would say that no finer grid is worth its bits.
+                other = self._calibrate(scale_factor, (CLOSED_FORM,), is_rough=True)
+                points[scale_factor] = float(other.variance)
         self._model = self._model.through(points)
         return self._model
 
@@ -344,7 +367,7 @@ class _Planner:
                 f"{request.clients} noisy vectors at any scale",
                 parameter="bits",
                 value=bits,
-                nearest=str(smallest_bits(model, holds_the_sum=True)),
+                nearest=str(useful_bits(model)),
             )
         return _readable(found.scale_factor), bits
 
@@ -376,7 +399,7 @@ class _Planner:
                 return bits
         return UNBOUNDED_BITS
 
-    def _calibrated(self, scale_factor: float) -> "_Calibrated":
+    def _calibrated(self, scale_factor: float) -> Calibrated:
         """Return roughly how much noise a scale needs; each is asked for once."""
         if scale_factor not in self._found:
             guess = Fraction(self._model.counted_variance(scale_factor))
@@ -390,7 +413,7 @@ class _Planner:
             )
         return self._found[scale_factor]
 
-    def _between_curves(self, scale_factor: float) -> "_Calibrated | None":
+    def _between_curves(self, scale_factor: float) -> Calibrated | None:
         """Return the next finer grid's answer, if that and a coarser one are curves.
 
         The model runs through both, to within what a rough calibration is wrong by,
@@ -409,30 +432,48 @@ class _Planner:
         *,
         start: Fraction | None = None,
         is_rough: bool = False,
-    ) -> "_Calibrated":
-        """Ask the accountants, or those named, how much noise this scale needs."""
-        request, mechanism = self._request, self._placeholder(scale_factor)
+        bits: int = UNBOUNDED_BITS,
+    ) -> Calibrated:
+        """Ask the accountants, or those named, how much noise this scale needs.
+
+        With the bits of the plan, where they are known: a small modulus spreads a clip
+        flag over more coordinates, and each of them is charged for.
+        """
+        request, mechanism = self._request, self._placeholder(scale_factor, bits)
         refuse_beyond_samplers(request, self._planned_distance(mechanism))
-        names = names or self._trusted(mechanism)
+        names = names or asked_accountants(self._model, mechanism, self._lost)
         lowest = self._least_variance
         if _TABLED.issuperset(names):
             lowest = max(lowest, Fraction(MIN_CONTOUR_VARIANCE))
-        least = calibrate_least(
-            self._events(mechanism),
-            accountants=names,
-            epsilon=request.epsilon,
-            delta=request.delta,
-            adversary=request.calibrated_for,
-            adjacency=request.adjacency,
-            bracket=(lowest, _LARGEST_VARIANCE),
-            start=start,
-            is_rough=is_rough,
-        )
+        least = None
+        while least is None:
+            try:
+                least = calibrate_least(
+                    self._events(mechanism),
+                    accountants=names,
+                    epsilon=request.epsilon,
+                    delta=request.delta,
+                    adversary=request.calibrated_for,
+                    adjacency=request.adjacency,
+                    bracket=(lowest, _LARGEST_VARIANCE),
+                    start=start,
+                    is_rough=is_rough,
+                )
+            except TheoremNotApplicableError as error:
+                raise as_of_accountant(request, error) from None
+            except ParameterError as error:
+                # Refused for its cost, where it perhaps covers no noise at all.
+                raise self._uncovered(mechanism) or error from None
+            others = tuple(name for name in names if name != least.accountant)
+            if others and not self._is_judged(
+                mechanism, least.variance, least.accountant
+            ):
+                least, names = None, others
         for each in least.tried:
             loses = each.variance is None or each.variance > least.variance
             if loses and each.accountant in _LOOSE:
                 self._lost.setdefault(each.accountant, scale_factor)
-        found = _Calibrated(
+        found = Calibrated(
             mechanism,
             least.variance,
             least.accountant,
@@ -442,13 +483,33 @@ class _Planner:
             found = dataclasses.replace(found, mechanism=self._widen(found))
         return found
 
+    def _uncovered(self, mechanism: Mechanism) -> TheoremNotApplicableError | None:
+        """Return why the named accountant covers nothing at about the noise needed."""
+        request = self._request
+        variance = self._model.counted_variance(mechanism.parameters.scale_factor)
+        try:
+            event = self._events(mechanism)(Fraction(variance))
+            self._account(cast("str", request.accountant), event)
+        except TheoremNotApplicableError as error:
+            return as_of_accountant(request, error)
+        return None
+
+    def _is_judged(
+        self, mechanism: Mechanism, variance: Fraction, accountant: str
+    ) -> bool:
+        """Whether a client would judge such noise, rather than refuse the task."""
+        release = cast("NoiseEvent", mechanism.event_with_noise(variance))
+        return judging_cost(self._request, release, accountant) <= MAX_ACCOUNTING_COST
+
     @property
     def _is_widened(self) -> bool:
         """Whether the bound on coordinates follows from the noise."""
         return self._model.is_published_mixture and self._request.linf_bound is None
 
-    def _placeholder(self, scale_factor: float) -> Mechanism:
-        """Build the mechanism of a scale, without its noise and modulus."""
+    def _placeholder(
+        self, scale_factor: float, bits: int = UNBOUNDED_BITS
+    ) -> Mechanism:
+        """Build the mechanism of a scale, without its noise."""
         request = self._request
         linf_bound = None
         if self._is_widened:
@@ -457,7 +518,7 @@ class _Planner:
             linf_bound = Fraction(request.linf_bound)
         elif request.mechanism_class.published_accountant:
             linf_bound = Fraction(math.ceil(self._model.natural_cap(scale_factor)))
-        return self._mechanism(scale_factor, linf_bound)
+        return self._mechanism(scale_factor, linf_bound, bits)
 
     def _states(self, accountant: str, event: PrivacyEvent) -> bool:
         """Whether an accountant states the budget for an event."""
@@ -471,63 +532,25 @@ class _Planner:
         """Bound the distance that all draws of one release will be charged for."""
         return mechanism.encoded_dim * self._request.sent_draws * DISTANCE_PER_DRAW
 
-    def _trusted(self, mechanism: Mechanism) -> tuple[str, ...]:
-        """Name the accountants to ask; the one that asks least noise decides."""
-        request = self._request
-        typical = Fraction(
-            max(1.0, self._model.counted_variance(mechanism.parameters.scale_factor))
-        )
-        release = cast("NoiseEvent", mechanism.event_with_noise(typical))
-        named = request.accountant or request.mechanism_class.published_accountant
-        if named is not None:
-            limits = _NAMED if request.selection == 1 else _NAMED_BEHIND_A_COIN
-            refuse_dear(request, release, named, most=limits.get(named, math.inf))
-            return (named,)
-        names = default_accountants(
-            request.releases(release), adjacency=request.adjacency
-        )
-        scale_factor = mechanism.parameters.scale_factor
-        if self._model.gaussian_need(scale_factor) < _COARSE:
-            names = tuple(
-                sorted(names, key=functools.partial(accounting_cost, release))
-            )
-        quick = [
-            name
-            for name in names
-            if accounting_cost(release, name) <= _QUICK.get(name, math.inf)
-            and self._is_judged(release, name)
-            and scale_factor <= self._lost.get(name, scale_factor)
-        ]
-        if typical > _WIDE and self._unit_variance > _SHORT and len(quick) > 1:
-            quick = [name for name in quick if name != _CURVE]
-        wastes = _CLOSED_FORM_WASTES / math.sqrt(typical) > _FAR
-        if request.selection < 1 and wastes and _CURVE in quick:
-            quick = [name for name in quick if name != _CLOSED_FORM]
-        return tuple(quick) or names[:1]
-
-    def _is_judged(self, release: NoiseEvent, accountant: str) -> bool:
-        """Whether a client would ask an accountant, rather than refuse the task."""
-        request = self._request
-        cost = accounting_cost(
-            release,
-            accountant,
-            times=request.steps,
-            delta=request.delta,
-            rate=float(request.selection),
-        )
-        return cost <= MAX_ACCOUNTING_COST
-
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
         request = self._request
         distance = self._planned_distance(mechanism)
+        wanted = self._model.counted_variance(mechanism.parameters.scale_factor)
+        foreseen = Fraction(max(_LITTLE_NOISE, wanted))
 
         def build(variance: Fraction) -> PrivacyEvent:
-            release = mechanism.event_with_noise(variance, sampler_distance=distance)
-            return request.releases(cast("NoiseEvent", release))
+            release = cast(
+                "NoiseEvent",
+                mechanism.event_with_noise(variance, sampler_distance=distance),
+            )
+            if request.accountant is not None and variance > foreseen:
+                # So little may be stated that a search ends where nobody would judge.
+                refuse_dear(request, release, request.accountant)
+            return request.releases(release)
 
         return build
 
-    def _widen(self, found: "_Calibrated") -> Mechanism:
+    def _widen(self, found: Calibrated) -> Mechanism:
         """Give smm the largest integer Δ∞ that costs no further noise."""
         scale_factor = found.mechanism.parameters.scale_factor
         best = found.mechanism
@@ -535,15 +558,19 @@ class _Planner:
         high = math.ceil(self._model.natural_cap(scale_factor)) + 1
         while high - low > 1:
             middle = (low + high) // 2
-            candidate = self._mechanism(scale_factor, Fraction(middle))
+            candidate = self._mechanism(
+                scale_factor, Fraction(middle), found.mechanism.parameters.bits
+            )
             if self._states(found.accountant, self._events(candidate)(found.variance)):
                 low, best = middle, candidate
             else:
                 high = middle
         return best
 
-    def _mechanism(self, scale_factor: float, linf_bound: Fraction | None) -> Mechanism:
-        """Build the mechanism with a placeholder for the noise and the modulus."""
+    def _mechanism(
+        self, scale_factor: float, linf_bound: Fraction | None, bits: int
+    ) -> Mechanism:
+        """Build the mechanism with a placeholder for the noise."""
         request = self._request
         # As much as the samplers hold, so that no theorem wants more of it.
         most = request.mechanism_class.largest_variance * request.counted_shares
@@ -553,7 +580,7 @@ class _Planner:
                 dim=request.dimension,
                 l2_clip=float(request.l2_clip),
                 scale_factor=scale_factor,
-                modulus=1 << UNBOUNDED_BITS,
+                modulus=1 << bits,
                 noise_rule=request.noise_rule(most),
                 num_clients=request.clients,
                 rotation=request.rotation,
@@ -572,20 +599,12 @@ class _Planner:
         request = self._request
         limit = request.mechanism_class.largest_variance
         if (share := variance / request.counted_shares) > limit:
-            scale = placeholder.scale_factor * math.sqrt(limit / share)
-            raise ParameterError(
-                f"one noise share would need a variance of {float(share):.4g} grid "
-                f"steps squared, and samplers hold {float(limit):.4g}; so fine a grid "
-                "gains nothing",
-                parameter="scale_factor",
-                value=placeholder.scale_factor,
-                nearest=f"{scale:.4g}",
-            )
+            refuse_fine(self._model, placeholder.scale_factor, float(share))
         return dataclasses.replace(
             placeholder, modulus=1 << bits, noise_rule=request.noise_rule(variance)
         )
 
-    def _finish(self, parameters: MechanismParameters, found: "_Calibrated") -> Plan:
+    def _finish(self, parameters: MechanismParameters, found: Calibrated) -> Plan:
         """Account for the finished parameters and forecast their error."""
         request = self._request
         mechanism, calibrated, tried = self._verify(parameters, found)
@@ -599,13 +618,14 @@ class _Planner:
         # On a hopeless grid the fit says nothing about useful ones: judge by the guess.
         refuse_hopeless(NoiseModel.of(request, self._unit_variance), forecast)
         unit = mechanism.parameters.scale_factor**2
-        surplus = float(mechanism.expected_noise_variance - found.variance)
+        counted = mechanism.counted_noise_variance
+        surplus = float(mechanism.expected_noise_variance - counted)
         gaussian_mse = self._unit_variance * float(request.l2_clip) ** 2
-        noise = float(found.variance) / unit / gaussian_mse
+        noise = float(counted) / unit / gaussian_mse
         return Plan(
             request=request,
             parameters=mechanism.parameters,
-            noise_variance=found.variance,
+            noise_variance=counted,
             noise_fit=self._model.fit,
             accountant=calibrated.accountant,
             accountants_tried=tried,
@@ -619,14 +639,16 @@ class _Planner:
         )
 
     def _verify(
-        self, parameters: MechanismParameters, found: "_Calibrated"
+        self, parameters: MechanismParameters, found: Calibrated
     ) -> tuple[Mechanism, PrivacyStatement, tuple[AccountantTried, ...]]:
         """Recompute ε for what will really run; add noise in tiny steps if needed."""
         request = self._request
         spent = math.inf
         for _ in range(_RETRIES):
             mechanism = make_mechanism(parameters)
-            event = request.releases(cast("NoiseEvent", mechanism.event()))
+            release = cast("NoiseEvent", mechanism.event())
+            refuse_dear(request, release, found.accountant)
+            event = request.releases(release)
             started = time.process_time()
             statement = self._account(found.accountant, event).statement(request.delta)
             seconds = time.process_time() - started
@@ -669,30 +691,3 @@ def _readable(scale_factor: float) -> float:
     """Round a scale down to twelve significant bits; the error does not notice."""
     step = 2.0 ** (math.floor(math.log2(scale_factor)) - 11)
     return math.floor(scale_factor / step) * step
-
-
-@dataclass(frozen=True, slots=True)
-class _Calibrated:
-    """What a scale needs.
-
-    Args:
-        mechanism: With placeholders for noise and modulus.
-        variance: The counted variance, grid steps².
-        accountant: Who asked for it.
-        candidates: All that were asked.
-    """
-
-    mechanism: Mechanism
-    variance: Fraction
-    accountant: str
-    candidates: tuple[str, ...]
-
-    def scaled_to(self, scale_factor: float) -> Fraction:
-        """Return as much noise on another grid, in its grid steps²."""
-        change = Fraction(scale_factor / self.mechanism.parameters.scale_factor)
-        return self.variance * change * change
-
-    @property
-    def is_curve(self) -> bool:
-        """Whether the accountant builds a whole curve for each answer."""
-        return self.accountant == _CURVE

@@ -5,33 +5,39 @@ otherwise, with the parameter to change and a value of it that works.
 """
 
 import math
+from dataclasses import fields, replace
 from statistics import NormalDist
-from typing import Final
+from typing import Final, NoReturn
 
-from dpnoise.accounting import accounting_cost
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
-from dpnoise.events import NoiseEvent
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.forecast import ErrorForecast
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.scale_search import (
+    UNBOUNDED_BITS,
     NoiseModel,
     accepted_error,
+    best_scale,
     least_forecast,
     smallest_bits,
 )
 
 __all__ = [
+    "as_of_accountant",
     "refuse_beyond_samplers",
-    "refuse_dear",
+    "refuse_cutting",
+    "refuse_fine",
     "refuse_hopeless",
     "refuse_uncovered",
     "refuse_wrapping",
+    "useful_bits",
 ]
 
 _LEAST_EPSILON: Final = 0.1  # the smallest that is offered as the nearest one
 _LARGEST_EXPONENT: Final = -0.5  # of a delta that is still worth offering
 _HOPELESS: Final = 100.0  # times the accepted squared error, ten in every entry
+_HELD: Final = 0.85  # of what samplers hold: what noise grids need is modelled
+_HALVINGS: Final = 60
 _UNCOVERED: Final = 1.001  # a thousandth is the model's own error, no condition
 
 
@@ -72,6 +78,69 @@ def refuse_uncovered(model: NoiseModel, scale_factor: float) -> None:
     )
 
 
+def as_of_accountant(
+    request: PlanRequest, error: TheoremNotApplicableError
+) -> TheoremNotApplicableError:
+    """Return what a theorem does not cover, in words of the plan that was asked for.
+
+    Args:
+        request: What was asked for.
+        error: Of an accountant, which knows of releases alone.
+    """
+    named = request.accountant
+    if named is None or error.parameter in {each.name for each in fields(request)}:
+        return error
+    return TheoremNotApplicableError(
+        f"{error.args[0]}; or name no accountant",
+        theorem=error.theorem,
+        parameter="accountant",
+        value=named,
+    )
+
+
+def refuse_fine(model: NoiseModel, scale_factor: float, share: float) -> NoReturn:
+    """Refuse a given scale at which shares need more noise than samplers hold.
+
+    Args:
+        model: Of the request.
+        scale_factor: Grid steps per unit, as asked for.
+        share: Variance of a share on that grid, grid steps².
+
+    Raises:
+        ParameterError: The error names a scale at which they do not.
+    """
+    limit = float(model.request.mechanism_class.largest_variance)
+    most = _HELD * limit / share * model.counted_variance(scale_factor)
+    low, high = 0.0, scale_factor
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        held = model.counted_variance(middle) <= most
+        low, high = (middle, high) if held else (low, middle)
+    raise ParameterError(
+        f"one noise share would need a variance of {share:.4g} grid steps squared, and "
+        f"samplers hold {limit:.4g}; so fine a grid gains nothing",
+        parameter="scale_factor",
+        value=scale_factor,
+        nearest=f"{low:.4g}",
+    )
+
+
+def useful_bits(model: NoiseModel) -> int:
+    """Return the fewest bits that hold the sum on a grid of any use, 1 … 62.
+
+    Args:
+        model: Of the request.
+    """
+    bits, best = smallest_bits(model, holds_the_sum=True), least_forecast(model)
+    while best is not None and bits < UNBOUNDED_BITS:
+        found = best_scale(model, bits)
+        most = _HOPELESS * accepted_error(model, best)
+        if found is not None and found.forecast.judged_mse <= most:
+            break
+        bits += 1
+    return bits
+
+
 def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
     """Refuse an epsilon at which the samplers' distance uses up all of delta.
 
@@ -109,45 +178,6 @@ def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
     )
 
 
-# Measured: a forecast holds for about so many orders behind a coin.
-_ORDERS_OF_A_FORECAST: Final = 10.0
-
-
-def refuse_dear(
-    request: PlanRequest, release: NoiseEvent, accountant: str, *, most: float
-) -> None:
-    """Refuse an accountant that would take many seconds, before it is asked.
-
-    Args:
-        request: What was asked for.
-        release: One release, with about the noise that it will need.
-        accountant: By name, as asked for.
-        most: Largest cost of one epsilon, table cells.
-
-    Raises:
-        ParameterError: The closed form, which is offered instead, asks for little more
-            noise there, if for more at all.
-    """
-    if request.selection == 1:
-        cost = accounting_cost(
-            release, accountant, times=request.steps, delta=request.delta
-        )
-    else:  # a coin's divergence needs those of all orders below the best one
-        orders = -math.log(request.delta) / request.epsilon
-        cost = accounting_cost(release, accountant)
-        cost *= max(1.0, orders / _ORDERS_OF_A_FORECAST)
-    if cost <= most:
-        return
-    raise ParameterError(
-        f"{accountant} would fill {cost:.2g} table cells for each of some twenty "
-        f"answers, at most {most:.2g} are accepted: name no accountant, or take a "
-        "coarser grid",
-        parameter="accountant",
-        value=request.accountant,
-        nearest="mixture-gdp",
-    )
-
-
 def _round_up(exponent: float) -> float:
     """Return 10^exponent, rounded up to two digits."""
     whole = math.floor(exponent)
@@ -174,7 +204,7 @@ def refuse_wrapping(
         return
     bits = mechanism.parameters.bits
     if request.scale_factor is None:
-        enough = max(bits + 1, smallest_bits(model, holds_the_sum=True))
+        enough = max(bits + 1, useful_bits(model))
     else:
         deviations = -NormalDist().inv_cdf((limit - request.sum_l2_failure) / 2.0)
         enough = math.ceil(math.log2(2.0 * deviations * forecast.sum_stddev))
@@ -185,6 +215,40 @@ def refuse_wrapping(
         parameter="bits",
         value=bits,
         nearest=str(enough),
+    )
+
+
+def refuse_cutting(model: NoiseModel) -> None:
+    """Refuse a bound on coordinates that only useless grids keep.
+
+    On a grid that vectors need, it would cut nearly all of them away; on one so coarse
+    that it does not, every entry is rounded to nothing or to a whole step.
+
+    Args:
+        model: Of the request, before any calibration.
+
+    Raises:
+        ParameterError: Without the bound the error would be a small part; it names one
+            that practically never acts.
+    """
+    request = model.request
+    if request.linf_bound is None or request.max_wrap_probability == 1.0:
+        return
+    free = replace(model, request=replace(request, linf_bound=None))
+    bits = smallest_bits(free) if request.bits is None else request.bits
+    best, wanted = least_forecast(model), best_scale(free, bits)
+    if best is None or wanted is None:
+        return
+    if best.judged_mse <= _HOPELESS * accepted_error(free, wanted.forecast):
+        return
+    over = best.judged_mse / wanted.forecast.judged_mse
+    raise ParameterError(
+        f"a bound on coordinates of {float(request.linf_bound):.4g} grid steps is kept "
+        f"only by grids so coarse that the error is {over:.3g} times what it would be "
+        "without one",
+        parameter="linf_bound",
+        value=float(request.linf_bound),
+        nearest=f"none, or {free.natural_cap(wanted.scale_factor)}",
     )
 
 

@@ -16,6 +16,7 @@ from fractions import Fraction
 
 from dpnoise.accounting import accountant_names
 from dpnoise.accounting.accountant import check_delta, check_epsilon
+from dpnoise.encoding.rotation import encoded_dim
 from dpnoise.errors import ParameterError
 from dpnoise.events import (
     Adjacency,
@@ -465,8 +466,16 @@ class PlanRequest:
 
     @property
     def scaled_bound(self) -> float:
-        """Largest scale factor that the fixed-point encoding can hold."""
-        return MAX_SCALED_CLIP / math.hypot(self.l2_clip, self.clip_flag_amplitude)
+        """Largest scale factor of any use, where it is chosen.
+
+        The fixed-point encoding holds no more, and a given bound on coordinates cuts
+        every vector that is as long as the clip.
+        """
+        held = MAX_SCALED_CLIP / math.hypot(self.l2_clip, self.clip_flag_amplitude)
+        if self.linf_bound is None:
+            return held
+        entries = encoded_dim(self.rotation, self.dimension)
+        return min(held, float(self.linf_bound) * math.sqrt(entries) / self.l2_clip)
 
     def releases(self, one: NoiseEvent) -> PrivacyEvent:
         """Return all releases of the plan, given one of them."""

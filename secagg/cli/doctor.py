@@ -2,13 +2,14 @@
 
 import typer
 
-from secagg.cli.options import ConfigOption, JSONOption
+from secagg.cli.operator import EitherFileOption, server_file
+from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 
 __all__ = ["doctor"]
 
 
-def doctor(*, config: ConfigOption, as_json: JSONOption = False) -> None:
+def doctor(*, config: EitherFileOption = None, as_json: JSONOption = False) -> None:
     """Look at everything that a server or a client needs, and say what to do.
 
     The settings file says which of the two. Every check has a number; what fails ends
@@ -25,9 +26,10 @@ def doctor(*, config: ConfigOption, as_json: JSONOption = False) -> None:
     from secagg.config import is_client_file
 
     output = Output(as_json=as_json)
-    role = "client" if is_client_file(config) else "server"
+    path = server_file(config)
+    role = "client" if is_client_file(path) else "server"
     look = client_findings if role == "client" else server_findings
-    findings = asyncio.run(look(config))
+    findings = asyncio.run(look(path))
     for each in findings:
         output.line(
             f"{each.number} {each.state:<7} {each.subject}: {each.found}",

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from secagg.config import HostSettings
     from secagg.storage.book_reader import ReadsBook
 
-__all__ = ["ServerFileOption", "ask", "look", "server_file", "settings_of"]
+__all__ = [
+    "EitherFileOption",
+    "ServerFileOption",
+    "ask",
+    "look",
+    "server_file",
+    "settings_of",
+]
 
 _USUAL_PLACES: Final = (Path("server.toml"), Path("/etc/secagg/server.toml"))
 
@@ -26,6 +33,16 @@ ServerFileOption = Annotated[
         metavar="FILE",
         help="Settings of the aggregator; server.toml here, or in /etc/secagg, by "
         "default.",
+    ),
+]
+
+EitherFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Settings of the server or client; server.toml here, or in /etc/secagg, "
+        "by default.",
     ),
 ]
 
@@ -47,7 +64,7 @@ def server_file(given: Path | None) -> Path:
     raise ServiceError(
         f"no settings file is named, and {places} do not exist",
         code=ErrorCode.BAD_SETTINGS,
-        next_step="Name the aggregator's settings: --config FILE.",
+        next_step="Name the settings: --config FILE.",
     )
 
 

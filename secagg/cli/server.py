@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secagg.cli.operator import ServerFileOption, server_file
 from secagg.cli.options import (
-    ConfigOption,
     JSONOption,
     SetOption,
     ShowSettingsOption,
@@ -26,7 +26,7 @@ __all__ = ["print_task", "server"]
 
 def server(  # noqa: PLR0913 - one argument per option
     *,
-    config: ConfigOption,
+    config: ServerFileOption = None,
     overrides: SetOption = None,
     store: Annotated[
         str | None,
@@ -80,11 +80,12 @@ def server(  # noqa: PLR0913 - one argument per option
         *([] if store is None else [f"server.store={store}"]),
     ]
     task: ServerSettings | None = None
-    if until_done or names_a_task(config):
-        own = load_server_settings(config, environment=os.environ, overrides=changed)
+    path = server_file(config)
+    if until_done or names_a_task(path):
+        own = load_server_settings(path, environment=os.environ, overrides=changed)
         task, settings, rows = own.settings, own.settings.host, own.rows()
     else:
-        host = load_host_settings(config, environment=os.environ, overrides=changed)
+        host = load_host_settings(path, environment=os.environ, overrides=changed)
         settings, rows = host.settings, host.rows()
     if settings.server.store is not None:
         judged_address(settings.server.store)  # before anything shows it

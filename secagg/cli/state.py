@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from secagg.cli.operator import server_file
+from secagg.cli.operator import EitherFileOption, server_file
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 
@@ -25,15 +25,7 @@ def state() -> None:
 @app.command("check")
 def check(
     *,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="Settings of the server or client; server.toml here, or in "
-            "/etc/secagg, by default.",
-        ),
-    ] = None,
+    config: EitherFileOption = None,
     repair_quarantine: Annotated[
         bool,
         typer.Option(

@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, cast
 
-from dpnoise.accounting import MAX_ACCOUNTING_COST, accounting_cost
+from dpnoise.accounting import check_accounting_cost
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import NoiseEvent, PrivacyEvent, SecretlySelected
 from dpnoise.local import LocalParameters
@@ -224,21 +224,15 @@ def check_cost(mechanism: Mechanism, budget: NoiseBudget, rate: Fraction) -> Non
     """
     try:
         release = cast("NoiseEvent", mechanism.event())
+        check_accounting_cost(
+            release,
+            budget.accountant,
+            times=budget.sessions,
+            delta=budget.delta,
+            rate=float(rate),
+        )
     except DPNoiseError as error:
         raise bad_block(str(error)) from None
-    cost = accounting_cost(
-        release,
-        budget.accountant,
-        times=budget.sessions,
-        delta=budget.delta,
-        rate=float(rate),
-    )
-    if cost > MAX_ACCOUNTING_COST:
-        raise bad_block(
-            f"{budget.accountant} would fill {cost:.2g} table cells to judge it, at "
-            f"most {MAX_ACCOUNTING_COST:.2g} are accepted; plan on a coarser grid, or "
-            "name mixture-gdp"
-        )
 
 
 @lru_cache(maxsize=64)

@@ -171,7 +171,9 @@ def test_a_roster_that_leaves_no_share_to_count_is_refused():
     with pytest.raises(ParameterError, match="nobody is left") as caught:
         crowded.session(200)
     assert caught.value.parameter == "colluder_fraction"
-    assert caught.value.nearest == "less than 0.695"
+    assert caught.value.nearest == "0.69"
+    fewer = dataclasses.replace(GOOD, colluder_fraction=Fraction("0.69"))
+    assert dataclasses.replace(fewer, min_survivors=140).counted_shares(200) == 1
     assert dataclasses.replace(GOOD, colluders=58).counted_shares(60) == 1
 
 

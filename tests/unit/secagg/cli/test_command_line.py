@@ -490,7 +490,7 @@ def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
                 *("--accountant", "mixture-contour"),
             ],
             "mixture-contour covers a single release; use mixture-pld",
-            "value that works: 1",
+            "Correct that option",
         ),
     ],
 )

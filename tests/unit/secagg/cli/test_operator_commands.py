@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -352,12 +353,25 @@ def test_on_a_terminal_the_plan_is_shown_and_nobody_is_offered_it_unasked(
     assert "epsilon" in capsys.readouterr().out
 
 
-def test_a_place_without_settings_is_told_to_name_them(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "secagg.cli.operator._USUAL_PLACES", (tmp_path / "server.toml",)
+@pytest.mark.parametrize(
+    "words", [["status"], ["server", "--show-settings"], ["doctor"], ["state", "check"]]
+)
+def test_settings_in_the_usual_place_need_no_name(
+    words, place, tmp_path, monkeypatch, capsys
+):
+    """One rule for all: what the working directory holds is meant."""
+    monkeypatch.setattr("secagg.cli.operator._USUAL_PLACES", (Path("server.toml"),))
+    monkeypatch.chdir(place)
+    named = main([*words, "--config", "server.toml", "--json"])
+    answer = capsys.readouterr().out.splitlines()[-1]
+    assert main([*words, "--json"]) == named
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == (
+        json.loads(answer).keys()
     )
-    assert main(["status", "--json"]) == 72
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    monkeypatch.chdir(nowhere)
+    assert main([*words, "--json"]) == 72
     error = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
     assert "--config" in error["next_step"]
 

@@ -1,0 +1,215 @@
+"""Which accountants a plan asks: in time for it, and for the clients who judge it."""
+
+from fractions import Fraction
+
+import pytest
+
+from dpnoise.accounting import MAX_ACCOUNTING_COST, calibrate
+from dpnoise.errors import ParameterError
+from dpnoise.mechanisms import make_mechanism
+from dpnoise.planning import plan, planner
+from dpnoise.planning.accountant_choice import judging_cost
+
+CELL = {
+    "clients": 100,
+    "dimension": 65536,
+    "l2_clip": 1.0,
+    "epsilon": 1.0,
+    "delta": 1e-5,
+}
+# A coordinate may hold the whole norm, so that an integral has few and long windows.
+SHORT = {
+    "clients": 2,
+    "dimension": 32,
+    "l2_clip": 1.0,
+    "epsilon": 5.85,
+    "delta": 1e-5,
+    "bits": 8,
+}
+
+
+def release_of(made):
+    return make_mechanism(made.parameters).event()
+
+
+@pytest.fixture
+def asks_nobody(monkeypatch):
+    """Let every calibration fail the test."""
+
+    def refuse(*_, **__):
+        pytest.fail("an accountant was asked")
+
+    monkeypatch.setattr(planner, "calibrate_least", refuse)
+
+
+@pytest.mark.usefixtures("asks_nobody")
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (
+            {
+                "dimension": 32,
+                "epsilon": 0.1,
+                "scale_factor": 256.0,
+                "accountant": "mixture-contour",
+            },
+            "table cells to judge it.* name no accountant",
+        ),
+        (
+            {"dimension": 32, "scale_factor": 8.0, "accountant": "mixture-contour"},
+            "table cells for each of some twenty answers.* name no accountant",
+        ),
+        (
+            {
+                "epsilon": 0.01,
+                "delta": 1e-11,
+                "selection_rate": Fraction(1, 300),
+                "accountant": "mixture-rdp",
+            },
+            "no epsilon below 0.0.* behind a coin.* name no accountant",
+        ),
+    ],
+)
+def test_a_named_accountant_that_takes_too_long_is_refused_before_it_is_asked(
+    asked, words
+):
+    with pytest.raises(ParameterError, match=words) as caught:
+        plan(**CELL | asked)
+    assert caught.value.parameter == "accountant"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"dimension": 32, "epsilon": 0.1, "scale_factor": 256.0},
+        {"epsilon": 0.01, "delta": 1e-11, "selection_rate": Fraction(1, 300)},
+    ],
+)
+def test_who_follows_that_advice_has_a_plan(asked):
+    assert plan(**CELL | asked).noise_overhead < 1.05
+
+
+def test_a_search_that_would_end_where_no_client_judges_is_refused_on_its_way():
+    """At the noise that a Gaussian needs it is quick; it needs twenty times as much."""
+    asked = {
+        "clients": 2681,
+        "dimension": 12,
+        "epsilon": 0.118,
+        "delta": 1.1e-9,
+        "steps": 6,
+        "l2_clip": 1.0,
+        "scale_factor": 0.197,
+        "selection_rate": Fraction(1, 4),
+        "clip_flag_amplitude": 0.25,
+    }
+    with pytest.raises(ParameterError, match="cells to judge it") as caught:
+        plan(**asked, accountant="mixture-rdp")
+    assert caught.value.parameter == "accountant"
+    assert plan(**asked).accountant != "mixture-rdp"
+
+
+def test_the_least_statement_that_a_client_would_judge_is_taken_where_it_is_dear():
+    made = plan(**SHORT)
+    assert made.accountant == "mixture-contour"
+    assert made.noise_overhead < 1.07
+    closed = plan(**SHORT, accountant="mixture-gdp")
+    assert closed.noise_overhead > 1.3
+    assert {each.name for each in made.accountants_tried} >= {
+        "mixture-gdp",
+        "mixture-contour",
+    }
+    cost = judging_cost(made.request, release_of(made), made.accountant)
+    assert cost <= MAX_ACCOUNTING_COST
+    # On a finer grid it would say less still, and no client would wait for it.
+    finer = plan(**SHORT | {"epsilon": 12.0, "bits": 10})
+    assert finer.accountant == "mixture-gdp"
+    dear = judging_cost(finer.request, release_of(finer), "mixture-contour")
+    assert dear > MAX_ACCOUNTING_COST
+
+
+def test_what_no_client_would_judge_is_not_chosen_whatever_it_needs(monkeypatch):
+    """Foreseen was another cost: the noise is known once it is found."""
+    monkeypatch.setattr(
+        planner,
+        "judging_cost",
+        lambda _, __, name: 0.0 if name == "mixture-gdp" else 2 * MAX_ACCOUNTING_COST,
+    )
+    made = plan(**CELL, scale_factor=4.0)
+    assert made.accountant == "mixture-gdp"
+
+
+def test_a_clip_flag_that_few_bits_spread_is_charged_for_where_it_is_planned():
+    """Seven bits spread the flag over sixteen coordinates, each within the bound."""
+    made = plan(
+        clients=124,
+        dimension=4,
+        epsilon=6.5,
+        delta=3.5e-9,
+        steps=924,
+        l2_clip=1.0,
+        linf_bound=Fraction(287, 256),
+        bits=7,
+        selection_rate=Fraction(1, 123),
+        clip_flag_amplitude=0.168,
+        accountant="mixture-rdp",
+    )
+    mechanism = make_mechanism(made.parameters)
+    assert mechanism.clip_flag_coordinates > 4
+    request = made.request
+    least = calibrate(
+        lambda variance: request.releases(mechanism.event_with_noise(variance)),
+        accountant=made.accountant,
+        epsilon=request.epsilon,
+        delta=request.delta,
+        adversary=request.calibrated_for,
+    )
+    assert least <= made.noise_variance < 1.001 * least
+
+
+@pytest.mark.usefixtures("asks_nobody")
+def test_a_bound_on_coordinates_far_below_any_useful_grid_is_refused():
+    asked = {
+        "clients": 34,
+        "dimension": 13,
+        "epsilon": 5.0,
+        "delta": 1e-5,
+        "l2_clip": 1.0,
+        "bits": 29,
+    }
+    with pytest.raises(ParameterError, match="without one") as caught:
+        plan(**asked, linf_bound=Fraction(25, 2048))
+    assert caught.value.parameter == "linf_bound"
+    assert caught.value.nearest.startswith("none, or ")
+
+
+def test_the_bound_on_coordinates_that_such_a_refusal_names_is_as_good_as_none():
+    asked = {
+        "clients": 34,
+        "dimension": 13,
+        "epsilon": 5.0,
+        "delta": 1e-5,
+        "l2_clip": 1.0,
+        "bits": 29,
+    }
+    with pytest.raises(ParameterError, match="without one") as caught:
+        plan(**asked, linf_bound=Fraction(25, 2048))
+    named = Fraction(caught.value.nearest.removeprefix("none, or "))
+    errors = [
+        plan(**asked, linf_bound=bound).forecast.judged_mse for bound in (named, None)
+    ]
+    assert errors[0] < 1.25 * errors[1]
+
+
+def test_a_grid_that_is_chosen_cuts_no_vector_with_equal_entries():
+    made = plan(
+        clients=100,
+        dimension=4096,
+        l2_clip=1.0,
+        epsilon=1.0,
+        delta=1e-6,
+        bits=22,
+        linf_bound=Fraction(1, 16),
+        accountant="mixture-gdp",
+    )
+    longest = float(made.parameters.linf_bound) * 64.0  # of 4096 equal entries
+    assert made.parameters.scale_factor * made.parameters.l2_clip <= longest
