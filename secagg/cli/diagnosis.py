@@ -410,7 +410,7 @@ async def _claims(settings: ClientSettings) -> str | Caution:
         return Caution(str(error), error.next_step)
     found = (
         f"epsilon {text_above(use.spent_epsilon, 4)} of {use.total_epsilon:g} is "
-        f"claimed of {use.data!r} by {len(use.claims)} tasks; kept in {use.kept_in}"
+        f"claimed of {use.data!r}, tasks: {len(use.claims)}; kept in {use.kept_in}"
     )
     if use.spent_epsilon > use.total_epsilon:
         return Caution(found, "The total was lowered below that: no task is joined.")

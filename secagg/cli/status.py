@@ -138,13 +138,24 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
     import asyncio
     import os
 
-    from secagg.config import load_client_settings
+    from secagg.config import ClientSettings, load_client_settings
     from secagg.config.data_total import total_budget
+    from secagg.config.files import is_file_of_two_aggregators
+    from secagg.config.two_servers import (
+        SharingClientSettings,
+        load_two_server_settings,
+    )
     from secagg.storage.book_reader import reading
     from secagg.storage.charges import ChargeState
     from secagg.storage.open_book import BOOK_FILE
 
-    settings = load_client_settings(file, environment=os.environ).settings
+    settings: ClientSettings | SharingClientSettings
+    if is_file_of_two_aggregators(file):
+        settings = load_two_server_settings(
+            SharingClientSettings, file, environment=os.environ
+        ).settings
+    else:
+        settings = load_client_settings(file, environment=os.environ).settings
     state_dir = settings.client.state_dir
     wanted = task or settings.client.task
     total = total_budget(settings.policy)
@@ -173,18 +184,20 @@ def _print_data(data: dict[str, Any], output: Output) -> None:
     """Say what tasks have claimed of a client's data, and what is left."""
     from secagg.distributed_dp import text_above, text_below
 
+    delta = text_above(data["spent_delta"], 3)
+    at = f"and delta {delta} of {data['total_delta']:g} are claimed"
+    if data["rule"] == "gaussian":
+        at = f"is claimed, at delta {delta} and as Gaussian releases add up"
     output.line(
         f"data {data['data']}: epsilon {text_above(data['spent_epsilon'], 4)} of "
-        f"{data['total_epsilon']:g} and delta {text_above(data['spent_delta'], 3)} of "
-        f"{data['total_delta']:g} are claimed ({data['rule']} sum); kept in "
-        f"{data['kept_in']}"
+        f"{data['total_epsilon']:g} {at}; kept in {data['kept_in']}"
     )
     left = f"epsilon {text_below(data['remaining_epsilon'], 4)} with delta up to "
     left += text_below(data["remaining_delta"], 3)
     if data["remaining_gaussian_epsilon"] is not None:
         further = text_below(data["remaining_gaussian_epsilon"], 4)
-        left += f"; of one with Gaussian noise about epsilon {further}"
-    output.line(f"left for a further task: {left}")
+        left += f"; one with Gaussian noise about epsilon {further}"
+    output.line(f"any further task may take {left}")
     output.table(
         ("task", "epsilon", "delta", "against", "since"),
         [

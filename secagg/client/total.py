@@ -290,11 +290,11 @@ def _refused(
         enough = text_above(room.needed_delta, _DELTA_DIGITS)
     return TotalSpentError(
         f"task {claim.task!r} takes epsilon {text_above(claim.epsilon, _DIGITS)} and "
-        f"delta {delta} over all its sessions; of the data {budget.data!r} this client "
-        f"has epsilon {text_below(use.remaining_epsilon, _DIGITS)} of "
+        f"delta {delta} over all its sessions; of the data {budget.data!r} any further "
+        f"task may take epsilon {text_below(use.remaining_epsilon, _DIGITS)} of "
         f"{budget.epsilon:g} and delta "
-        f"{text_below(use.remaining_delta, _DELTA_DIGITS)} of {budget.delta:g} left, "
-        f"beside {len(use.claims)} tasks with claims",
+        f"{text_below(use.remaining_delta, _DELTA_DIGITS)} of {budget.delta:g}; "
+        f"tasks with claims: {len(use.claims)}",
         code=ErrorCode.POLICY_VIOLATION,
         next_step=f"{nearest}. The total is this client's own: {setting} of at least "
         f"{enough} takes this one, if that is what the owner of the data wants. "

@@ -22,6 +22,7 @@ from secagg.config.task import TaskSettings, check_task
 
 __all__ = [
     "is_client_file",
+    "is_file_of_two_aggregators",
     "load_client_settings",
     "load_host_settings",
     "load_server_settings",
@@ -129,6 +130,15 @@ def names_a_task(path: Path) -> bool:
         ServiceError: BAD_SETTINGS; it cannot be read.
     """
     return "task" in sections_in(path)
+
+
+def is_file_of_two_aggregators(path: Path) -> bool:
+    """Whether a client's settings file names two aggregators.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it cannot be read.
+    """
+    return {"leader", "helper"} <= sections_in(path)
 
 
 def is_client_file(path: Path) -> bool:

@@ -331,7 +331,7 @@ async def test_claims_on_data_are_looked_at(place):
         await book.close()
         claims = await found(1.0, *more)
         assert claims.state == "ok"
-        assert "epsilon 0.5124 of 1 is claimed of 'patients' by 1 tasks" in claims.found
+        assert "epsilon 0.5124 of 1 is claimed of 'patients', tasks: 1" in claims.found
         assert str(place / where) in claims.found
         assert (await found(0.5, *more)).state == "warning"
 

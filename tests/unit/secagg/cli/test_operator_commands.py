@@ -232,8 +232,19 @@ def test_a_client_says_what_is_claimed_of_its_data(told, place):
     ]
     assert {each["against"] for each in claims} == {"server"}
     assert "epsilon 1.5 of 2 and delta 2e-06 of 1e-05 are claimed" in text
-    assert "left for a further task: epsilon 0.5 with delta up to 8e-06" in text
+    assert "any further task may take epsilon 0.5 with delta up to 8e-06" in text
     assert "means" in text
+    # A client of two aggregators is asked in the same way.
+    tls = 'ca = "ca.pem"\ncertificate = "client.pem"\nkey = "client.key"\n'
+    both = "".join(
+        f'[{name}]\nname = "{name}"\naddress = "{name}.example.org:1"\n{tls}'
+        for name in ("leader", "helper")
+    )
+    (place / "both.toml").write_text(
+        f'[client]\ntask = "counts"\nstate_dir = "client"\n{both}[policy]\n'
+        f"max_epsilon = 8.0\nmax_delta = 1e-5\nmin_survivors = 3\n{total}"
+    )
+    assert told("budget", config="both.toml")[1]["data"] == data | {"claims": claims}
     # Claims kept elsewhere, where nothing was claimed yet.
     (place / "total.toml").write_text(
         (place / "total.toml").read_text() + 'data_dir = "elsewhere"\n'

@@ -466,35 +466,22 @@ def client(connection, task_id, state_dir, total):
 
 
 async def test_a_client_gives_to_the_first_task_and_not_to_the_second(
-    aggregator, tmp_path, caplog
+    aggregator, tmp_path, caplog, monkeypatch
 ):
-    """They would fit alone; the second is refused before anything is sent."""
+    """They would fit alone; the second is refused before a key is made."""
     first = await start(aggregator, "first", epsilon=5.0)
-    second = await start(aggregator, "second", epsilon=6.0)
     total = budget(epsilon=7.0, delta=1e-4)
 
-    async def both(name):
+    async def give(name):
         connection = InMemoryConnection(aggregator, name)
         async with client(connection, "first", tmp_path / name, total) as one:
             before = await one.data_use()
             given = await one.contribute(np.ones(DIMENSION))
-            after = await one.data_use()
-        looking = OffersOnly(aggregator, name)
-        async with client(looking, "second", tmp_path / name, total) as one:
-            with pytest.raises(TotalSpentError, match="'second'"):
-                await one.contribute(np.ones(DIMENSION))
-            assert await one.data_use() == after
-        # Without the first one it is let in.
-        async with client(looking, "second", tmp_path / f"{name} 2", total) as one:
-            with pytest.raises(AssertionError, match="calls"):
-                await one.contribute(np.ones(DIMENSION))
-        return before, given, after
+            return before, given, await one.data_use()
 
     with caplog.at_level("INFO", logger="secagg.client"):
-        found = await asyncio.gather(*map(both, NAMES))
+        found = await asyncio.gather(*map(give, NAMES))
     await first
-    second.cancel()
-    await asyncio.wait({second})
     for before, given, after in found:
         assert given.inputs == 3
         assert before.claims == ()
@@ -502,13 +489,24 @@ async def test_a_client_gives_to_the_first_task_and_not_to_the_second(
         (claimed,) = after.claims
         assert claimed.epsilon == given.privacy.server.epsilon
         assert after.remaining_epsilon == pytest.approx(7.0 - claimed.epsilon)
-    (line,) = {
-        record.getMessage()
-        for record in caplog.records
-        if record.getMessage().startswith("data_claimed")
-        and "task=first" in record.getMessage()
-    }
-    assert "data=patients" in line
+    lines = [record.getMessage() for record in caplog.records]
+    claimed = [line for line in lines if line.startswith("data_claimed")]
+    assert len(claimed) == 3
+    assert "data=patients task=first epsilon=" in claimed[0]
+
+    second = await start(aggregator, "second", epsilon=6.0)
+    looking = OffersOnly(aggregator, "alice")
+    # Without the first one it is let in.
+    async with client(looking, "second", tmp_path / "new", total) as one:
+        with pytest.raises(AssertionError, match="calls"):
+            await one.contribute(np.ones(DIMENSION))
+    monkeypatch.setattr(ClientSession, "begin", None)
+    async with client(looking, "second", tmp_path / "alice", total) as one:
+        with pytest.raises(TotalSpentError, match="'second'"):
+            await one.contribute(np.ones(DIMENSION))
+        assert await one.data_use() == found[0][2]
+    second.cancel()
+    await asyncio.wait({second})
 
 
 async def test_a_client_without_a_total_claims_nothing(aggregator, tmp_path):

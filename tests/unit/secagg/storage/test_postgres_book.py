@@ -24,6 +24,7 @@ from secagg.storage.change import (
     Record,
     Role,
 )
+from secagg.storage.claims import Against, Claim
 from secagg.storage.open_book import open_book
 from secagg.storage.postgres_address import judged_address
 from secagg.storage.reading_book import NoBookError
@@ -619,6 +620,36 @@ async def test_of_two_writers_one_is_behind_and_is_told_by_how_much(shared):
     loser = two if answers[0] is won else one
     assert isinstance(await append(loser, behind, second), Committed)
     assert (await one.load("a")).records == (first, second)
+
+
+async def test_of_two_that_judge_the_same_claims_one_adds_its_own(shared):
+    one = await shared("one")
+    await one.beat(replica("one"))
+    two = await shared("two")
+    for number in range(20):
+        made = await asyncio.gather(
+            *(
+                book.put_claim(claim_of(f"task {number} {name}"), after=number)
+                for name, book in (("one", one), ("two", two))
+            )
+        )
+        assert sorted(made) == [False, True]
+    assert len(await two.claims("patients")) == 20
+
+
+def claim_of(task):
+    return Claim(
+        data="patients",
+        holder=bytes(16),
+        task=task,
+        noise_digest=bytes(32),
+        against=Against.SERVER,
+        epsilon=0.1,
+        delta=1e-6,
+        shift=None,
+        distance=0.0,
+        added_delta=0.0,
+    )
 
 
 async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(shared):
