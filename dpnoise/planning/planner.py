@@ -188,7 +188,8 @@ class _Planner:
     def _with_late_answers(self, scale_factor: float) -> Calibrated:
         """Ask those, too, that were too dear to be asked of every grid."""
         found = self._calibrated(scale_factor)
-        if found.variance <= _WASTES_NOTHING * self._model.gaussian_need(scale_factor):
+        needed = self._model.gaussian_need(scale_factor)
+        if found.variance <= _WASTES_NOTHING * needed:
             return found
         mechanism, asked = found.mechanism, found.candidates
         # One answer of each tells whether more of them are worth while.
@@ -198,12 +199,15 @@ class _Planner:
             for name in late_accountants(self._model, mechanism)
             if name not in asked
             and self._is_judged(mechanism, found.variance, name)
-            and self._states(name, less)
+            and self._reaches(name, less)
         )
         if not names:
             return found
-        late = self._calibrate(scale_factor, names, start=found.variance, is_rough=True)
-        return dataclasses.replace(late, candidates=(*late.candidates, *asked))
+        start = max(Fraction(needed), self._least_variance)
+        late = dataclasses.replace(found, accountant=names[0], variance=start)
+        if len(names) > 1:
+            late = self._calibrate(scale_factor, names, start=start, is_rough=True)
+        return dataclasses.replace(late, candidates=(*names, *asked))
 
     def _refuse_bits(self, found: Calibrated, bits: int) -> None:
         """Refuse bits that are too few whatever the last digits of the noise are."""
@@ -519,6 +523,14 @@ class _Planner:
         except TheoremNotApplicableError:
             return False
         return account.epsilon(self._request.delta) <= self._request.epsilon
+
+    def _reaches(self, accountant: str, event: PrivacyEvent) -> bool:
+        """Whether an accountant bounds δ as asked for, at the ε that is asked for."""
+        try:
+            account = self._account(accountant, event)
+        except TheoremNotApplicableError:
+            return False
+        return account.delta(self._request.epsilon) <= self._request.delta
 
     def _planned_distance(self, mechanism: Mechanism) -> float:
         """Bound the distance that all draws of one release will be charged for."""
