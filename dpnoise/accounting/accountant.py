@@ -136,8 +136,12 @@ class Accountant(abc.ABC):
     status_of_theorem: ClassVar[Status]
     counts_sampled_shares: ClassVar[bool] = False
     """Whether sampling is counted although noise in shares gives it away."""
-    can_guess: ClassVar[bool] = False
-    """Whether a guess of its answers costs far less (`registry.make_guesser`)."""
+    guesses_from: ClassVar[float] = math.inf
+    """Variance from which on a guess of its answers costs far less, grid steps²; see
+    `registry.make_guesser`."""
+    tolerance: ClassVar[float] = 5e-6
+    """How far above the least noise a calibration may end, as a logarithm; far below
+    the 0.5 % that a sampling error shows."""
     guesses: ClassVar[bool] = False
     """Whether answers are guesses, for searches, and no bounds."""
 
@@ -245,6 +249,28 @@ class Accountant(abc.ABC):
             guess = answer + slack * (1.0 + answer)
             slack *= 10.0  # few steps, even where the charge is most of delta
         return math.inf
+
+    def reaches(self, epsilon: float, delta: float) -> bool:
+        """Say whether a loss is reached, but for the last digits of `epsilon`.
+
+        Where inexact noise is charged for, that takes several answers to find a loss;
+        this takes one.
+
+        Args:
+            epsilon: Privacy loss in nats, above 0.
+            delta: Failure probability in (0, 1).
+
+        Returns:
+            Whether what is left of delta, once the loss is charged for, is enough.
+
+        Raises:
+            ParameterError: A number is not in its range.
+        """
+        loss, target = check_epsilon(epsilon), check_delta(delta)
+        if self._releases == 0:
+            return True
+        remaining = target - (1.0 + math.exp(min(loss, 700.0))) * self._distance
+        return remaining > 0.0 and self._epsilon_of_exact_noise(remaining) <= loss
 
     def delta(self, epsilon: float) -> float:
         """Bound delta at the given epsilon.

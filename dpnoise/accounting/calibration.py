@@ -44,12 +44,12 @@ __all__ = [
 
 _ROUGH_STEP: Final = 0.03  # its square, half of it, is what a step is wrong by
 _BUMPS: Final = tuple(Fraction(2) ** -bits for bits in (22, *range(14, -4, -2)))
-_RELATIVE_TOLERANCE: Final = 5e-6  # far below the 0.5 % that a sampling error shows
-# A curve takes up to half a second, and its last digits need not even fall steadily.
-_TOLERANCE_OF_A_CURVE: Final = 4.5e-4
 _ABOVE_A_GUESS: Final = 1 + Fraction(3, 20_000)  # so that one curve mostly suffices
 _GUESSED_STEP: Final = 3e-3  # likewise; the step is wrong by half that tolerance
 _ROUGH_TOLERANCE: Final = 1e-3  # between grids, errors differ by percents
+# Where a function jumps, no line tells how much noise is left to save.
+_AT_A_JUMP: Final = 2.5e-4
+_ROUGH_AT_A_JUMP: Final = 3.9e-3  # four halvings lead from this to that
 _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
 _DEFAULT_BRACKET: Final = (Fraction(1, 1 << 20), Fraction(1 << 100))
 _CLOSE_ENOUGH: Final = 1.005  # times the Gaussian's variance: nobody sees the rest
@@ -112,14 +112,16 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         adjacency: Which two worlds must look alike.
         bracket: Least and largest variance to consider, in the unit of `build_event`;
             by default 2^-20 to 2^100.
-        start: Where to look first; by default what a Gaussian would need.
+        start: Where to look first, such as what a rough search has found; by default
+            what a Gaussian would need.
         is_rough: Whether a thousandth matters, and the statement at the end. Only for
             comparing grids: what is rough is nothing to release with.
 
     Returns:
         The variance, a dyadic rational rounded up, at which the accountant states at
-        most `epsilon` at `delta`; within about 1e-5 of the least, of `mixture-pld`
-        within 5e-4. Where rough, within 1e-3 on either side.
+        most `epsilon` at `delta`; within about 1e-5 of the least, of `mixture-contour`
+        within 5e-5, of `mixture-pld` within 5e-4, and within 2.5e-4 where what is
+        stated jumps. Where rough, within 1e-3 on either side, and 4e-3 above a jump.
 
     Raises:
         ParameterError: A target, the bracket or the name is invalid.
@@ -144,24 +146,36 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         adversary,
         adjacency,
     )
+    judge = accountant_class(accountant)
     search = functools.partial(least_root, low=low, high=high)
     first = target.yardstick.variance if start is None else start
     guessed = functools.partial(target.shortfall, make_guesser)
+    bounded = functools.partial(target.shortfall, make_accountant)
     if is_rough:
         found = search(
-            guessed, start=first, tolerance=_ROUGH_TOLERANCE, trusted=_ROUGH_STEP
+            guessed,
+            start=first,
+            tolerance=_ROUGH_TOLERANCE,
+            at_a_jump=_ROUGH_AT_A_JUMP,
+            trusted=_ROUGH_STEP,
         )
-    else:
-        tolerance = _RELATIVE_TOLERANCE
-        if accountant_class(accountant).can_guess:
-            # What is bounded in full is what a guess has found, and seldom more.
-            tolerance = _TOLERANCE_OF_A_CURVE
+    elif judge.guesses_from < math.inf:
+        # What is bounded in full is what a guess has found, and seldom more. Where a
+        # guess costs as much, a rough search has found the same.
+        if start is None or first >= judge.guesses_from:
             guess = search(
                 guessed, start=first, tolerance=_ROUGH_TOLERANCE, trusted=_GUESSED_STEP
             )
-            first = first if guess is None else guess * _ABOVE_A_GUESS
-        bounded = functools.partial(target.shortfall, make_accountant)
-        found = search(bounded, start=first, tolerance=tolerance)
+            first = first if guess is None else guess
+        found = search(bounded, start=first * _ABOVE_A_GUESS, tolerance=judge.tolerance)
+    else:
+        found = search(
+            bounded,
+            start=first,
+            tolerance=judge.tolerance,
+            at_a_jump=_AT_A_JUMP,
+            near=math.inf if start is None else _ROUGH_AT_A_JUMP,
+        )
     if found is None:
         # A theorem that does not cover these events says so itself, at about the noise
         # that they would need.
@@ -209,7 +223,11 @@ class _Target:
         """
         for bump in _BUMPS:
             account = self.account(make_accountant, found)
-            if account.epsilon(self.delta) <= self.epsilon:
+            # The one is asked for so that the other, which is stated, is not in vain.
+            if (
+                account.reaches(self.epsilon, self.delta)
+                and account.epsilon(self.delta) <= self.epsilon
+            ):
                 return found
             found = round_up_to_dyadic(found * (1 + bump))
         raise CalibrationError(

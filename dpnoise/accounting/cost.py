@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from dpnoise.accounting.contour.curve_cost import curve_cost
+from dpnoise.accounting.contour.forecast import bound_cost, curve_cost
 from dpnoise.errors import ParameterError
 from dpnoise.events import (
     BinomialEvent,
@@ -36,24 +36,12 @@ _BEYOND_ALL_LIMITS: Final = 1e12  # where counting stops
 _PREFIX: Final = "hypothetical-"
 _CURVE: Final = "mixture-pld"
 _LATTICE: Final = "lattice-pld"
-# A table has a cell for each integer of its window, each coordinate cell and each
-# contour cell. One release needs eight tables of 380 contour cells.
 _CONTOUR: Final = "mixture-contour"
-_CONTOUR_CELLS: Final = 8 * 380.0
-# Where one coordinate may hold the whole norm, its phase turns as fast as the integrand
-# falls, and the series along the contour have eight times the blocks.
-_BLOCKS: Final = 7.0
-_CELLS_PER_FOLD: Final = 40.0
-_STEEPEST: Final = 2.0  # in √(v/C)
-_STEEP_FROM: Final = float(1 << 14)
-_STEEP_UP_TO: Final = float(1 << 14)
-_CELLS_PER_WIDE_FOLD: Final = 16.0  # where windows are wide, cells are, too
-_WIDE_FROM: Final = float(1 << 18)
-_DEVIATIONS: Final = 14.0
-_LARGEST_TABLED: Final = float(1 << 26)  # variances beyond are counted as this one
+_LARGEST_DELTA: Final = 0.5  # that a contour is looked for; beyond, none is cheaper
 # Measured: the supremum over coordinates, cell by cell, at every order; beyond 32 a
 # closed form.
 _ORDERS: Final = "mixture-rdp"
+_DEVIATIONS: Final = 14.0
 _CELLS_PER_COORDINATE: Final = 3e6
 _CELLS_PER_EXACT_COORDINATE: Final = 1.5e7
 _EXACT_COORDINATES: Final = 32.0
@@ -126,7 +114,13 @@ def accounting_cost(
             most=_BEYOND_ALL_LIMITS,
         )
     if name == _CONTOUR:
-        return _contour_cost(sizes)
+        return bound_cost(
+            variance=sizes.variance,
+            norm_bound=sizes.norm,
+            largest=sizes.largest,
+            integers=isinstance(event, SkellamEvent),
+            delta=min(delta / rate, _LARGEST_DELTA),
+        )
     return _orders_cost(sizes, times, delta, rate) if name == _ORDERS else 0.0
 
 
@@ -236,33 +230,6 @@ def _sampled_cost(largest: float, variance: float, orders: float) -> float:
         points += 2.0 * min(largest, _EXACT_COORDINATES) * later
     window = 2.0 * (_DEVIATIONS * math.sqrt(variance) + 8.0 * (1.0 + largest))
     return orders * (each + _PER_SAMPLED_POINT * window * points)
-
-
-def _contour_cost(sizes: _Sizes) -> float:
-    """Estimate the tables of `mixture-contour`."""
-    norm, largest = sizes.norm, sizes.largest
-    variance = min(sizes.variance, _LARGEST_TABLED)
-    deviation = math.sqrt(variance)
-    # As `ContourBound` cuts coordinates: in proportion to themselves from the first
-    # cell on, and at every integer.
-    steep = math.sqrt(variance / norm) + 4.0
-    if variance > _STEEP_FROM:
-        # Wide windows make the small first cells of steep contours dear.
-        steep = max(steep, min(_STEEPEST * steep, _STEEP_UP_TO))
-    first = min(0.5, largest, 0.06 * deviation / steep)
-    folds = _CELLS_PER_FOLD if variance < _WIDE_FROM else _CELLS_PER_WIDE_FOLD
-    cells = 1.0 + largest + folds * math.log(largest / first)
-    window = 2.0 * (_DEVIATIONS * deviation + 8.0 * (1.0 + largest))
-    # Vectors far shorter than the noise are judged on steep contours, whose tails are
-    # long: as many integers more as the contour is steep, for each step of a shift, or
-    # for the part of a step that coordinates reach.
-    window += (
-        (largest if largest < 1.0 else math.ceil(largest))
-        * _STEEPEST
-        * math.sqrt(variance / norm)
-    )
-    blocks = 1.0 + _BLOCKS * largest * largest / norm
-    return window * cells * blocks * _CONTOUR_CELLS
 
 
 def _lattice_cost(event: NoiseEvent) -> float:

@@ -10,6 +10,7 @@ It holds no theorem and prefers none (`defaults`).
 import difflib
 import functools
 import importlib
+import math
 from types import MappingProxyType
 from typing import Final
 
@@ -136,7 +137,7 @@ def make_guesser(
 def _guessing(name: str) -> type[Accountant]:
     """Derive the accountant that guesses, if there is one."""
     real = accountant_class(name)
-    if not real.can_guess:
+    if real.guesses_from == math.inf:
         return real
     facts = {
         "__doc__": f"{real.__name__}, guessing what it would answer.",

@@ -4,6 +4,8 @@
   itself evaluated and reaches the target, unless a guess was asked for.
 * The function says how far a variance misses, as the logarithm of the factor that it
   lacks. Were that exact, one step would do; regula falsi bounds the rest.
+* Where a theorem begins to hold, or another order serves, the function jumps. No line
+  leads to a jump: it is halved, and only until its place is known well enough.
 
 It knows neither privacy nor noise.
 """
@@ -20,6 +22,8 @@ __all__ = ["least_root", "round_up_to_dyadic"]
 _SIGNIFICANT_BITS: Final = 24
 _MAX_STEPS: Final = 100
 _MAX_LOG_STEP: Final = 4.0  # a factor of 55 in variance
+_WIDER: Final = 4.0  # than expected, if the root was not as near as that
+_STEEP: Final = 4.0  # times as steep as a Gaussian: a jump, as far as one can see
 
 
 def round_up_to_dyadic(number: float | Fraction) -> Fraction:
@@ -50,13 +54,15 @@ def round_up_to_dyadic(number: float | Fraction) -> Fraction:
     return math.ceil(exact / unit) * unit
 
 
-def least_root(  # noqa: PLR0913 - a bracket, a start and two tolerances
+def least_root(  # noqa: PLR0913 - a bracket, a start and their tolerances
     shortfall: Callable[[Fraction], float],
     *,
     low: Fraction,
     high: Fraction,
     start: Fraction,
     tolerance: float,
+    at_a_jump: float = 0.0,
+    near: float = math.inf,
     trusted: float = 0.0,
 ) -> Fraction | None:
     """Return about the least dyadic variance without a shortfall.
@@ -68,6 +74,9 @@ def least_root(  # noqa: PLR0913 - a bracket, a start and two tolerances
         high: Largest variance to consider.
         start: Where to look first.
         tolerance: How far above the least one may end, as a logarithm.
+        at_a_jump: How far above it where the function jumps, as a logarithm; the
+            tolerance where that is more.
+        near: How far from `start` the answer is expected, as a logarithm.
         trusted: A shortfall up to which one step, not evaluated, is as good as the
             tolerance; 0 where the answer must be evaluated.
 
@@ -77,7 +86,7 @@ def least_root(  # noqa: PLR0913 - a bracket, a start and two tolerances
     low = round_up_to_dyadic(low)  # or its neighbour above would be asked for ever
     start = min(max(low, start), high)
     variance = round_up_to_dyadic(start)
-    bracket = _Bracket(tolerance)
+    bracket = _Bracket(tolerance, at_a_jump, near)
     best: Fraction | None = None
     for _ in range(_MAX_STEPS):
         missing = shortfall(variance)
@@ -102,15 +111,18 @@ class _Bracket:
 
     Regula falsi with Illinois' correction: when one end stays twice, its value counts
     half, so that it moves soon. Should the bracket still not halve in two steps, its
-    middle is next.
+    middle is next, as it is where no line leads to the root.
     """
 
-    def __init__(self, tolerance: float) -> None:
+    def __init__(self, tolerance: float, at_a_jump: float, near: float) -> None:
         self._tolerance = tolerance
+        self._at_a_jump = at_a_jump
+        self._farthest = min(near, _MAX_LOG_STEP)
         self._missing: tuple[float, float] | None = None
         self._reached: tuple[float, float] | None = None
         self._last = (0.0, math.inf)
         self._last_reached: bool | None = None
+        self._missing_weight = self._reached_weight = 1.0
         self._widths = [math.inf, math.inf]
         self._stretch = 1.0
         self._chord = 1.0  # steps for each that is missing, between the last two points
@@ -121,15 +133,13 @@ class _Bracket:
         before, missed = self._last
         if math.isfinite(missing) and math.isfinite(missed) and missing != missed:
             self._chord = (where - before) / (missed - missing)
+        stays = 0.5 if reached == self._last_reached else 1.0
         if reached:
-            self._reached = (where, missing)
+            self._reached, self._reached_weight = (where, missing), 1.0
+            self._missing_weight *= stays
         else:
-            self._missing = (where, missing)
-        if reached == self._last_reached:
-            if reached and self._missing is not None:
-                self._missing = (self._missing[0], 0.5 * self._missing[1])
-            if not reached and self._reached is not None:
-                self._reached = (self._reached[0], 0.5 * self._reached[1])
+            self._missing, self._missing_weight = (where, missing), 1.0
+            self._reached_weight *= stays
         self._last, self._last_reached = (where, missing), reached
 
     def propose(self) -> float | None:
@@ -145,20 +155,24 @@ class _Bracket:
             # trust the line through the last two points where that goes farther.
             step = 1.01 * max(self._stretch, self._chord) * (missing + aim)
             self._stretch *= 2.0
-            return where + min(max(step, -_MAX_LOG_STEP), _MAX_LOG_STEP)
+            farthest = self._farthest
+            self._farthest = min(_WIDER * farthest, _MAX_LOG_STEP)
+            return where + min(max(step, -farthest), farthest)
         width = self._reached[0] - self._missing[0]
-        if width <= self._tolerance:
+        is_jump = self._missing[1] - self._reached[1] > _STEEP * width
+        if width <= max(self._tolerance, is_jump * self._at_a_jump):
             return None
         stalled = width > 0.5 * self._widths[-2]
-        self._widths.append(width)
-        if stalled or not (
-            math.isfinite(self._missing[1]) and math.isfinite(self._reached[1])
-        ):
-            self._widths = [math.inf, math.inf]
-            gaussian_step = where + missing + aim
-            if not stalled and self._missing[0] < gaussian_step < self._reached[0]:
-                return gaussian_step
+        self._widths = [math.inf, math.inf] if stalled else [self._widths[-1], width]
+        if not (stalled or math.isfinite(self._missing[1] - self._reached[1])):
+            # Where all is flat up to a wall, the line through two points leads past it.
+            step = where + max(1.0, self._chord) * (missing + aim)
+            if self._missing[0] < step < self._reached[0]:
+                return step
+        if stalled or is_jump:
             return self._missing[0] + 0.5 * width
-        share = (self._missing[1] + aim) / (self._missing[1] - self._reached[1])
+        missing = self._missing_weight * self._missing[1]
+        left = self._reached_weight * self._reached[1]
+        share = (missing + aim) / (missing - left)
         edge = min(0.25, 0.25 * self._tolerance / width)
         return self._missing[0] + min(max(share, edge), 1.0 - edge) * width

@@ -33,6 +33,9 @@ __all__ = ["budget", "clients"]
 
 _ANY_MODULUS: Final = 1 << 62  # no loss depends on it
 _FEWEST: Final = 2
+_LEAPS: Final = 4
+_RAGGED: Final = 1.05  # by less than so much an error may rise with the cohort
+_NEXT_TO: Final = 256  # such a part of a cohort is not worth a plan to come closer
 
 
 def budget(  # noqa: PLR0913 - what a loss depends on
@@ -194,18 +197,18 @@ def clients(  # noqa: PLR0913 - what an error depends on
                 plans[number] = refusal
         return plans[number]
 
-    def reaches(number: int) -> bool:
+    def excess(number: int) -> float:
         made = found(number)
         if not isinstance(made, Plan):
-            return False
-        return math.sqrt(made.estimate_mse) / number <= mean_error
+            return math.inf
+        return math.sqrt(made.estimate_mse) / number / mean_error
 
-    number = _threshold(reaches, start=_guess(found, mean_error))
+    number = _threshold(excess, start=_guess(found, mean_error))
     answer = found(number)
     if not isinstance(answer, Plan):
         raise answer
-    if not reaches(number):
-        least = math.sqrt(answer.estimate_mse) / number
+    if excess(number) > 1.0:
+        least = excess(number) * mean_error
         raise ParameterError(
             f"even {number} clients leave a mean with an error of {least:.4g}",
             parameter="mean_error",
@@ -225,26 +228,41 @@ def _guess(found: Callable[[int], Plan | DPNoiseError], mean_error: float) -> in
     return _FEWEST
 
 
-def _threshold(reaches: Callable[[int], bool], *, start: int) -> int:
+def _threshold(excess: Callable[[int], float], *, start: int) -> int:
     """Find a number that reaches and whose predecessor does not, from a guess on.
 
-    Steps double until the answer is between two numbers, then their gap is halved.
+    The error of a mean falls about as the number grows, which leads next to the answer.
+    From there steps double until it is between two numbers, then their gap is halved.
+
+    Args:
+        excess: How many times the target a number's error is; infinite without a plan.
+        start: The guess.
 
     Returns:
         The number, or the largest cohort if that does not reach either.
     """
-    step = max(1, start // 64)
-    if reaches(start):
+    for _ in range(_LEAPS):
+        leap = math.ceil(min(start * excess(start), MAX_CLIENTS))
+        leap = max(_FEWEST, leap)
+        if abs(leap - start) <= start // _NEXT_TO or math.isinf(excess(leap)):
+            break
+        start = leap
+    step = max(1, start // _NEXT_TO)
+    if excess(start) <= 1.0:
         high, low = start, max(_FEWEST - 1, start - step)
-        while low >= _FEWEST and reaches(low):
+        while low >= _FEWEST and excess(low) <= 1.0:
             step *= 2
             high, low = low, max(_FEWEST - 1, low - step)
     else:
+        if _RAGGED < excess(MAX_CLIENTS) < math.inf:
+            return MAX_CLIENTS
         low, high = start, min(MAX_CLIENTS, start + step)
-        while high < MAX_CLIENTS and not reaches(high):
+        while excess(high) > 1.0:
+            if high == MAX_CLIENTS:
+                return high
             step *= 2
             low, high = high, min(MAX_CLIENTS, high + step)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if reaches(middle) else (middle, high)
+        low, high = (low, middle) if excess(middle) <= 1.0 else (middle, high)
     return high

@@ -49,21 +49,22 @@ CLOSED_FORM_WASTES: Final = 7.0
 CURVE: Final = "mixture-pld"
 """Builds a whole curve for each answer, in up to half a second."""
 
+_INTEGRAL: Final = "mixture-contour"
 _ORDERS: Final = "mixture-rdp"
 _FAR: Final = 0.25  # no other accountant wastes as much
 # A plan asks for some twenty epsilons, and nobody should wait longer than two seconds.
-# An integral answers for one epsilon, half of them on coarse contours; a curve is built
-# anew for each of some six noises, and a sum over orders tries a dozen of them.
+# An integral is taken on some ten contours, of which a statement takes two to four; a
+# curve is built anew for each of some six noises, and a sum over orders tries a dozen.
 _QUICK: Final = {
-    "mixture-contour": 0.3 * MAX_ACCOUNTING_COST,
+    _INTEGRAL: 0.3 * MAX_ACCOUNTING_COST,
     CURVE: 0.5 * MAX_ACCOUNTING_COST,
     _ORDERS: 0.12 * MAX_ACCOUNTING_COST,
 }
 # Named, and without a coin, it is asked alone: at most a second, as measured.
 _NAMED: Final = _QUICK | {_ORDERS: 0.75 * MAX_ACCOUNTING_COST}
 # Of the chosen grid, for one answer, and some more where that says less: of all that a
-# client would judge only the dearest curves are passed over.
-_LATE: Final = {CURVE: 0.0}
+# client would judge only the dearest integrals and all curves are passed over.
+_LATE: Final = {CURVE: 0.0, _INTEGRAL: 0.3 * MAX_ACCOUNTING_COST}
 _ABOVE_LEAST: Final = 1.5  # of the least epsilon that all orders together can state
 # Vectors so short beside noise so wide (grid steps²): a curve takes seconds, and the
 # closed form is within a few percent.

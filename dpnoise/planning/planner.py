@@ -94,7 +94,8 @@ _CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
 # the waste of the others falls.
 _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
-_COARSER: Final = (0.25, 1.0, 4.0)  # than the grid on which it is within a percent
+# Than the grid on which it is within a percent.
+_COARSER: Final = (0.25, 1.0, 2.0, 4.0, 5.6, 8.0)
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LITTLE_NOISE: Final = 16.0  # grid steps²; yardsticks begin there, whatever is needed
 _WASTES_NOTHING: Final = 1.02  # of what a Gaussian needs: no other accountant is asked
@@ -199,7 +200,7 @@ class _Planner:
             for name in late_accountants(self._model, mechanism)
             if name not in asked
             and self._is_judged(mechanism, found.variance, name)
-            and self._reaches(name, less)
+            and self._states(name, less)
         )
         if not names:
             return found
@@ -294,11 +295,12 @@ class _Planner:
     def _or_finer(self, scale_factor: float, bits: int) -> float:
         """Take the closed form's grid where given bits hold it and it needs less noise.
 
-        A curve wastes some percents on every grid, the closed form less on finer ones.
+        What is tabulated wastes some percents on every grid that is coarse enough for
+        it, the closed form less on finer ones.
         """
         request = self._request
         closed = request.bits is not None and request.accountant is None
-        if not (closed and self._calibrated(scale_factor).is_curve):
+        if not (closed and self._calibrated(scale_factor).accountant in _TABLED):
             return scale_factor
         most = request.max_wrap_probability
         least = forecast_at(self._model, scale_factor, bits).judged_mse
@@ -335,7 +337,13 @@ class _Planner:
             and found.accountant
             in asked_accountants(self._model, self._placeholder(finer), self._lost)
         ):
-            points[finer] = float(self._calibrated(finer).variance)
+            then = self._calibrated(finer)
+            points[finer] = float(then.variance)
+            if found.accountant in _LOOSE and then.accountant == CLOSED_FORM:
+                # What the one wastes stays, what the other wastes falls: between them
+                # they would say that no finer grid is worth its bits.
+                other = self._calibrate(scale_factor, (CLOSED_FORM,), is_rough=True)
+                points[scale_factor] = float(other.variance)
         self._model = self._model.through(points)
         return self._model
 
@@ -523,14 +531,6 @@ class _Planner:
         except TheoremNotApplicableError:
             return False
         return account.epsilon(self._request.delta) <= self._request.epsilon
-
-    def _reaches(self, accountant: str, event: PrivacyEvent) -> bool:
-        """Whether an accountant bounds δ as asked for, at the ε that is asked for."""
-        try:
-            account = self._account(accountant, event)
-        except TheoremNotApplicableError:
-            return False
-        return account.delta(self._request.epsilon) <= self._request.delta
 
     def _planned_distance(self, mechanism: Mechanism) -> float:
         """Bound the distance that all draws of one release will be charged for."""

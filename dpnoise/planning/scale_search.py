@@ -96,6 +96,8 @@ class NoiseModel:
         least_variance: What is counted at least, whatever the budget needs, grid
             steps².
         fit: The model's two numbers.
+        known: Calibrated variance by scale. Finer grids never need less, wherever the
+            two numbers lead.
         capped_at: Where the published mixture theorem ties the bound on coordinates to
             the noise: the bound that noise is raised for, as a part of the clip.
     """
@@ -107,6 +109,7 @@ class NoiseModel:
     most_surplus: float
     least_variance: float
     fit: NoiseFit
+    known: tuple[tuple[float, float], ...] = ()
     capped_at: float = 0.0
 
     @classmethod
@@ -150,25 +153,30 @@ class NoiseModel:
                 two nearest to the largest scale fix both numbers. What needs no
                 more than the least noise there is says nothing.
         """
+        known = tuple((dict(self.known) | dict(calibrated)).items())
+        return replace(self, fit=self._fitted(calibrated), known=known)
+
+    def _fitted(self, calibrated: Mapping[float, float]) -> NoiseFit:
         scales = [
             scale
             for scale in sorted(calibrated)
             if calibrated[scale] > self.least_variance
         ][-2:]
         if not scales:
-            return self
+            return self.fit
         needs = [self.gaussian_need(scale) for scale in scales]
         wanted = [calibrated[scale] for scale in scales]
         # On the coarsest grids rounding alone decides, and both need the same.
         if needs[-1] > needs[0]:
             factor = (wanted[1] - wanted[0]) / (needs[1] - needs[0])
+            if factor <= 0.0:
+                # The finer one needs no more yet; at last it is a Gaussian.
+                factor = min(1.0, wanted[0] / needs[0])
             extra = wanted[0] - factor * needs[0]
-            if factor > 0.0 and extra >= 0.0:
-                return replace(self, fit=NoiseFit(factor, extra))
+            if extra >= 0.0:
+                return NoiseFit(factor, extra)
         ratio = wanted[0] / (self.fit.factor * needs[0] + self.fit.extra)
-        return replace(
-            self, fit=NoiseFit(ratio * self.fit.factor, ratio * self.fit.extra)
-        )
+        return NoiseFit(ratio * self.fit.factor, ratio * self.fit.extra)
 
     @property
     def length(self) -> int:
@@ -181,7 +189,8 @@ class NoiseModel:
         if self.is_published_mixture:
             cap = self.least_cap(scale_factor)
             wanted = max(wanted, self._published_point(scale_factor, cap)[1])
-        return max(wanted, self.least_variance)
+        coarser = (need for scale, need in self.known if scale <= scale_factor)
+        return max(wanted, self.least_variance, *coarser)
 
     def gaussian_need(self, scale_factor: float) -> float:
         """Return the variance of the central Gaussian for the encoded sensitivity."""

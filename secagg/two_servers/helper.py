@@ -217,7 +217,12 @@ class Helper(Party[_Session]):
         """Begin a session, unless one waits that the leader has not used."""
         live, date = self._live, int(self._clock.date())
         if live is not None:
-            is_usable = live.agreed is None and live.offer.session_end > date
+            is_usable = (
+                live.agreed is None
+                and live.offer.session_end > date
+                # A leader that was given the new settings would refuse the old ones.
+                and live.offer.parameters == self._noise.parameters
+            )
             if is_usable and live.offer.session_number > after_session:
                 return
             await self._end(live)

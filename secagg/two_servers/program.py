@@ -176,7 +176,7 @@ async def helping(
         RemoteProtocolError: BAD_CONFIG; the task is none.
     """
     own = settings.aggregator
-    noise, identity = noise_of(settings.task), _identity(settings.tls, Role.SERVER)
+    noise, identity = noise_of(settings.task), _own_identity(own, settings.tls)
     async with AsyncExitStack() as stack:
         storage = await open_server_storage(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
@@ -299,7 +299,7 @@ async def leading(
         RemoteProtocolError: BAD_CONFIG; the task is none.
     """
     own = settings.aggregator
-    noise, identity = noise_of(settings.task), _identity(settings.tls, Role.SERVER)
+    noise, identity = noise_of(settings.task), _own_identity(own, settings.tls)
     async with AsyncExitStack() as stack:
         storage = await open_server_storage(
             own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
@@ -307,6 +307,7 @@ async def leading(
         stack.push_async_callback(storage.close)
         key, meter = receipt_key_in(own.state_dir), _meter_of(own)
         way = await stack.enter_async_context(_way_to("helper", settings.helper))
+        _check_name(own, way.identity, settings.helper.certificate)
         leader = Leader(
             settings.task.id,
             noise,
@@ -436,6 +437,25 @@ def _way_to(section: str, other: OtherSection) -> GrpcConnection:
         identity=_identity(other, Role.CLIENT),
         aggregator=other.name,
     )
+
+
+def _own_identity(own: AggregatorSection, files: TLSSection) -> TLSIdentity:
+    """Return the certificate of an aggregator, which has to bear its name."""
+    identity = _identity(files, Role.SERVER)
+    _check_name(own, identity.identity.name, files.certificate)
+    return identity
+
+
+def _check_name(own: AggregatorSection, found: str, certificate: Path) -> None:
+    """Refuse a certificate for somebody else: nobody would believe this aggregator."""
+    if found != own.name:
+        raise ServiceError(
+            f"{certificate} is a certificate for {found!r}, and aggregator.name is "
+            f"{own.name!r}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Have a certificate issued for that name: the helper takes "
+            "nobody else for its leader, and clients believe no other offer.",
+        )
 
 
 def _identity(files: TLSSection, role: Role) -> TLSIdentity:

@@ -32,6 +32,7 @@ hockey-stick divergence; the product bound over coordinates is this project's ow
 
 import enum
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,6 +51,8 @@ __all__ = [
     "ContourResolution",
     "Direction",
     "cell_widths",
+    "laplace_log_constant",
+    "least_contour",
     "steepest_contour",
 ]
 
@@ -115,6 +118,7 @@ _LOG_SEARCH_STEPS: Final = 44
 _LOG_SEARCH_WIDTH: Final = 1e-3  # the bound is flat: an error enters squared
 _NO_GAP: Final = 1e-300
 _GOLDEN: Final = 0.5 * (math.sqrt(5.0) - 1.0)
+_RUNGS: Final = 256.0  # contours that are tried, per e-fold
 _PROBES: Final = 12
 _GUESSES: Final = 129  # points of a quadrature along the contour
 _GUESS_END: Final = 9.0  # main lobes; e^(-40) of a Gaussian's moments is left
@@ -288,6 +292,8 @@ class ContourBound:
             # the estimate is not the one that `delta` takes at the epsilon found.
             # Trying that one too makes both functions inverses of each other.
             for _ in range(_CONSISTENCY_STEPS):
+                if found <= 0.0:  # less than nothing is nothing
+                    break
                 other = self.best_contour(direction, epsilon=found)
                 better = (self.log_constant(other, direction) - math.log(delta)) / other
                 if better >= found:
@@ -334,29 +340,17 @@ class ContourBound:
             A real part c > 0.
         """
 
-        def objective(log_c: float) -> float:
-            c = math.exp(log_c)
+        def objective(c: float) -> float:
             constant = self._estimated_log_constant(c, direction)
             if log_delta is not None:
                 return (constant - log_delta) / c
             return constant - c * (epsilon or 0.0)
 
-        low = math.log(1e-3 * self.lobe / (1.0 + self.lobe))
-        high = math.log(steepest_contour(self.lobe))
-        inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
-        values = [objective(inner[0]), objective(inner[1])]
-        for _ in range(_LOG_SEARCH_STEPS):
-            if values[0] <= values[1]:
-                high, inner[1], values[1] = inner[1], inner[0], values[0]
-                inner[0] = high - _GOLDEN * (high - low)
-                values[0] = objective(inner[0])
-            else:
-                low, inner[0], values[0] = inner[0], inner[1], values[1]
-                inner[1] = low + _GOLDEN * (high - low)
-                values[1] = objective(inner[1])
-            if high - low < _LOG_SEARCH_WIDTH:
-                break
-        return math.exp(0.5 * (low + high))
+        # What is best for an epsilon and for its delta is then mostly one contour.
+        rungs = round(
+            _RUNGS * math.log(least_contour(objective, self.lobe) / self.lobe)
+        )
+        return self.lobe * math.exp(rungs / _RUNGS)
 
     def log_constant(self, c: float, direction: Direction) -> float:
         """Bound log K(c), so that δ(ε) ≤ K(c)·e^(−cε) in this direction.
@@ -524,13 +518,59 @@ class ContourBound:
         moments = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
         growth = float(np.max(moments / norms))
         growth = max(growth, c * (c + 1.0) * self._smallest_growth) * self._norm_bound
-        width = 2.0 * math.pi * _curvature(c, self.lobe)
-        return growth - math.log(c * (c + 1.0)) - 0.5 * math.log(width)
+        return laplace_log_constant(c, growth, self.lobe)
 
 
 def steepest_contour(lobe: float) -> float:
     """Return the largest real part that is tried for a main lobe of this width."""
     return min(_LARGEST_STEEPNESS * lobe, _STEEPEST)
+
+
+def least_contour(objective: Callable[[float], float], lobe: float) -> float:
+    """Search for the real part at which a function of it is least.
+
+    Args:
+        objective: The function, with one minimum.
+        lobe: Width of the main lobe, as `ContourBound.lobe`.
+
+    Returns:
+        A real part c > 0.
+    """
+
+    def at(log_c: float) -> float:
+        return objective(math.exp(log_c))
+
+    low = math.log(1e-3 * lobe / (1.0 + lobe))
+    high = math.log(steepest_contour(lobe))
+    inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
+    values = [at(inner[0]), at(inner[1])]
+    for _ in range(_LOG_SEARCH_STEPS):
+        if values[0] <= values[1]:
+            high, inner[1], values[1] = inner[1], inner[0], values[0]
+            inner[0] = high - _GOLDEN * (high - low)
+            values[0] = at(inner[0])
+        else:
+            low, inner[0], values[0] = inner[0], inner[1], values[1]
+            inner[1] = low + _GOLDEN * (high - low)
+            values[1] = at(inner[1])
+        if high - low < _LOG_SEARCH_WIDTH:
+            break
+    return math.exp(0.5 * (low + high))
+
+
+def laplace_log_constant(c: float, growth: float, lobe: float) -> float:
+    """Estimate log K(c) by Laplace's method.
+
+    Args:
+        c: Real part of the contour, greater than 0.
+        growth: Log-moment on the real axis there.
+        lobe: Width of the main lobe, as `ContourBound.lobe`.
+
+    Returns:
+        The estimate; no bound.
+    """
+    width = 2.0 * math.pi * _curvature(c, lobe)
+    return growth - math.log(c * (c + 1.0)) - 0.5 * math.log(width)
 
 
 def _curvature(c: float, lobe: float) -> float:

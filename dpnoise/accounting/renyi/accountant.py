@@ -121,6 +121,8 @@ class RenyiAccountant(Accountant):
             rung = int(np.argmin(found))
             self._best_order = float(ladder[rung])
             return float(found[rung])
+        # Between two whole orders a bound is as dear as at both.
+        ladder = np.where(ladder < _INTEGERS_UP_TO, ladder, np.floor(ladder))
         seen: dict[int, float] = {}
 
         def at(index: int) -> float:
@@ -141,6 +143,8 @@ class RenyiAccountant(Accountant):
         best = min(int(np.searchsorted(ladder, guess)), ladder.size - 1)
         while best > 0 and at(best) > most:
             best //= 2
+            # The best one may be far above: an order costs what all below it cost.
+            step = max(step, best // 2)
         best = _descend(at, best, step)
         self._best_order = float(ladder[best])
         return at(best)

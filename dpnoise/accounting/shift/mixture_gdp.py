@@ -52,6 +52,8 @@ _FIRST_SHARE: Final = 1e-9
 _PLACES_TRIED: Final = 3
 _EXPECTED: Final = 4.0  # times an estimated δ, for which one more place gains nothing
 _EXPECTED_LOSS: Final = math.log(_EXPECTED)
+_GAIN: Final = 1e-3  # a place that promises to gain less of epsilon is not tried
+_FARTHEST: Final = 2.0  # times a shift, beyond which no δ is guessed from its own
 _WORTHWHILE: Final = 1e-9  # a smaller gain in epsilon is not searched for
 _BISECTION_STEPS: Final = 60
 
@@ -123,7 +125,7 @@ class MixtureGDPAccountant(Accountant):
         if not self._has_shift:
             return 1.0
         # Where to clamp follows from δ itself, which is first estimated.
-        best, worlds = 1.0, _worlds(epsilon)
+        best, worlds, place, found = 1.0, _worlds(epsilon), 0, 1.0
         expected = self._coined(self._place(_FIRST_SHARE / worlds)).estimate(epsilon)
         for _ in range(_PLACES_TRIED):
             place = self._place(_SAMPLED_SHARE * expected / worlds)
@@ -132,30 +134,83 @@ class MixtureGDPAccountant(Accountant):
             if expected <= _EXPECTED * found <= _EXPECTED**2 * expected:
                 break
             expected = found
+        for _ in range(_PLACES_TRIED):
+            better = self._place_of_less(found, worlds, at=place)
+            if better == place:
+                break
+            place, found = better, self._coined(better).delta(epsilon)
+            best = min(best, found + worlds * self._ladder()[place].distance)
         return best
+
+    def _place_of_less(self, found: float, worlds: float, *, at: int) -> int:
+        """Guess where clamping costs the least δ, from what is found at one place."""
+        now = self._ladder()[at]
+        if now.gaussian_shift == 0.0:
+            return at
+        digits = self._digits(found)
+        place, least = at, found + worlds * now.distance
+        least *= 1.0 - _GAIN * digits
+        for other, each in enumerate(self._ladder()):
+            ratio = each.gaussian_shift / now.gaussian_shift
+            if 0.0 < ratio < _FARTHEST:
+                guess = found * ratio**digits + worlds * each.distance
+                if guess < least:
+                    place, least = other, guess
+        return place
+
+    def _digits(self, delta: float) -> float:
+        """Return the logarithm of what a δ leaves behind the coin, at least 1.
+
+        It grows about that many times as fast as the shift, and as epsilon.
+        """
+        rate = max(rate for _, rate in (*self._mixtures, *self._others))
+        return max(1.0, math.log(rate / delta))
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         if not self._is_sampled:
             return _least_epsilon(self._ladder(), delta)
         if not self._has_shift:
             return math.inf
-        best, kept = math.inf, (1.0 - _SAMPLED_SHARE) * delta
+        best, at, kept = math.inf, 0, (1.0 - _SAMPLED_SHARE) * delta
         expected = self._coined(self._place(_FIRST_SHARE * delta)).estimate_loss(kept)
         for _ in range(_PLACES_TRIED):
             place = self._place(0.9 * _SAMPLED_SHARE * delta / _worlds(expected))
             found = self._coined(place).epsilon(kept)
             charge = _worlds(found) * self._ladder()[place].distance
             if charge <= _SAMPLED_SHARE * delta:
-                best = min(best, found)
+                if found < best:
+                    best, at = found, place
                 if found >= expected - _EXPECTED_LOSS:
                     break
             expected = found
+        # Coarse grids may be worth more of δ. What an epsilon found so far costs at
+        # another place is enough for whatever is less than that epsilon.
+        for _ in range(_PLACES_TRIED):
+            place = self._better_place(best, delta, at=at, kept=kept)
+            left = delta - _worlds(best) * self._ladder()[place].distance
+            if place == at or (found := self._coined(place).epsilon(left)) >= best:
+                break
+            best, at, kept = found, place, left
         return best
 
     @property
     def _has_shift(self) -> bool:
         """Whether any place to clamp bounds the loss: noise may be too little."""
         return any(math.isfinite(each.gaussian_shift) for each in self._ladder())
+
+    def _better_place(self, loss: float, delta: float, *, at: int, kept: float) -> int:
+        """Guess where clamping costs the least epsilon, no more than a loss."""
+        digits = self._digits(delta)
+        now, worlds = self._ladder()[at].gaussian_shift, _worlds(loss)
+        place, most = at, _GAIN
+        for other, each in enumerate(self._ladder()):
+            left = delta - worlds * each.distance
+            if left > 0.0 and 0.0 < each.gaussian_shift < now:
+                gain = math.log(now / each.gaussian_shift)
+                gain -= math.log(kept / left) / digits
+                if gain > most:
+                    place, most = other, gain
+        return place
 
     def _place(self, limit: float) -> int:
         """Return the nearest place to clamp whose distance is within a limit."""

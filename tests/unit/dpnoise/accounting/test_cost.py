@@ -147,6 +147,33 @@ def test_a_curve_costs_what_it_was_measured_to_cost(variance, norm, largest, sec
     assert seconds < found / 1e9 < 3.5 * seconds
 
 
+@pytest.mark.parametrize(
+    ("variance", "norm", "largest", "delta", "seconds"),
+    [
+        (1217, 263.0, 7.0, 1e-5, 0.15),
+        (360_000, 59_200.0, 92.0, 1e-5, 1.2),
+        (36_000, 59_200.0, 92.0, 1e-5, 0.6),
+        (218_000, 40_600.0, 5.38, 1.3e-12, 0.22),
+        (3780, 272.0, 15.8, 0.0016, 1.2),  # one coordinate may be the vector
+        (100_000, 0.29, 0.37, 6e-6, 1.5),  # next to no loss: many cells near zero
+        (72_000_000, 1.7e5, 0.62, 1.4e-5, 0.5),  # a lattice of a quarter of a million
+    ],
+)
+def test_an_integral_costs_what_it_was_measured_to_cost(
+    variance, norm, largest, delta, seconds
+):
+    release = mixture(Fraction(variance), norm, largest)
+    found = accounting_cost(release, "mixture-contour", delta=delta)
+    assert 0.8 * seconds < found / 1e9 < 5.5 * seconds
+
+
+def test_an_integral_behind_a_coin_costs_what_the_delta_behind_it_does():
+    release = mixture(Fraction(2500), 300.0, 7.0)
+    behind = accounting_cost(release, "mixture-contour", delta=1e-8, rate=1e-3)
+    assert behind == accounting_cost(release, "mixture-contour", delta=1e-8 / 1e-3)
+    assert accounting_cost(release, "mixture-contour", delta=0.1, rate=1e-3) < behind
+
+
 def test_atoms_have_a_bounded_cost_that_multisets_multiply():
     ones = SkellamEvent(10, Fraction(5), 3.0, None, 1)
     longer = SkellamEvent(10, Fraction(5), 3.0, None, 3)

@@ -9,6 +9,7 @@ from dpnoise.bench import budget, clients
 from dpnoise.bench.inverse import _threshold
 from dpnoise.errors import ParameterError
 from dpnoise.events import Adversary
+from dpnoise.mechanisms.noise_share import MAX_CLIENTS
 from dpnoise.planning import plan
 
 COMMON = {"dimension": 64, "l2_clip": 1.0, "delta": 1e-5}
@@ -87,13 +88,46 @@ def test_the_search_finds_the_first_that_reaches(start, monkeypatch):
     for first in (2, 3, 9, 10, 11, 63, 64, 66, 499, 500, 507, 999, 1000):
         asked = []
 
-        def reaches(number, first=first, asked=asked):
+        def excess(number, first=first, asked=asked):
             asked.append(number)
-            return number >= first
+            return first / number * (0.97 if number >= first else 1.03)
 
-        assert _threshold(reaches, start=start) == first
+        assert _threshold(excess, start=start) == first
         assert all(2 <= number <= 1000 for number in asked)
-    assert _threshold(lambda _: False, start=start) == 1000
+        assert len(set(asked)) <= 12
+    for nowhere in (lambda _: math.inf, lambda _: 1.5, lambda number: 2e3 / number):
+        assert _threshold(nowhere, start=start) == 1000
+
+
+def test_a_target_out_of_reach_is_known_to_be_after_a_few_plans():
+    asked = []
+
+    def excess(number):
+        asked.append(number)
+        return 1e12 / number + 1e9 / math.sqrt(number)
+
+    assert _threshold(excess, start=9000) == MAX_CLIENTS
+    assert set(asked) == {9000, MAX_CLIENTS}
+    # Rounding may leave every mean with the same error.
+    asked.clear()
+    assert _threshold(lambda n: asked.append(n) or 1.8 + 9.0 / n, start=100) == (
+        MAX_CLIENTS
+    )
+    assert len(set(asked)) <= 8
+
+
+def test_a_cohort_without_a_plan_leads_to_smaller_ones():
+    """As where no modulus holds the sum of as many as the target would need."""
+
+    def excess(number):
+        return math.inf if number > 50_000 else 1e4 * (40_000 / number) ** 4
+
+    assert _threshold(excess, start=100) == MAX_CLIENTS
+
+    def possible(number):
+        return math.inf if number > 50_000 else (4e3 / number) ** 2
+
+    assert _threshold(possible, start=100) == 4000
 
 
 def test_the_smallest_cohort_is_two():

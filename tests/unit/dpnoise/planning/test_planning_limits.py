@@ -151,6 +151,27 @@ def test_the_largest_cohort_is_planned():
     assert made.share_at_smallest > 10_000 * made.share_at_largest
 
 
+def test_short_vectors_are_judged_by_the_integral_where_it_takes_a_second():
+    made = plan(
+        clients=1000, dimension=250, l2_clip=10.0, epsilon=6.0, delta=1e-5, bits=14
+    )
+    assert made.accountant == "mixture-contour"
+    assert made.noise_overhead < 1.006  # the closed form would ask for 1.18
+
+
+def test_given_bits_get_the_closed_forms_grid_where_that_needs_less_noise():
+    made = plan(
+        clients=100,
+        dimension=64,
+        l2_clip=1.0,
+        epsilon=0.02,
+        delta=1e-6,
+        bits=18,
+    )
+    assert made.accountant == "mixture-gdp"
+    assert made.noise_overhead < 1.02
+
+
 def test_a_coin_that_everybody_wins_is_no_coin():
     # Tasks always state a rate; behind a true coin this accountant is too dear here.
     asked = CELL | {"dimension": 32, "scale_factor": 27.0, "bits": 16}
@@ -217,3 +238,19 @@ def test_a_tight_bound_on_coordinates_leads_to_no_grid_that_only_it_makes_cheap(
         accountant="mixture-gdp",
     )
     assert made.noise_overhead < 1.1
+
+
+def test_a_loose_bound_on_a_coarse_grid_hides_no_finer_one():
+    """Sums over orders win there and waste a quarter of the noise on every grid."""
+    made = plan(
+        clients=8951,
+        dimension=529_824,
+        epsilon=0.01,
+        delta=4.1473e-10,
+        steps=9056,
+        colluder_fraction=0.35416,
+        l2_clip=1.0,
+        linf_bound=Fraction(1, 1024),
+        rotation="none",
+    )
+    assert made.noise_overhead < 1.05

@@ -396,6 +396,23 @@ def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said)
     assert code == failure["exit_code"]
 
 
+@pytest.mark.parametrize("which", ["leader", "helper", "for-leader"])
+def test_a_certificate_for_somebody_else_is_refused_at_the_start(house, capsys, which):
+    part = which.removeprefix("for-")
+    sections = house.aggregator(part)
+    if which == "for-leader":
+        sections["helper"]["address"] = "127.0.0.1:1"
+        sections["helper"] |= house.caller("helper", "other")
+    else:
+        sections["aggregator"]["name"] = "other"
+    path = house.written(part, sections)
+    assert main(["two-servers", part, "--json", "--config", str(path)]) != 0
+    told = capsys.readouterr()
+    assert "is a certificate for" in told.err
+    failure = json.loads(told.out.splitlines()[-1])["error"]
+    assert failure["name"] == "BAD_SETTINGS"
+
+
 @pytest.mark.parametrize("part", ["leader", "helper"])
 def test_an_aggregator_that_cannot_print_goes_on(house, monkeypatch, part):
     usual, while_serving = gc.get_threshold(), []

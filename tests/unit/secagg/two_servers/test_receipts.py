@@ -1,10 +1,12 @@
 """Receipts between two aggregators: who has signed what, and who is caught."""
 
 import asyncio
+import hashlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from nacl.signing import VerifyKey
 
 from secagg.audit.receipt import Outcome
 from secagg.audit.verifier import ReceiptError, Step
@@ -366,3 +368,58 @@ def test_without_a_pinned_key_a_client_checks_what_the_receipt_states() -> None:
     assert verify_shared_receipt(free.receipt, **KEYS).is_included
     assert isinstance(strict, ReceiptError)
     assert strict.step is Step.CREDENTIALS
+
+
+# --- as it is written down ------------------------------------------------------------
+
+
+def blob(data):
+    return len(data).to_bytes(4, "big") + data
+
+
+def tag(role, usage, suite):
+    parts = (b"SecAgg/1", suite.to_bytes(2, "big"), role.encode(), usage.encode())
+    return b"".join(blob(part) for part in parts)
+
+
+def top_of(hashes, suite):
+    """Hash neighbours in pairs, an odd last one going up as it is."""
+    while len(hashes) > 1:
+        pairs = [hashes[k : k + 2] for k in range(0, len(hashes), 2)]
+        hashes = [
+            sha256(tag("hash", "shared name node", suite) + blob(p[0]) + blob(p[1]))
+            if len(p) == 2
+            else p[0]
+            for p in pairs
+        ]
+    return hashes[0]
+
+
+def sha256(data):
+    return hashlib.sha256(data).digest()
+
+
+def test_signatures_cover_what_the_document_says(kept) -> None:
+    """Layouts of docs/two-aggregators.md, in this test's own words."""
+    receipt = SharedReceipt.decode(kept[1])
+    leader = SessionDescriptor.decode(receipt.leader_offer)
+    suite = int(leader.parameters.suite)
+    leaves = [
+        sha256(
+            tag("hash", "shared name", suite)
+            + blob(leader.session_id)
+            + blob(place.to_bytes(4, "big"))
+            + blob(name.encode())
+        )
+        for place, name in enumerate(receipt.survivors)
+    ]
+    names = (4).to_bytes(4, "big") + top_of(leaves, suite)
+    statement = blob(receipt.leader_offer) + blob(receipt.helper_offer)
+    statement += names + names + receipt.part_digest
+    message = tag("helper", "shared part", suite) + statement
+    VerifyKey(receipt.helper_key).verify(message, receipt.helper_signature)
+    message = tag("leader", "shared sum", suite) + blob(statement)
+    message += blob(receipt.leader_key) + blob(receipt.helper_key)
+    message += blob(receipt.helper_signature) + b"\0" + b"\0\0" + receipt.sum_hash
+    message += receipt.size.to_bytes(8, "big") + receipt.ended.to_bytes(8, "big")
+    VerifyKey(receipt.leader_key).verify(message, receipt.leader_signature)

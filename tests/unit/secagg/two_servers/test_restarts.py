@@ -522,3 +522,20 @@ def test_a_session_keeps_its_own_terms_when_the_settings_change(
     values = promised.decode(released.residues, session_id=released.session_id)
     np.testing.assert_array_equal(released.values, values)
     assert report["privacy"] == promised.report().to_dict()
+
+
+def test_a_helper_whose_settings_were_put_right_is_stood_upon() -> None:
+    """Its open session is of the wrong ones, and nobody will ever use it."""
+
+    async def main(clock):
+        wrong, right = noise_for(rho=0.25), noise_for()
+        house = TwoAggregators(clock, wrong)
+        await house.helper.answer("leader", GetOffer(TASK))
+        again = house.restarted(right)
+        await again.helper.recover()
+        released, _ = await again.give(VECTORS)
+        return released, right
+
+    released, right = run(main)
+    assert released.inputs == 4
+    assert released.noise.parameters == right.parameters

@@ -290,3 +290,26 @@ def test_the_curve_reaches_as_far_as_the_noise_of_a_coarse_grid():
         for name in ("mixture-contour", "mixture-pld")
     )
     assert curve.epsilon(1e-10) == pytest.approx(one.epsilon(1e-10), rel=0.05)
+
+
+def test_a_curve_of_little_noise_is_not_built_once_more_for_a_guess(monkeypatch):
+    """The rough search has found what a guess would say: there it is the bound."""
+    target = {
+        "accountant": "mixture-pld",
+        "epsilon": 20.0,
+        "delta": 1e-5,
+        "adversary": Adversary.SERVER,
+    }
+
+    def releases(variance):
+        return Repeated(SkellamMixtureEvent(64, variance, 0.25, 0.125), 2)
+
+    rough = calibrate(releases, is_rough=True, **target)
+    assert rough < 1
+
+    def guesser(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr("dpnoise.accounting.calibration.make_guesser", guesser)
+    found = calibrate(releases, start=rough, **target)
+    assert found == pytest.approx(rough, rel=2e-3)

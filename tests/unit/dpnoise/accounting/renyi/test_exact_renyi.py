@@ -341,3 +341,13 @@ def test_the_best_order_is_found_although_bounds_explode_beyond_it():
         SkellamMixtureEvent(5106, Fraction(4496), 0.03978, 13 / 4096)
     )
     assert made.epsilon(7.2e-6) < 0.01
+
+
+def test_a_best_order_far_above_the_first_that_says_something_is_found_in_few():
+    # An epsilon so small that a Gaussian's best order is beyond all that are bounded.
+    made = make_accountant("mixture-rdp", adversary=Adversary.SERVER).compose(
+        Repeated(SkellamMixtureEvent(41109, Fraction(20_000), 7.6e-8, 1 / 4096), 10_000)
+    )
+    mixture_divergence_per_square.cache_clear()
+    assert made.delta(0.01) < 1e-24
+    assert mixture_divergence_per_square.cache_info().misses <= 24  # 60 rung by rung

@@ -276,3 +276,36 @@ def test_the_largest_rounded_integer_is_exact():
     assert largest_rounded(25.0, 2.5) == 3
     assert (REACHES[0], REACHES[224], REACHES[-1]) == (2.0, 16.0, 64.0)
     assert list(REACHES) == sorted(set(REACHES))
+
+
+@pytest.mark.parametrize(
+    ("release", "rate", "steps", "epsilon"),
+    [
+        (SkellamMixtureEvent(1, Fraction(66), 2.098, 1.4485), Fraction(1, 49), 33, 0.3),
+        (SkellamMixtureEvent(14, Fraction(63), 0.0111, 0.11), Fraction(1, 8), 9999, 2),
+    ],
+)
+def test_an_epsilon_behind_coins_is_what_its_delta_says_on_coarse_grids(
+    release, rate, steps, epsilon
+):
+    """A percent of δ for clamping, wherever it takes more, made it 2 and 5 % larger."""
+    made = account(Repeated(SecretlySelected(release, rate), steps))
+    worlds = 1.0 + math.exp(epsilon)
+    charged = {
+        place: worlds * each.distance for place, each in enumerate(made._ladder())
+    }
+    needed = {
+        place: charge + made._coined(place).delta(epsilon)
+        for place, charge in charged.items()
+        if 0.05 < charge / made.delta(epsilon) < 1.0
+    }
+    least = min(needed.values())
+    # No place needs less of δ at that epsilon: nothing less can be stated for it.
+    assert 0.9995 * epsilon < made.epsilon(least) <= 1.006 * epsilon
+
+
+def test_vectors_of_no_length_lose_nothing_behind_coins():
+    nothing = SkellamMixtureEvent(4, Fraction(9), 0.0, 1.0)
+    made = account(Repeated(SecretlySelected(nothing, Fraction(1, 8)), 9))
+    assert made.delta(1.0) < 1e-12
+    assert made.epsilon(1e-6) == 0.0

@@ -1,4 +1,4 @@
-"""What the curve of one release will cost, from its five quantities alone.
+"""What an integral over contours will cost, from the release's quantities alone.
 
 The same contours, cells, windows and blocks as those that will be computed are
 counted; only the noise is taken for its saddle-point approximation. So the forecast
@@ -11,14 +11,19 @@ It bounds no privacy.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from dpnoise.accounting.contour.integral import (
     COARSE,
+    FINE,
     CellWidths,
+    ContourResolution,
     cell_widths,
+    laplace_log_constant,
+    least_contour,
     steepest_contour,
 )
 from dpnoise.accounting.contour.lattice import (
@@ -33,9 +38,12 @@ from dpnoise.accounting.contour.moment_table import (
 )
 from dpnoise.floats import FloatArray
 
-__all__ = ["curve_cost"]
+__all__ = ["bound_cost", "curve_cost"]
 
 _ONCE: Final = 1.5e8  # composition, and all else that does not grow
+_ONCE_EACH: Final = 1e7  # the search for contours
+_PAIRS: Final = 2.0  # of contours, if those for epsilon and for delta do not agree
+_PER_WEIGHT: Final = 3e3  # an integer of the lattice, enclosed in 256 bits
 _PER_TABLE: Final = 600.0  # an integer of the window, whatever the coordinates
 _PER_GROUP: Final = 9e5  # calls for an octave of coordinates, or for what fits a cache
 _PER_BLOCK: Final = 1.2e5  # calls for a block of the contour
@@ -63,37 +71,106 @@ def curve_cost(
     Returns:
         Cells, or more than `most`.
     """
-    # Beyond the tables nothing is computed, or what their last one says is.
-    variance = min(max(variance, MIN_CONTOUR_VARIANCE), MAX_CONTOUR_VARIANCE)
-    lobe = math.sqrt(variance / norm_bound)
-    noise = _Noise(variance)
+    release = _Release.of(variance, norm_bound, largest, integers=integers)
+    lobe = release.lobe
     first = min(max(_FIRST * lobe, _LEAST_FIRST), steepest_contour(lobe))
-    spans = (COARSE.main_lobe * lobe, (COARSE.end - COARSE.main_lobe) * lobe)
     total = _ONCE
     for c in contours_from(first, lobe):
-        window = noise.window(c, largest)
-        total += 2.0 * _DIRECTIONS * _PER_TABLE * window
+        total += release.contour(c, COARSE)
+        if total > most:
+            return total
+    return total
+
+
+def bound_cost(
+    *,
+    variance: float,
+    norm_bound: float,
+    largest: float,
+    integers: bool,
+    delta: float,
+) -> float:
+    """Forecast what one epsilon of `mixture_contour` computes.
+
+    Args:
+        variance: As for `curve_cost`.
+        norm_bound: As for `curve_cost`.
+        largest: As for `curve_cost`.
+        integers: As for `curve_cost`.
+        delta: Failure probability that is asked about, in (0, 1).
+
+    Returns:
+        Cells.
+    """
+    release = _Release.of(variance, norm_bound, largest, integers=integers)
+    lobe, log_delta = release.lobe, math.log(delta)
+
+    def epsilon(c: float) -> float:  # a Gaussian's
+        growth = 0.5 * c * (c + 1.0) / lobe**2
+        return (laplace_log_constant(c, growth, lobe) - log_delta) / c
+
+    c = least_contour(epsilon, lobe)
+    return _ONCE_EACH + release.lattice(c) + _PAIRS * release.contour(c, FINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Release:
+    """What is counted from."""
+
+    variance: float
+    norm_bound: float
+    largest: float
+    integers: bool
+    noise: "_Noise"
+
+    @classmethod
+    def of(
+        cls, variance: float, norm_bound: float, largest: float, *, integers: bool
+    ) -> "_Release":
+        """Tabulate the noise."""
+        # Beyond the tables nothing is computed, or what their last one says is.
+        variance = min(max(variance, MIN_CONTOUR_VARIANCE), MAX_CONTOUR_VARIANCE)
+        return cls(variance, norm_bound, largest, integers, _Noise(variance))
+
+    @property
+    def lobe(self) -> float:
+        """As `ContourBound.lobe`."""
+        return math.sqrt(self.variance / self.norm_bound)
+
+    def lattice(self, c: float) -> float:
+        """Forecast the enclosure of the noise, which ends at a power of two."""
+        reach = 10.0 * math.sqrt(self.variance) + self.largest * (4.0 + c)
+        reach = max(reach, 14.0 * math.sqrt(self.variance) + 8.0 * self.largest) + 72.0
+        return _PER_WEIGHT * 2.0 ** math.ceil(math.log2(reach))
+
+    def contour(self, c: float, chosen: ContourResolution) -> float:
+        """Forecast one contour, in both directions."""
+        spans = (
+            chosen.main_lobe * self.lobe,
+            (chosen.end - chosen.main_lobe) * self.lobe,
+        )
+        window = self.noise.window(c, self.largest)
+        total = 2.0 * _DIRECTIONS * _PER_TABLE * window
         for widths, span, cells in zip(
-            cell_widths(c, variance, norm_bound, COARSE),
+            cell_widths(c, self.variance, self.norm_bound, chosen),
             spans,
-            (COARSE.main_cells, COARSE.outer_cells),
+            (chosen.main_cells, chosen.outer_cells),
             strict=True,
         ):
-            octaves = _octaves(widths, largest, integers=integers)
+            octaves = _octaves(widths, self.largest, integers=self.integers)
             rows_of_all = sum(rows for _, rows in octaves)
             if rows_of_all * window <= FEW_ENTRIES:
-                octaves = [(largest, rows_of_all)] if octaves else []
+                octaves = [(self.largest, rows_of_all)] if octaves else []
             for x, rows in octaves:
                 groups = math.ceil(rows / max(1.0, ROWS_BLOCK // window))
-                blocks = min(cells, math.ceil(0.5 * span * noise.deviation(c, x)))
+                deviation = self.noise.deviation(c, x)
+                blocks = min(cells, math.ceil(0.5 * span * deviation))
                 entries = rows * window
                 total += _DIRECTIONS * (
                     groups * (_PER_GROUP + blocks * _PER_BLOCK)
                     + entries * (_PER_ENTRY + blocks * _PER_PHASE)
                 )
-            if total > most:
-                return total
-    return total
+        return total
 
 
 def _octaves(
