@@ -8,17 +8,21 @@
   interval is Student's over the repeats, each row's at the level by which all
   intervals of the table hold together (Z. Šidák, for independent rows). It takes
   such a mean as normal, which is true of many coordinates and not of two.
+* How long a sum is decides what wrapping does to it, and depends on the cohort. As many
+  pilot cohorts as repeats are drawn beforehand. Plans are made for their mean squared
+  sum; a forecast is the mean of what is expected of each of them, with Student's
+  interval at the same level. All rows have the pilots in common.
 
 It draws nothing; `table` holds the result.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpnoise.bench.inputs import Inputs, Vectors, cohort
 from dpnoise.bench.keywords import NO_SETTINGS, plan_keywords
@@ -78,7 +82,7 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
             A mechanism whose shares add up to another law is refused then.
         confidence: Probability, in (0, 1), that all intervals hold together.
         settings: Further keywords of `dpnoise.plan`, such as `steps` or `rotation`.
-            Unless given here, `sum_l2_norm` is that of a cohort drawn beforehand.
+            Unless given here, `sum_l2_norm` is that of the pilot cohorts.
 
     Returns:
         The table.
@@ -118,8 +122,9 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
             seed=derived_seed(seed, purpose),
         )
 
-    pilot = float(np.linalg.norm(vectors("pilot").sum(axis=0)))
-    common = {"sum_l2_norm": pilot or None} | common
+    pilots = np.array([_squares(vectors(f"pilot {pilot}")) for pilot in range(repeats)])
+    typical = math.sqrt(float(pilots[:, 0].mean()))
+    common = {"sum_l2_norm": typical or None} | common
     cells = [
         _planned(name, width, epsilon, common, one_draw=one_draw)
         for name in mechanisms
@@ -144,7 +149,7 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
                 selection_rate=cell.found.request.selection,
             )
             errors[repeat] = np.mean((estimate - here.sum(axis=0)) ** 2)
-        rows.append(_measured(cell, cell.found, errors, tail))
+        rows.append(_measured(cell, cell.found, errors, tail, pilots=pilots))
     return Comparison(
         rows=tuple(rows),
         clients=clients,
@@ -174,6 +179,12 @@ def _planned(
     return _Cell(name, bits, epsilon, found)
 
 
+def _squares(vectors: Vectors) -> tuple[float, float]:
+    """Return the squared norm of the sum, and the sum of the squared norms."""
+    total = vectors.sum(axis=0)
+    return float(total @ total), float(np.square(vectors).sum())
+
+
 def _refused(cell: _Cell, refusal: DPNoiseError) -> Row:
     return Row(
         mechanism=cell.mechanism,
@@ -183,10 +194,25 @@ def _refused(cell: _Cell, refusal: DPNoiseError) -> Row:
     )
 
 
-def _measured(cell: _Cell, made: Plan, errors: NDArray[np.float64], tail: float) -> Row:
-    middle = float(errors.mean())
-    half = student_quantile(tail, errors.size - 1)
-    half *= float(errors.std(ddof=1)) / math.sqrt(errors.size)
+def _measured(
+    cell: _Cell,
+    made: Plan,
+    errors: NDArray[np.float64],
+    tail: float,
+    *,
+    pilots: NDArray[np.float64],
+) -> Row:
+    """Join a plan, its measured errors, and what is expected of the pilot cohorts."""
+    mechanism, rate = make_mechanism(made.parameters), float(made.request.selection)
+    # Of a sum whose vectors count by a coin each: the mean square of its norm.
+    selected = pilots @ [rate * rate, rate * (1.0 - rate)]
+    expected = [
+        replace(made, forecast=mechanism.forecast(sum_l2_norm=math.sqrt(square)))
+        for square in selected
+    ]
+    measured = _Interval.of(errors, tail)
+    forecast = _Interval.of([each.estimate_mse for each in expected], tail)
+    wrapped = _Interval.of([each.forecast.wrap_probability for each in expected], tail)
     return Row(
         mechanism=cell.mechanism,
         bits=made.parameters.bits,
@@ -194,10 +220,32 @@ def _measured(cell: _Cell, made: Plan, errors: NDArray[np.float64], tail: float)
         scale_factor=made.parameters.scale_factor,
         noise_variance=float(made.parameters.noise_rule.counted_variance),
         accountant=made.accountant,
-        mse=middle,
-        mse_low=max(0.0, middle - half),
-        mse_high=middle + half,
-        forecast=made.estimate_mse,
+        mse=measured.middle,
+        mse_low=measured.low,
+        mse_high=measured.high,
+        forecast=forecast.middle,
+        forecast_low=forecast.low,
+        forecast_high=forecast.high,
         gaussian=made.gaussian_mse,
-        wrap_probability=made.forecast.wrap_probability,
+        wrap_probability=wrapped.middle,
+        wrap_low=wrapped.low,
+        wrap_high=min(1.0, wrapped.high),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """A mean of numbers that are not below 0, and Student's interval around it."""
+
+    low: float
+    middle: float
+    high: float
+
+    @classmethod
+    def of(cls, found: ArrayLike, tail: float) -> Self:
+        """Return the mean of some numbers; `tail` is the chance at either end."""
+        numbers = np.asarray(found, np.float64)
+        middle = float(numbers.mean())
+        half = student_quantile(tail, numbers.size - 1)
+        half *= float(numbers.std(ddof=1)) / math.sqrt(numbers.size)
+        return cls(max(0.0, middle - half), middle, middle + half)

@@ -39,9 +39,14 @@ class Row:
         mse: Mean over the repeats.
         mse_low: Lower end of its confidence interval, at least 0.
         mse_high: Upper end.
-        forecast: What the plan expects.
+        forecast: What is expected, mean over the pilot cohorts.
+        forecast_low: Lower end of its confidence interval, at least 0.
+        forecast_high: Upper end.
         gaussian: What the central Gaussian mechanism would cost.
-        wrap_probability: Forecast probability that one coordinate wraps.
+        wrap_probability: Forecast probability that one coordinate wraps, at the most
+            noise that any session can be left with; mean over the pilot cohorts.
+        wrap_low: Lower end of its confidence interval, at least 0.
+        wrap_high: Upper end, at most 1.
         refused: Why there is no plan; empty where there is one.
     """
 
@@ -55,14 +60,18 @@ class Row:
     mse_low: float | None = None
     mse_high: float | None = None
     forecast: float | None = None
+    forecast_low: float | None = None
+    forecast_high: float | None = None
     gaussian: float | None = None
     wrap_probability: float | None = None
+    wrap_low: float | None = None
+    wrap_high: float | None = None
     refused: str = ""
 
 
 _COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
 _SHOWN = ("mechanism", "bits", "epsilon", "mse", "mse_low", "mse_high")
-_SHOWN_LAST = ("forecast", "gaussian", "refused")
+_SHOWN_LAST = ("forecast", "forecast_low", "forecast_high", "gaussian", "refused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,13 @@ Rule 5: claims are stated against the adversary that the client's policy names: 
 Which claims fit together says `dpnoise.accounting.across_tasks`.
 """
 
+import asyncio
 import logging
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from secagg import telemetry
 from secagg.client.data_use import (
@@ -61,6 +62,8 @@ __all__ = [
     "loss_of_session",
 ]
 
+_Result = TypeVar("_Result")
+
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 _DIGITS: Final = 4
 _DELTA_DIGITS: Final = 3
@@ -96,6 +99,11 @@ class DataTotal:
         self._against = against
         self._loss_of = loss_of
         self._workers = workers
+        own, shared = storage.directory, budget.directory
+        if own is not None and shared is not None and own.resolve() == shared.resolve():
+            shared = None  # this client has it open
+        self._shared = shared
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def open(self, *, accept_restored: bool) -> None:
         """Look whether the claims can be read.
@@ -106,8 +114,7 @@ class DataTotal:
         Raises:
             ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
         """
-        async with self._ledger(accept_restored=accept_restored) as ledger:
-            await ledger.claims(self._budget.data)
+        await self._on_claims(self._all, accept_restored=accept_restored)
 
     async def check(self, offered: SessionDescriptor) -> None:
         """Refuse a session whose task does not fit; write nothing.
@@ -118,8 +125,7 @@ class DataTotal:
             ServiceError: As `open`.
         """
         claim = await self._claim_of(offered)
-        async with self._ledger() as ledger:
-            await self._judge(await ledger.claims(claim.data), claim)
+        await self._judge(await self._on_claims(self._all), claim)
 
     async def claim(self, offered: SessionDescriptor) -> None:
         """Have a task's claim on the disk; nothing happens where it is there.
@@ -129,14 +135,19 @@ class DataTotal:
             ServiceError: As `open`.
         """
         claim = await self._claim_of(offered)
-        async with self._ledger() as ledger:
+
+        async def add(book: Book) -> Spent | None:
             while True:
-                rows = await ledger.claims(claim.data)
+                rows = await self._all(book)
                 use = await self._judge(rows, claim)
                 if any(row.claim.is_of(claim) for row in rows):
-                    return
-                if await ledger.put_claim(claim, after=len(rows)):
-                    break
+                    return None
+                if await book.put_claim(claim, after=len(rows)):
+                    return use
+
+        added = await self._on_claims(add)
+        if added is None:
+            return
         telemetry.log_event(
             _LOG,
             logging.INFO,
@@ -145,7 +156,7 @@ class DataTotal:
             task=claim.task,
             epsilon=text_above(claim.epsilon, _DIGITS),
             delta=text_above(claim.delta, _DELTA_DIGITS),
-            spent_epsilon=text_above(use.epsilon, _DIGITS),
+            spent_epsilon=text_above(added.epsilon, _DIGITS),
             total_epsilon=self._budget.epsilon,
         )
 
@@ -155,27 +166,51 @@ class DataTotal:
         Raises:
             ServiceError: As `open`.
         """
-        async with self._ledger() as ledger:
-            rows = await ledger.claims(self._budget.data)
+        rows = await self._on_claims(self._all)
         place = self._budget.directory or self._storage.directory
         return await self._workers.run(use_of, self._budget, rows, place)
 
-    @asynccontextmanager
-    async def _ledger(self, *, accept_restored: bool = False) -> AsyncIterator[Book]:
-        directory = self._budget.directory
-        if directory is None:
-            yield self._storage.book
-            return
+    async def _all(self, book: Book) -> tuple[ClaimRow, ...]:
+        return await book.claims(self._budget.data)
+
+    async def _on_claims(
+        self,
+        work: Callable[[Book], Awaitable[_Result]],
+        *,
+        accept_restored: bool = False,
+    ) -> _Result:
+        """Do something with the book that has the claims, wherever it is."""
+        if self._shared is None:
+            return await work(self._storage.book)
+        shared = self._on_shared(self._shared, work, accept_restored)
+        # A caller that goes away must not leave others waiting for a book that nobody
+        # closes.
+        running = asyncio.get_running_loop().create_task(shared)
+        self._running.add(running)
+        running.add_done_callback(self._finished)
+        return await asyncio.shield(running)
+
+    async def _on_shared(
+        self,
+        directory: Path,
+        work: Callable[[Book], Awaitable[_Result]],
+        accept_restored: bool,  # noqa: FBT001 - as it was handed over
+    ) -> _Result:
         async with in_turn(directory):
-            shared = await open_state(
+            book = await open_state(
                 directory,
                 mark=self._budget.rollback_mark,
                 accept_restored=accept_restored,
             )
             try:
-                yield shared
+                return await work(book)
             finally:
-                await shared.close()
+                await book.close()
+
+    def _finished(self, running: asyncio.Task[Any]) -> None:
+        self._running.discard(running)
+        if not running.cancelled():
+            running.exception()  # seen, though its caller may have gone away
 
     async def _claim_of(self, offered: SessionDescriptor) -> Claim:
         loss = await self._workers.run(self._loss_of, offered)

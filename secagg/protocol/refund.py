@@ -9,6 +9,8 @@ Rule 1: error codes play no part.  A silent colluder, a cancelled session and a 
         answer end sessions under any code; what was unmasked stays unmasked.
 Rule 2: only an update states a fate.  The error of a failed call states none.
 Rule 3: kept is final.
+Rule 4: how many charges of a task come back is limited besides, where they are counted
+        (`secagg.storage.charges`).
 
 Why LEFT_OUT gives back in profile 1: the server may hold y_u and rebuild s_u, but b_u
 stays with fewer than t colluders as long as it follows the protocol.  In the other

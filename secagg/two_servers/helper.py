@@ -259,6 +259,7 @@ class Helper(Party[_Session]):
             self._measures,
         )
         self._live = _Session(offer, self._noise, log)
+        await self._purge(offer.session_number)
         self._log(SESSION_OPENED, offer)
 
     async def _give_up(self, session: _Session) -> None:

@@ -305,7 +305,8 @@ class Leader(Party[_Session]):
             raise no_such_session()
         if request.blob is Blob.SUM:
             return await self._piece_of_sum(request)
-        receipt, start = ended.receipt_for(identity), request.offset
+        receipt = await self._workers.run(ended.receipt_for, identity)
+        start = request.offset
         end = min(len(receipt), start + request.max_bytes)
         return BlobChunk(receipt[start:end], len(receipt))
 
@@ -314,7 +315,6 @@ class Leader(Party[_Session]):
         if self._last is None or self._last[0] != session_id:
             receipt = await self._receipt_of(session_id)
             ended = await self._workers.run(Tombstone.decode, receipt)
-            await self._workers.run(ended.plant)
             self._last = session_id, ended
         return self._last[1]
 
@@ -365,6 +365,7 @@ class Leader(Party[_Session]):
         self._live = session
         self._log(SESSION_OPENED, offer, helper_number=helper.session_number)
         await self._forget_old_sums()
+        await self._purge(offer.session_number)
         return session
 
     async def _forget_old_sums(self) -> None:

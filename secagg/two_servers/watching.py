@@ -19,7 +19,6 @@ from secagg.server.prometheus_meter import PrometheusMeter, Reading
 from secagg.server.readiness import Readiness
 from secagg.server.storage import ServerStorage
 from secagg.transport.address import Address
-from secagg.transport.tls import TLSIdentity
 from secagg.two_servers.helper import Helper
 from secagg.two_servers.leader import Leader
 
@@ -31,7 +30,6 @@ async def watching(  # noqa: PLR0913 - a party, and what is said of its process
     party: Helper | Leader,
     server: GrpcServer,
     *,
-    identity: TLSIdentity,
     storage: ServerStorage,
     state_dir: Path,
     listen: Address | None,
@@ -43,7 +41,6 @@ async def watching(  # noqa: PLR0913 - a party, and what is said of its process
     Args:
         party: The helper, or the leader.
         server: What serves it; its health says from now on whether it can.
-        identity: Its certificate.
         storage: Its book.
         state_dir: Whose disk is watched.
         listen: Where /metrics, /healthz and /readyz are; None for nowhere.
@@ -58,7 +55,7 @@ async def watching(  # noqa: PLR0913 - a party, and what is said of its process
     """
 
     async def readings(is_ready: bool) -> list[Reading]:  # noqa: FBT001 - a page hands it on
-        found = process_readings(identity, server, state_dir, is_ready=is_ready)
+        found = process_readings(server.identity, server, state_dir, is_ready=is_ready)
         with suppress(ServiceError):  # whoever scrapes hears that nothing is ready
             found += await party.readings()
         return found

@@ -66,6 +66,8 @@ from secagg.testing.cohorts import (
 )
 from secagg.testing.stored_header import stored_header
 from secagg.transport import status
+from secagg.two_servers.messages import AcceptedShares, HelperShare, NoisyShare
+from secagg.two_servers.receipt import NamePath, SharedReceipt
 from secagg.wire.calls import CALLS, Blob, BlobChunk, Reference, UploadStatus, Wait
 from secagg.wire.packing import BadVectorError, pack, unpack
 
@@ -353,7 +355,8 @@ def decoders():
     found["stored offer"] = of_storage(
         journal.decode_offer, (journal.encode_offer(offered),)
     )
-    return found | _enrolment() | _outcomes(session) | _receipts(session) | _others()
+    found |= _enrolment() | _outcomes(session) | _receipts(session)
+    return found | _between_two() | _others()
 
 
 def _enrolment():
@@ -457,6 +460,43 @@ def _receipts(session):
             (record.encode_header(),),
         ),
         "task's facts": of_storage(TaskFacts.decode, (facts.encode(),)),
+    }
+
+
+def _between_two():
+    """What two aggregators send each other, and sign; each value has one encoding."""
+    offer, names, key = b"an offer", ("a", "b", "ü"), bytes([1]) * 32
+    path = NamePath(3, bytes(32), 1, (bytes(32), bytes(32)))
+    shared = SharedReceipt(
+        leader_offer=offer,
+        helper_offer=offer,
+        leader_key=key,
+        helper_key=key,
+        roster=names,
+        survivors=names[1:],
+        helper_signature=bytes(64),
+        outcome=Outcome.RELEASED,
+        size=9,
+        ended=7,
+        leader_signature=bytes(64),
+    )
+    absent = replace(path, place=None, path=())
+    receipts = (
+        shared,
+        replace(shared, reader="b", roster=path, survivors=path),
+        replace(shared, reader="b", roster=path, survivors=absent),
+    )
+    parts = {
+        HelperShare: (HelperShare(SecretBytes(key), bytes(32)),),
+        AcceptedShares: (AcceptedShares(offer, names), AcceptedShares(offer, ())),
+        NoisyShare: (NoisyShare(bytes(32), names, key, bytes(64), b"packed"),),
+        SharedReceipt: receipts,
+    }
+    return {
+        kind.__name__: Decoder(
+            kind.decode, tuple(each.encode() for each in values), encode=kind.encode
+        )
+        for kind, values in parts.items()
     }
 
 

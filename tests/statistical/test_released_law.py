@@ -100,17 +100,30 @@ def encoded(mechanism, who, noise, vector, rate):
 
 
 def noise_of(mechanism, roster, losses, clients, rate=Fraction(1)):
-    """What is left of these clients' noise after layers were taken back.
+    """What is left of these clients' noise after layers were taken back."""
+    removed = mechanism.session(roster).removed_layers(losses)
+    return left_of(mechanism, sent_by(mechanism, roster, clients, rate), removed)
+
+
+def sent_by(mechanism, roster, clients, rate=Fraction(1)):
+    """The sum of these clients' uploads, and the layers of each.
 
     Their vectors are zeros, and their coins fall as they fall: that changes nothing.
     """
     noise, nothing = mechanism.session(roster), np.zeros(SESSIONS)
-    removed, total = noise.removed_layers(losses), np.zeros(SESSIONS, np.int64)
+    total, given = np.zeros(SESSIONS, np.int64), []
     for who in clients:
         upload, layers = encoded(mechanism, who, noise, nothing, rate)
         total += upload
-        given = [layers[i] for i in removed]
-        total -= mechanism.layer_noise(given, start=0, count=SESSIONS).astype(np.int64)
+        given.append(layers)
+    return total, given
+
+
+def left_of(mechanism, sent, removed):
+    """What is left of uploads after these layers of everybody were taken back."""
+    total, given = sent
+    layers = [each[i] for each in given for i in removed]
+    total = total - mechanism.layer_noise(layers, start=0, count=SESSIONS)
     return centre((total % mechanism.modulus).astype(np.uint16), mechanism.modulus)
 
 
@@ -200,6 +213,29 @@ def test_coins_of_who_takes_part_fail_the_same_test(mechanism, coins):
     with pytest.raises(AssertionError):
         assert_no_more_than(withdrawn, measured)
     assert_no_more_than(claimed(sampled, adversary=Adversary.MODEL_READER), measured)
+
+
+def test_layers_stay_for_every_client_that_is_lost():
+    """Of ten three are lost; six are left beside u, and know what they take back."""
+    rule = {"min_survivors": 6, "loss_fraction": Fraction(2, 5)}
+    mechanism = made(VARIANCE, SHIFT, clients=10, **rule)
+    noise, seen = mechanism.session(10), threshold(1)
+    # Layers are worth 1, 1, 2, 4 and 8 units: these six, and one unit more.
+    assert noise.removed_layers(3) == (0, 1, 3)
+    sent = sent_by(mechanism, 10, range(6))
+    for removed, holds in (
+        (noise.removed_layers(3), True),
+        ((0, 2, 3), False),
+        (noise.removed_layers(2), False),
+        (noise.removed_layers(0), False),
+    ):
+        left = left_of(mechanism, sent, removed)
+        measured = found(left + SHIFT > seen, left > seen)
+        if holds:
+            assert_no_more_than(claimed(RELEASE), measured)
+            continue
+        with pytest.raises(AssertionError):
+            assert_no_more_than(claimed(RELEASE), measured)
 
 
 def test_members_that_a_server_invents_are_not_counted():

@@ -317,7 +317,8 @@ class CoinedGaussians:
             exponent = min(shift * shift, _LARGEST_LOSS)
             squared += count * rate * rate * math.expm1(exponent)
             behind = epsilon_behind(epsilon, rate)
-            one = rate * gaussian_delta(behind, noise_multiplier=1.0 / shift)
+            multiplier = 1.0 / min(shift, _MOST)
+            one = rate * gaussian_delta(behind, noise_multiplier=multiplier)
             largest = max(largest, one)
         if squared > 0.0:
             multiplier = 1.0 / math.sqrt(squared)

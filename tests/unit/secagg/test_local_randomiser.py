@@ -10,13 +10,17 @@ import numpy as np
 import pytest
 
 import secagg
+from secagg.client.client import Client
+from secagg.client.total import TotalSpentError
 from secagg.config import load_server_settings
 from secagg.distributed_dp import NoisedTask, randomised_mse
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.policy import PrivacyFloors
+from secagg.policy import PrivacyFloors, TotalBudget
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.server.task_setup import plan_noise, prepare_task
+from secagg.testing.cohorts import offer_of
+from secagg.transport.in_memory import InMemoryConnection
 
 ROOT = Path(__file__).parents[3]
 DIM = 6
@@ -171,6 +175,36 @@ def test_a_client_that_demands_it_refuses_less(made, task):
     assert "nothing is promised beyond" in bare.report.lines()[0]
     with pytest.raises(RemoteProtocolError, match="no local randomiser"):
         bare.noised.check_noise(FLOORS)
+
+
+@pytest.mark.parametrize(
+    ("floors", "named"),
+    [
+        (FLOORS, lambda report: (report.broken_masks.total_epsilon, 0.0)),
+        (
+            replace(FLOORS, max_local_epsilon=None),
+            lambda report: (report.server.epsilon, report.server.delta),
+        ),
+    ],
+)
+async def test_a_total_takes_the_figure_of_the_adversary_that_is_named(
+    task, floors, named
+):
+    """And of no other: with 1 percent less the task is refused."""
+    epsilon, delta = named(task.report)
+    for limit, fits in ((epsilon * 1.01, True), (epsilon * 0.99, False)):
+        total = TotalBudget(data="faces", epsilon=limit, delta=1e-6)
+        async with Client(
+            InMemoryConnection(None, "alice"), task="t", floors=floors, total=total
+        ) as one:
+            claiming = one._data.claim(offer_of(task.parameters))
+            if not fits:
+                with pytest.raises(TotalSpentError):
+                    await claiming
+                continue
+            await claiming
+            (claimed,) = (await one.data_use()).claims
+            assert (claimed.epsilon, claimed.delta) == (epsilon, delta)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 import csv
 import dataclasses
+import math
 import sys
 import xml.etree.ElementTree as ET
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from scipy import stats
 from dpnoise.bench import compare
 from dpnoise.bench.comparison import _Cell, _measured
 from dpnoise.errors import InputError, ParameterError
+from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import plan
 
 SEED = bytes(range(32))
@@ -59,6 +62,8 @@ def test_forecasts_lie_within_the_intervals(table):
         if not row.refused:
             assert 0.0 <= row.mse_low < row.mse < row.mse_high
             assert row.mse_low < row.forecast < row.mse_high
+            assert row.forecast_low <= row.forecast <= row.forecast_high
+            assert row.wrap_low <= row.wrap_probability <= row.wrap_high
             assert row.gaussian < row.forecast < 2.0 * row.gaussian
 
 
@@ -72,11 +77,22 @@ def test_an_interval_is_students():
         delta=1e-5,
     )
     errors = np.array([3.0, 5.0, 4.0, 4.5, 3.5])
-    row = _measured(_Cell("skellam", None, 1.0, made), made, errors, 0.01)
+    cell, norms = _Cell("skellam", None, 1.0, made), (3.0, 3.5, 3.2)
+    pilots = np.array([(norm * norm, 12.0) for norm in norms])
+    row = _measured(cell, made, errors, 0.01, pilots=pilots)
     low, high = stats.t.interval(0.98, 4, loc=errors.mean(), scale=stats.sem(errors))
     assert (row.mse, row.mse_low, row.mse_high) == pytest.approx((4.0, low, high))
     assert row.bits == made.parameters.bits
-    wide = _measured(_Cell("skellam", None, 1.0, made), made, errors, 1e-6)
+    expected = [
+        make_mechanism(made.parameters).forecast(sum_l2_norm=norm).expected_mse
+        for norm in norms
+    ]
+    low, high = stats.t.interval(
+        0.98, 2, loc=np.mean(expected), scale=stats.sem(expected)
+    )
+    assert (row.forecast_low, row.forecast_high) == pytest.approx((low, high))
+    assert row.forecast == pytest.approx(np.mean(expected))
+    wide = _measured(cell, made, errors, 1e-6, pilots=pilots)
     assert wide.mse_low == 0.0  # no squared error is less
 
 
@@ -129,7 +145,72 @@ def test_inputs_decide_how_much_room_the_modulus_leaves():
     assert spread.bits < same.bits
     assert same.mse_low < same.forecast < same.mse_high
     assert mine.mse is not None
-    assert len(set(seen)) == 9  # a pilot and eight repeats
+    assert len(set(seen)) == 16  # as many pilots as repeats
+
+
+def test_where_everything_wraps_the_forecast_is_that_of_many_cohorts():
+    """Half of the cohorts agree, the others cancel: no single one speaks for all.
+
+    Intervals that do not meet are a false alarm of at most one in 10^6.
+    """
+    point = np.full((4, 64), 1.0 / 8.0)
+    signs = np.array([[1.0], [-1.0], [1.0], [-1.0]])
+    settings = {"max_wrap_probability": 0.9, "scale_factor": 14.0, "sum_l2_norm": 2.0}
+    asked = {"clients": 4, "delta": 1e-5, "mechanism": "skellam-mixture", "bits": 3}
+    made = plan(**asked, **settings, dimension=64, l2_clip=1.0, epsilon=20.0)
+    mechanism = make_mechanism(made.parameters)
+    agree, cancel = (
+        mechanism.forecast(sum_l2_norm=norm).expected_mse for norm in (4.0, 1e-9)
+    )
+    row = compare(
+        **ASKED
+        | {
+            "mechanisms": ["skellam-mixture"],
+            "clients": 4,
+            "epsilons": [20.0],
+            "bits": [3],
+            "repeats": 100,
+            "one_draw": True,
+            "settings": settings,
+            "inputs": lambda seed: point if seed & 1 else point * signs,
+        }
+    ).rows[0]
+    assert row.scale_factor == made.parameters.scale_factor
+    assert row.wrap_low > 0.1
+    # One pilot cohort would have said one of these.
+    assert cancel < min(row.mse_low, row.forecast_low)
+    assert max(row.mse_high, row.forecast_high) < agree
+    assert max(row.mse_low, row.forecast_low) < min(row.mse_high, row.forecast_high)
+
+
+def test_forecasts_know_that_coins_leave_a_shorter_sum():
+    settings = {"selection_rate": Fraction(1, 4), "scale_factor": 10.0}
+    settings |= {"max_wrap_probability": 0.9, "sum_l2_norm": 5.0}
+    few = {"mechanisms": ["skellam-mixture"], "bits": [5], "epsilons": [20.0]}
+    row = compare(
+        **ASKED
+        | few
+        | {"clients": 20, "inputs": "same", "one_draw": True, "settings": settings}
+    ).rows[0]
+    # A fourth of twenty equal vectors of length 1, and what coins vary it by.
+    selected = math.sqrt(5.0**2 + 20 * 3 / 16)
+    made = plan(
+        clients=20,
+        dimension=64,
+        l2_clip=1.0,
+        delta=1e-5,
+        mechanism="skellam-mixture",
+        bits=5,
+        epsilon=20.0,
+        **settings,
+    )
+    mechanism = make_mechanism(made.parameters)
+    expected = mechanism.forecast(sum_l2_norm=selected)
+    assert row.wrap_probability == pytest.approx(expected.wrap_probability)
+    assert row.wrap_probability > 0.03
+    assert row.forecast == pytest.approx(
+        16.0 * expected.expected_mse + made.selection_mse
+    )
 
 
 def test_further_keywords_reach_the_plan():

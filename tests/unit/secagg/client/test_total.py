@@ -333,6 +333,35 @@ async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
     assert len((await look_at_use(owners, tmp_path / "alice")).claims) == 1
 
 
+async def test_claims_may_be_kept_where_the_state_is(offers, tmp_path):
+    storage = await open_storage(tmp_path)
+    total = DataTotal(
+        budget(directory=tmp_path / "below" / ".."),
+        storage,
+        against=Against.SERVER,
+        loss_of=lambda _: TaskLoss(epsilon=1.0, delta=1e-6),
+        workers=Workers(general=InlineExecutor()),
+    )
+    await total.claim(offers[2])
+    assert len(await storage.book.claims()) == 1
+    await storage.close()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 30, 300, 3000])
+async def test_who_gives_up_waiting_keeps_nobody_from_the_claims(
+    offers, tmp_path, turns
+):
+    owners = budget(directory=tmp_path / "claims")
+    book = inline_book()
+    leaving = asyncio.create_task(total_on(book, owners).claim(offers[2]))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    await total_on(book, owners).claim(offers[2])
+    assert len((await total_on(book, owners).use()).claims) == 1
+
+
 async def test_the_same_task_of_two_states_is_claimed_twice(offers, tmp_path):
     """Each state counts its own sessions, so that both may give the whole number."""
     owners = budget(epsilon=20.0, directory=tmp_path / "claims")

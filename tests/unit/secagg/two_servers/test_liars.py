@@ -9,10 +9,13 @@ import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
 from secagg.messages import Envelope, Released, Round
+from secagg.storage.change import Role
+from secagg.storage.stored import Retention, SessionState
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
 from secagg.transport.in_memory import InMemoryConnection
+from secagg.two_servers import party
 from secagg.two_servers.messages import AcceptedShares, HelperShare, NoisyShare
 from secagg.wire.calls import (
     Blob,
@@ -31,6 +34,29 @@ VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 
 def chunk(session_id, data):
     return UploadChunk(session_id, 0, len(data), sha256(data).digest(), data)
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_leader_that_only_asks_does_not_fill_the_helpers_book(
+    monkeypatch, asked
+) -> None:
+    monkeypatch.setattr(party, "KEPT", Retention(keep_receipts=3))
+    monkeypatch.setattr(party, "_PURGED_EVERY", 5)
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        for number in range(20 + asked):
+            offer = await house.helper.answer("leader", GetOffer(TASK, number))
+        rows = await house.storages[1].book.sessions(role=Role.SERVER, task=TASK)
+        ended = await house.storages[1].book.sessions(
+            role=Role.SERVER, task=TASK, state=SessionState.ENDED, limit=100
+        )
+        tally = await house.storages[1].book.tally(Role.SERVER, TASK)
+        assert tally.highest_number == offer.session_number == 20 + asked
+        assert len(rows) == 1
+        assert len(ended) == 3 + asked
+
+    run(main)
 
 
 async def opened(clock, **task):

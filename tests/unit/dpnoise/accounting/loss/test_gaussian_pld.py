@@ -10,7 +10,7 @@ from dp_accounting import pld
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpnoise.accounting.loss.composed_loss import DELTA_FLOOR
-from dpnoise.accounting.loss.gaussian_pld import gaussian_pair
+from dpnoise.accounting.loss.gaussian_pld import CoinedGaussians, gaussian_pair
 from dpnoise.errors import ParameterError, UnknownEventError
 from dpnoise.events import (
     Adjacency,
@@ -149,3 +149,11 @@ def test_deltas_below_the_floor_and_foreign_events_are_refused():
     foreign = SkellamMixtureEvent(1, Fraction(1), 1.0, 1.0)
     with pytest.raises(UnknownEventError, match="mixture-pld"):
         made.compose(foreign)
+
+
+def test_next_to_no_noise_behind_a_coin_is_guessed_to_show_all_that_is_shown():
+    """A search for the least noise asks about that, too, where shifts are infinite."""
+    for shift in (1e200, math.inf):
+        coined = CoinedGaussians.of([(shift, 0.25, 1)])
+        assert coined.estimate(1.0) >= 0.25
+        assert coined.delta(1.0) == pytest.approx(0.25)
