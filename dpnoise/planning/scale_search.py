@@ -97,7 +97,7 @@ class NoiseModel:
             steps².
         fit: The model's two numbers.
         known: Calibrated variance by scale. Finer grids never need less, wherever the
-            two numbers lead.
+            two numbers lead, unless a bound on coordinates follows from the noise.
         capped_at: Where the published mixture theorem ties the bound on coordinates to
             the noise: the bound that noise is raised for, as a part of the clip.
     """
@@ -189,6 +189,7 @@ class NoiseModel:
         if self.is_published_mixture:
             cap = self.least_cap(scale_factor)
             wanted = max(wanted, self._published_point(scale_factor, cap)[1])
+            return max(wanted, self.least_variance)
         coarser = (need for scale, need in self.known if scale <= scale_factor)
         return max(wanted, self.least_variance, *coarser)
 

@@ -323,6 +323,20 @@ def test_calibration_reaches_the_target_and_no_smaller_noise_does(
     assert account(name, build(variance * Fraction("0.999"))).epsilon(delta) > epsilon
 
 
+def test_what_the_statement_asks_for_beyond_its_delta_is_no_more_than_it_needs():
+    """Here a noise whose δ is small enough states an ε a thousandth too large."""
+    target = {"accountant": "mixture-gdp", "epsilon": 1.3003, "delta": 3.325e-4}
+
+    def releases(variance):
+        one = SkellamMixtureEvent(131_072, variance, 682_538.0, 15.0)
+        return Repeated(SecretlySelected(one, Fraction(1, 73)), 5224)
+
+    variance = calibrate(releases, adversary=Adversary.SERVER, **target)
+    for share, states in ((1, True), (Fraction("0.999"), False)):
+        stated = account("mixture-gdp", releases(share * variance)).epsilon(3.325e-4)
+        assert (stated <= 1.3003) is states
+
+
 def test_calibration_of_a_gaussian_is_close_to_the_analytic_one():
     variance = calibrate(
         lambda v: GaussianEvent(1, float(v), 1.0),

@@ -163,7 +163,8 @@ def test_a_clip_flag_that_few_bits_spread_is_charged_for_where_it_is_planned():
         delta=request.delta,
         adversary=request.calibrated_for,
     )
-    assert least <= made.noise_variance < 1.001 * least
+    # Two searches behind a coin end within a part in ten thousand of each other.
+    assert 0.9998 * least <= made.noise_variance < 1.001 * least
 
 
 @pytest.mark.usefixtures("asks_nobody")

@@ -199,6 +199,14 @@ def test_both_together_cannot_sign_what_their_noise_does_not_keep(kept) -> None:
     assert (flaw.step, flaw.code) == (Step.CERTIFICATE, ErrorCode.POLICY_VIOLATION)
 
 
+def test_both_together_cannot_join_offers_that_do_not_belong_together(kept) -> None:
+    receipt = SharedReceipt.decode(kept[1])
+    leader = SessionDescriptor.decode(receipt.leader_offer)
+    other = replace(leader, server_nonce=bytes(32)).encode()
+    flaw = flaw_of(resigned(replace(receipt, leader_offer=other), helper=True))
+    assert (flaw.step, flaw.code) == (Step.OFFER, ErrorCode.BAD_CONFIG)
+
+
 def test_the_path_of_another_client_is_no_proof(kept) -> None:
     receipts = [SharedReceipt.decode(each) for each in kept[2]]
     mine, theirs = receipts[1], receipts[2]
@@ -352,10 +360,35 @@ def test_a_leader_uses_no_part_that_the_helper_has_not_signed(lie, words) -> Non
     assert all(isinstance(each, SessionAbortedError) for each in told)
 
 
-def test_without_a_pinned_key_a_client_checks_what_the_receipt_states() -> None:
+def test_the_receipt_of_somebody_else_is_no_receipt() -> None:
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
-        pinned = {"leader_key": FOREIGN.public_bytes}
+
+        def of_another(data):
+            session_id = SessionDescriptor.decode(
+                SharedReceipt.decode(data).leader_offer
+            ).session_id
+            assert house.leader._last[0] == session_id
+            return house.leader._last[1].receipt_for("c0")
+
+        way = of_client(house, of_another)
+        return await asyncio.gather(
+            house.leader.next_sum(),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            house.client("c3", leader=way).contribute(VECTORS[3]),
+            return_exceptions=True,
+        )
+
+    *_, caught = run(main)
+    assert isinstance(caught, RemoteProtocolError)
+    assert "somebody else's" in str(caught)
+
+
+@pytest.mark.parametrize("part", ["leader", "helper"])
+def test_without_a_pinned_key_a_client_checks_what_the_receipt_states(part) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        pinned = {f"{part}_key": FOREIGN.public_bytes}
         return await asyncio.gather(
             house.leader.next_sum(),
             house.client("c0", leader_key=None, helper_key=None).contribute(VECTORS[0]),
