@@ -324,18 +324,18 @@ class _Planner:
     def _fit(self, scale_factor: float) -> NoiseModel:
         """Fit the model to the noise that a scale and its double need.
 
-        To one point, where the accountant is too slow for the finer grid: another one
-        would ask for more noise and say nothing about the grid.
+        To one point, where the accountant is too slow for the finer grid and another
+        one asks for more noise there than the model: that says nothing of the grid.
         """
         found, finer = self._calibrated(scale_factor), 2.0 * scale_factor
         points = {scale_factor: float(found.variance)}
         if len(self._found) == 1:
             self._model = self._model.through(points)
-        if (
-            finer <= self._request.scaled_bound
-            and self._model.fits_sampler(finer)
-            and found.accountant
-            in asked_accountants(self._model, self._placeholder(finer), self._lost)
+        if finer > self._request.scaled_bound or not self._model.fits_sampler(finer):
+            self._model = self._model.through(points)
+            return self._model
+        if found.accountant in asked_accountants(
+            self._model, self._placeholder(finer), self._lost
         ):
             then = self._calibrated(finer)
             points[finer] = float(then.variance)
@@ -344,6 +344,12 @@ class _Planner:
                 # they would say that no finer grid is worth its bits.
                 other = self._calibrate(scale_factor, (CLOSED_FORM,), is_rough=True)
                 points[scale_factor] = float(other.variance)
+        elif found.accountant in _TABLED:
+            # What is quick there wastes more of little noise; if it asks for less than
+            # the model expects, the coarse grid was what wasted most.
+            then = self._calibrated(finer)
+            if then.variance < self._model.counted_variance(finer):
+                points[finer] = float(then.variance)
         self._model = self._model.through(points)
         return self._model
 

@@ -172,6 +172,21 @@ def test_given_bits_get_the_closed_forms_grid_where_that_needs_less_noise():
     assert made.noise_overhead < 1.02
 
 
+def test_a_grid_that_wastes_noise_is_left_though_the_next_is_too_dear_to_tabulate():
+    """On the coarsest grid noise is 1.6 times a Gaussian's, and eight bits hold it."""
+    made = plan(
+        clients=235,
+        dimension=12404,
+        l2_clip=1.0,
+        epsilon=0.059,
+        delta=2.1e-12,
+        rotation="none",
+        colluders=60,
+        max_wrap_probability=1e-4,
+    )
+    assert made.noise_overhead < 1.06
+
+
 def test_a_coin_that_everybody_wins_is_no_coin():
     # Tasks always state a rate; behind a true coin this accountant is too dear here.
     asked = CELL | {"dimension": 32, "scale_factor": 27.0, "bits": 16}
