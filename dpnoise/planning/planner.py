@@ -189,7 +189,8 @@ class _Planner:
     def _with_late_answers(self, scale_factor: float) -> Calibrated:
         """Ask those, too, that were too dear to be asked of every grid."""
         found = self._calibrated(scale_factor)
-        if found.variance <= _WASTES_NOTHING * self._model.gaussian_need(scale_factor):
+        needed = self._model.gaussian_need(scale_factor)
+        if found.variance <= _WASTES_NOTHING * needed:
             return found
         mechanism, asked = found.mechanism, found.candidates
         # One answer of each tells whether more of them are worth while.
@@ -203,8 +204,11 @@ class _Planner:
         )
         if not names:
             return found
-        late = self._calibrate(scale_factor, names, start=found.variance, is_rough=True)
-        return dataclasses.replace(late, candidates=(*late.candidates, *asked))
+        start = max(Fraction(needed), self._least_variance)
+        late = dataclasses.replace(found, accountant=names[0], variance=start)
+        if len(names) > 1:
+            late = self._calibrate(scale_factor, names, start=start, is_rough=True)
+        return dataclasses.replace(late, candidates=(*names, *asked))
 
     def _refuse_bits(self, found: Calibrated, bits: int) -> None:
         """Refuse bits that are too few whatever the last digits of the noise are."""

@@ -20,6 +20,7 @@ from dpnoise.planning.scale_search import (
     best_scale,
     least_forecast,
     smallest_bits,
+    smallest_scale,
 )
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
 _LEAST_EPSILON: Final = 0.1  # the smallest that is offered as the nearest one
 _LARGEST_EXPONENT: Final = -0.5  # of a delta that is still worth offering
 _HOPELESS: Final = 100.0  # times the accepted squared error, ten in every entry
+_SURELY_COVERED: Final = 1.02  # times the scale at which the model says so
 _HELD: Final = 0.85  # of what samplers hold: what noise grids need is modelled
 _HALVINGS: Final = 60
 _UNCOVERED: Final = 1.001  # a thousandth is the model's own error, no condition
@@ -66,7 +68,7 @@ def refuse_uncovered(model: NoiseModel, scale_factor: float) -> None:
     while high > 1.01 * low:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if excess(middle) > _UNCOVERED else (low, middle)
-    covered = math.ceil(100.0 * high) / 100.0
+    covered = math.ceil(100.0 * _SURELY_COVERED * high) / 100.0
     raise TheoremNotApplicableError(
         f"at scale_factor {scale_factor:g} the published theorem of smm excludes the "
         "orders that this budget needs: coordinates of one grid step would need "
@@ -116,12 +118,15 @@ def refuse_fine(model: NoiseModel, scale_factor: float, share: float) -> NoRetur
         middle = 0.5 * (low + high)
         held = model.counted_variance(middle) <= most
         low, high = (middle, high) if held else (low, middle)
+    remedy = "so fine a grid gains nothing"
+    if low < smallest_scale(model):
+        remedy = "no grid needs less: relax epsilon, or count more clients"
     raise ParameterError(
         f"one noise share would need a variance of {share:.4g} grid steps squared, and "
-        f"samplers hold {limit:.4g}; so fine a grid gains nothing",
+        f"samplers hold {limit:.4g}; {remedy}",
         parameter="scale_factor",
         value=scale_factor,
-        nearest=f"{low:.4g}",
+        nearest=None if low < smallest_scale(model) else f"{low:.4g}",
     )
 
 

@@ -96,6 +96,27 @@ def test_a_sum_over_all_orders_behind_a_coin_is_refused_before_it_takes_seconds(
     assert behind > MAX_ACCOUNTING_COST
 
 
+@pytest.mark.parametrize(
+    ("release", "times", "rate", "seconds"),
+    [
+        ((0.0061, 0.00276, 1.445), 1, 1 / 892, 0.004),  # its best order is the fourth
+        ((151_000, 0.264, 0.514), 2, 0.0014, 1.17),
+        ((3840, 0.00873, 0.0935), 5, 0.048, 1.13),
+        ((3980, 0.063, 0.251), 2381, 0.003, 2.04),
+        ((947_000, 13_100, 1.27), 11, 0.012, 2.06),
+        ((24.5, 2.71, 1.64), 3, 0.002, 0.18),
+    ],
+)
+def test_orders_behind_a_coin_cost_what_they_were_measured_to_cost(
+    release, times, rate, seconds
+):
+    """A release is its variance, its squared norm and its largest coordinate."""
+    found = accounting_cost(
+        mixture(*release), "mixture-rdp", times=times, delta=1e-8, rate=rate
+    )
+    assert 0.8 * seconds < found / 1e9 < 8.0 * seconds + 0.3
+
+
 def test_long_coordinates_beside_noise_of_less_than_a_step_are_refused():
     # No order has a bound there, and each is looked for in 32 cells of 64 parts.
     for variance, norm, largest in (

@@ -149,6 +149,7 @@ def test_a_clip_flag_that_few_bits_spread_is_charged_for_where_it_is_planned():
         l2_clip=1.0,
         linf_bound=Fraction(287, 256),
         bits=7,
+        scale_factor=3.02,
         selection_rate=Fraction(1, 123),
         clip_flag_amplitude=0.168,
         accountant="mixture-rdp",

@@ -56,6 +56,15 @@ def test_a_grid_too_fine_for_the_samplers_is_answered_by_one_that_is_not(asked):
     assert 0.3 * limit < made.noise_variance / made.request.counted_shares <= limit
 
 
+def test_where_no_grid_is_coarse_enough_for_the_samplers_none_is_offered():
+    asked = VECTORS | {"clients": 10, "dimension": 6_313_158, "mechanism": "skellam"}
+    asked |= {"steps": 10_000, "epsilon": 0.05}
+    assert advice("scale_factor", **asked, scale_factor=68.7) is None
+    # Nor does the planner find one.
+    with pytest.raises(ParameterError, match="coarsest grid"):
+        plan(**asked)
+
+
 def test_a_grid_too_coarse_to_keep_anything_is_answered_by_one_that_keeps_something():
     asked = VECTORS | {
         "clients": 229,
