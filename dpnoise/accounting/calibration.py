@@ -311,9 +311,8 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
             value=(),
             nearest="default_accountants(event)",
         )
-    ideal = event_yardstick(
-        build_event, check_epsilon(epsilon), check_delta(delta)
-    ).variance
+    yardstick = event_yardstick(build_event, check_epsilon(epsilon), check_delta(delta))
+    ideal, has_coins = yardstick.variance, yardstick.steepness is not None
     tried: list[TriedAccountant] = []
     found: list[tuple[Fraction, str]] = []
     failure: CalibrationError | TheoremNotApplicableError | None = None
@@ -321,9 +320,9 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
     for position, name in enumerate(accountants):
         began = time.process_time()
         variance: Fraction | None = None
-        # Whoever accepts no less than is known is heard once. What costs too much for
-        # that begins where it is expected to end.
-        if found and accountant_class(name).guesses_from == math.inf:
+        # Behind coins whoever accepts no less than is known is heard once. What costs
+        # too much for that begins where it is expected to end.
+        if found and has_coins and accountant_class(name).guesses_from == math.inf:
             begin: Fraction | None = high
         else:
             begin = start

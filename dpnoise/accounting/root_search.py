@@ -23,6 +23,7 @@ _SIGNIFICANT_BITS: Final = 24
 _MAX_STEPS: Final = 100
 _MAX_LOG_STEP: Final = 4.0  # a factor of 55 in variance
 _WIDER: Final = 4.0  # than expected, if the root was not as near as that
+_FLAT: Final = 50.0  # times as flat as a Gaussian: nothing changes
 _STEEP: Final = 4.0  # times as steep as a Gaussian: a jump, as far as one can see
 
 
@@ -153,7 +154,10 @@ class _Bracket:
             # Where the release is unlike a Gaussian (a sampled one cannot exceed a
             # delta of its rate) the guess is far too short: double it every time, or
             # trust the line through the last two points where that goes farther.
-            step = 1.01 * max(self._stretch, self._chord) * (missing + aim)
+            # Above the root all may be flat; there that line leads far below it.
+            is_flat = missing <= 0.0 and self._chord > _FLAT
+            chord = 0.0 if is_flat else self._chord
+            step = 1.01 * max(self._stretch, chord) * (missing + aim)
             self._stretch *= 2.0
             farthest = self._farthest
             self._farthest = min(_WIDER * farthest, _MAX_LOG_STEP)

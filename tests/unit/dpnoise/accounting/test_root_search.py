@@ -85,6 +85,15 @@ def test_what_is_flat_up_to_a_wall_is_halved():
     assert len(asked.places) <= 16  # by the Gaussian's step alone 30
 
 
+def test_from_where_all_is_flat_the_search_does_not_leap_far_below():
+    """As where a δ has its least, from noise that another bound would need."""
+    asked = Asked(lambda at: max(-0.2427 - 1e-7 * at, math.log(166.0) - at))
+    found = search(asked, 344.6, tolerance=1e-3)
+    assert 166.0 <= found <= 166.0 * 1.002
+    assert min(asked.places) > 100.0
+    assert len(asked.places) <= 6
+
+
 def test_nothing_is_returned_that_falls_short():
     """Even where what is asked for neither falls nor rises steadily."""
     for seed in range(40):
