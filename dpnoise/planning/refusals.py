@@ -109,7 +109,7 @@ def refuse_fine(model: NoiseModel, scale_factor: float, share: float) -> NoRetur
         share: Variance of a share on that grid, grid steps².
 
     Raises:
-        ParameterError: The error names a scale at which they do not.
+        ParameterError: The error names a scale at which they do not, if there is one.
     """
     limit = float(model.request.mechanism_class.largest_variance)
     most = _HELD * limit / share * model.counted_variance(scale_factor)
@@ -118,15 +118,22 @@ def refuse_fine(model: NoiseModel, scale_factor: float, share: float) -> NoRetur
         middle = 0.5 * (low + high)
         held = model.counted_variance(middle) <= most
         low, high = (middle, high) if held else (low, middle)
-    remedy = "so fine a grid gains nothing"
-    if low < smallest_scale(model):
-        remedy = "no grid needs less: relax epsilon, or count more clients"
-    raise ParameterError(
+    found = (
         f"one noise share would need a variance of {share:.4g} grid steps squared, and "
-        f"samplers hold {limit:.4g}; {remedy}",
+        f"samplers hold {limit:.4g}"
+    )
+    request = model.request
+    if request.mechanism_class.takes_counts or low < smallest_scale(model):
+        raise ParameterError(
+            f"{found}; no grid needs less: relax epsilon, or count more clients",
+            parameter="epsilon",
+            value=request.epsilon,
+        )
+    raise ParameterError(
+        f"{found}; so fine a grid gains nothing",
         parameter="scale_factor",
         value=scale_factor,
-        nearest=None if low < smallest_scale(model) else f"{low:.4g}",
+        nearest=f"{low:.4g}",
     )
 
 

@@ -59,10 +59,18 @@ def test_a_grid_too_fine_for_the_samplers_is_answered_by_one_that_is_not(asked):
 def test_where_no_grid_is_coarse_enough_for_the_samplers_none_is_offered():
     asked = VECTORS | {"clients": 10, "dimension": 6_313_158, "mechanism": "skellam"}
     asked |= {"steps": 10_000, "epsilon": 0.05}
-    assert advice("scale_factor", **asked, scale_factor=68.7) is None
+    assert advice("epsilon", **asked, scale_factor=68.7) is None
     # Nor does the planner find one.
     with pytest.raises(ParameterError, match="coarsest grid"):
         plan(**asked)
+
+
+def test_counts_that_need_more_noise_than_samplers_hold_are_told_of_no_grid():
+    """Whole numbers have one grid."""
+    asked = {"clients": 2, "dimension": 24_467, "max_nonzero": 24_467, "steps": 49}
+    asked |= {"epsilon": 0.067, "delta": 4e-5, "mechanism": "skellam-counts"}
+    assert advice("epsilon", **asked) is None
+    assert plan(**asked | {"epsilon": 1.0}).epsilon_server <= 1.0
 
 
 def test_a_grid_too_coarse_to_keep_anything_is_answered_by_one_that_keeps_something():
