@@ -56,6 +56,7 @@ _ROUGH_AT_A_JUMP: Final = 3.9e-3  # four halvings lead from this to that
 _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
 _DEFAULT_BRACKET: Final = (Fraction(1, 1 << 20), Fraction(1 << 100))
 _CLOSE_ENOUGH: Final = 1.005  # times the Gaussian's variance: nobody sees the rest
+_SUMS_OVER_ORDERS: Final = "mixture-rdp"
 # Exact for few coordinates, where noise may well be less than a Gaussian's.
 _BELOW_GAUSSIAN: Final = "lattice-pld"
 
@@ -311,8 +312,9 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
             value=(),
             nearest="default_accountants(event)",
         )
-    yardstick = event_yardstick(build_event, check_epsilon(epsilon), check_delta(delta))
-    ideal, has_coins = yardstick.variance, yardstick.steepness is not None
+    ideal = event_yardstick(
+        build_event, check_epsilon(epsilon), check_delta(delta)
+    ).variance
     tried: list[TriedAccountant] = []
     found: list[tuple[Fraction, str]] = []
     failure: CalibrationError | TheoremNotApplicableError | None = None
@@ -320,12 +322,8 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
     for position, name in enumerate(accountants):
         began = time.process_time()
         variance: Fraction | None = None
-        # Behind coins whoever accepts no less than is known is heard once. What costs
-        # too much for that begins where it is expected to end.
-        if found and has_coins and accountant_class(name).guesses_from == math.inf:
-            begin: Fraction | None = high
-        else:
-            begin = start
+        # It mostly accepts no less than others do, and is then heard once.
+        begin = high if found and name == _SUMS_OVER_ORDERS else start
         try:
             variance = calibrate(
                 build_event,
