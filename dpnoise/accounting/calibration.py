@@ -55,6 +55,8 @@ _AT_A_JUMP: Final = 2.5e-4
 _ROUGH_AT_A_JUMP: Final = 3.9e-3  # four halvings lead from this to that
 _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
 _DEFAULT_BRACKET: Final = (Fraction(1, 1 << 20), Fraction(1 << 100))
+_NEARLY: Final = Fraction(19, 20)  # of what is known, where a look at that is as good
+_ABOUT: Final = 64  # times what a Gaussian needs: no other reason for a refusal
 _CLOSE_ENOUGH: Final = 1.005  # times the Gaussian's variance: nobody sees the rest
 _SUMS_OVER_ORDERS: Final = "mixture-rdp"
 # Exact for few coordinates, where noise may well be less than a Gaussian's.
@@ -185,8 +187,9 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         )
     if found is None:
         # A theorem that does not cover these events says so itself, at about the noise
-        # that they would need.
-        target.account(make_accountant, min(max(target.yardstick.variance, low), high))
+        # that they would need; if that was the last noise tried, for nothing.
+        needed = max(target.yardstick.variance, low)
+        target.account(make_guesser, high if high < _ABOUT * needed else needed)
         raise CalibrationError(
             f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
             f"{epsilon:g} at delta {delta:g}; relax the target, shrink the clip or "
@@ -322,8 +325,10 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
     for position, name in enumerate(accountants):
         began = time.process_time()
         variance: Fraction | None = None
-        # It mostly accepts no less than others do, and is then heard once.
-        begin = high if found and name == _SUMS_OVER_ORDERS else start
+        # Whoever probably accepts no less than others do is heard once.
+        begin = start
+        if found and (name == _SUMS_OVER_ORDERS or (start or ideal) > _NEARLY * high):
+            begin = high
         try:
             variance = calibrate(
                 build_event,
