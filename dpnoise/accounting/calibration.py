@@ -55,7 +55,10 @@ _AT_A_JUMP: Final = 2.5e-4
 _ROUGH_AT_A_JUMP: Final = 3.9e-3  # four halvings lead from this to that
 _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
 _DEFAULT_BRACKET: Final = (Fraction(1, 1 << 20), Fraction(1 << 100))
+_NEARLY: Final = Fraction(19, 20)  # of what is known, where a look at that is as good
+_ABOUT: Final = 64  # times what a Gaussian needs: no other reason for a refusal
 _CLOSE_ENOUGH: Final = 1.005  # times the Gaussian's variance: nobody sees the rest
+_SUMS_OVER_ORDERS: Final = "mixture-rdp"
 # Exact for few coordinates, where noise may well be less than a Gaussian's.
 _BELOW_GAUSSIAN: Final = "lattice-pld"
 
@@ -184,8 +187,9 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         )
     if found is None:
         # A theorem that does not cover these events says so itself, at about the noise
-        # that they would need.
-        target.account(make_accountant, min(max(target.yardstick.variance, low), high))
+        # that they would need; if that was the last noise tried, for nothing.
+        needed = max(target.yardstick.variance, low)
+        target.account(make_guesser, high if high < _ABOUT * needed else needed)
         raise CalibrationError(
             f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
             f"{epsilon:g} at delta {delta:g}; relax the target, shrink the clip or "
@@ -311,8 +315,9 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
             value=(),
             nearest="default_accountants(event)",
         )
-    yardstick = event_yardstick(build_event, check_epsilon(epsilon), check_delta(delta))
-    ideal, has_coins = yardstick.variance, yardstick.steepness is not None
+    ideal = event_yardstick(
+        build_event, check_epsilon(epsilon), check_delta(delta)
+    ).variance
     tried: list[TriedAccountant] = []
     found: list[tuple[Fraction, str]] = []
     failure: CalibrationError | TheoremNotApplicableError | None = None
@@ -320,12 +325,10 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
     for position, name in enumerate(accountants):
         began = time.process_time()
         variance: Fraction | None = None
-        # Behind coins whoever accepts no less than is known is heard once. What costs
-        # too much for that begins where it is expected to end.
-        if found and has_coins and accountant_class(name).guesses_from == math.inf:
-            begin: Fraction | None = high
-        else:
-            begin = start
+        # Whoever probably accepts no less than others do is heard once.
+        begin = start
+        if found and (name == _SUMS_OVER_ORDERS or (start or ideal) > _NEARLY * high):
+            begin = high
         try:
             variance = calibrate(
                 build_event,

@@ -234,6 +234,11 @@ class GaussianPLDAccountant(ComposedLossAccountant):
     def _check(self, release: NoiseEvent) -> None:
         self._multiplier_of(release)
 
+    @property
+    def _shows_nothing(self) -> bool:
+        """Whether no release shows anything, for which no pair is built."""
+        return all(math.isinf(self._multiplier_of(each)) for each, _ in self._counts)
+
     def _multiplier_of(self, release: NoiseEvent) -> float:
         """Return the noise multiplier of a Gaussian release, rounded down."""
         if not isinstance(release, GaussianEvent):

@@ -19,6 +19,7 @@ from dpnoise.events import (
     GaussianEvent,
     PoissonSampled,
     Repeated,
+    SecretlySelected,
     SkellamMixtureEvent,
 )
 
@@ -157,3 +158,17 @@ def test_next_to_no_noise_behind_a_coin_is_guessed_to_show_all_that_is_shown():
         coined = CoinedGaussians.of([(shift, 0.25, 1)])
         assert coined.estimate(1.0) >= 0.25
         assert coined.delta(1.0) == pytest.approx(0.25)
+
+
+def test_one_release_behind_a_coin_builds_no_pair(monkeypatch):
+    def pair(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("dpnoise.accounting.loss.gaussian_pld.gaussian_pair", pair)
+    one = SecretlySelected(GaussianEvent(1, 3.0, 1.0), Fraction(1, 4))
+    made = make_accountant("gaussian-pld", adversary=Adversary.SERVER).compose(one)
+    assert 0.0 < made.delta(1.0) < 0.05
+    assert 0.5 < made.epsilon(0.001) < 0.6
+    nothing = SecretlySelected(GaussianEvent(1, 3.0, 0.0), Fraction(1, 4))
+    free = make_accountant("gaussian-pld", adversary=Adversary.SERVER).compose(nothing)
+    assert (free.delta(0.0), free.epsilon(1e-6)) == (0.0, 0.0)
