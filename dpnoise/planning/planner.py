@@ -3,8 +3,8 @@
 * The accountant decides how much noise is needed; `NoiseRule` divides it among the
   clients of a session, whatever their number, and counts neither those that may be
   lost nor colluders nor the user itself.
-* The finished parameters are accounted for again, sampler's distance included, and
-  the plan is refused if they exceed the budget.
+* The finished parameters are accounted for again (`promise.py`), sampler's distance
+  included, and the plan is refused if they exceed the budget.
 * Two adversaries are always reported apart: the server, and readers of the released
   sums. Whoever sees less than the server learns no more than the server.
 * The forecast error is that of a full session that loses nobody; the modulus is judged
@@ -19,22 +19,17 @@ import dataclasses
 import functools
 import inspect
 import math
-import time
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Final, ParamSpec, cast
 
 from dpnoise.accounting import (
     MAX_ACCOUNTING_COST,
-    Accountant,
     PrivacyStatement,
     calibrate_least,
-    make_accountant,
 )
 from dpnoise.accounting.contour.lattice import MIN_CONTOUR_VARIANCE
-from dpnoise.accounting.root_search import round_up_to_dyadic
 from dpnoise.errors import (
-    CalibrationError,
     ParameterError,
     TheoremNotApplicableError,
 )
@@ -57,6 +52,7 @@ from dpnoise.planning.calibrated import Calibrated
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
 from dpnoise.planning.error_curve import packed_bytes
 from dpnoise.planning.notes import plan_notes
+from dpnoise.planning.promise import account, kept_promise
 from dpnoise.planning.refusals import (
     as_of_accountant,
     refuse_beyond_samplers,
@@ -68,7 +64,7 @@ from dpnoise.planning.refusals import (
     useful_bits,
 )
 from dpnoise.planning.request import PlanRequest
-from dpnoise.planning.result import AccountantTried, Plan
+from dpnoise.planning.result import Plan
 from dpnoise.planning.scale_search import (
     UNBOUNDED_BITS,
     NoiseModel,
@@ -83,7 +79,6 @@ __all__ = ["plan"]
 
 _P = ParamSpec("_P")
 
-_RETRIES: Final = 4
 _SEARCHES: Final = 3
 _FINE_SEARCHES: Final = 6
 _FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
@@ -499,7 +494,7 @@ class _Planner:
         variance = self._model.counted_variance(mechanism.parameters.scale_factor)
         try:
             event = self._events(mechanism)(Fraction(variance))
-            self._account(cast("str", request.accountant), event)
+            account(request, cast("str", request.accountant), event)
         except TheoremNotApplicableError as error:
             return as_of_accountant(request, error)
         return None
@@ -533,10 +528,10 @@ class _Planner:
     def _states(self, accountant: str, event: PrivacyEvent) -> bool:
         """Whether an accountant states the budget for an event."""
         try:
-            account = self._account(accountant, event)
+            told = account(self._request, accountant, event)
         except TheoremNotApplicableError:
             return False
-        return account.epsilon(self._request.delta) <= self._request.epsilon
+        return told.epsilon(self._request.delta) <= self._request.epsilon
 
     def _planned_distance(self, mechanism: Mechanism) -> float:
         """Bound the distance that all draws of one release will be charged for."""
@@ -617,7 +612,7 @@ class _Planner:
     def _finish(self, parameters: MechanismParameters, found: Calibrated) -> Plan:
         """Account for the finished parameters and forecast their error."""
         request = self._request
-        mechanism, calibrated, tried = self._verify(parameters, found)
+        mechanism, calibrated, tried = kept_promise(request, parameters, found)
         server: PrivacyStatement | None = None
         reader = calibrated
         if not request.is_central:
@@ -647,54 +642,6 @@ class _Planner:
             notes=plan_notes(request, mechanism, forecast, over_gaussian=noise),
             upload_bytes=packed_bytes(mechanism.encoded_dim, mechanism.parameters.bits),
         )
-
-    def _verify(
-        self, parameters: MechanismParameters, found: Calibrated
-    ) -> tuple[Mechanism, PrivacyStatement, tuple[AccountantTried, ...]]:
-        """Recompute ε for what will really run; add noise in tiny steps if needed."""
-        request = self._request
-        spent = math.inf
-        for _ in range(_RETRIES):
-            mechanism = make_mechanism(parameters)
-            release = cast("NoiseEvent", mechanism.event())
-            refuse_dear(request, release, found.accountant)
-            event = request.releases(release)
-            started = time.process_time()
-            statement = self._account(found.accountant, event).statement(request.delta)
-            seconds = time.process_time() - started
-            spent = statement.epsilon
-            if spent <= request.epsilon:
-                chosen = AccountantTried(found.accountant, spent, seconds)
-                others = (
-                    self._try(name, event)
-                    for name in found.candidates
-                    if name != found.accountant
-                )
-                return mechanism, statement, (chosen, *others)
-            more = parameters.noise_rule.counted_variance * (1 + Fraction(1, 1 << 12))
-            parameters = dataclasses.replace(
-                parameters, noise_rule=request.noise_rule(round_up_to_dyadic(more))
-            )
-        raise CalibrationError(
-            f"the finished parameters spend epsilon {spent:.6g}, more than "
-            f"{request.epsilon:.6g}; ask for a slightly smaller epsilon"
-        )
-
-    def _try(self, name: str, event: PrivacyEvent) -> AccountantTried:
-        """Ask an accountant that was not chosen, for comparison."""
-        started = time.process_time()
-        try:
-            epsilon = self._account(name, event).epsilon(self._request.delta)
-        except TheoremNotApplicableError:
-            epsilon = math.inf
-        return AccountantTried(name, epsilon, time.process_time() - started)
-
-    def _account(self, name: str, event: PrivacyEvent) -> Accountant:
-        request = self._request
-        accountant = make_accountant(
-            name, adversary=request.calibrated_for, adjacency=request.adjacency
-        )
-        return accountant.compose(event)
 
 
 def _readable(scale_factor: float) -> float:
