@@ -56,7 +56,7 @@ from secagg.two_servers.refusals import (
 )
 from secagg.two_servers.session_log import SessionLog
 from secagg.two_servers.shares import sum_of_seeds
-from secagg.two_servers.terms import check_pair
+from secagg.two_servers.terms import MAX_AHEAD, check_pair, highest_believed
 from secagg.wire.calls import (
     Blob,
     FetchChunk,
@@ -76,9 +76,6 @@ _Result = TypeVar("_Result")
 
 _SHARE: Final = 1
 _AGREED: Final = 2
-# A helper that has lost its book catches up with its leader; a leader that lies does
-# not use up all numbers.
-_MAX_AHEAD: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +224,13 @@ class Helper(Party[_Session]):
                 return
             await self._end(live)
         tally = await self._storage.book.tally(Role.SERVER, self._task)
-        if after_session > tally.highest_number + _MAX_AHEAD:
+        # Once more, for what an honest leader has believed when its clock was ahead.
+        if after_session > highest_believed(tally.highest_number) + MAX_AHEAD:
             raise RemoteProtocolError(
                 f"there are no {after_session} sessions of this task",
                 code=ErrorCode.BAD_CONFIG,
                 sender=self._leader,
+                next_step="Ask the leader's operator what became of its state.",
             )
         parameters = self._noise.parameters
         offer = SessionDescriptor(
@@ -259,7 +258,7 @@ class Helper(Party[_Session]):
             self._measures,
         )
         self._live = _Session(offer, self._noise, log)
-        await self._purge(offer.session_number)
+        await self._purge()
         self._log(SESSION_OPENED, offer)
 
     async def _give_up(self, session: _Session) -> None:

@@ -13,13 +13,16 @@ from typing import Self
 
 from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.primitives.canonical import Reader
+from secagg.primitives.entropy import SEED_SIZE
 from secagg.primitives.modular import BadVectorError, UnsignedArray
+from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import SignatureError, verify
 from secagg.two_servers.messages import NoisyShare
 from secagg.two_servers.receipt import NameList, PartStatement
 from secagg.wire.packing import packed_size, unpack
 
-__all__ = ["HelpersPart"]
+__all__ = ["AgreedPart", "HelpersPart"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +110,29 @@ class HelpersPart:
             part.key,
             part.signature,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AgreedPart:
+    """What is in the leader's book before a sum is computed.
+
+    Attributes:
+        answer_digest: SHA-256 of the helper's answer, 32 bytes.
+        noise_seed: Of the leader's noise.
+    """
+
+    answer_digest: bytes
+    noise_seed: SecretBytes
+
+    def encode(self) -> bytes:
+        """Return the bytes to keep."""
+        return self.answer_digest + self.noise_seed.reveal()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote."""
+        reader = Reader(data, "set agreed on")
+        return cls(reader.fixed(32), SecretBytes(reader.fixed(SEED_SIZE)))
 
 
 def _check_signature(part: NoisyShare, message: bytes, key: bytes | None) -> None:

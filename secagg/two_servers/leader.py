@@ -17,10 +17,11 @@ It never sees a seed, nor a vector.
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +55,7 @@ from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.spool import SUM
 from secagg.storage.stored import SessionRow, SessionState, StoredSession
 from secagg.telemetry import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
-from secagg.two_servers.helpers_part import HelpersPart
+from secagg.two_servers.helpers_part import AgreedPart, HelpersPart
 from secagg.two_servers.messages import (
     MAX_PART_BYTES,
     AcceptedShares,
@@ -63,6 +64,8 @@ from secagg.two_servers.messages import (
 )
 from secagg.two_servers.party import POLL_SECONDS, Party
 from secagg.two_servers.refusals import (
+    FOR_GOOD,
+    SILENCE,
     no_more_sums,
     no_such_call,
     no_such_session,
@@ -72,7 +75,7 @@ from secagg.two_servers.refusals import (
 from secagg.two_servers.session_log import SessionLog
 from secagg.two_servers.shared_sum import SharedSum
 from secagg.two_servers.shares import sum_of_uploads
-from secagg.two_servers.terms import check_pair
+from secagg.two_servers.terms import check_pair, highest_believed
 from secagg.two_servers.tombstone import Tombstone
 from secagg.wire.calls import (
     Blob,
@@ -92,39 +95,14 @@ from secagg.wire.packing import pack, packed_size, unpack
 __all__ = ["Leader"]
 
 
+_Read = TypeVar("_Read")
+
 _SHARE: Final = 1
 _CLOSED: Final = 2
 _AGREED: Final = 3
 _COUNTER_BYTES: Final = 8
 # Who has signed what is a receipt here, as it is a quorum elsewhere.
-# The helper's process, or the way to it, is gone or refuses everything.
-_SILENCE: Final = frozenset(
-    {
-        ErrorCode.UNREACHABLE,
-        ErrorCode.DEADLINE,
-        ErrorCode.UNAUTHENTICATED,
-        ErrorCode.OVERLOADED,
-        ErrorCode.SHUTTING_DOWN,
-        ErrorCode.STORAGE_FAILED,
-    }
-)
 _FETCHED: Final = frozenset({Blob.SUM, Blob.QUORUM})
-
-
-@dataclass(frozen=True, slots=True)
-class _Agreed:
-    """What is in the book before a sum is computed."""
-
-    answer_digest: bytes
-    noise_seed: SecretBytes
-
-    def encode(self) -> bytes:
-        return self.answer_digest + self.noise_seed.reveal()
-
-    @classmethod
-    def decode(cls, data: bytes) -> "_Agreed":
-        reader = Reader(data, "set agreed on")
-        return cls(reader.fixed(32), SecretBytes(reader.fixed(SEED_SIZE)))
 
 
 @dataclass(slots=True)
@@ -138,7 +116,7 @@ class _Session:
     desk: UploadDesk
     uploads: dict[str, Upload] = field(default_factory=dict)
     named: tuple[str, ...] | None = None
-    agreed: _Agreed | None = None
+    agreed: AgreedPart | None = None
     is_full: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -304,6 +282,9 @@ class Leader(Party[_Session]):
         if identity not in ended.held:
             raise no_such_session()
         if request.blob is Blob.SUM:
+            # It may lie here for a session that was aborted before it was released.
+            if not isinstance(ended.outcome, Released):
+                raise no_such_session()
             return await self._piece_of_sum(request)
         receipt = await self._workers.run(ended.receipt_for, identity)
         start = request.offset
@@ -326,15 +307,18 @@ class Leader(Party[_Session]):
         if tally.spent >= self._noise.budget.sessions:
             self._is_over = True
             raise no_more_sums(self._task)
+        known = int.from_bytes(tally.facts, "big")
         try:
             helper = await self._calls.next_offer(
                 self._task,
-                after_session=int.from_bytes(tally.facts, "big"),
+                after_session=known,
                 deadline=self._clock.now() + parameters.deadlines.unmasking,
             )
         except (RemoteProtocolError, ServiceError, SessionAbortedError) as error:
-            raise self._refused(error) from None
-        self._helper_answers = True
+            refused = self._refused(error)
+            self._is_over = refused.code in FOR_GOOD
+            raise refused from None
+        self._helper_answers, self._is_over = True, False
         offer = SessionDescriptor(
             aggregator=self._name,
             task_id=self._task,
@@ -346,7 +330,8 @@ class Leader(Party[_Session]):
         )
         helper.check_clock(date)
         check_pair(offer, helper)
-        self._check_helper(helper)
+        self._check_helper(helper, known)
+        await self._forget_old_sums()  # while nobody can upload to the new session
         log = await SessionLog.create(
             self._storage.book,
             offer.session_id.hex(),
@@ -364,12 +349,14 @@ class Leader(Party[_Session]):
         session = self._session(offer, helper, log)
         self._live = session
         self._log(SESSION_OPENED, offer, helper_number=helper.session_number)
-        await self._forget_old_sums()
-        await self._purge(offer.session_number)
+        await self._purge()
         return session
 
     async def _forget_old_sums(self) -> None:
-        """Keep the last sum alone: whoever has not fetched an older one is too late."""
+        """Keep the last sum alone: whoever has not fetched an older one is too late.
+
+        Only where no session is live: its shares would go, too.
+        """
         kept = {bytes.fromhex(row.key) for row in await self._ended_rows()}
         for session_id in await self._workers.run(self._storage.spool.session_ids):
             if session_id not in kept:
@@ -377,7 +364,7 @@ class Leader(Party[_Session]):
 
     def _refused(self, error: SecAggError) -> SessionAbortedError:
         """Note whether that was an answer, and return how the session ends."""
-        self._helper_answers = error.code not in _SILENCE
+        self._helper_answers = error.code not in SILENCE
         if isinstance(error, SessionAbortedError):  # after patience with its silence
             return error
         return refused_by_helper(error)
@@ -395,12 +382,19 @@ class Leader(Party[_Session]):
         """See `Party.may_serve`."""
         return not self._is_over
 
-    def _check_helper(self, helper: SessionDescriptor) -> None:
+    def _check_helper(self, helper: SessionDescriptor, known: int) -> None:
         if helper.aggregator != self._helper.aggregator:
             raise RemoteProtocolError(
                 f"{self._helper.aggregator!r} offers a session of "
                 f"{helper.aggregator!r}",
                 code=ErrorCode.UNAUTHENTICATED,
+            )
+        if not known < helper.session_number <= highest_believed(known):
+            raise RemoteProtocolError(
+                f"the helper offers session {helper.session_number} behind {known}",
+                code=ErrorCode.BAD_CONFIG,
+                sender=helper.aggregator,
+                next_step="Ask the helper's operator what became of its state.",
             )
 
     def _session(
@@ -436,7 +430,7 @@ class Leader(Party[_Session]):
             elif record.kind == _CLOSED:
                 session.named = names_of(Reader(record.body, "names"))
             elif record.kind == _AGREED:
-                session.agreed = _Agreed.decode(record.body)
+                session.agreed = AgreedPart.decode(record.body)
         if len(session.uploads) >= offer.parameters.max_clients:
             session.is_full.set()
         return session
@@ -445,7 +439,7 @@ class Leader(Party[_Session]):
         """Wait for shares, then fix whose are named to the helper."""
         if session.named is not None:
             digests = {upload.digest for upload in session.uploads.values()}
-            await session.desk.check_stored(digests)
+            await self._read_shares(session, session.desk.check_stored(digests))
             return
         deadlines = session.offer.parameters.deadlines
         # Whoever was away for long still has to ask the helper before the end.
@@ -470,6 +464,20 @@ class Leader(Party[_Session]):
                 next_step="Invite more clients, or collect for longer.",
             )
 
+    async def _read_shares(self, session: _Session, reading: Awaitable[_Read]) -> _Read:
+        """Read what clients sent; what is lost for good must not stop the next sum."""
+        try:
+            return await reading
+        except ServiceError as error:
+            is_in_time = self._clock.date() < session.offer.session_end
+            if error.code is not ErrorCode.STORAGE_FAILED or is_in_time:
+                raise
+            reason = f"shares cannot be read: {error}"
+            await self._abort(session, error.code, reason)
+            raise SessionAbortedError(
+                reason, code=error.code, next_step=error.next_step
+            ) from None
+
     async def _release(self, session: _Session) -> SharedSum:
         try:
             part = await self._ask_helper(session)
@@ -481,7 +489,7 @@ class Leader(Party[_Session]):
         async with self._turn:
             if session.agreed is None:
                 seed = SecretBytes(self._entropy.token(SEED_SIZE))
-                agreed = _Agreed(part.answer_digest, seed)
+                agreed = AgreedPart(part.answer_digest, seed)
                 record = Record(_AGREED, None, agreed.encode())
                 await session.log.append(record, spend=True)
                 session.agreed = agreed
@@ -530,12 +538,13 @@ class Leader(Party[_Session]):
         )
 
     async def _finish(
-        self, session: _Session, part: HelpersPart, agreed: _Agreed
+        self, session: _Session, part: HelpersPart, agreed: AgreedPart
     ) -> SharedSum:
         """Add both parts and the leader's own noise, and release the sum."""
         session_id, spool = session.offer.session_id, self._storage.spool
         with self._measures.sum():
-            residues = await self._workers.run(self._sum, session, part, agreed)
+            summing = self._workers.run(self._sum, session, part, agreed)
+            residues = await self._read_shares(session, summing)
         packed = await self._workers.run(pack, residues, session.offer.parameters.bits)
         await self._workers.run(spool.put, session_id, SUM, packed)
         outcome = Released(
@@ -623,7 +632,7 @@ class Leader(Party[_Session]):
         )
 
     def _sum(
-        self, session: _Session, part: HelpersPart, agreed: _Agreed
+        self, session: _Session, part: HelpersPart, agreed: AgreedPart
     ) -> npt.NDArray[np.unsignedinteger[Any]]:
         parameters, spool = session.offer.parameters, self._storage.spool
         modulus = parameters.modulus

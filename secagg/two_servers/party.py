@@ -9,6 +9,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from secagg import metrics
@@ -122,6 +123,7 @@ class Party(ABC, Generic[_Session]):
         self._measures = Measures(meter or SilentMeter(), self._clock)
         self._turn = asyncio.Lock()
         self._live: _Session | None = None
+        self._openings = count()
 
     async def recover(self) -> None:
         """Load what an earlier process left; call it before the transport opens.
@@ -143,9 +145,12 @@ class Party(ABC, Generic[_Session]):
                 self._log(SESSION_RESUMED, session.offer)
                 await self._go_on(session)
 
-    async def _purge(self, number: int) -> None:
-        """Let go of old receipts now and then; called with each session's number."""
-        if number % _PURGED_EVERY == 0:
+    async def _purge(self) -> None:
+        """Let go of old receipts now and then; called for each session.
+
+        Counted here: the number of a session is what the other aggregator makes it.
+        """
+        if next(self._openings) % _PURGED_EVERY == 0:
             await purge_once(self._storage.book, KEPT, _LOG)
 
     def close(self) -> None:
@@ -171,7 +176,8 @@ class Party(ABC, Generic[_Session]):
         """
         task = {"task": self._task}
         tally = await self._storage.book.tally(Role.SERVER, self._task)
-        left = max(0, self._noise.budget.sessions - tally.spent)
+        covered = max(0, self._noise.budget.sessions - tally.spent)
+        left = covered if self.may_serve else 0
         live, report = self._live, self._noise.report()
         found: list[Reading] = [
             (metrics.TASK_SLOT, float(left > 0), task),

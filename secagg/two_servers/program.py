@@ -57,6 +57,7 @@ from secagg.two_servers.client import (
 from secagg.two_servers.helper import Helper
 from secagg.two_servers.leader import Leader
 from secagg.two_servers.receipt_key import receipt_key_in
+from secagg.two_servers.refusals import FOR_GOOD
 from secagg.two_servers.serving import serving
 from secagg.two_servers.shared_sum import SharedSum
 from secagg.two_servers.terms import cohort_parameters
@@ -74,9 +75,6 @@ __all__ = [
 
 PAUSE_SECONDS: Final = 5.0
 """Before the next session, after one that has released nothing."""
-
-# What the helper says when it will never open another session of the task.
-_FOR_GOOD: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +241,7 @@ class ReleasingLeader:
             except SessionAbortedError as error:
                 await self._keep_receipt()
                 failed(error)
-                if error.code in _FOR_GOOD:
+                if error.code in FOR_GOOD:
                     return
             except ServiceError as error:
                 if error.code is ErrorCode.TASK_OVER:

@@ -1,6 +1,6 @@
 """What leader and helper say where they cannot serve, or are not served."""
 
-from typing import Any
+from typing import Any, Final
 
 from secagg.errors import (
     ErrorCode,
@@ -12,6 +12,8 @@ from secagg.errors import (
 from secagg.wire.calls import Request
 
 __all__ = [
+    "FOR_GOOD",
+    "SILENCE",
     "no_more_sums",
     "no_such_call",
     "no_such_session",
@@ -19,6 +21,21 @@ __all__ = [
     "refused_by_helper",
     "second_upload",
 ]
+
+SILENCE: Final = frozenset(
+    {
+        ErrorCode.UNREACHABLE,
+        ErrorCode.DEADLINE,
+        ErrorCode.UNAUTHENTICATED,
+        ErrorCode.OVERLOADED,
+        ErrorCode.SHUTTING_DOWN,
+        ErrorCode.STORAGE_FAILED,
+    }
+)
+"""The helper's process, or the way to it, is gone or refuses everything."""
+
+FOR_GOOD: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATION})
+"""What a helper says when it will never open another session of the task."""
 
 
 def no_more_sums(task: str) -> ServiceError:

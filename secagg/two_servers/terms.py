@@ -14,14 +14,35 @@ from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.parameters import ProtocolParameters
 from secagg.profiles import RoundDeadlines
+from secagg.storage.change import number_nobody_has_seen
 
-__all__ = ["check_pair", "check_terms", "cohort_parameters"]
+__all__ = [
+    "MAX_AHEAD",
+    "check_pair",
+    "check_terms",
+    "cohort_parameters",
+    "highest_believed",
+]
 
 DEFAULT_COLLECT_SECONDS: Final = 300
 DEFAULT_AGREE_SECONDS: Final = 60
+# One that has lost its book catches up with the other; one that lies does not use up
+# all numbers.
+MAX_AHEAD: Final = 1 << 20
 # No secret is shared among clients, so that no number of them rebuilds one.
 _NO_THRESHOLD: Final = 2
 _NO_ROUND: Final = 1
+
+
+def highest_believed(known: int) -> int:
+    """Return the highest session number that one aggregator takes from the other.
+
+    A book that was put back numbers by the clock, whatever the other one has seen.
+
+    Args:
+        known: The highest number that is known here.
+    """
+    return max(known, number_nobody_has_seen()) + MAX_AHEAD
 
 
 def cohort_parameters(

@@ -1,6 +1,7 @@
 """One aggregator lies to the other, or a client to both."""
 
 import asyncio
+import time
 from dataclasses import replace
 from hashlib import sha256
 
@@ -36,25 +37,27 @@ def chunk(session_id, data):
     return UploadChunk(session_id, 0, len(data), sha256(data).digest(), data)
 
 
-@pytest.mark.parametrize("asked", [0, 1])
+@pytest.mark.parametrize(("asked", "left"), [(20, 7), (21, 3)])
 def test_a_leader_that_only_asks_does_not_fill_the_helpers_book(
-    monkeypatch, asked
+    monkeypatch, asked, left
 ) -> None:
+    """Nor when it steps over numbers at which somebody might look."""
     monkeypatch.setattr(party, "KEPT", Retention(keep_receipts=3))
     monkeypatch.setattr(party, "_PURGED_EVERY", 5)
 
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
-        for number in range(20 + asked):
-            offer = await house.helper.answer("leader", GetOffer(TASK, number))
+        numbers = [number for number in range(1, 40) if number % 5]
+        for number in numbers[:asked]:
+            offer = await house.helper.answer("leader", GetOffer(TASK, number - 1))
         rows = await house.storages[1].book.sessions(role=Role.SERVER, task=TASK)
         ended = await house.storages[1].book.sessions(
             role=Role.SERVER, task=TASK, state=SessionState.ENDED, limit=100
         )
         tally = await house.storages[1].book.tally(Role.SERVER, TASK)
-        assert tally.highest_number == offer.session_number == 20 + asked
+        assert tally.highest_number == offer.session_number == numbers[asked - 1]
         assert len(rows) == 1
-        assert len(ended) == 3 + asked
+        assert len(ended) == left
 
     run(main)
 
@@ -134,6 +137,53 @@ def test_a_leader_cannot_use_up_all_session_numbers() -> None:
         # One that is ahead, because this helper has lost its book, is caught up with.
         offer = await house.helper.answer("leader", GetOffer(TASK, 41))
         assert offer.session_number == 42
+        # So is one whose book was put back before, and numbered by the clock.
+        offer = await house.helper.answer("leader", GetOffer(TASK, int(time.time())))
+        assert offer.session_number > 1_700_000_000
+
+    run(main)
+
+
+@pytest.mark.parametrize("lie", [(1 << 63) - 1, 1 << 40, 1, 0])
+def test_a_helper_cannot_use_up_all_session_numbers(lie) -> None:
+    """Nor have a session stood upon twice."""
+
+    async def main(clock):
+        lies = []
+
+        def numbered(offer):
+            return replace(offer, session_number=lies.pop()) if lies else offer
+
+        house = TwoAggregators(
+            clock,
+            noise_for(),
+            helper_way=lambda way: LyingConnection(way, {GetOffer: numbered}),
+        )
+        await house.give(VECTORS)
+        lies.append(lie)
+        with pytest.raises(RemoteProtocolError, match="offers session") as refused:
+            await house.leader.next_sum()
+        assert refused.value.code is ErrorCode.BAD_CONFIG
+        assert refused.value.sender == "helper"
+        # What was refused is not remembered: an honest helper is stood upon.
+        released, _ = await house.give(VECTORS)
+        assert released.session_number == 2
+
+    run(main)
+
+
+def test_a_leader_stands_on_a_helper_that_numbers_by_the_clock() -> None:
+    """Its book was put back; so it does for one with no book."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        later = int(time.time())
+        await house.helper.answer("leader", GetOffer(TASK, later))
+        await house.give(VECTORS)
+        fresh = TwoAggregators(clock, noise_for())
+        fresh.leader._storage = house.leader._storage
+        released, _ = await fresh.give(VECTORS)
+        assert released.session_number == 2
 
     run(main)
 

@@ -146,9 +146,15 @@ def test_a_helper_that_has_no_more_sessions_is_not_asked_for_ever(tmp_path, is_s
             house.helper._task = "another"
         program = Program(house, clock, tmp_path)
         await program.start()
-        return program
+        assert not house.leader.may_serve
+        left = [reading[1] for reading in (await house.leader.readings())[:3]]
+        with pytest.raises(ServiceError) as over:
+            await house.client("late").contribute(ZEROS)
+        assert over.value.code is ErrorCode.TASK_OVER
+        return program, left
 
-    program = run(main)
+    program, left = run(main)
+    assert left == [0.0, 0.0, 0.0]
     (error,) = program.failures
     assert str(error).startswith("the helper refuses: ")
     assert error.code is (

@@ -17,7 +17,7 @@ from secagg.errors import (
 from secagg.server.storage import ServerStorage
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
-from secagg.storage.spool import UploadSpool
+from secagg.storage.spool import SUM, UploadSpool
 from secagg.testing import two_aggregators
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lying_connection import LyingConnection
@@ -31,7 +31,14 @@ from secagg.testing.two_aggregators import (
 )
 from secagg.two_servers.messages import HelperShare, NoisyShare
 from secagg.two_servers.verification import verify_shared_receipt
-from secagg.wire.calls import BlobChunk, FetchChunk, GetOffer, GetUpdate, UploadChunk
+from secagg.wire.calls import (
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    UploadChunk,
+)
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 
@@ -423,6 +430,126 @@ def test_after_a_session_that_failed_the_next_one_stands_on_a_new_one() -> None:
         return released.inputs
 
     assert run(main) == 4
+
+
+def test_who_uploads_at_once_is_in_the_sum() -> None:
+    """Old sums are removed while the book is slow: not the shares of the new one."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        book = house.storages[0].book
+        sessions = book.sessions
+
+        async def slow(**asked):
+            found = await sessions(**asked)
+            await clock.sleep_until(clock.now() + 30.0)
+            return found
+
+        book.sessions = slow
+        await house.give(VECTORS)
+        released, _ = await house.give(VECTORS)
+        return released.inputs
+
+    assert run(main) == 4
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_shares_that_are_lost_for_good_end_one_session_alone(is_restarted) -> None:
+    async def main(clock):
+        storages = (storage(clock, crashes=is_restarted), storage(clock))
+
+        class Losing:
+            """A way to the helper; once it has answered, the shares are gone."""
+
+            def __init__(self, inner):
+                self.inner, self.is_done = inner, is_restarted
+                self.identity, self.aggregator = inner.identity, inner.aggregator
+
+            async def call(self, request):
+                answer = await self.inner.call(request)
+                if isinstance(request, FetchChunk) and not self.is_done:
+                    self.is_done = True
+                    end(house)
+                return answer
+
+        def end(house):
+            live = house.leader._live
+            storages[0].spool.drop_uploads(live.offer.session_id)
+            clock.advance(live.offer.session_end - clock.date())
+
+        house = TwoAggregators(clock, noise_for(), storages=storages, helper_way=Losing)
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(4)
+        ]
+        if is_restarted:
+            with pytest.raises(CrashError):
+                await house.leader.next_sum()
+            house = house.restarted(noise_for())
+            await house.helper.recover()
+            await house.leader.recover()
+            live = house.leader._live
+            storages[0].spool.drop_uploads(live.offer.session_id)
+            # The disk may be mended while the clients still wait.
+            with pytest.raises(ServiceError) as lost:
+                await house.leader.next_sum()
+            assert lost.value.code is ErrorCode.STORAGE_FAILED
+            end(house)
+        with pytest.raises(SessionAbortedError) as ended:
+            await house.leader.next_sum()
+        for each in giving:
+            each.cancel()
+        assert ended.value.code is ErrorCode.STORAGE_FAILED
+        released, _ = await house.give(VECTORS)
+        return released
+
+    released = run(main)
+    assert (released.session_number, released.inputs) == (2, 4)
+
+
+def test_nobody_fetches_the_sum_of_a_session_that_was_aborted() -> None:
+    """It lay on the disk already when the process ended; the receipt says no sum."""
+
+    class StoringSpool(UploadSpool):
+        def put(self, session_id, name, data):
+            super().put(session_id, name, data)
+            raise CrashError
+
+    async def main(clock):
+        def away(_):
+            raise ServiceError("away", code=ErrorCode.UNREACHABLE)
+
+        spool = StoringSpool(MemoryBlobs())
+        storages = (ServerStorage(inline_book(now=clock.date), spool), storage(clock))
+        house = TwoAggregators(clock, noise_for(), storages=storages)
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(4)
+        ]
+        with pytest.raises(CrashError):
+            await house.leader.next_sum()
+        session_id = house.leader._live.offer.session_id
+        for each in giving:
+            each.cancel()
+        again = TwoAggregators(
+            clock,
+            noise_for(),
+            storages=storages,
+            helper_way=lambda way: LyingConnection(way, {FetchChunk: away}),
+        )
+        await again.leader.recover()
+        with pytest.raises(SessionAbortedError):
+            await again.leader.next_sum()
+        assert spool.read(session_id, SUM, 0, None) is not None
+        receipt, kept = (
+            FetchChunk(session_id, blob, 0) for blob in (Blob.QUORUM, Blob.SUM)
+        )
+        assert (await again.leader.answer("c0", receipt)).data
+        with pytest.raises(ServiceError) as refused:
+            await again.leader.answer("c0", kept)
+        assert refused.value.code is ErrorCode.UNKNOWN_SESSION
+
+    run(main)
 
 
 def test_a_helper_that_could_not_store_its_answer_takes_no_more_seeds() -> None:
