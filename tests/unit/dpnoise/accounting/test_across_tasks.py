@@ -223,7 +223,7 @@ def test_where_delta_is_too_small_the_room_says_so():
 
 
 def test_whatever_limit_is_named_takes_what_was_refused():
-    rng, named = np.random.default_rng(2027), 0
+    rng, named = np.random.default_rng(2027), 0  # noqa: TID251 - cases, no noise
     for _ in range(400):
         losses = [
             (plain, gaussian)[rng.integers(2)](
