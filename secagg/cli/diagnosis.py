@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ from secagg.cli.preflight import (
     identity_of,
 )
 from secagg.cli.way_to_aggregator import WayToAggregator
-from secagg.client.data_use import look_at_use
+from secagg.client.data_use import look_at_use, turn_at_claims
 from secagg.client.program import client_policy, privacy_floors
 from secagg.config import (
     ClientSettings,
@@ -398,8 +399,11 @@ async def _claims(settings: ClientSettings) -> str | Caution:
     total = total_budget(settings.policy)
     if total is None:
         return "policy.data is not set: every task has its own budget, and no total"
-    if total.directory is not None:
-        looked = await _book(total.directory, total.rollback_mark)
+    if (shared := total.directory) is not None:
+        # A client that has its turn is waited for, and none is refused meanwhile.
+        is_there = (shared / BOOK_FILE).exists()
+        async with turn_at_claims(shared) if is_there else nullcontext():
+            looked = await _book(shared, total.rollback_mark)
         if isinstance(looked, Caution):
             return looked
     try:
@@ -410,9 +414,10 @@ async def _claims(settings: ClientSettings) -> str | Caution:
         return Caution(str(error), error.next_step)
     found = (
         f"epsilon {text_above(use.spent_epsilon, 4)} of {use.total_epsilon:g} is "
-        f"claimed of {use.data!r}, tasks: {len(use.claims)}; kept in {use.kept_in}"
+        f"claimed of {use.data!r} at delta {text_above(use.spent_delta, 3)} of "
+        f"{use.total_delta:g}, tasks: {len(use.claims)}; kept in {use.kept_in}"
     )
-    if use.spent_epsilon > use.total_epsilon:
+    if not use.fits:
         return Caution(found, "The total was lowered below that: no task is joined.")
     return found
 

@@ -160,7 +160,9 @@ class Client:
         rollback_mark: File outside `state_dir` that tells a state that was put back
             from the newest one; by default one under the user's persistent state.
         accept_restored: A person accepts, this once, that the state may have been put
-            back and this client answer twice; what is open in it is left.
+            back and this client answer twice; what is open in it is left. Of claims
+            in `state_dir` those made since are forgotten; claims in a directory of
+            their own (`TotalBudget.directory`) that were put back stay refused.
         cohort: Floors and caps of the cohort.
         aggregator: Name of the one aggregator to accept, wherever it listens; with an
             address only.
@@ -489,7 +491,7 @@ class Client:
             loss_of=partial(loss_of_session, storage=storage, against=against),
             workers=workers,
         )
-        await total.open(accept_restored=self._accept_restored)
+        await total.open()
         return total
 
     def _parts(self) -> tuple[ClientRunner, ClientStorage]:

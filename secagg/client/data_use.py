@@ -1,7 +1,8 @@
 """What tasks have claimed of a client's data, and what is left: for people and JSON."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,9 +12,11 @@ from secagg.distributed_dp import (
     LossLimit,
     Spent,
     TaskLoss,
+    fits,
     room_for,
     spent,
 )
+from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import TotalBudget
 from secagg.storage.book_reader import reading
 from secagg.storage.claims import Claim, ClaimRow
@@ -27,6 +30,7 @@ __all__ = [
     "limit_of",
     "look_at_use",
     "loss_in",
+    "turn_at_claims",
     "use_of",
 ]
 
@@ -71,6 +75,8 @@ class DataUse:
             claim is not Gaussian.
         claims: In the order in which they were made.
         kept_in: Directory of the claims; None for memory.
+        fits: Whether the claims are within the total, by some rule; otherwise it was
+            lowered, and no task is joined.
     """
 
     data: str
@@ -84,6 +90,7 @@ class DataUse:
     remaining_gaussian_epsilon: float | None
     claims: tuple[ClaimedTask, ...]
     kept_in: Path | None
+    fits: bool
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures as JSON values."""
@@ -110,8 +117,41 @@ async def look_at_use(budget: TotalBudget, state_dir: Path) -> DataUse:
         return await _looked(budget, state_dir)
     if not (budget.directory / BOOK_FILE).exists():
         return use_of(budget, (), budget.directory)  # nothing was claimed yet
-    async with in_turn(budget.directory):
+    async with turn_at_claims(budget.directory):
         return await _looked(budget, budget.directory)
+
+
+@asynccontextmanager
+async def turn_at_claims(directory: Path) -> AsyncIterator[None]:
+    """Keep others away from claims that clients share.
+
+    Args:
+        directory: Of the claims.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; others keep it. RESTORED_STATE, raised within, as
+            it is meant for claims: nobody can accept it, since nobody knows which
+            tasks were forgotten.
+    """
+    async with in_turn(directory):
+        try:
+            yield
+        except ServiceError as error:
+            if error.code is not ErrorCode.RESTORED_STATE:
+                raise
+            raise ServiceError(
+                f"the claims on data in {directory} may not be the newest, so what is "
+                f"left of the total is not known: {error}",
+                code=ErrorCode.RESTORED_STATE,
+                next_step="Put the newest claims back, with their rollback mark. If "
+                "they are lost, set policy.data to another name, policy.data_dir to "
+                "another directory (and data_rollback_mark, where it is set, to "
+                "another file), and total_epsilon and total_delta to what is left when "
+                "every task that these data were given to is subtracted: `secagg "
+                "budget` lists those that this copy knows. --restored is for a "
+                "client's own state and lets no claims in; to remove the directory "
+                "and its mark would give the whole total once more.",
+            ) from None
 
 
 async def _looked(budget: TotalBudget, place: Path) -> DataUse:
@@ -148,6 +188,7 @@ def use_of(
         remaining_gaussian_epsilon=_gaussian_left(losses, limit),
         claims=tuple(map(_claimed, rows)),
         kept_in=kept_in,
+        fits=fits(losses, limit),
     )
 
 

@@ -9,7 +9,9 @@ Rule 3: a claim covers what one book counts.  Other noise, and a book that was p
         and may have forgotten charges, make another claim.
 Rule 4: several clients that share a directory share the totals in it.  It is opened for
         one look or one claim and let go; who judged without the latest claim judges
-        again.
+        again.  Claims in it that were put back are refused, whatever a client's owner
+        accepts for its own state: the claims are of all clients, and those of a task
+        that is over never come again.
 Rule 5: claims are stated against the adversary that the client's policy names: with
         `max_local_epsilon` a server that breaks the masks, else the server and its
         colluders.
@@ -31,6 +33,7 @@ from secagg.client.data_use import (
     least_sum,
     limit_of,
     loss_in,
+    turn_at_claims,
     use_of,
 )
 from secagg.client.storage import ClientStorage
@@ -53,7 +56,6 @@ from secagg.runtime.workers import Workers
 from secagg.storage.book import Book
 from secagg.storage.claims import Against, Claim, ClaimRow
 from secagg.storage.open_book import open_state
-from secagg.storage.turns import in_turn
 
 __all__ = [
     "DataTotal",
@@ -105,16 +107,13 @@ class DataTotal:
         self._shared = shared
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def open(self, *, accept_restored: bool) -> None:
+    async def open(self) -> None:
         """Look whether the claims can be read.
-
-        Args:
-            accept_restored: A person accepts, this once, that they were put back.
 
         Raises:
             ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
         """
-        await self._on_claims(self._all, accept_restored=accept_restored)
+        await self._on_claims(self._all)
 
     async def check(self, offered: SessionDescriptor) -> None:
         """Refuse a session whose task does not fit; write nothing.
@@ -173,16 +172,11 @@ class DataTotal:
     async def _all(self, book: Book) -> tuple[ClaimRow, ...]:
         return await book.claims(self._budget.data)
 
-    async def _on_claims(
-        self,
-        work: Callable[[Book], Awaitable[_Result]],
-        *,
-        accept_restored: bool = False,
-    ) -> _Result:
+    async def _on_claims(self, work: Callable[[Book], Awaitable[_Result]]) -> _Result:
         """Do something with the book that has the claims, wherever it is."""
         if self._shared is None:
             return await work(self._storage.book)
-        shared = self._on_shared(self._shared, work, accept_restored)
+        shared = self._on_shared(self._shared, work)
         # A caller that goes away must not leave others waiting for a book that nobody
         # closes.
         running = asyncio.get_running_loop().create_task(shared)
@@ -191,17 +185,10 @@ class DataTotal:
         return await asyncio.shield(running)
 
     async def _on_shared(
-        self,
-        directory: Path,
-        work: Callable[[Book], Awaitable[_Result]],
-        accept_restored: bool,  # noqa: FBT001 - as it was handed over
+        self, directory: Path, work: Callable[[Book], Awaitable[_Result]]
     ) -> _Result:
-        async with in_turn(directory):
-            book = await open_state(
-                directory,
-                mark=self._budget.rollback_mark,
-                accept_restored=accept_restored,
-            )
+        async with turn_at_claims(directory):
+            book = await open_state(directory, mark=self._budget.rollback_mark)
             try:
                 return await work(book)
             finally:

@@ -404,9 +404,10 @@ def _restored(complaint: str, path: Path) -> ServiceError:
         "privacy budget twice",
         code=ErrorCode.RESTORED_STATE,
         next_step="Put the newest state back. Or begin anew: remove the state and "
-        f"{path}; a client then needs a new enrolment, a server a new task id. Or "
-        "accept the risk explicitly, once: open sessions then end, and their inputs "
-        "count as summed.",
+        f"{path}; a client then needs a new enrolment and, where its data have a "
+        "total, what is left of that, a server a new task id. Or accept the risk "
+        "explicitly, once: open sessions then end, their inputs count as summed, and "
+        "claims on data that were made since stay forgotten.",
     )
 
 

@@ -357,7 +357,7 @@ async def give_vector(
         total = None
         if budget is not None:
             total = total_between_two(budget, storage, workers)
-            await total.open(accept_restored=accept_restored)
+            await total.open()
         client = TwoServerClient(
             to_leader,
             to_helper,

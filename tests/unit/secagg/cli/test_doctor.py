@@ -1,6 +1,7 @@
 """Every way in which a set-up is broken has a number, a sentence and a next step."""
 
 import asyncio
+import fcntl
 import json
 import math
 import os
@@ -18,6 +19,7 @@ import pytest
 
 from secagg.cli import diagnosis, main, way_to_aggregator
 from secagg.cli.diagnosis import client_findings, server_findings
+from secagg.config.data_total import DataSection
 from secagg.errors import ErrorCode
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted
 from secagg.server.server import Server
@@ -300,10 +302,10 @@ async def test_a_damaged_foreign_or_busy_book(place):
 
 async def test_claims_on_data_are_looked_at(place):
     private = ("require_noise = false", "max_epsilon = 1.0\nmax_delta = 1e-5")
-    total = 'data = "patients"\ntotal_epsilon = {}\ntotal_delta = 1e-5\n'
+    total = 'data = "patients"\ntotal_epsilon = {}\ntotal_delta = {}\n'
 
-    async def found(epsilon, *more):
-        setting = total.format(epsilon) + "".join(more)
+    async def found(epsilon, *more, delta=1e-5):
+        setting = total.format(epsilon, delta) + "".join(more)
         change = ("[policy]\n", f"[policy]\n{setting}")
         findings = await of_client(place, 1, private, change)
         (claims,) = [each for each in findings if each.number == "D255"]
@@ -331,9 +333,37 @@ async def test_claims_on_data_are_looked_at(place):
         await book.close()
         claims = await found(1.0, *more)
         assert claims.state == "ok"
-        assert "epsilon 0.5124 of 1 is claimed of 'patients', tasks: 1" in claims.found
+        assert "epsilon 0.5124 of 1 is claimed of 'patients' at" in claims.found
+        assert "delta 1e-06 of 1e-05, tasks: 1" in claims.found
         assert str(place / where) in claims.found
         assert (await found(0.5, *more)).state == "warning"
+        assert (await found(1.0, *more, delta=5e-7)).state == "warning"
+
+
+async def test_shared_claims_are_looked_at_in_turn(tmp_path, monkeypatch):
+    """Whoever reads them out of turn has a client refused that has its turn."""
+    shared = tmp_path / "shared"
+    book = await open_state(shared)
+    await book.close()
+    looked = []
+
+    async def in_turn_only(directory, *_):
+        lock = os.open(directory / "turn.lock", os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(lock)
+        looked.append(directory)
+        return "it is sound"
+
+    monkeypatch.setattr(diagnosis, "_book", in_turn_only)
+    policy = DataSection(
+        data="patients", total_epsilon=1.0, total_delta=1e-5, data_dir=shared
+    )
+    settings = SimpleNamespace(
+        policy=policy, client=SimpleNamespace(state_dir=tmp_path / "own")
+    )
+    await diagnosis._claims(settings)
+    assert looked == [shared]
 
 
 def in_both_slots(mark):

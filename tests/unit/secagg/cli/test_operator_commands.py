@@ -225,6 +225,7 @@ def test_a_client_says_what_is_claimed_of_its_data(told, place):
         "remaining_delta": pytest.approx(8e-6),
         "remaining_gaussian_epsilon": None,
         "kept_in": str(place / "client"),
+        "fits": True,
     }
     assert [(each["task"], each["epsilon"]) for each in claims] == [
         ("counts", 0.25),

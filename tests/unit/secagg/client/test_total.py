@@ -395,7 +395,9 @@ async def test_a_copy_that_was_put_back_is_noticed_and_claims_anew(offers, tmp_p
     await third.close()
 
 
-async def test_shared_claims_that_were_put_back_are_noticed(offers, tmp_path):
+async def test_shared_claims_that_were_put_back_are_refused_whoever_accepts_it(
+    aggregator, offers, tmp_path
+):
     mark = tmp_path / "mark"
     owners = budget(directory=tmp_path / "claims", rollback_mark=mark)
     book = inline_book()
@@ -407,9 +409,25 @@ async def test_shared_claims_that_were_put_back_are_noticed(offers, tmp_path):
     with pytest.raises(ServiceError) as caught:
         await total_on(book, owners).claim(offers[3])
     assert caught.value.code is ErrorCode.RESTORED_STATE
-    await total_on(book, owners).open(accept_restored=True)
-    await total_on(book, owners).claim(offers[3])
     assert mark.exists()
+    # What one client's owner accepts for its own state lets in no claims of all.
+    accepting = Client(
+        InMemoryConnection(aggregator, "alice"),
+        task="task 3",
+        floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+        total=owners,
+        state_dir=tmp_path / "state",
+        accept_restored=True,
+    )
+    with pytest.raises(ServiceError) as caught:
+        async with accepting:
+            pass
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+    assert "Put the newest claims back" in caught.value.next_step
+    assert "begin anew" not in caught.value.next_step
+    # It stays so: nothing of the mark was changed.
+    with pytest.raises(ServiceError, match="what is left of the total is not known"):
+        await total_on(book, owners).use()
 
 
 # --- the adversary that the policy names ----------------------------------------------
