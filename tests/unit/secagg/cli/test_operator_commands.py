@@ -74,9 +74,9 @@ async def write_books(place):
     await book.close()
     (place / "client").mkdir()
     ledger = await open_book(f"sqlite:{place / 'client' / 'book.sqlite3'}")
-    # Of those that were given back one counts: the task releases one sum.
-    void = ((2, ChargeState.VOID), (4, ChargeState.VOID))
-    for number, settled in ((1, ChargeState.KEPT), *void, (3, None)):
+    # The task releases one sum: of those that were void, one came back.
+    void = ((2, ChargeState.VOID), (3, ChargeState.VOID))
+    for number, settled in ((1, ChargeState.KEPT), *void, (4, None)):
         charge = Charge(
             task="counts",
             session_id=bytes([number]),
