@@ -139,6 +139,9 @@ class Accountant(abc.ABC):
     guesses_from: ClassVar[float] = math.inf
     """Variance from which on a guess of its answers costs far less, grid steps²; see
     `registry.make_guesser`."""
+    has_close_guess: ClassVar[bool] = False
+    """Whether a guess is mostly the answer itself, for half the time: a search then
+    asks for no more, and only what is stated is asked for in full."""
     tolerance: ClassVar[float] = 5e-6
     """How far above the least noise a calibration may end, as a logarithm; far below
     the 0.5 % that a sampling error shows."""

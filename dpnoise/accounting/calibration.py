@@ -176,8 +176,9 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
             first = first if guess is None else guess
         found = search(bounded, start=first * _ABOVE_A_GUESS, tolerance=judge.tolerance)
     else:
+        # Whoever has no close guess is asked itself.
         found = search(
-            bounded,
+            guessed,
             start=first,
             tolerance=judge.tolerance
             if target.yardstick.steepness is None

@@ -137,7 +137,7 @@ def make_guesser(
 def _guessing(name: str) -> type[Accountant]:
     """Derive the accountant that guesses, if there is one."""
     real = accountant_class(name)
-    if real.guesses_from == math.inf:
+    if real.guesses_from == math.inf and not real.has_close_guess:
         return real
     facts = {
         "__doc__": f"{real.__name__}, guessing what it would answer.",

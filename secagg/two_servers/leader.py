@@ -204,7 +204,7 @@ class Leader(Party[_Session]):
 
         Raises:
             SessionAbortedError: Too few shares came, or the helper gave no answer or
-                refused it; with TASK_OVER and POLICY_VIOLATION it always will.
+                refused it; it always will where `may_serve` is no longer true.
             RemoteProtocolError: What the helper says cannot be true.
             ServiceError: TASK_OVER when the task has released all its sums;
                 STORAGE_FAILED: try again, nothing is lost.

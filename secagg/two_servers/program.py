@@ -57,7 +57,6 @@ from secagg.two_servers.client import (
 from secagg.two_servers.helper import Helper
 from secagg.two_servers.leader import Leader
 from secagg.two_servers.receipt_key import receipt_key_in
-from secagg.two_servers.refusals import FOR_GOOD
 from secagg.two_servers.serving import serving
 from secagg.two_servers.shared_sum import SharedSum
 from secagg.two_servers.terms import cohort_parameters
@@ -241,7 +240,7 @@ class ReleasingLeader:
             except SessionAbortedError as error:
                 await self._keep_receipt()
                 failed(error)
-                if error.code in FOR_GOOD:
+                if not self._leader.may_serve:
                     return
             except ServiceError as error:
                 if error.code is ErrorCode.TASK_OVER:

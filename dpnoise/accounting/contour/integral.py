@@ -112,6 +112,7 @@ _MAIN_PRECISION: Final = 1e-11
 _OUTER_PRECISION: Final = 1e-5  # on coarse grids, 1e-3 would cost 5 % of the noise
 _ROUNDING: Final = 1e-9  # relative; sums over cells, and rounding C·g, err by less
 _UPWARDS: Final = 1.0 + 2.0**-48
+_CLEARLY_LESS: Final = 0.05  # of log δ, where estimates tell which direction is worse
 _CONSISTENCY_STEPS: Final = 4
 _CONSISTENCY_GAIN: Final = 1e-8
 _LOG_SEARCH_STEPS: Final = 44
@@ -266,12 +267,38 @@ class ContourBound:
         """
         if self.is_constant:
             return 0.0
-        worst = -math.inf
+        return math.exp(min(0.0, max(self._log_delta(epsilon, d) for d in Direction)))
+
+    def likely_delta(self, epsilon: float) -> float:
+        """Bound delta in those directions that may be the worse one; for searches.
+
+        Args:
+            epsilon: As for `delta`.
+
+        Returns:
+            What `delta` returns, or less where an estimate errs about the direction.
+        """
+        if self.is_constant:
+            return 0.0
+        estimates = {}
         for direction in Direction:
             c = self.best_contour(direction, epsilon=epsilon)
-            self._latest[direction] = c
-            worst = max(worst, self.log_constant(c, direction) - c * epsilon)
+            estimates[direction] = (
+                self._estimated_log_constant(c, direction) - c * epsilon
+            )
+        least = max(estimates.values()) - _CLEARLY_LESS
+        # Where nothing can be estimated, both are infinite, and both are bounded.
+        worst = max(
+            self._log_delta(epsilon, direction)
+            for direction, estimate in estimates.items()
+            if not estimate < least
+        )
         return math.exp(min(0.0, worst))
+
+    def _log_delta(self, epsilon: float, direction: Direction) -> float:
+        c = self.best_contour(direction, epsilon=epsilon)
+        self._latest[direction] = c
+        return self.log_constant(c, direction) - c * epsilon
 
     def epsilon(self, delta: float) -> float:
         """Bound epsilon in both directions.
@@ -286,6 +313,9 @@ class ContourBound:
             return 0.0
         worst = 0.0
         for direction in Direction:
+            # What is less than the other direction's is of no matter.
+            if worst > 0.0 and self._log_delta(worst, direction) <= math.log(delta):
+                continue
             c = self.best_contour(direction, log_delta=math.log(delta))
             found = (self.log_constant(c, direction) - math.log(delta)) / c
             # The slack differs between contours, so the best one for this delta by

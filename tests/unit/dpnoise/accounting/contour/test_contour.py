@@ -18,7 +18,10 @@ from dpnoise.accounting.contour.integral import (
     ContourResolution,
     Direction,
 )
+from dpnoise.accounting.contour.mixture_contour import contour_bound
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev, gaussian_epsilon
+from dpnoise.accounting.registry import make_guesser
+from dpnoise.accounting.statement import Status
 from dpnoise.errors import (
     ParameterError,
     TheoremNotApplicableError,
@@ -423,3 +426,41 @@ def test_a_direction_in_which_losses_are_bounded_spoils_nothing(
     epsilon = bound.epsilon(target)
     assert bound.delta(epsilon) == pytest.approx(target, rel=0.03)
     assert bound.delta(1.01 * epsilon) < target
+
+
+def coarse_grid(dim=1092, variance=147.66):
+    """Steps so coarse that one direction is clearly the worse one."""
+    return SkellamMixtureEvent(dim, Fraction(variance), 20.763, 5.0)
+
+
+def test_searches_bound_the_one_direction_that_clearly_decides():
+    event = coarse_grid()
+    stated = make_accountant("mixture-contour", adversary=Adversary.SERVER)
+    guess = make_guesser("mixture-contour", adversary=Adversary.SERVER)
+    assert guess.compose(event).delta(1.7) == stated.compose(event).delta(1.7)
+    assert guess.statement(1e-5).status is Status.HYPOTHETICAL
+
+    bound = contour_bound.__wrapped__(event, whole_curve=False)
+    likely = bound.likely_delta(1.7)
+    assert bound.contours_bounded == 1
+    assert bound.delta(1.7) == likely
+    assert bound.contours_bounded == 2
+
+    # Where all of the norm may be one coordinate's, nobody can tell beforehand.
+    even = contour_bound.__wrapped__(
+        SkellamMixtureEvent(1, Fraction(495), 2280.0, 47.7), whole_curve=False
+    )
+    assert even.likely_delta(8.6) == even.delta(8.6)
+    worse = even.best_contour(Direction.REVERSE, epsilon=8.6)
+    log_delta = even.log_constant(worse, Direction.REVERSE) - worse * 8.6
+    assert math.log(even.delta(8.6)) == pytest.approx(log_delta, rel=1e-12)
+
+
+def test_an_epsilon_is_not_searched_in_a_direction_that_has_less_of_it():
+    bound = contour_bound.__wrapped__(coarse_grid(), whole_curve=False)
+    epsilon = bound.epsilon(1e-6)
+    assert bound.contours_bounded <= 3
+    assert bound.delta(epsilon) == pytest.approx(1e-6, rel=5e-3)
+    forward = bound.best_contour(Direction.FORWARD, log_delta=math.log(1e-6))
+    constant = bound.log_constant(forward, Direction.FORWARD)
+    assert epsilon == pytest.approx((constant - math.log(1e-6)) / forward, rel=1e-3)
