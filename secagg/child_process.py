@@ -79,7 +79,8 @@ class Child:
     async def wait(self) -> int:
         """Wait until the process has ended and all its lines were heard."""
         code = await self._process.wait()
-        await self._listening
+        # Whoever stops waiting must not stop the listening, too.
+        await asyncio.shield(self._listening)
         return code
 
 

@@ -119,10 +119,11 @@ class Spent:
 
     def is_within(self, limit: LossLimit) -> bool:
         """Return whether this rule alone says that the limit holds."""
-        return (
-            self.epsilon <= limit.epsilon * _LAST_DIGITS
-            and self.delta <= self.share * _LAST_DIGITS
-        )
+        return self.epsilon <= limit.epsilon * _LAST_DIGITS and self.has_delta()
+
+    def has_delta(self) -> bool:
+        """Return whether its part of the limit's delta is enough for this rule."""
+        return self.delta <= self.share * _LAST_DIGITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +133,13 @@ class Room:
     Attributes:
         epsilon: About the largest epsilon that the task may have at its delta; 0.0 for
             none.
-        needed_epsilon: The least epsilon of a limit that takes it as it is; None where
-            the limit's delta takes no task of its delta.
-        needed_delta: The least delta of a limit for that.
+        needed: A limit that takes it as it is: the least epsilon at the delta that is
+            set, where that has room; else with the least delta at which deltas add up.
+            None where no limit takes it.
     """
 
     epsilon: float
-    needed_epsilon: float | None
-    needed_delta: float
+    needed: LossLimit | None
 
 
 def gaussian_loss(event: PrivacyEvent, *, delta: float) -> GaussianLoss | None:
@@ -207,18 +207,29 @@ def room_for(loss: TaskLoss, beside: Sequence[TaskLoss], limit: LossLimit) -> Ro
     together = spent((*beside, loss), limit)
     basic = together[0]
     epsilons = [0.0]
-    needed = [each.epsilon for each in together if each.delta <= each.share]
-    if basic.delta <= basic.share * _LAST_DIGITS:
+    if basic.has_delta():
         taken = math.fsum(each.epsilon for each in beside)
         epsilons.append(limit.epsilon - taken)
     if len(together) > 1 and loss.gaussian is not None:
         epsilons.append(_gaussian_room(loss, beside, limit))
-    parts = limit.delta / basic.share
-    return Room(
-        max(epsilons),
-        min((each for each in needed if math.isfinite(each)), default=None),
-        basic.delta * parts,
-    )
+    return Room(max(epsilons), _needed((*beside, loss), limit))
+
+
+def _needed(losses: Sequence[TaskLoss], limit: LossLimit) -> LossLimit | None:
+    """Raise a limit to one that takes all losses: delta only where it must be."""
+    together = spent(losses, limit)
+    enough = [
+        each.epsilon
+        for each in together
+        if each.has_delta() and math.isfinite(each.epsilon)
+    ]
+    if enough:
+        return LossLimit(max(limit.epsilon, min(enough)), limit.delta)
+    basic = together[0]
+    delta = basic.delta * (limit.delta / basic.share)
+    if delta >= 1.0 or not math.isfinite(basic.epsilon):
+        return None
+    return _needed(losses, LossLimit(limit.epsilon, delta))
 
 
 def _gaussian_room(

@@ -232,7 +232,12 @@ def client(  # noqa: PLR0913 - one parameter per flag
 def _say_given(
     given: "SharedContribution", sum_path: Path | None, output: Output
 ) -> None:
-    part = "with this one" if given.is_included else "without this one"
+    # That a vector is not in a sum is signed by nobody.
+    part = (
+        "with this one"
+        if given.is_included
+        else "the leader shows no place of this one in it; do not give it again"
+    )
     output.line(f"session {given.session_number}: {given.inputs} vectors, {part}")
     for line in given.privacy.lines():
         output.line(line)

@@ -39,6 +39,7 @@ from secagg.client.data_use import (
 from secagg.client.storage import ClientStorage
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import (
+    LossLimit,
     NoisedTask,
     Room,
     Spent,
@@ -304,12 +305,6 @@ def _refused(
         )
     else:
         nearest = f"No task of delta {delta} fits: ask its operator for a smaller one"
-    setting = "policy.total_epsilon"
-    needed = room.needed_epsilon
-    enough = "" if needed is None else text_above(needed, _DIGITS)
-    if needed is None:
-        setting = "policy.total_delta"
-        enough = text_above(room.needed_delta, _DELTA_DIGITS)
     return TotalSpentError(
         f"task {claim.task!r} takes epsilon {text_above(claim.epsilon, _DIGITS)} and "
         f"delta {delta} over all its sessions; of the data {budget.data!r} any further "
@@ -318,9 +313,26 @@ def _refused(
         f"{text_below(use.remaining_delta, _DELTA_DIGITS)} of {budget.delta:g}; "
         f"tasks with claims: {len(use.claims)}",
         code=ErrorCode.POLICY_VIOLATION,
-        next_step=f"{nearest}. The total is this client's own: {setting} of at least "
-        f"{enough} takes this one, if that is what the owner of the data wants. "
-        "`secagg budget` lists the claims.",
+        next_step=f"{nearest}. The total is this client's own: "
+        f"{_enough(budget, room.needed)}. `secagg budget` lists the claims.",
+    )
+
+
+def _enough(budget: TotalBudget, needed: LossLimit | None) -> str:
+    """Name what has to be set for a task that does not fit."""
+    if needed is None:
+        return "no other takes this one"
+    settings = []
+    if needed.delta > budget.delta:
+        least = text_above(needed.delta, _DELTA_DIGITS)
+        settings.append(f"policy.total_delta of at least {least}")
+    if needed.epsilon > budget.epsilon:
+        least = text_above(needed.epsilon, _DIGITS)
+        settings.append(f"policy.total_epsilon of at least {least}")
+    takes = "takes" if len(settings) == 1 else "together take"
+    return (
+        f"{' and '.join(settings)} {takes} this one, if that is what the owner of the "
+        "data wants"
     )
 
 

@@ -127,10 +127,9 @@ class OtherSection(TLSSection):
 
     name: str = setting("Its name, as its certificate has it.")
     address: str = setting("Its address and port.")
-    receipt_key: str | None = setting(
+    receipt_key: str = setting(
         "What it signs receipts with, ed25519: and 64 digits, as it prints it at its "
-        "start and its operator says it; empty believes the key that a receipt states.",
-        default=None,
+        "start and its operator says it."
     )
 
 

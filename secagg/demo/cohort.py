@@ -73,6 +73,7 @@ class Cohort:
         self.failure: ServiceError | None = None
         self.is_stuck = asyncio.Event()
         self._failed: set[str] = set()
+        self._is_over = False
 
     async def start(self, address: str, losses: Mapping[str, Loss]) -> None:
         """Start every client, a few at a time."""
@@ -89,7 +90,9 @@ class Cohort:
                 group.create_task(start_one(number))
 
     def session_over(self, session_number: int) -> None:
-        """Restart the clients that fell in a session."""
+        """Restart the clients that fell in a session; none once all are to end."""
+        if self._is_over:
+            return
         for name in self._fallen.pop(session_number, []):
             self._tell(f"{name} is started again, with the state it left on the disk")
             self._spawn(self._start(name, None))
@@ -107,6 +110,9 @@ class Cohort:
 
     async def end(self) -> None:
         """End every client at once; all have ended when it returns."""
+        # The aggregator still says how sessions go: a client that was started again
+        # now would have nobody who ends it.
+        self._is_over = True
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

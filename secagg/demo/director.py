@@ -221,9 +221,11 @@ class _Direction:
             self._check_failure()
             await self._cohort.say_farewell(_FAREWELL_SECONDS)
         finally:
-            await self._cohort.end()
-            if aggregator is not None:
-                await aggregator.end()
+            try:
+                await self._cohort.end()
+            finally:
+                if aggregator is not None:
+                    await aggregator.end()
 
     def _check_failure(self) -> None:
         failure = self._watched.failure

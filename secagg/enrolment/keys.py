@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 _ALGORITHM: Final = "ed25519:"
+_MADE_BY: Final = "Name the file that `secagg pki identity new` made."
 _TEXT: Final = re.compile(rf"{_ALGORITHM}([0-9a-f]{{64}})", re.ASCII)
 
 
@@ -74,8 +75,12 @@ def write_key(path: Path, key: IdentityKey) -> None:
         create_file(path, key.seed().reveal(), mode=0o600)
 
 
-def read_key(path: Path) -> IdentityKey:
+def read_key(path: Path, *, remedy: str = _MADE_BY) -> IdentityKey:
     """Read what `write_key` wrote.
+
+    Args:
+        path: Of the file.
+        remedy: What to do about a file that is no key.
 
     Raises:
         ServiceError: BAD_CREDENTIAL; it is missing, cannot be read or is no seed.
@@ -91,10 +96,9 @@ def read_key(path: Path) -> IdentityKey:
         ) from None
     if len(seed) != SEED_SIZE:
         raise ServiceError(
-            f"{path} is no private key of `secagg pki`: it does not have {SEED_SIZE} "
-            "bytes",
+            f"{path} is no private key: it does not have {SEED_SIZE} bytes",
             code=ErrorCode.BAD_CREDENTIAL,
-            next_step="Name the file that `secagg pki identity new` made.",
+            next_step=remedy,
         )
     return IdentityKey.from_bytes(seed)
 

@@ -42,7 +42,7 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
-from secagg.storage.change import Change, Committed, NewSession, Role
+from secagg.storage.change import Change, Committed, NewSession, NumberTakenError, Role
 from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
 from secagg.storage.claims import Against
 from secagg.two_servers.messages import HelperShare
@@ -68,7 +68,9 @@ class SharedContribution:
     Attributes:
         session_number: Number of the leader's session.
         inputs: How many vectors the sum adds up.
-        is_included: Whether this client's is among them, as both have signed.
+        is_included: True where both have signed that this client's is among them;
+            False where nothing shows it. The leader may have left out the proof: never
+            give a vector again because of it, it may be in the sum.
         values: The estimate of the sum, shape (dim,), caller's units.
         privacy: What the whole task costs this client, computed by itself.
         receipt: What both aggregators have signed, judged; for whoever verifies it.
@@ -105,9 +107,10 @@ class TwoServerClient:
             people is for whoever settles these names.
         floors: The privacy that this client insists on.
         min_survivors: Fewest vectors in a sum that this client accepts.
-        leader_key: What the leader is to sign receipts with, 32 bytes; None takes the
-            key that the receipt states.
-        helper_key: The same of the helper.
+        leader_key: What the leader signs receipts with, 32 bytes, as its operator
+            says it.
+        helper_key: The same of the helper. Another key than the leader's: a leader
+            that could choose it would sign for both.
         storage: Where numbers and spent budget are kept, for this client alone.
         total: What all tasks together may cost the data that this client gives, see
             `total_between_two`; None keeps the budget of the task alone.
@@ -115,6 +118,9 @@ class TwoServerClient:
         clock: Time; the machine's by default.
         entropy: Source of seeds and jitter; the system's by default.
         workers: Run what blocks; some threads by default.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; one key is given for both aggregators.
     """
 
     def __init__(  # noqa: PLR0913 - floors and ways, all of them the client's own
@@ -128,14 +134,21 @@ class TwoServerClient:
         floors: PrivacyFloors,
         min_survivors: int,
         storage: ClientStorage,
+        leader_key: bytes,
+        helper_key: bytes,
         total: DataTotal | None = None,
-        leader_key: bytes | None = None,
-        helper_key: bytes | None = None,
         max_dimension: int = DEFAULT_MAX_DIMENSION,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
     ) -> None:
+        if leader_key == helper_key:
+            raise ServiceError(
+                "one key cannot sign for both aggregators",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Ask each operator for the key that its aggregator prints "
+                "at its start.",
+            )
         self._connections = (leader, helper)
         self._task = task
         self._names = (leader_name, helper_name)
@@ -166,7 +179,8 @@ class TwoServerClient:
         Raises:
             InputError: The vector cannot be encoded; nothing of it was sent.
             RemoteProtocolError: POLICY_VIOLATION for a session below this client's
-                floors; BAD_CONFIG for offers that make no session.
+                floors; BAD_CONFIG for offers that make no session; REPLAYED_SESSION
+                for a number that was seen before.
             BudgetSpentError: The budget of the task is spent.
             TotalSpentError: The task does not fit into the total of the data.
             SessionAbortedError: The session ended without a sum, or too late.
@@ -271,19 +285,23 @@ class TwoServerClient:
             # What the task's own budget refuses makes no claim.
             is_new_charge(await self._book.charges(self._task), charge)
             await self._total.claim(offer)
-        begun = await self._book.commit(
-            Change(
-                key=key,
-                create=NewSession(
-                    role=Role.CLIENT,
-                    task=self._task,
-                    number=offer.session_number,
-                    header=b"",
-                    peer=self._names[0],
-                ),
-                charge=charge,
-            )
+        new = NewSession(
+            role=Role.CLIENT,
+            task=self._task,
+            number=offer.session_number,
+            header=b"",
+            peer=self._names[0],
         )
+        try:
+            begun = await self._book.commit(Change(key=key, create=new, charge=charge))
+        except NumberTakenError as error:
+            raise RemoteProtocolError(
+                f"the leader offers session {offer.session_number} of task "
+                f"{self._task!r}; numbers up to {error.highest} were seen before",
+                code=ErrorCode.REPLAYED_SESSION,
+                sender=offer.aggregator,
+                next_step="Tell the operator: the leader has lost its state or lies.",
+            ) from None
         if not isinstance(begun, Committed):
             raise SessionAbortedError(
                 "this client has taken part in the session before",
@@ -366,9 +384,7 @@ class TwoServerClient:
         stated = SharedReceipt.decode(data)
         leader_key, helper_key = self._keys
         verdict = verify_shared_receipt(
-            data,
-            leader_key=leader_key or stated.leader_key,
-            helper_key=helper_key or stated.helper_key,
+            data, leader_key=leader_key, helper_key=helper_key
         )
         for holds, complaint in (
             (

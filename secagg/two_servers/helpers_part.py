@@ -53,7 +53,7 @@ class HelpersPart:
         leader: SessionDescriptor,
         helper: SessionDescriptor,
         named: tuple[str, ...],
-        key: bytes | None,
+        key: bytes,
     ) -> Self:
         """Read the helper's answer, and refuse one that cannot be true.
 
@@ -62,7 +62,7 @@ class HelpersPart:
             leader: The leader's offer of the session.
             helper: The helper's.
             named: Whose shares the leader holds.
-            key: What the helper is to sign with; None takes the key that it states.
+            key: What the helper is to sign with, 32 bytes.
 
         Raises:
             RemoteProtocolError: BAD_ENCODING, BAD_SIGNATURE or U3_INVALID; the helper
@@ -83,13 +83,13 @@ class HelpersPart:
             (len(part.packed) == size, "its vector has another size"),
         ):
             if not holds:
-                raise _lie(complaint)
+                raise _lie(complaint, helper)
         try:
             vector = unpack(
                 part.packed, parameters.dimension, parameters.bits, parameters.modulus
             )
         except BadVectorError as error:
-            raise _lie(str(error)) from None
+            raise _lie(str(error), helper) from None
         roster, survivors = (
             NameList(names, leader.session_id, parameters.suite).commitment
             for names in (named, part.names)
@@ -101,7 +101,18 @@ class HelpersPart:
             survivors,
             sha256(part.packed).digest(),
         )
-        _check_signature(part, statement.to_sign(parameters.suite), key)
+        if part.key != key:
+            raise _lie(
+                f"it signs as ed25519:{part.key.hex()}, not as it was to",
+                helper,
+                code=ErrorCode.BAD_SIGNATURE,
+                next_step="Compare [helper] receipt_key with what the helper prints at "
+                "its start.",
+            )
+        try:
+            verify(key, statement.to_sign(parameters.suite), part.signature)
+        except SignatureError as error:
+            raise _lie(str(error), helper, code=ErrorCode.BAD_SIGNATURE) from None
         return cls(
             sha256(answer).digest(),
             part.names,
@@ -135,19 +146,16 @@ class AgreedPart:
         return cls(reader.fixed(32), SecretBytes(reader.fixed(SEED_SIZE)))
 
 
-def _check_signature(part: NoisyShare, message: bytes, key: bytes | None) -> None:
-    if key is not None and part.key != key:
-        raise _lie(
-            f"it signs as ed25519:{part.key.hex()}, not as it was to",
-            ErrorCode.BAD_SIGNATURE,
-        )
-    try:
-        verify(part.key, message, part.signature)
-    except SignatureError as error:
-        raise _lie(str(error), ErrorCode.BAD_SIGNATURE) from None
-
-
-def _lie(complaint: str, code: ErrorCode = ErrorCode.U3_INVALID) -> RemoteProtocolError:
+def _lie(
+    complaint: str,
+    helper: SessionDescriptor,
+    *,
+    code: ErrorCode = ErrorCode.U3_INVALID,
+    next_step: str = "Ask the helper's operator; another session would end like this.",
+) -> RemoteProtocolError:
     return RemoteProtocolError(
-        f"the helper's answer cannot be used: {complaint}", code=code
+        f"the helper's answer cannot be used: {complaint}",
+        code=code,
+        sender=helper.aggregator,
+        next_step=next_step,
     )

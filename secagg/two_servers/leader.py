@@ -140,8 +140,7 @@ class Leader(Party[_Session]):
         helper: The way to the helper, made under the leader's name.
         storage: Book and spool; nobody else writes to them.
         receipt_key: Signs what this aggregator states; see `receipt_key_in`.
-        helper_key: What the helper is to sign with, 32 bytes; None takes the key that
-            it states.
+        helper_key: What the helper signs with, 32 bytes, as its operator says it.
         clock: Time; the machine's by default.
         entropy: Source of noise seeds and jitter; the system's by default.
         workers: Run what blocks; some threads by default.
@@ -160,7 +159,7 @@ class Leader(Party[_Session]):
         helper: AggregatorConnection,
         storage: ServerStorage,
         receipt_key: IdentityKey,
-        helper_key: bytes | None = None,
+        helper_key: bytes,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
@@ -205,7 +204,7 @@ class Leader(Party[_Session]):
 
         Raises:
             SessionAbortedError: Too few shares came, or the helper gave no answer or
-                refused it; with TASK_OVER and POLICY_VIOLATION it always will.
+                refused it; it always will where `may_serve` is no longer true.
             RemoteProtocolError: What the helper says cannot be true.
             ServiceError: TASK_OVER when the task has released all its sums;
                 STORAGE_FAILED: try again, nothing is lost.

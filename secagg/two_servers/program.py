@@ -57,7 +57,6 @@ from secagg.two_servers.client import (
 from secagg.two_servers.helper import Helper
 from secagg.two_servers.leader import Leader
 from secagg.two_servers.receipt_key import receipt_key_in
-from secagg.two_servers.refusals import FOR_GOOD
 from secagg.two_servers.serving import serving
 from secagg.two_servers.shared_sum import SharedSum
 from secagg.two_servers.terms import cohort_parameters
@@ -241,7 +240,7 @@ class ReleasingLeader:
             except SessionAbortedError as error:
                 await self._keep_receipt()
                 failed(error)
-                if error.code in FOR_GOOD:
+                if not self._leader.may_serve:
                     return
             except ServiceError as error:
                 if error.code is ErrorCode.TASK_OVER:
@@ -296,7 +295,7 @@ async def leading(
         ServiceError: As for `helping`.
         RemoteProtocolError: BAD_CONFIG; the task is none.
     """
-    own = settings.aggregator
+    own, helper_key = settings.aggregator, _key_of("helper", settings.helper)
     noise, identity = noise_of(settings.task), _own_identity(own, settings.tls)
     async with AsyncExitStack() as stack:
         storage = await open_server_storage(
@@ -313,7 +312,7 @@ async def leading(
             helper=way,
             storage=storage,
             receipt_key=key,
-            helper_key=_key_of(settings.helper),
+            helper_key=helper_key,
             clock=clock,
             meter=meter,
         )
@@ -344,6 +343,8 @@ async def give_vector(
         SecAggError: As `TwoServerClient.contribute`.
     """
     own, policy = settings.client, settings.policy
+    leader_key = _key_of("leader", settings.leader)
+    helper_key = _key_of("helper", settings.helper)
     async with AsyncExitStack() as stack:
         to_leader = await stack.enter_async_context(_way_to("leader", settings.leader))
         to_helper = await stack.enter_async_context(_way_to("helper", settings.helper))
@@ -363,8 +364,8 @@ async def give_vector(
             task=own.task,
             leader_name=settings.leader.name,
             helper_name=settings.helper.name,
-            leader_key=_key_of(settings.leader),
-            helper_key=_key_of(settings.helper),
+            leader_key=leader_key,
+            helper_key=helper_key,
             floors=PrivacyFloors(
                 max_epsilon=policy.max_epsilon, max_delta=policy.max_delta
             ),
@@ -423,9 +424,17 @@ def _receipt_name(number: int) -> str:
     return f"receipt-{number}.bin"
 
 
-def _key_of(other: OtherSection) -> bytes | None:
-    """Return the key that an aggregator is to sign with, if the settings have one."""
-    return None if other.receipt_key is None else parse_key(other.receipt_key)
+def _key_of(section: str, other: OtherSection) -> bytes:
+    """Return the key that an aggregator signs with."""
+    try:
+        return parse_key(other.receipt_key)
+    except ServiceError as error:
+        raise ServiceError(
+            f"{section}.receipt_key: {error}",
+            code=error.code,
+            next_step="Copy it as the aggregator prints it at its start, from its "
+            "operator.",
+        ) from None
 
 
 def _way_to(section: str, other: OtherSection) -> GrpcConnection:

@@ -25,4 +25,8 @@ def receipt_key_in(directory: Path, *, entropy: Entropy | None = None) -> Identi
     path = directory / _FILE
     if not path.exists():
         write_key(path, IdentityKey.generate(entropy or SystemEntropy()))
-    return read_key(path)
+    return read_key(
+        path,
+        remedy="Put it back from a copy. Without one, move the file away: the next "
+        "start makes another key, of which whoever knows the old one has to be told.",
+    )

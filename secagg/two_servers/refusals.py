@@ -35,7 +35,7 @@ SILENCE: Final = frozenset(
 """The helper's process, or the way to it, is gone or refuses everything."""
 
 FOR_GOOD: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATION})
-"""What a helper says when it will never open another session of the task."""
+"""What a helper that is asked for a session says when it will never open another."""
 
 
 def no_more_sums(task: str) -> ServiceError:

@@ -38,8 +38,10 @@ class SharedVerdict:
         helper: The helper's.
         roster: How many shares the leader held.
         survivors: How many vectors the sum adds up; 0 without a sum.
-        is_included: In a client's receipt, whether its own name is one of them; None in
-            an operator's.
+        is_included: In a client's receipt, True where both have signed that its own
+            name is one of them, and False where nothing shows it: whoever hands a
+            receipt out can leave a name's place out of it, so that nobody has signed
+            that a client is *not* in the sum. None in an operator's.
         privacy: What the whole task costs, computed anew from what both have signed.
     """
 
@@ -82,6 +84,7 @@ def verify_shared_receipt(
     with judging(Step.VIEW):
         statement, sizes = _stated(receipt, leader)
     with judging(Step.CREDENTIALS):
+        _insist(leader_key != helper_key, "one key cannot sign for both aggregators")
         _check_keys(receipt, leader_key=leader_key, helper_key=helper_key)
     with judging(Step.SETS):
         _check_sets(receipt, leader, sizes)

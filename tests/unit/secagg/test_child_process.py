@@ -1,10 +1,12 @@
 """A process that its parent listens to."""
 
+import asyncio
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from secagg.child_process import start_child
+from secagg.child_process import Child, start_child
 
 PROGRAM = """
 from secagg.child_process import say
@@ -44,3 +46,23 @@ async def test_a_listener_that_fails_is_told_of(tmp_path, monkeypatch):
     )
     with pytest.raises(LookupError):
         await child.wait()
+
+
+async def test_whoever_stops_waiting_does_not_stop_the_listening(tmp_path):
+    """Else the next one to wait would be cancelled, and what it has to end left."""
+    heard, lines = [], asyncio.StreamReader()
+
+    async def has_ended():
+        return 0
+
+    process = SimpleNamespace(stdout=lines, returncode=0, wait=has_ended)
+    child = Child("one", process, heard.append, tmp_path / "log")
+    waiting = asyncio.create_task(child.wait())
+    await asyncio.wait({waiting}, timeout=0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    lines.feed_data(b'{"event": "last"}\n')
+    lines.feed_eof()
+    assert await child.wait() == 0
+    assert heard == [{"event": "last"}]
+    await child.end()

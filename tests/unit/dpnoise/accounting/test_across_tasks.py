@@ -4,6 +4,7 @@ import math
 from fractions import Fraction
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 
 from dpnoise.accounting.accountant import GaussianLoss
@@ -196,20 +197,54 @@ def test_what_is_said_to_fit_fits_and_a_little_more_does_not(losses, kind):
     room = room_for(refused, losses, LIMIT)
     assert fits([*losses, kind(room.epsilon * 0.999, 1e-6)], LIMIT)
     assert not fits([*losses, kind(room.epsilon * 1.001, 1e-6)], LIMIT)
-    enough = LossLimit(room.needed_epsilon * (1 + 1e-9), LIMIT.delta)
-    assert fits([*losses, refused], enough)
-    too_little = LossLimit(room.needed_epsilon * 0.999, LIMIT.delta)
+    assert room.needed.delta == LIMIT.delta
+    assert fits([*losses, refused], room.needed)
+    too_little = LossLimit(room.needed.epsilon * 0.999, LIMIT.delta)
     assert not fits([*losses, refused], too_little)
 
 
 def test_where_delta_is_too_small_the_room_says_so():
     refused = plain(0.1, 2e-5)
     room = room_for(refused, [plain(0.1, 1e-6)], LIMIT)
-    assert (room.epsilon, room.needed_epsilon) == (0.0, None)
-    assert room.needed_delta == pytest.approx(2.1e-5)
-    assert fits([plain(0.1, 1e-6), refused], LossLimit(1.0, room.needed_delta))
+    assert room.epsilon == 0.0
+    assert room.needed == LossLimit(LIMIT.epsilon, pytest.approx(2.1e-5))
+    assert fits([plain(0.1, 1e-6), refused], room.needed)
     halved = room_for(refused, [gaussian(0.1, 1e-6)], LIMIT)
-    assert halved.needed_delta == pytest.approx(4.2e-5)
+    assert halved.needed.delta == pytest.approx(4.2e-5)
+    # No delta is enough for what epsilons come to.
+    both = room_for(plain(0.9, 1e-6), [plain(0.9, 4e-7)], LossLimit(1.0, 1e-6))
+    assert both.needed == LossLimit(1.8, pytest.approx(1.4e-6))
+    # Three times 1e-5 is a bit more than 3e-5 in floats, and no reason for more.
+    thrice = room_for(
+        plain(0.9, 1e-5), [plain(0.9, 1e-5), plain(0.9, 1e-5)], LossLimit(1.0, 3e-5)
+    )
+    assert thrice.needed == LossLimit(pytest.approx(2.7), 3e-5)
+    assert room_for(plain(0.9, 0.7), [plain(0.1, 0.3)], LIMIT).needed is None
+
+
+def test_whatever_limit_is_named_takes_what_was_refused():
+    rng, named = np.random.default_rng(2027), 0  # noqa: TID251 - cases, no noise
+    for _ in range(400):
+        losses = [
+            (plain, gaussian)[rng.integers(2)](
+                float(rng.choice((0.05, 0.3, 0.9, 1.7))),
+                float(rng.choice((1e-7, 4e-7, 1e-6, 1e-5))),
+            )
+            for _ in range(rng.integers(1, 5))
+        ]
+        limit = LossLimit(
+            float(rng.choice((0.5, 1.0, 2.0))), float(rng.choice((1e-7, 1e-6, 3e-5)))
+        )
+        if fits(losses, limit):
+            continue
+        *beside, refused = losses
+        needed = room_for(refused, beside, limit).needed
+        assert fits(losses, needed), (losses, limit, needed)
+        assert needed.delta >= limit.delta
+        assert needed.epsilon >= limit.epsilon
+        assert needed != limit
+        named += 1
+    assert named > 100
 
 
 SKELLAM = SkellamEvent(

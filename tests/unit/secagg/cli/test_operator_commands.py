@@ -239,6 +239,7 @@ def test_a_client_says_what_is_claimed_of_its_data(told, place):
     tls = 'ca = "ca.pem"\ncertificate = "client.pem"\nkey = "client.key"\n'
     both = "".join(
         f'[{name}]\nname = "{name}"\naddress = "{name}.example.org:1"\n{tls}'
+        'receipt_key = "ed25519:..."\n'
         for name in ("leader", "helper")
     )
     (place / "both.toml").write_text(

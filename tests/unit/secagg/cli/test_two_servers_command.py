@@ -18,6 +18,8 @@ import pytest
 
 import secagg
 from secagg.cli import main
+from secagg.cli.output import Output
+from secagg.cli.two_servers import _say_given
 from secagg.config.two_servers import (
     HelperSettings,
     LeaderSettings,
@@ -34,10 +36,16 @@ from secagg.errors import (
 from secagg.runtime.garbage import STAYING
 from secagg.server import grpc_server
 from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import TwoAggregators, noise_for
+from secagg.testing.two_aggregators import (
+    HELPER_KEY,
+    LEADER_KEY,
+    TwoAggregators,
+    noise_for,
+)
 from secagg.transport.channel_options import HEALTH_SERVICE
 from secagg.transport.revoked import revoked_line
 from secagg.transport.tls import number_in_pem
+from secagg.two_servers import SharedContribution
 from secagg.two_servers.program import (
     ReleasingLeader,
     _way_to,
@@ -66,6 +74,7 @@ TASK = {
     "max_clients": 3,
     "collect_seconds": 300,
 }
+KEYS = {"leader": LEADER_KEY.public_bytes, "helper": HELPER_KEY.public_bytes}
 VECTORS = [np.full(4, place / 10) for place in range(3)]
 
 
@@ -121,9 +130,11 @@ class House:
             return sections | {"leader": {"name": "leader"}}
         sections["aggregator"]["sums_dir"] = str(place / "sums")
         calls = self.caller("helper", "leader")
-        return sections | {"helper": {"name": "helper", "address": "", **calls}}
+        key = key_text(HELPER_KEY.public_bytes)
+        helper = {"name": "helper", "address": "", "receipt_key": key, **calls}
+        return sections | {"helper": helper}
 
-    def client(self, name, ports):
+    def client(self, name, ports, keys=KEYS):
         sections = {
             "client": {
                 "task": "between-two",
@@ -134,6 +145,7 @@ class House:
         }
         for other, address in ports.items():
             sections[other] = {"name": other, "address": address}
+            sections[other]["receipt_key"] = key_text(keys[other])
             sections[other] |= self.caller(other, name)
         return sections
 
@@ -188,7 +200,9 @@ class Running:
         giving = asyncio.gather(
             *(
                 give_vector(
-                    self.house.settings(name, self.house.client(name, self.ports)),
+                    self.house.settings(
+                        name, self.house.client(name, self.ports, self.keys)
+                    ),
                     vector,
                 )
                 for name, vector in zip(names, VECTORS, strict=False)
@@ -338,6 +352,25 @@ def test_a_client_leaves_a_task_below_its_own_floors(house):
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
 
 
+@pytest.mark.parametrize("is_included", [True, False])
+def test_what_is_signed_by_nobody_is_not_said_of_a_sum(capsys, is_included):
+    given = SharedContribution(
+        session_number=7,
+        inputs=3,
+        is_included=is_included,
+        values=VECTORS[0],
+        privacy=noise_for().report(),
+        receipt=b"",
+    )
+    _say_given(given, None, Output(as_json=False))
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said == "session 7: 3 vectors, " + (
+        "with this one"
+        if is_included
+        else "the leader shows no place of this one in it; do not give it again"
+    )
+
+
 @pytest.mark.parametrize("part", KINDS)
 def test_the_samples_list_every_setting_and_describe_one_task(part):
     path = SAMPLES / f"{part}.toml"
@@ -376,6 +409,9 @@ def test_settings_are_shown_with_what_the_task_costs(house, capsys, part):
         ("helper", ("task", "max_client", 3), "max_clients"),
         ("leader", ("helper", "address", "helper"), "helper.address: expected host"),
         ("client", ("policy", "min_survivors", 1), "policy.min_survivors"),
+        ("leader", ("helper", "receipt_key", "ed25519:..."), "helper.receipt_key: "),
+        ("client", ("helper", "receipt_key", ""), "helper.receipt_key: "),
+        ("client", ("leader", "receipt_key", None), "leader.receipt_key"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said):
@@ -383,11 +419,15 @@ def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said)
     words = ["two-servers", part, "--json", "--config"]
     if part == "client":
         sections = house.client("a", ports)
-        words[2:2] = ["--input", "x.npy"]
+        np.save(house.place / "x.npy", VECTORS[0])
+        words[2:2] = ["--input", str(house.place / "x.npy")]
     else:
         sections = house.aggregator(part)
     section, key, value = changed
-    sections[section][key] = value
+    if value is None:
+        del sections[section][key]
+    else:
+        sections[section][key] = value
     code = main([*words, str(house.written(part, sections))])
     told = capsys.readouterr()
     assert said in told.err

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -185,6 +186,31 @@ async def test_where_delta_is_the_trouble_delta_is_named(offers):
         await total.check(offers[2])
     assert "policy.total_delta of at least 0.001" in caught.value.next_step
     assert "smaller one" in caught.value.next_step
+
+
+async def test_where_both_are_the_trouble_both_are_named_and_suffice(offers):
+    losses = iter(
+        (TaskLoss(epsilon=0.9, delta=4e-7), TaskLoss(epsilon=0.9, delta=1e-6))
+    )
+    lost = {offers[each].task_id: next(losses) for each in (2, 3)}
+    book = inline_book()
+
+    def total(epsilon, delta):
+        return total_on(
+            book,
+            budget(epsilon=epsilon, delta=delta),
+            loss_of=lambda offered: lost[offered.task_id],
+        )
+
+    await total(1.0, 1e-6).claim(offers[2])
+    with pytest.raises(TotalSpentError) as caught:
+        await total(1.0, 1e-6).check(offers[3])
+    delta, epsilon = re.findall(r"of at least (\S+)", caught.value.next_step)
+    assert "policy.total_delta of at least 1.4e-06 and" in caught.value.next_step
+    for enough in ((1.0, float(delta)), (float(epsilon), 1e-6)):
+        with pytest.raises(TotalSpentError):
+            await total(*enough).check(offers[3])
+    await total(float(epsilon), float(delta)).check(offers[3])
 
 
 async def test_a_total_that_was_lowered_below_its_claims_stops_them(offers):

@@ -8,11 +8,12 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
 from secagg.messages import Envelope, Released, Round
 from secagg.storage.change import Role
 from secagg.storage.stored import Retention, SessionState
-from secagg.testing.lying_connection import LyingConnection
+from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
 from secagg.transport.in_memory import InMemoryConnection
@@ -355,6 +356,36 @@ def test_a_leader_stands_on_no_session_that_it_cannot_accept(lie, code) -> None:
         with pytest.raises(RemoteProtocolError) as refused:
             await house.leader.next_sum()
         assert refused.value.code is code
+
+    run(main)
+
+
+def test_a_client_gives_to_no_number_twice() -> None:
+    """That the leader repeats one is no fault of the client's disk."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        client = house.client("c0")
+        await asyncio.gather(
+            house.leader.next_sum(),
+            client.contribute(VECTORS[0]),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in (1, 2, 3)),
+        )
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        way = LyingConnection(
+            house.way_to("leader", "c0"),
+            {
+                GetOffer: instead(
+                    SessionDescriptor, lambda offer: replace(offer, session_number=1)
+                )
+            },
+        )
+        client._leader = house.client("c0", leader=way)._leader
+        with pytest.raises(RemoteProtocolError) as refused:
+            await client.contribute(VECTORS[0])
+        assert refused.value.code is ErrorCode.REPLAYED_SESSION
+        assert refused.value.sender == "leader"
+        summing.cancel()
 
     run(main)
 

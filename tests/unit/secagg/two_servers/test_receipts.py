@@ -11,7 +11,12 @@ from nacl.signing import VerifyKey
 from secagg.audit.receipt import Outcome
 from secagg.audit.verifier import ReceiptError, Step
 from secagg.descriptor import SessionDescriptor
-from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.messages import Envelope, Fate, Released
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
@@ -25,6 +30,7 @@ from secagg.testing.two_aggregators import (
 )
 from secagg.two_servers.messages import NoisyShare
 from secagg.two_servers.receipt import NameList, PartStatement, SharedReceipt
+from secagg.two_servers.receipt_key import receipt_key_in
 from secagg.two_servers.verification import verify_shared_receipt
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk, GetUpdate
 
@@ -356,6 +362,9 @@ def test_a_leader_uses_no_part_that_the_helper_has_not_signed(lie, words) -> Non
     caught, *told = run(main)
     assert isinstance(caught, RemoteProtocolError)
     assert caught.code is ErrorCode.BAD_SIGNATURE
+    assert caught.sender == "helper"
+    asked = "[helper] receipt_key" in caught.next_step
+    assert asked == (words == "not as it was to")
     assert words in str(caught)
     assert all(isinstance(each, SessionAbortedError) for each in told)
 
@@ -385,22 +394,78 @@ def test_the_receipt_of_somebody_else_is_no_receipt() -> None:
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_without_a_pinned_key_a_client_checks_what_the_receipt_states(part) -> None:
+def test_a_client_believes_no_key_but_its_own(part) -> None:
+    """A leader that could state the helper's key would sign for both."""
+
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
         pinned = {f"{part}_key": FOREIGN.public_bytes}
         return await asyncio.gather(
             house.leader.next_sum(),
-            house.client("c0", leader_key=None, helper_key=None).contribute(VECTORS[0]),
-            house.client("c1", **pinned).contribute(VECTORS[1]),
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in (2, 3)),
+            house.client("c0", **pinned).contribute(VECTORS[0]),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in (1, 2, 3)),
             return_exceptions=True,
         )
 
-    _, free, strict, *_ = run(main)
-    assert verify_shared_receipt(free.receipt, **KEYS).is_included
+    _, strict, usual, *_ = run(main)
+    assert verify_shared_receipt(usual.receipt, **KEYS).is_included
     assert isinstance(strict, ReceiptError)
     assert strict.step is Step.CREDENTIALS
+
+
+def test_one_key_does_not_sign_for_both(kept) -> None:
+    key = LEADER_KEY.public_bytes
+
+    async def main(clock):
+        with pytest.raises(ServiceError, match="one key") as refused:
+            TwoAggregators(clock, noise_for()).client("c0", helper_key=key)
+        assert refused.value.code is ErrorCode.BAD_SETTINGS
+
+    run(main)
+    assert flaw_of(kept[1], helper_key=key).step is Step.CREDENTIALS
+    assert "one key" in str(flaw_of(kept[1], helper_key=key))
+
+
+def test_a_leader_can_hide_that_a_client_is_in_a_sum() -> None:
+    """So False shows nothing: the receipt without a place verifies, both signatures."""
+
+    def unsaid(news):
+        if not isinstance(news, Envelope):
+            return news
+        told = Released.decode(news.data)
+        return Envelope.of(replace(told, fate=Fate.LEFT_OUT))
+
+    def unshown(data):
+        mine = SharedReceipt.decode(data)
+        hidden = replace(mine.survivors, place=None, path=())
+        return replace(mine, survivors=hidden).encode()
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        way = LyingConnection(of_client(house, unshown), {GetUpdate: unsaid})
+        _, *given = await asyncio.gather(
+            house.leader.next_sum(),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            house.client("c3", leader=way).contribute(VECTORS[3]),
+        )
+        return given, verify_shared_receipt(
+            (await house.leader.last_receipt())[1], **KEYS
+        )
+
+    given, whole = run(main)
+    assert "c3" in whole.receipt.survivors
+    assert [each.is_included for each in given] == [True, True, True, False]
+    assert verify_shared_receipt(given[3].receipt, **KEYS).is_included is False
+
+
+def test_a_receipt_key_that_is_damaged_is_put_back_or_made_anew(tmp_path) -> None:
+    key = receipt_key_in(tmp_path)
+    assert receipt_key_in(tmp_path).public_bytes == key.public_bytes
+    (tmp_path / "receipt.key").write_bytes(b"short")
+    with pytest.raises(ServiceError) as damaged:
+        receipt_key_in(tmp_path)
+    assert damaged.value.code is ErrorCode.BAD_CREDENTIAL
+    assert "Put it back from a copy" in damaged.value.next_step
 
 
 # --- as it is written down ------------------------------------------------------------

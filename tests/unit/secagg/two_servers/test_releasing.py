@@ -163,6 +163,35 @@ def test_a_helper_that_has_no_more_sessions_is_not_asked_for_ever(tmp_path, is_s
     assert not program.sums
 
 
+def test_what_is_refused_in_a_session_ends_that_session_alone(tmp_path):
+    """Whether there will be another one the helper says when it is asked for one."""
+
+    async def main(clock):
+        refusals = [ServiceError("not this list", code=ErrorCode.POLICY_VIOLATION)]
+
+        def refused(answer):
+            if refusals:
+                raise refusals.pop()
+            return answer
+
+        house = TwoAggregators(
+            clock,
+            noise_for(steps=3),
+            helper_way=lambda way: LyingConnection(way, {FetchChunk: refused}),
+        )
+        program = Program(house, clock, tmp_path)
+        releasing = program.start()
+        await program.give("a", "b", "c", "d")
+        assert house.leader.may_serve
+        await program.give("a", "b", "c", "d")
+        releasing.cancel()
+        return program
+
+    program = run(main)
+    assert program.codes == [ErrorCode.POLICY_VIOLATION]
+    assert [each.session_number for each in program.sums] == [2]
+
+
 def test_clients_of_a_task_that_is_over_are_told_so(tmp_path):
     async def main(clock):
         house = TwoAggregators(clock, noise_for(steps=1))
