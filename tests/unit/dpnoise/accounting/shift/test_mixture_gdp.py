@@ -258,19 +258,16 @@ def test_noise_too_little_for_any_clamp_promises_nothing_behind_a_coin_either():
 
 
 @pytest.mark.parametrize(
-    ("variance", "norm", "largest", "dim", "rate", "delta"),
+    ("release", "rate", "delta"),
     [
-        (1601.6135, 1133.5531, 3.1564, 4096, 600, 1.2356e-9),
-        (2644.2632, 1721.5674, 9.3396, 365, 74, 2.33e-8),
-        (3639.9366, 3195.1672, 1.506, 42533, 163, 2.7524e-12),
+        ((4096, Fraction("1601.6135"), 1133.5531, 3.1564), 600, 1.2356e-9),
+        ((365, Fraction("2644.2632"), 1721.5674, 9.3396), 74, 2.33e-8),
+        ((42533, Fraction("3639.9366"), 3195.1672, 1.506), 163, 2.7524e-12),
     ],
 )
-def test_delta_and_epsilon_behind_a_coin_clamp_at_places_as_good(
-    variance, norm, largest, dim, rate, delta
-):
+def test_delta_and_epsilon_behind_a_coin_clamp_at_places_as_good(release, rate, delta):
     # δ is some forty times as steep as the noise that either would ask for.
-    release = SkellamMixtureEvent(dim, Fraction(variance), norm, largest)
-    event = SecretlySelected(release, Fraction(1, rate))
+    event = SecretlySelected(SkellamMixtureEvent(*release), Fraction(1, rate))
     stated = account(event).epsilon(delta)
     assert account(event).delta(stated) == pytest.approx(delta, rel=3e-3)
 
