@@ -125,10 +125,12 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
 
     Returns:
         The variance, a dyadic rational rounded up, at which the accountant states at
-        most `epsilon` at `delta`; within about 1e-5 of the least, of `mixture-contour`
-        5e-5, behind coins 1e-4, of `mixture-pld` 5e-4, 2.5e-4 where what is stated
-        jumps, and 5e-4 where an epsilon asks for more than its delta. Where rough,
-        within 1e-3 on either side, and 4e-3 above a jump.
+        most `epsilon` at `delta`; within about 1e-5 of the least that the accountant
+        accepts, of `mixture-contour` 5e-5, behind coins 1e-4, of `mixture-pld` 5e-4,
+        2.5e-4 where what is stated jumps, and 5e-4 where an epsilon asks for more than
+        its delta, or delta was searched at other contours, places or windows. Where
+        rough, within 1e-3 on either side, and 4e-3 above a jump. Where an accountant
+        states less with less noise, as sums over orders may, it is one such noise.
 
     Raises:
         ParameterError: A target, the bracket or the name is invalid.

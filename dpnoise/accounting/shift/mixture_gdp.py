@@ -52,7 +52,7 @@ _FIRST_SHARE: Final = 1e-9
 _PLACES_TRIED: Final = 3
 _EXPECTED: Final = 4.0  # times an estimated δ, for which one more place gains nothing
 _EXPECTED_LOSS: Final = math.log(_EXPECTED)
-_GAIN: Final = 1e-3  # a place that promises to gain less of epsilon is not tried
+_GAIN: Final = 1e-4  # a place that promises to gain less of epsilon is not tried
 _FARTHEST: Final = 2.0  # times a shift, beyond which no δ is guessed from its own
 _WORTHWHILE: Final = 1e-9  # a smaller gain in epsilon is not searched for
 _BISECTION_STEPS: Final = 60
@@ -153,18 +153,19 @@ class MixtureGDPAccountant(Accountant):
         for other, each in enumerate(self._ladder()):
             ratio = each.gaussian_shift / now.gaussian_shift
             if 0.0 < ratio < _FARTHEST:
-                guess = found * ratio**digits + worlds * each.distance
+                factor = math.exp(min(digits * math.log(ratio), _LARGEST_EXPONENT))
+                guess = found * factor + worlds * each.distance
                 if guess < least:
                     place, least = other, guess
         return place
 
     def _digits(self, delta: float) -> float:
-        """Return the logarithm of what a δ leaves behind the coin, at least 1.
+        """Return twice the logarithm of what a δ leaves behind the coin, at least 1.
 
-        It grows about that many times as fast as the shift, and as epsilon.
+        So many times as fast as the shift μ grows a Gaussian's δ: about (ε/μ)² times.
         """
         rate = max(rate for _, rate in (*self._mixtures, *self._others))
-        return max(1.0, math.log(rate / delta))
+        return max(1.0, 2.0 * math.log(rate / delta))
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
         if not self._is_sampled:

@@ -257,6 +257,21 @@ def test_noise_too_little_for_any_clamp_promises_nothing_behind_a_coin_either():
         assert promised.epsilon(1e-10) == math.inf
 
 
+@pytest.mark.parametrize(
+    ("release", "rate", "delta"),
+    [
+        ((4096, Fraction("1601.6135"), 1133.5531, 3.1564), 600, 1.2356e-9),
+        ((365, Fraction("2644.2632"), 1721.5674, 9.3396), 74, 2.33e-8),
+        ((42533, Fraction("3639.9366"), 3195.1672, 1.506), 163, 2.7524e-12),
+    ],
+)
+def test_delta_and_epsilon_behind_a_coin_clamp_at_places_as_good(release, rate, delta):
+    # δ is some forty times as steep as the noise that either would ask for.
+    event = SecretlySelected(SkellamMixtureEvent(*release), Fraction(1, rate))
+    stated = account(event).epsilon(delta)
+    assert account(event).delta(stated) == pytest.approx(delta, rel=3e-3)
+
+
 def test_a_coordinate_many_deviations_long_is_bounded_at_a_large_epsilon():
     # Eight deviations and e^40 times a tail: outputs must count beyond seventeen.
     variance, x, epsilon = 40_000, 1600.0, 40.0
