@@ -12,7 +12,7 @@ It asks no accountant and knows no theorem.
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Final, cast
+from typing import Final, TypedDict, cast
 
 import numpy as np
 
@@ -35,6 +35,7 @@ __all__ = [
     "CLOSED_FORM_WASTES",
     "CURVE",
     "asked_accountants",
+    "is_judged",
     "judging_cost",
     "late_accountants",
     "refuse_dear",
@@ -83,13 +84,22 @@ def judging_cost(request: PlanRequest, release: NoiseEvent, accountant: str) -> 
         release: One release, with its noise or about as much.
         accountant: Its name.
     """
-    return accounting_cost(
-        release,
-        accountant,
-        times=request.steps,
-        delta=request.delta,
-        rate=float(request.selection),
-    )
+    return accounting_cost(release, accountant, **_composition(request))
+
+
+def is_judged(request: PlanRequest, release: NoiseEvent, accountant: str) -> bool:
+    """Whether a client would judge such a release, rather than refuse the task.
+
+    Args:
+        request: What was asked for.
+        release: One release, with its noise.
+        accountant: Its name.
+    """
+    try:
+        refuse_dear(request, release, accountant)
+    except ParameterError:
+        return False
+    return True
 
 
 def refuse_dear(request: PlanRequest, release: NoiseEvent, accountant: str) -> None:
@@ -101,14 +111,33 @@ def refuse_dear(request: PlanRequest, release: NoiseEvent, accountant: str) -> N
         accountant: Its name.
 
     Raises:
-        ParameterError: Naming no accountant has another one chosen.
+        ParameterError: Naming no accountant has another one chosen; where none was
+            named, a coarser grid is what helps.
     """
-    check_accounting_cost(
-        release,
-        accountant,
-        times=request.steps,
-        delta=request.delta,
-        rate=float(request.selection),
+    try:
+        check_accounting_cost(release, accountant, **_composition(request))
+    except ParameterError as error:
+        if request.accountant is not None:
+            raise
+        raise ParameterError(
+            f"clients would refuse to judge a plan on this grid, even by {accountant}, "
+            "which says the least of it: take a coarser grid",
+            parameter="scale_factor",
+            value=request.scale_factor,
+        ) from error
+
+
+class _Composition(TypedDict):
+    """How releases add up, as estimates of an accountant's cost are told it."""
+
+    times: int
+    delta: float
+    rate: float
+
+
+def _composition(request: PlanRequest) -> _Composition:
+    return _Composition(
+        times=request.steps, delta=request.delta, rate=float(request.selection)
     )
 
 

@@ -65,8 +65,9 @@ def plan_notes(
                 "coin says."
             ),
         ]
-    notes.extend(mechanism.remarks())
-    if mechanism.published_accountant and over_gaussian > _FAR_OVER_GAUSSIAN:
+    if request.is_published_mixture or not mechanism.published_accountant:
+        notes.extend(mechanism.remarks())  # those of a published theorem are its own
+    if request.is_published_mixture and over_gaussian > _FAR_OVER_GAUSSIAN:
         notes.append(
             f"The theorem of {mechanism.name} ties the bound on coordinates to the "
             f"noise, which has to be {over_gaussian:.3g} times the central Gaussian's: "

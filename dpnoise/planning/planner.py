@@ -24,7 +24,6 @@ from fractions import Fraction
 from typing import Final, ParamSpec, cast
 
 from dpnoise.accounting import (
-    MAX_ACCOUNTING_COST,
     PrivacyStatement,
     calibrate_least,
 )
@@ -44,7 +43,7 @@ from dpnoise.planning.accountant_choice import (
     CLOSED_FORM_WASTES,
     CURVE,
     asked_accountants,
-    judging_cost,
+    is_judged,
     late_accountants,
     refuse_dear,
 )
@@ -71,6 +70,8 @@ from dpnoise.planning.scale_search import (
     accepted_error,
     best_scale,
     forecast_at,
+    least_forecast,
+    least_grid,
     smallest_bits,
     smallest_scale,
 )
@@ -91,6 +92,7 @@ _LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
 _OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
 # Than the grid on which it is within a percent.
 _COARSER: Final = (0.25, 1.0, 2.0, 4.0, 5.6, 8.0)
+_ANOTHER_GRID: Final = 1.125  # closer ones tell no slope, calibrated roughly
 _WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
 _LITTLE_NOISE: Final = 16.0  # grid steps²; yardsticks begin there, whatever is needed
 _WASTES_NOTHING: Final = 1.02  # of what a Gaussian needs: no other accountant is asked
@@ -161,28 +163,41 @@ class _Planner:
         request = self._request
         if request.scale_factor is None:
             scale_factor, bits = self._fine_scale() or self._search_scale()
+            rough = self._with_late_answers(scale_factor)
         else:
             scale_factor = request.scale_factor
             refuse_uncovered(self._model, scale_factor)
-            calibrated = self._calibrated(scale_factor)
-            self._model = self._model.through(
-                {scale_factor: float(calibrated.variance)}
-            )
-            bits = request.bits or self._bits_for(scale_factor)
+            self._pass_through(self._calibrated(scale_factor))
+            rough = self._with_late_answers(scale_factor)
+            bits = request.bits or self._bits_for_answer(rough)
             # Asking for the last digits of the noise takes as long again.
-            self._refuse_bits(calibrated, bits)
-        rough = self._with_late_answers(scale_factor)
-        found = dataclasses.replace(
-            self._calibrate(
-                scale_factor, (rough.accountant,), start=rough.variance, bits=bits
-            ),
-            candidates=rough.candidates,
-        )
+            self._refuse_bits(rough, bits)
+        found = self._to_last_digits(rough, bits)
+        if not self._is_judged(found.mechanism, found.variance, found.accountant):
+            # Foreseen was another cost of a late one; those before it are judged.
+            found = self._to_last_digits(self._calibrated(scale_factor), bits)
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
         return self._finish(parameters, found)
 
+    def _to_last_digits(self, rough: Calibrated, bits: int) -> Calibrated:
+        """Ask the accountant of a rough answer how much noise is enough."""
+        scale_factor = rough.mechanism.parameters.scale_factor
+        found = self._calibrate(
+            scale_factor, (rough.accountant,), start=rough.variance, bits=bits
+        )
+        return dataclasses.replace(found, candidates=rough.candidates)
+
+    def _pass_through(self, found: Calibrated) -> None:
+        """Let the model say of a grid what an accountant has said of it."""
+        scale_factor = found.mechanism.parameters.scale_factor
+        self._model = self._model.through({scale_factor: float(found.variance)})
+
     def _with_late_answers(self, scale_factor: float) -> Calibrated:
-        """Ask those, too, that were too dear to be asked of every grid."""
+        """Ask those, too, that were too dear to be asked of every grid.
+
+        The answer of one alone is left to the last digits, and its noise here is less
+        than that, unless bits are to be chosen by it.
+        """
         found = self._calibrated(scale_factor)
         needed = self._model.gaussian_need(scale_factor)
         if found.variance <= _WASTES_NOTHING * needed:
@@ -201,7 +216,9 @@ class _Planner:
             return found
         start = max(Fraction(needed), self._least_variance)
         late = dataclasses.replace(found, accountant=names[0], variance=start)
-        if len(names) > 1:
+        request = self._request
+        chooses_bits = request.bits is None and request.scale_factor is not None
+        if len(names) > 1 or chooses_bits:
             late = self._calibrate(scale_factor, names, start=start, is_rough=True)
         return dataclasses.replace(late, candidates=(*names, *asked))
 
@@ -224,7 +241,7 @@ class _Planner:
         if (
             not mixture
             or request.is_central
-            or self._model.is_published_mixture
+            or self._request.is_published_mixture
             or request.bits is not None
             or request.accountant not in {None, CLOSED_FORM}
             or request.adjacency is not Adjacency.ZERO_OUT
@@ -254,6 +271,10 @@ class _Planner:
             return None
         self._found[scale_factor] = found
         self._model = self._model.through({scale_factor: float(found.variance)})
+        best = least_forecast(self._model)
+        free = forecast_at(self._model, scale_factor, UNBOUNDED_BITS)
+        if best is None or free.judged_mse > accepted_error(self._model, best):
+            return None  # so many round their vectors that noise does not hide it
         bits = self._bits_for(scale_factor)
         return (scale_factor, bits) if self._model.length * bits <= _FEW_BITS else None
 
@@ -285,7 +306,23 @@ class _Planner:
             asked = [scale for scale, each in self._found.items() if each.is_curve]
             if asked and min(asked) <= scale_factor <= max(asked):
                 break  # between two curves, of which each takes up to half a second
-        return self._or_finer(scale_factor, bits), bits
+        return self._as_promised(self._or_finer(scale_factor, bits), bits)
+
+    def _as_promised(self, scale_factor: float, bits: int) -> tuple[float, int]:
+        """Keep a grid whose noise is as the model promised, or take the best one asked.
+
+        What a theorem needs may jump between two grids, and no line through them says
+        so.
+        """
+        self._calibrated(scale_factor)
+        models = {
+            scale: self._model.through({scale: float(each.variance)})
+            for scale, each in self._found.items()
+        }
+        found, bits = least_grid(models, scale_factor, bits)
+        if found != scale_factor:
+            self._model = models[found]
+        return found, bits
 
     def _or_finer(self, scale_factor: float, bits: int) -> float:
         """Take the closed form's grid where given bits hold it and it needs less noise.
@@ -317,16 +354,18 @@ class _Planner:
         return scale_factor
 
     def _fit(self, scale_factor: float) -> NoiseModel:
-        """Fit the model to the noise that a scale and its double need.
+        """Fit the model to the noise that a scale needs, and its double or the finest.
 
         To one point, where the accountant is too slow for the finer grid and another
         one asks for more noise there than the model: that says nothing of the grid.
         """
-        found, finer = self._calibrated(scale_factor), 2.0 * scale_factor
+        found = self._calibrated(scale_factor)
+        finer = _readable(min(2.0 * scale_factor, self._request.scaled_bound))
         points = {scale_factor: float(found.variance)}
         if len(self._found) == 1:
             self._model = self._model.through(points)
-        if finer > self._request.scaled_bound or not self._model.fits_sampler(finer):
+        is_other = finer > _ANOTHER_GRID * scale_factor
+        if not (is_other and self._model.fits_sampler(finer)):
             self._model = self._model.through(points)
             return self._model
         if found.accountant in asked_accountants(
@@ -376,10 +415,15 @@ class _Planner:
             )
         return _readable(found.scale_factor), bits
 
-    def _bits_for(self, scale_factor: float) -> int:
-        """The smallest modulus for a given scale."""
+    def _bits_for_answer(self, found: Calibrated) -> int:
+        """The smallest modulus for a given scale and what was said of its noise."""
         if self._request.mechanism_class.takes_counts:
-            return self._bits_for_counts(scale_factor)
+            return self._bits_for_counts(found)
+        self._pass_through(found)
+        return self._bits_for(found.mechanism.parameters.scale_factor)
+
+    def _bits_for(self, scale_factor: float) -> int:
+        """The smallest modulus for a scale, with the noise that the model expects."""
         free = forecast_at(self._model, scale_factor, UNBOUNDED_BITS)
         accepted = accepted_error(self._model, free)
         for bits in range(1, UNBOUNDED_BITS):
@@ -391,9 +435,9 @@ class _Planner:
                 return bits
         return UNBOUNDED_BITS
 
-    def _bits_for_counts(self, scale_factor: float) -> int:
+    def _bits_for_counts(self, found: Calibrated) -> int:
         """The smallest modulus that holds the largest count and its noise."""
-        request, found = self._request, self._calibrated(scale_factor)
+        request = self._request
         for bits in range(1, UNBOUNDED_BITS):
             parameters = self._divide(found.mechanism.parameters, found.variance, bits)
             forecast = request.forecast(make_mechanism(parameters))
@@ -491,10 +535,12 @@ class _Planner:
     def _uncovered(self, mechanism: Mechanism) -> TheoremNotApplicableError | None:
         """Return why the named accountant covers nothing at about the noise needed."""
         request = self._request
+        if request.accountant is None:
+            return None
         variance = self._model.counted_variance(mechanism.parameters.scale_factor)
         try:
             event = self._events(mechanism)(Fraction(variance))
-            account(request, cast("str", request.accountant), event)
+            account(request, request.accountant, event)
         except TheoremNotApplicableError as error:
             return as_of_accountant(request, error)
         return None
@@ -504,12 +550,12 @@ class _Planner:
     ) -> bool:
         """Whether a client would judge such noise, rather than refuse the task."""
         release = cast("NoiseEvent", mechanism.event_with_noise(variance))
-        return judging_cost(self._request, release, accountant) <= MAX_ACCOUNTING_COST
+        return is_judged(self._request, release, accountant)
 
     @property
     def _is_widened(self) -> bool:
         """Whether the bound on coordinates follows from the noise."""
-        return self._model.is_published_mixture and self._request.linf_bound is None
+        return self._request.is_published_mixture and self._request.linf_bound is None
 
     def _placeholder(
         self, scale_factor: float, bits: int = UNBOUNDED_BITS

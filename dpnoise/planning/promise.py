@@ -50,6 +50,7 @@ def kept_promise(
         whose statement it is first.
 
     Raises:
+        ParameterError: A client would refuse to judge what will really run.
         CalibrationError: A few steps of noise do not bring it within the budget.
     """
     spent = math.inf

@@ -60,7 +60,7 @@ def refuse_uncovered(model: NoiseModel, scale_factor: float) -> None:
         [Bao22] Corollary 1, Eq. (3).
     """
     excess = model.published_excess
-    if not model.is_published_mixture or excess(scale_factor) <= _UNCOVERED:
+    if not model.request.is_published_mixture or excess(scale_factor) <= _UNCOVERED:
         return
     low, high = scale_factor, 2.0 * scale_factor
     while excess(high) > _UNCOVERED:

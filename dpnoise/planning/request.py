@@ -375,6 +375,12 @@ class PlanRequest:
         return self.mechanism_class.noise_is_central
 
     @property
+    def is_published_mixture(self) -> bool:
+        """Whether noise and coordinate bound follow the published mixture theorem."""
+        published = self.mechanism_class.published_accountant
+        return published is not None and self.accountant in {None, published}
+
+    @property
     def tolerated_losses(self) -> Fraction:
         """Part of a session's roster that may be lost."""
         if self.loss_fraction is None:

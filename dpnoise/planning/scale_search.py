@@ -42,6 +42,7 @@ __all__ = [
     "best_scale",
     "forecast_at",
     "least_forecast",
+    "least_grid",
     "smallest_bits",
     "smallest_scale",
 ]
@@ -141,7 +142,7 @@ class NoiseModel:
             least_variance=float(request.least_counted_variance),
             fit=fit or NoiseFit(1.0, 0.0 if request.is_central else guess),
         )
-        if made.is_published_mixture and request.linf_bound is None:
+        if request.is_published_mixture and request.linf_bound is None:
             return replace(made, capped_at=_best_cap(made))
         return made
 
@@ -186,7 +187,7 @@ class NoiseModel:
     def counted_variance(self, scale_factor: float) -> float:
         """Return the variance that must be counted, grid steps²."""
         wanted = self.fit.factor * self.gaussian_need(scale_factor) + self.fit.extra
-        if self.is_published_mixture:
+        if self.request.is_published_mixture:
             cap = self.least_cap(scale_factor)
             wanted = max(wanted, self._published_point(scale_factor, cap)[1])
             return max(wanted, self.least_variance)
@@ -204,13 +205,6 @@ class NoiseModel:
             )
         return self.gaussian_variance * squared
 
-    @property
-    def is_published_mixture(self) -> bool:
-        """Whether noise and coordinate bound follow the published mixture theorem."""
-        request = self.request
-        published = request.mechanism_class.published_accountant
-        return published is not None and request.accountant in {None, published}
-
     def natural_cap(self, scale_factor: float) -> Fraction:
         """Return a coordinate bound that practically never acts, grid steps."""
         request = self.request
@@ -226,7 +220,7 @@ class NoiseModel:
         request, natural = self.request, self.natural_cap(scale_factor)
         if request.linf_bound is not None:
             return Fraction(request.linf_bound)
-        if not self.is_published_mixture:
+        if not request.is_published_mixture:
             return natural
         least = self.least_cap(scale_factor)
         order, _ = self._published_point(scale_factor, least)
@@ -448,6 +442,41 @@ def least_forecast(model: NoiseModel) -> ErrorForecast | None:
     """
     found = _minimise(model, UNBOUNDED_BITS)
     return None if found is None else found.forecast
+
+
+def least_grid(
+    models: Mapping[float, NoiseModel], scale_factor: float, bits: int
+) -> tuple[float, int]:
+    """Keep a grid, or take that of others which has the fewest bits and no such error.
+
+    Args:
+        models: By scale, what is known of that grid.
+        scale_factor: Of the grid that was chosen, one of those scales.
+        bits: Chosen for it.
+
+    Returns:
+        Scale and bits: those given, where their error is accepted beside the least of
+        all the grids; otherwise the fewest bits that are, unless they were given.
+    """
+    request = models[scale_factor].request
+    widest = UNBOUNDED_BITS if request.bits is None else request.bits
+
+    def error(scale: float, width: int) -> float:
+        there = forecast_at(models[scale], scale, width)
+        held = there.wrap_probability <= request.max_wrap_probability
+        return there.judged_mse if held else math.inf
+
+    def least(width: int) -> float:
+        return min(models, key=lambda scale: error(scale, width))
+
+    best = least(widest)
+    limit = accepted_error(models[best], forecast_at(models[best], best, widest))
+    if error(scale_factor, bits) <= _INDIFFERENCE * limit:
+        return scale_factor, bits
+    for width in range(1 if request.bits is None else widest, widest + 1):
+        if error(least(width), width) <= limit:
+            return least(width), width
+    return scale_factor, bits
 
 
 def smallest_bits(model: NoiseModel, *, holds_the_sum: bool = False) -> int:

@@ -146,7 +146,7 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
         load_two_server_settings,
     )
     from secagg.storage.book_reader import reading
-    from secagg.storage.charges import ChargeState
+    from secagg.storage.charges import ChargeState, budget_of
     from secagg.storage.open_book import BOOK_FILE
 
     settings: ClientSettings | SharingClientSettings
@@ -163,12 +163,14 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
     async def given() -> dict[str, Any]:
         with reading(state_dir / BOOK_FILE) as book:
             charges = await book.charges(wanted)
-        states = [row.state for row in charges]
+        # One noise, so one number of sessions that come back.
+        refunds = max((row.refunds for row in charges), default=0)
+        spent = budget_of(charges, allowed=len(charges), refunds=refunds)
         return {
             "task": wanted,
-            "given": len(states) - states.count(ChargeState.VOID),
-            "under_way": states.count(ChargeState.BOUND),
-            "given_back": states.count(ChargeState.VOID),
+            "given": spent.given,
+            "under_way": sum(row.state is ChargeState.BOUND for row in charges),
+            "given_back": spent.void,
         }
 
     budgets = [asyncio.run(given())]

@@ -197,7 +197,7 @@ class ClientRunner:
         try:
             if is_resumed:  # floors may have risen since
                 await self._check(session.descriptor)
-                if self._total is not None:
+                if self._total is not None:  # it judges, too
                     await self._total.claim(session.descriptor)
             outcome = await conductor.run()
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
@@ -239,6 +239,8 @@ class ClientRunner:
             )
         descriptor.validate()
         await self._check(descriptor)
+        if self._total is not None:
+            await self._total.check(descriptor)
         membership = await self._membership(descriptor, deadline)
         session = await ClientSession.begin(
             descriptor,
@@ -256,11 +258,9 @@ class ClientRunner:
         return session
 
     async def _check(self, offered: SessionDescriptor) -> None:
-        """Refuse what floors, application or budget do not allow."""
+        """Refuse what floors, application or the task's budget do not allow."""
         await self._workers.run(self._judge, offered)
         await check_budget(self._book, offered)
-        if self._total is not None:
-            await self._total.check(offered)
 
     async def _membership(
         self, offered: SessionDescriptor, deadline: float

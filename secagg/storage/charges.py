@@ -83,12 +83,14 @@ class ChargeRow:
         session_id: Of the session.
         noise_digest: SHA-256 of the task's description of its noise.
         state: What became of the input.
+        refunds: How many of the task's sessions may come back, as it was charged.
         at: When the state was set, in Unix seconds.
     """
 
     session_id: bytes
     noise_digest: bytes
     state: ChargeState
+    refunds: int
     at: float
 
 

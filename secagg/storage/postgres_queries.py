@@ -352,13 +352,15 @@ async def read_mark(database: Database) -> Mark | None:
 async def read_charges(database: Database, task: str) -> tuple[ChargeRow, ...]:
     """See `Book.charges`."""
     rows = await database.fetch(
-        "SELECT session_id, noise_digest, state, at FROM charge "
+        "SELECT session_id, noise_digest, state, refunds, at FROM charge "
         "WHERE task = $1 ORDER BY ordinal",
         task,
     )
     return tuple(
-        ChargeRow(session_id, noise_digest, ChargeState(state), at / MILLISECONDS)
-        for session_id, noise_digest, state, at in rows
+        ChargeRow(
+            session_id, noise_digest, ChargeState(state), refunds, at / MILLISECONDS
+        )
+        for session_id, noise_digest, state, refunds, at in rows
     )
 
 

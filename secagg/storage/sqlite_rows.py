@@ -101,6 +101,7 @@ CREATE TABLE charge (
     session_id BLOB NOT NULL,
     noise_digest BLOB NOT NULL,
     state INTEGER NOT NULL,
+    refunds INTEGER NOT NULL,
     at INTEGER NOT NULL,
     seal BLOB NOT NULL,
     UNIQUE (task, session_id)
@@ -165,6 +166,7 @@ class ChargeColumns:
     session_id: bytes
     noise_digest: bytes
     state: int
+    refunds: int
     at: int
 
 

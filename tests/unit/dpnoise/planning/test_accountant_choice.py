@@ -8,7 +8,7 @@ from dpnoise.accounting import MAX_ACCOUNTING_COST, calibrate
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import plan, planner
-from dpnoise.planning.accountant_choice import judging_cost
+from dpnoise.planning.accountant_choice import judging_cost, refuse_dear
 
 CELL = {
     "clients": 100,
@@ -131,8 +131,8 @@ def test_what_no_client_would_judge_is_not_chosen_whatever_it_needs(monkeypatch)
     """Foreseen was another cost: the noise is known once it is found."""
     monkeypatch.setattr(
         planner,
-        "judging_cost",
-        lambda _, __, name: 0.0 if name == "mixture-gdp" else 2 * MAX_ACCOUNTING_COST,
+        "is_judged",
+        lambda _, __, name: name == "mixture-gdp",
     )
     made = plan(**CELL, scale_factor=4.0)
     assert made.accountant == "mixture-gdp"
@@ -215,3 +215,59 @@ def test_a_grid_that_is_chosen_cuts_no_vector_with_equal_entries():
     )
     longest = float(made.parameters.linf_bound) * 64.0  # of 4096 equal entries
     assert made.parameters.scale_factor * made.parameters.l2_clip <= longest
+
+
+# The closed form is all that is quick enough to compare grids with; sums over orders
+# need a tenth less noise.
+LATE = {
+    "clients": 2,
+    "dimension": 32,
+    "l2_clip": 1.0,
+    "epsilon": 12.0,
+    "delta": 1e-5,
+    "scale_factor": 32.0,
+}
+
+
+def test_bits_are_judged_and_chosen_by_the_noise_of_a_late_answer():
+    made = plan(**LATE, bits=7)
+    assert made.accountant == "mixture-rdp"
+    named = plan(**LATE, bits=7, accountant="mixture-rdp")
+    assert made.noise_variance == pytest.approx(named.noise_variance, rel=1e-6)
+    free, least = plan(**LATE), plan(**LATE, accountant="mixture-rdp")
+    assert free.parameters.bits == least.parameters.bits
+    fits = [each.noise_fit.factor for each in (free, least)]
+    assert fits[0] == pytest.approx(fits[1], rel=2e-3)
+    with pytest.raises(ParameterError, match="too small for the sum") as caught:
+        plan(**LATE, bits=6)
+    assert caught.value.nearest == "7"
+
+
+def test_a_late_answer_that_turns_out_too_dear_leaves_the_one_before(monkeypatch):
+    early = plan(**LATE, bits=8, accountant="mixture-gdp")
+    least = 0.99 * float(early.noise_variance)
+
+    def is_judged(_, release, name):
+        return name == "mixture-gdp" or release.aggregate_noise_variance > least
+
+    monkeypatch.setattr(planner, "is_judged", is_judged)
+    made = plan(**LATE, bits=8)
+    assert made.accountant == "mixture-gdp"
+    assert made.noise_variance == pytest.approx(early.noise_variance, rel=1e-3)
+
+
+def test_who_named_no_accountant_is_not_told_to_name_none():
+    finer = plan(**SHORT | {"epsilon": 12.0, "bits": 10})
+    with pytest.raises(ParameterError, match="take a coarser grid") as caught:
+        refuse_dear(finer.request, release_of(finer), "mixture-contour")
+    assert caught.value.parameter == "scale_factor"
+    assert "name no accountant" not in str(caught.value)
+
+
+def test_what_stops_a_search_among_defaults_is_said_as_it_is(monkeypatch):
+    def stop(*_, **__):
+        raise ParameterError("no such noise", parameter="epsilon", value=1.0)
+
+    monkeypatch.setattr(planner, "calibrate_least", stop)
+    with pytest.raises(ParameterError, match="no such noise"):
+        plan(**CELL, scale_factor=4.0)

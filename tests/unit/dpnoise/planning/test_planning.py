@@ -289,6 +289,23 @@ def test_an_accountant_without_a_theorem_for_the_mechanism_is_refused():
         plan(**BASE, mechanism="skellam", accountant="smm-paper", bits=16)
 
 
+def test_smm_by_another_theorem_says_nothing_of_the_published_one():
+    asked = {
+        "mechanism": "smm",
+        "clients": 100,
+        "dimension": 4096,
+        "l2_clip": 1.0,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "bits": 12,
+    }
+    published = plan(**asked)
+    assert any("published theorem" in note for note in published.notes)
+    other = plan(**asked, scale_factor=2.0, accountant="mixture-gdp")
+    assert other.noise_overhead > 2.0
+    assert not any("theorem" in note for note in other.notes)
+
+
 def test_smm_gets_the_largest_linf_bound_that_costs_no_noise():
     made = paper_plan("smm", bits=20, scale_factor=500.0)
     bound = made.parameters.linf_bound

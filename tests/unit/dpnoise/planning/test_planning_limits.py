@@ -269,3 +269,64 @@ def test_a_loose_bound_on_a_coarse_grid_hides_no_finer_one():
         rotation="none",
     )
     assert made.noise_overhead < 1.05
+
+
+def over_gaussian(made):
+    """Error that bits are chosen by, over the Gaussian's with the same shares."""
+    gaussian = made.gaussian_mse * made.request.expected_surplus
+    return made.forecast.judged_mse / gaussian
+
+
+def test_a_grid_whose_noise_jumps_above_what_was_promised_is_not_taken():
+    """Between its neighbours the sums over orders need twice what a line foretells."""
+    asked = {
+        "clients": 823,
+        "dimension": 23_112_385,
+        "epsilon": 0.010379860103152201,
+        "delta": 0.0004462409047542652,
+        "steps": 10_000,
+        "l2_clip": 78.51204141590624,
+        "rotation": "dft",
+        "min_survivors": 662,
+        "loss_fraction": 0.3215543879917177,
+        "accountant": "mixture-rdp",
+    }
+    made, finer = plan(**asked), plan(**asked, bits=11)
+    assert made.parameters.bits < 11
+    assert over_gaussian(made) <= 1.02 * 1.005 * over_gaussian(finer)
+
+
+def test_a_fine_grid_on_which_many_clients_round_is_finer_or_searched_for():
+    """Rounding of half a million vectors is not hidden by noise behind a rare coin."""
+    made = plan(
+        clients=548_181,
+        dimension=60,
+        epsilon=0.46,
+        delta=8.3e-4,
+        steps=2,
+        l2_clip=1.0,
+        selection_rate=Fraction(1, 757),
+        colluders=4843,
+        min_survivors=545_606,
+    )
+    assert over_gaussian(made) <= 1.05
+
+
+def test_the_finest_grid_that_a_bound_on_coordinates_leaves_is_asked_for():
+    """Its double would cut every vector, so the model knew of coarser grids alone."""
+    made = plan(
+        clients=557,
+        dimension=25,
+        epsilon=0.05135519802649642,
+        delta=2.57e-6,
+        steps=9,
+        l2_clip=1.0,
+        linf_bound=Fraction(43, 512),
+        rotation="dft",
+        bits=25,
+        colluders=1,
+        min_survivors=132,
+        loss_fraction=0.0285,
+        clip_flag_amplitude=0.0025,
+    )
+    assert made.noise_overhead < 1.13

@@ -13,6 +13,7 @@ import pytest
 
 from secagg.client.client import Client
 from secagg.client.data_use import look_at_use
+from secagg.client.runner import ClientRunner
 from secagg.client.session import ClientSession
 from secagg.client.storage import ClientStorage, open_storage
 from secagg.client.total import (
@@ -321,6 +322,34 @@ async def test_a_crash_anywhere_leaves_one_claim_and_none_of_a_session_without_i
 
 def _key(offered):
     return f"client/alice/{offered.session_id.hex()}"
+
+
+async def test_a_session_that_goes_on_is_judged_once(offers):
+    """Shared claims are read in turn, and a claim judges."""
+    book, turns = inline_book(), []
+    await begin(book, offers[2], None)
+
+    class Total:
+        async def check(self, _):
+            turns.append("check")
+
+        async def claim(self, _):
+            turns.append("claim")
+            raise TotalSpentError("enough", code=ErrorCode.POLICY_VIOLATION)
+
+    runner = ClientRunner(
+        "alice",
+        InMemoryConnection(None, "alice"),
+        book,
+        policy=ClientPolicy(),
+        judge=lambda _: None,
+        make_input=None,
+        total=Total(),
+        workers=Workers(general=InlineExecutor()),
+    )
+    with pytest.raises(TotalSpentError):
+        await runner.run_session(offers[2].task_id)
+    assert turns == ["claim"]
 
 
 async def test_what_is_refused_begins_no_session(offers):

@@ -479,6 +479,7 @@ async def test_a_charge_and_its_record_are_one_change(book, clock):
     assert row.session_id == bytes([1]) * 32
     assert row.noise_digest == NOISE
     assert row.state is ChargeState.BOUND
+    assert row.refunds == 2
     assert row.at == clock.seconds
     assert await bodies(book, "1") == [b"input"]
 

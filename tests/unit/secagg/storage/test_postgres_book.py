@@ -102,6 +102,7 @@ async def test_five_processes_that_start_together_migrate_once(empty):
         (2,),
         (3,),
         (4,),
+        (5,),
     ]
     assert await sql(empty, "SELECT count(*) FROM secagg.book") == [(1,)]
 
