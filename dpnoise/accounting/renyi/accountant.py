@@ -3,6 +3,8 @@
 * Rényi divergences of one order add up over adaptive releases, so the account is a
   sum of curves and the order is chosen last, when epsilon or delta is asked for.
 * The order is searched on a fixed ladder. Any order is sound; a poor one is loose.
+* Bounds jump at the first whole orders, so that there are several minima. The search
+  begins with steps across most of them; it may still end some percent above the least.
 * Integer orders only, as soon as one release is sampled or one theorem demands it.
 
 It holds no curve; subclasses map releases to curves.
@@ -33,6 +35,9 @@ _MAX_ORDER: Final = 1e5  # best for epsilon near 2·log(1/delta)/order, about 2e
 _MIN_ABOVE: Final = 1e-3  # best for epsilon near log(1/delta)/1e-3, above 1e4
 _INTEGERS_UP_TO: Final = 64
 _FIRST_STEP: Final = 4
+# Between the first whole orders bounds jump: a longer step leads beyond a minimum.
+_STEP_ACROSS: Final = 16
+_JUMPS_UP_TO: Final = 8.0
 _SAMPLED_START: Final = 8.0
 _SAMPLED_STEP: Final = 4
 
@@ -135,7 +140,7 @@ class RenyiAccountant(Accountant):
 
         at_two = float(self.divergences(np.array([2.0]))[0])
         guess = gaussian_order(max(0.5 * at_two, 1e-300))
-        step = _FIRST_STEP
+        step = _FIRST_STEP if guess > _JUMPS_UP_TO else _STEP_ACROSS
         if any(rate < 1.0 for _, rate in self._terms):
             # Sampled curves explode beyond some order, and an order costs a sum for
             # every order below it: come from below.

@@ -351,3 +351,13 @@ def test_a_best_order_far_above_the_first_that_says_something_is_found_in_few():
     mixture_divergence_per_square.cache_clear()
     assert made.delta(0.01) < 1e-24
     assert mixture_divergence_per_square.cache_info().misses <= 24  # 60 rung by rung
+
+
+def test_a_minimum_between_two_whole_orders_does_not_end_the_search_of_orders():
+    def stated(variance):
+        event = SkellamMixtureEvent(32, Fraction(variance), 4096.0, 64.0)
+        account = make_accountant("mixture-rdp", adversary=Adversary.SERVER)
+        return account.compose(event).epsilon(1e-5)
+
+    # At order 2.99, below the next whole one, 848 would state 13.81.
+    assert stated(856) < stated(848) < stated(836) < 13.0
