@@ -4,8 +4,10 @@ import math
 from fractions import Fraction
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting import pld
+from scipy.special import ndtr
 
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
@@ -172,3 +174,39 @@ def test_one_release_behind_a_coin_builds_no_pair(monkeypatch):
     nothing = SecretlySelected(GaussianEvent(1, 3.0, 0.0), Fraction(1, 4))
     free = make_accountant("gaussian-pld", adversary=Adversary.SERVER).compose(nothing)
     assert (free.delta(0.0), free.epsilon(1e-6)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("shift", "delta"), [(1.2, 1e-12), (1.5, 1e-12), (1.2255859375, 1e-11)]
+)
+def test_few_releases_behind_rare_coins_are_bounded_closely_far_out(shift, delta):
+    """Chernoff's bound is up to 10^7 times too large there, and chose the window."""
+    rate, count = Fraction(1, 948), 4
+    coined = CoinedGaussians.of([(shift, float(rate), count)])
+    epsilon = coined.epsilon(delta)
+    assert coined.delta(epsilon) == pytest.approx(delta, rel=1e-3)
+    least, most = convolved(coined.parts[0][0], float(rate), count, epsilon)
+    assert least <= coined.delta(epsilon) <= most
+
+
+def convolved(shift, rate, count, epsilon, step=2e-3):
+    """Bracket delta by plain convolution: sums of positive numbers, no transform."""
+    ends = np.linspace(-9.0, 11.0, 200_001)
+    loss = np.log1p(rate * np.expm1(shift * ends - 0.5 * shift**2))
+    mass = sum(
+        weight * np.abs(np.diff(ndtr(np.where(ends > mean, mean - ends, ends - mean))))
+        for mean, weight in ((0.0, 1.0 - rate), (shift, rate))
+    )
+    beyond = count * ndtr(shift - ends[-1])  # may have any loss
+    bounds = []
+    for cells in (np.floor(loss[:-1] / step), np.ceil(loss[1:] / step)):
+        index = cells.astype(int)
+        one = np.bincount(index - index.min(), weights=mass)
+        together = one
+        for _ in range(count - 1):
+            together = np.convolve(together, one)
+        losses = step * (np.arange(together.size) + count * index.min())
+        larger = losses > epsilon
+        gain = -np.expm1(epsilon - losses[larger])
+        bounds.append(float((together[larger] * gain).sum()))
+    return bounds[0], bounds[1] + beyond
