@@ -40,7 +40,7 @@ _RAREST: Final = 0.1 * DELTA_FLOOR
 _TRANSFORM_ERROR: Final = 8.0 * 2.0**-52
 _LONGEST: Final = 1 << 17  # a coarser grid stays sound, and costs 0.002 % of variance
 _ABOVE: Final = math.log(1e-6)  # of delta, left to Chernoff's bound above the window
-_FAR_BELOW: Final = 1e-3  # so that what is left above is a thousandth of delta at most
+_FAR_BELOW: Final = 1e-5  # what is left above is then a tenth of delta at most
 _TILTED: Final = math.log(1e-7)  # of the tilted law, on either side of the window
 _TILT_SHARE: Final = 0.75
 """Of Chernoff's tilt. Sampled losses have rare large values that take over the tilted
