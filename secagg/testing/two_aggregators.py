@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from unittest import mock
 
 import numpy as np
@@ -39,15 +39,19 @@ from secagg.two_servers import (
 )
 from secagg.two_servers.messages import NoisyShare
 from secagg.two_servers.receipt import NameList, PartStatement
+from secagg.wire.calls import Request
 
 __all__ = [
     "HELPER_KEY",
     "LEADER_KEY",
     "TASK",
+    "Between",
     "TwoAggregators",
     "noise_for",
     "watched_noise",
 ]
+
+_Answer = TypeVar("_Answer")
 
 TASK = "between-two"
 _LEADER, _HELPER = "leader", "helper"
@@ -56,6 +60,22 @@ _LEADER, _HELPER = "leader", "helper"
 LEADER_KEY, HELPER_KEY = (
     IdentityKey.from_bytes(SecretBytes(bytes([place]) * 32)) for place in (1, 2)
 )
+
+
+class Between:
+    """A way to an aggregator with somebody in between; subclasses do the harm.
+
+    Args:
+        inner: The way.
+    """
+
+    def __init__(self, inner: AggregatorConnection) -> None:
+        self._inner = inner
+        self.identity, self.aggregator = inner.identity, inner.aggregator
+
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """Hand a request on."""
+        return await self._inner.call(request)
 
 
 def noise_for(  # noqa: PLR0913 - a task in one line

@@ -168,36 +168,30 @@ def test_a_clip_flag_that_few_bits_spread_is_charged_for_where_it_is_planned():
     assert 0.9998 * least <= made.noise_variance < 1.001 * least
 
 
+BOUNDED = {
+    "clients": 34,
+    "dimension": 13,
+    "epsilon": 5.0,
+    "delta": 1e-5,
+    "l2_clip": 1.0,
+    "bits": 29,
+}
+
+
 @pytest.mark.usefixtures("asks_nobody")
 def test_a_bound_on_coordinates_far_below_any_useful_grid_is_refused():
-    asked = {
-        "clients": 34,
-        "dimension": 13,
-        "epsilon": 5.0,
-        "delta": 1e-5,
-        "l2_clip": 1.0,
-        "bits": 29,
-    }
     with pytest.raises(ParameterError, match="without one") as caught:
-        plan(**asked, linf_bound=Fraction(25, 2048))
+        plan(**BOUNDED, linf_bound=Fraction(25, 2048))
     assert caught.value.parameter == "linf_bound"
     assert caught.value.nearest.startswith("none, or ")
 
 
 def test_the_bound_on_coordinates_that_such_a_refusal_names_is_as_good_as_none():
-    asked = {
-        "clients": 34,
-        "dimension": 13,
-        "epsilon": 5.0,
-        "delta": 1e-5,
-        "l2_clip": 1.0,
-        "bits": 29,
-    }
     with pytest.raises(ParameterError, match="without one") as caught:
-        plan(**asked, linf_bound=Fraction(25, 2048))
+        plan(**BOUNDED, linf_bound=Fraction(25, 2048))
     named = Fraction(caught.value.nearest.removeprefix("none, or "))
     errors = [
-        plan(**asked, linf_bound=bound).forecast.judged_mse for bound in (named, None)
+        plan(**BOUNDED, linf_bound=bound).forecast.judged_mse for bound in (named, None)
     ]
     assert errors[0] < 1.25 * errors[1]
 

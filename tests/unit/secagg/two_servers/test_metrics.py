@@ -9,7 +9,7 @@ import pytest
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.server.prometheus_meter import PrometheusMeter
 from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
+from secagg.testing.two_aggregators import TASK, Between, TwoAggregators, noise_for
 from secagg.wire.calls import GetOffer, UploadChunk
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
@@ -113,12 +113,12 @@ def test_what_fails_is_counted_by_its_code() -> None:
     assert helper['secagg_refusals_total{code="BAD_ENCODING"}'] == 1
 
 
-class Away:
+class Away(Between):
     """A way to a helper that is not there, or does not want to."""
 
     def __init__(self, inner, error):
-        self.inner, self.error = inner, error
-        self.identity, self.aggregator = inner.identity, inner.aggregator
+        super().__init__(inner)
+        self.error = error
 
     async def call(self, _):
         raise self.error

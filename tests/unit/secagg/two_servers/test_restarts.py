@@ -26,6 +26,7 @@ from secagg.testing.two_aggregators import (
     HELPER_KEY,
     LEADER_KEY,
     TASK,
+    Between,
     TwoAggregators,
     noise_for,
 )
@@ -201,17 +202,13 @@ def test_a_client_that_has_forgotten_its_seed_spoils_no_sum(drawn) -> None:
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
 
-        class Killed:
+        class Killed(Between):
             """A way to the leader on which the process ends before its share is out."""
-
-            def __init__(self, inner):
-                self.inner = inner
-                self.identity, self.aggregator = inner.identity, inner.aggregator
 
             async def call(self, request):
                 if isinstance(request, UploadChunk):
                     raise CrashError
-                return await self.inner.call(request)
+                return await super().call(request)
 
         summing = asyncio.ensure_future(house.leader.next_sum())
         with pytest.raises(CrashError):
@@ -238,15 +235,11 @@ def test_two_processes_under_one_name_are_one_client(drawn, slow) -> None:
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
 
-        class Slow:
-            def __init__(self, inner):
-                self.inner = inner
-                self.identity, self.aggregator = inner.identity, inner.aggregator
-
+        class Slow(Between):
             async def call(self, request):
                 if isinstance(request, UploadChunk):
                     await clock.sleep_until(clock.now() + 5.0)
-                return await self.inner.call(request)
+                return await super().call(request)
 
         ways = {slow: Slow(house.way_to(slow, "c3"))}
         released, *given = await asyncio.gather(
@@ -281,15 +274,13 @@ def test_who_has_lost_the_answer_to_the_last_share_gets_the_sum() -> None:
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
 
-        class Lossy:
+        class Lossy(Between):
             """Loses the first answer to an upload, until the sum is out."""
 
-            def __init__(self, inner):
-                self.inner, self.is_lost = inner, False
-                self.identity, self.aggregator = inner.identity, inner.aggregator
+            is_lost = False
 
             async def call(self, request):
-                answer = await self.inner.call(request)
+                answer = await super().call(request)
                 if isinstance(request, UploadChunk) and not self.is_lost:
                     self.is_lost = True
                     await asyncio.wait({summing})
@@ -458,15 +449,13 @@ def test_shares_that_are_lost_for_good_end_one_session_alone(is_restarted) -> No
     async def main(clock):
         storages = (storage(clock, crashes=is_restarted), storage(clock))
 
-        class Losing:
+        class Losing(Between):
             """A way to the helper; once it has answered, the shares are gone."""
 
-            def __init__(self, inner):
-                self.inner, self.is_done = inner, is_restarted
-                self.identity, self.aggregator = inner.identity, inner.aggregator
+            is_done = is_restarted
 
             async def call(self, request):
-                answer = await self.inner.call(request)
+                answer = await super().call(request)
                 if isinstance(request, FetchChunk) and not self.is_done:
                     self.is_done = True
                     end(house)
