@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
+STAMP_SERVICES := $(VENV)/.installed-services
 
-.PHONY: demo test check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos fail-over wheel docs clean
+.PHONY: demo test test-all check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos fail-over wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -20,11 +21,20 @@ $(STAMP_DEV): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,examples,viz]'
 	@touch $@ $(STAMP_RUN)
 
+$(STAMP_SERVICES): $(STAMP_DEV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev-services]'
+	@touch $@
+
 demo: $(STAMP_RUN)   ## one aggregator and its clients on this machine, real data
 	$(BIN)/secagg demo
 
-test: $(STAMP_DEV)   ## the whole test suite
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+
+test: $(STAMP_DEV)   ## the default test suite: what CI runs
+	$(PYTEST) -m "not slow and not services"
+
+test-all: $(STAMP_SERVICES)  ## slow tests too, and those that need PostgreSQL, a bucket, Dask, Envoy
+	$(PYTEST)
 
 check: $(STAMP_DEV)  ## what CI runs beside the tests: lint, types, imports
 	$(BIN)/ruff check .
@@ -91,7 +101,7 @@ mutants: $(STAMP_DEV) ## which checks no test would miss, into docs/mutants.md; 
 less-noise: $(STAMP_DEV) ## which test notices 3 % less noise, into docs/less-noise.md; minutes
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/mutation/less_noise.py --page
 
-engines: $(STAMP_DEV) ## masks removed by threads, processes, Dask and Ray
+engines: $(STAMP_SERVICES) ## masks removed by threads, processes, Dask and Ray
 	$(VENV)/bin/python -m pip install -q 'ray>=2.40'
 	SECAGG_ENGINES="threads processes dask ray" RAY_ENABLE_UV_RUN_RUNTIME_ENV=0 \
 	  $(VENV)/bin/python -m pytest tests/integration/test_engines.py
@@ -130,7 +140,7 @@ simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=.
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m secagg.testing.world \
 	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000) --processes 2)
 
-chaos: $(STAMP_DEV)   ## real processes, killed and cut off: make chaos SERVERS=... SUMS=... BLOWS=...
+chaos: $(STAMP_SERVICES)   ## real processes, killed and cut off: make chaos SERVERS=... SUMS=... BLOWS=...
 	$(BIN)/python tests/chaos/run.py --servers $(or $(SERVERS),1) --sums $(or $(SUMS),10) --blows $(or $(BLOWS),40) \
 	  --seed $(or $(SEED),$(shell date +%s)) $(ARGUMENTS)
 
@@ -141,7 +151,7 @@ strangers: $(STAMP_DEV) ## silent, stalled and dialling strangers before an aggr
 soak: $(STAMP_DEV)    ## one aggregator at work, what grows: make soak MINUTES=...
 	$(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),20)
 
-fail-over: $(STAMP_DEV) ## a real PostgreSQL restarted, then its standby promoted: make fail-over SERVERS=... AWAY=...
+fail-over: $(STAMP_SERVICES) ## a real PostgreSQL restarted, then its standby promoted: make fail-over SERVERS=... AWAY=...
 	$(BIN)/python tests/chaos/fail_over.py --servers $(or $(SERVERS),2) --away $(or $(AWAY),30)
 
 clean:

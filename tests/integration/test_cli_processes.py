@@ -146,7 +146,6 @@ def exact_sum(directory: Path):
     return sum(np.load(directory / f"n-{number}.npy") for number in (1, 2, 3))
 
 
-@pytest.mark.slow
 def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs):
     server = programs.server(config="server.toml")
     clients = [programs.client(number, kind="x") for number in (1, 2, 3)]
@@ -171,7 +170,6 @@ def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs):
     finish(programs.python("compare.py"))
 
 
-@pytest.mark.slow
 def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs):
     server = programs.server("task.sessions=3")
     others = [
@@ -202,7 +200,6 @@ def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs):
     )
 
 
-@pytest.mark.slow
 def test_whatever_ends_a_server_its_task_goes_on(programs):
     server = programs.server("server.log_level=info")
     first = programs.client(1)
@@ -242,7 +239,6 @@ def test_whatever_ends_a_server_its_task_goes_on(programs):
     assert "budget" in json.loads(again.stdout.splitlines()[-1])["error"]["message"]
 
 
-@pytest.mark.slow
 def test_whoever_is_refused_harms_nobody(programs):
     server = programs.server()
     same_state = programs.run(
@@ -286,7 +282,6 @@ def test_whoever_is_refused_harms_nobody(programs):
     finish(server)
 
 
-@pytest.mark.slow
 def test_an_aborted_session_is_followed_by_one_that_succeeds(programs):
     # All three are needed: without the third, the first session cannot release a sum.
     server = programs.server("rounds.masked_input=2", config="server.toml")
@@ -312,7 +307,6 @@ def test_an_aborted_session_is_followed_by_one_that_succeeds(programs):
     )
 
 
-@pytest.mark.slow
 def test_every_session_takes_a_file_of_its_own_until_the_task_is_over(programs):
     for client in (1, 2, 3):
         for session in (1, 2, 3):

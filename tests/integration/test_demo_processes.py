@@ -22,7 +22,6 @@ KEYS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "profile"),
     [

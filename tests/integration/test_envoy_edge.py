@@ -17,6 +17,8 @@ from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
 from secagg.wire.calls import AdvertiseKeys
 
+pytestmark = pytest.mark.services
+
 ENVOY = Path(sysconfig.get_path("scripts")) / "envoy"
 SAMPLE = Path(__file__).parents[2] / "deploy" / "envoy" / "envoy.yaml"
 CALL = AdvertiseKeys(bytes(32), b"advert")

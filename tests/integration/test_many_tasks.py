@@ -144,7 +144,6 @@ def facts_of(tasks):
     return [{k: v for k, v in each.items() if k not in hidden} for each in tasks]
 
 
-@pytest.mark.slow
 def test_tasks_survive_kill_9_and_every_view_agrees(site, tell):
     server = site.serve()
     assert tell("tasks", "add", str(site.directory / "third.toml"))["version"] == 1

@@ -43,7 +43,6 @@ def stop(process, number):
     return output
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", CODES)
 @pytest.mark.parametrize(
     ("words", "moment"),
@@ -66,7 +65,6 @@ def test_a_command_that_is_stopped_says_so_and_ends_with_the_signals_code(
     assert "next step" in output
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_server_that_listens_drains_instead(start, number):
     process = start("server", "--config", "server.toml")
@@ -76,7 +74,6 @@ def test_a_server_that_listens_drains_instead(start, number):
     assert "start again to go on" in output
 
 
-@pytest.mark.slow
 def test_with_json_the_last_line_says_which_signal_it_was(start):
     words = ("client", "--config", "client.toml", "--input", "x.npy", "--json")
     process = start(*words)
@@ -86,7 +83,6 @@ def test_with_json_the_last_line_says_which_signal_it_was(start):
     assert said["error"]["name"] == "STOPPED"
 
 
-@pytest.mark.slow
 def test_a_signal_that_was_ignored_at_the_start_stays_ignored(start):
     # As under nohup, which closes the terminal and not the program.
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -101,7 +97,6 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(start):
     assert process.returncode == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "number"),
     [

@@ -34,7 +34,6 @@ def wheel(tmp_path_factory):
     return made
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.split("/")[0] for name in names}
@@ -52,7 +51,6 @@ def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel):
     assert not [name for name in names if "test_" in name or "conftest" in name]
 
 
-@pytest.mark.slow
 def test_an_empty_environment_with_the_wheel_runs_every_promised_name(wheel, tmp_path):
     home = tmp_path / "venv"
     venv.create(home, with_pip=False, symlinks=True)

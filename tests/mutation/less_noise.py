@@ -105,6 +105,7 @@ class Fault:
         whole = place.read_text("utf-8")
         place.write_text(self.broken(whole), "utf-8")
         options = ("-q", "-rf", "--tb=no", "-p", "no:cacheprovider")
+        options += ("-m", "not slow and not services")  # the default suite alone
         try:
             ran = subprocess.run(
                 [sys.executable, "-m", "pytest", *options, *self.tests],

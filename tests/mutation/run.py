@@ -289,6 +289,7 @@ def _run_tests(paths: Iterable[str], plugin: _Observer | _Judge) -> None:
     # hypothesis is loaded already, which its plugin would rather have done itself.
     early = "ignore::pytest.PytestAssertRewriteWarning"
     options = ["-q", "-p", "no:cacheprovider", "-W", early]
+    options += ["-m", "not slow and not services"]  # the default suite alone
     options += ["--hypothesis-profile=mutants"]
     options += [_GO_ON, *(f"--ignore={path}" for path in PASSED_OVER)]
     ended = pytest.main([*options, *paths], plugins=[plugin])

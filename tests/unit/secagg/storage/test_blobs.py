@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import obstore
 import pytest
-from moto.server import ThreadedMotoServer
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
 from secagg.storage.blobs import Blob, FileBlobs, MemoryBlobs
@@ -29,6 +28,8 @@ HOME = "0" * 64
 
 @pytest.fixture(scope="module")
 def bucket_server():
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415 - of dev-services
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -62,7 +62,6 @@ def test_agrees_with_an_independent_library(multiplier, rate, count, delta, inte
     assert ours == pytest.approx(theirs, rel=3e-6)
 
 
-@pytest.mark.slow
 def test_agrees_with_an_independent_library_on_a_training_run():
     ours = account(gaussian(0.8635, 0.004, 1000)).epsilon(1e-5)
     theirs = oracle(0.8635, 0.004, 1000, 1e-5, 1e-4)

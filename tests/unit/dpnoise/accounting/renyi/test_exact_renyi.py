@@ -250,7 +250,6 @@ def test_federated_setting_needs_the_recorded_noise():
     assert variance / 64 == pytest.approx(1.085, rel=0.01)
 
 
-@pytest.mark.slow
 def test_integer_shifts_need_the_noise_of_the_gaussian_curve():
     variance = calibrated(
         lambda v: SkellamEvent(4096, v, 64.0), accountant="skellam-rdp"
