@@ -34,6 +34,8 @@ NO_NOISE_ACKNOWLEDGEMENT: Final = (
     "I understand that the sum itself is released without noise"
 )
 
+# Of what is merely evaluated or recalled no published proof makes more.
+_PROOF_DECIDES: Final = frozenset({"proven", "certified"})
 # 2^-40 for each session stays below 2^-26 over ten thousand of them.
 DEFAULT_MIN_GRAPH_BITS: Final = 40
 COLLUDER_FRACTION: Final = 0.1
@@ -209,7 +211,9 @@ class PrivacyFloors:
     Attributes:
         max_epsilon: Largest epsilon of a whole task, against the server.
         max_delta: Largest delta of a whole task.
-        statuses: How epsilon must be known: proven, certified, numerical, recalled.
+        statuses: Which grounds of an epsilon the client accepts: `proven`, `certified`,
+            `numerical`, `recalled`, each whatever its proof, and `published`: proven or
+            certified by a theorem whose proof is published.
         min_local_noise_stddev: The client's own noise in the caller's units: what
             protects it if all others turn out to be inventions of the server.  Where
             the clip moves, that under the smallest clip of the task.
@@ -230,6 +234,18 @@ class PrivacyFloors:
     min_local_noise_multiplier: float = 0.0
     min_colluder_fraction: float | None = None
     max_local_epsilon: float | None = None
+
+    def accepts(self, *, status: str, proof: str) -> bool:
+        """Return whether the client accepts a figure on its grounds.
+
+        Args:
+            status: How the figure is known, as `PrivacyStatement.status`.
+            proof: Where its proof stands, as `PrivacyStatement.proof`.
+        """
+        by_publication = status in _PROOF_DECIDES and proof == "published"
+        return status in self.statuses or (
+            by_publication and "published" in self.statuses
+        )
 
     def colluder_fraction(self, profile: Profile) -> float:
         """Return what part of a roster must be taken for colluders in a profile."""

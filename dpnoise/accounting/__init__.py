@@ -18,13 +18,14 @@ from dpnoise.accounting.registry import (
     accountant_names,
     make_accountant,
 )
-from dpnoise.accounting.statement import PrivacyStatement, Status
+from dpnoise.accounting.statement import PrivacyStatement, Proof, Status
 
 __all__ = [
     "MAX_ACCOUNTING_COST",
     "Accountant",
     "CalibratedNoise",
     "PrivacyStatement",
+    "Proof",
     "Status",
     "TriedAccountant",
     "accountant_names",

@@ -26,7 +26,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final, Self
 
-from dpnoise.accounting.statement import PrivacyStatement, Status, weakest
+from dpnoise.accounting.statement import (
+    PrivacyStatement,
+    Proof,
+    Status,
+    least_reviewed,
+    weakest,
+)
 from dpnoise.errors import ParameterError, UnknownEventError
 from dpnoise.events import (
     Adjacency,
@@ -134,6 +140,8 @@ class Accountant(abc.ABC):
     name: ClassVar[str]
     adjacencies: ClassVar[frozenset[Adjacency]]
     status_of_theorem: ClassVar[Status]
+    proof_of_theorem: ClassVar[Proof]
+    """Where the proof stands of what the accountant claims of unselected releases."""
     counts_sampled_shares: ClassVar[bool] = False
     """Whether sampling is counted although noise in shares gives it away."""
     guesses_from: ClassVar[float] = math.inf
@@ -184,6 +192,16 @@ class Accountant(abc.ABC):
         """How the answers are known: as the weakest thing that they rest on."""
         known = self._status_of_theorems
         return weakest((known, Status.NUMERICAL)) if self._simulated else known
+
+    @property
+    def proof(self) -> Proof:
+        """Where the proofs stand that the answers rest on.
+
+        That a secret coin makes a release the pair which accountants compose is a
+        theorem of this project, whoever proved the bound for the pair.
+        """
+        coin = Proof.OWN if self._claimed_selection else Proof.PUBLISHED
+        return least_reviewed((self.proof_of_theorem, coin))
 
     def compose(self, event: PrivacyEvent) -> Self:
         """Add a release, or several, to the account.
@@ -302,7 +320,7 @@ class Accountant(abc.ABC):
             delta: Failure probability in (0, 1).
 
         Returns:
-            The figure, the accountant's name, its status and its assumptions.
+            The figure, the accountant's name, its grounds and its assumptions.
 
         Raises:
             ParameterError: Delta is not in (0, 1).
@@ -318,6 +336,7 @@ class Accountant(abc.ABC):
             delta=float(delta),
             accountant=self.name,
             status=self.status,
+            proof=self.proof,
             adversary=self._adversary,
             adjacency=self._adjacency,
             assumptions=(*self._shared_assumptions(), *self._assumptions()),

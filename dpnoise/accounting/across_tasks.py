@@ -27,8 +27,11 @@ accepted, and it fits alone at delta. What the first task is does not depend on 
 release about the data.
 
 Source:
-    [RRUV16] for basic composition, [ST22] for Gaussian shifts (both recalled) when
-    budgets are chosen from outcomes; [HST23] (recalled) for releases that interleave.
+    [RRUV16] (recalled) for basic composition when budgets are chosen from outcomes.
+    `BASIC` counts whole tasks, which interleave: [HST23] carries every filter for
+    (epsilon, delta) over to that. `GAUSSIAN` needs no theorem about concurrency: all
+    releases of all tasks are one adaptive sequence, whose squared shifts each task has
+    reserved, and [ST22] adds up such a sequence.
 """
 
 import math

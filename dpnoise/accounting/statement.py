@@ -4,6 +4,8 @@
   adversary, the adjacency and the assumptions it rests on.
 * `status` says how the figure is known. It is never upgraded on the way out, and a
   combination of figures carries the weakest status among them.
+* `proof` says where the proof of its theorem stands. A combination with one part that
+  this project proved is a theorem of this project (`docs/own-theorems.md`).
 
 It computes nothing.
 """
@@ -17,7 +19,7 @@ from typing import Any, Self
 from dpnoise.events import Adjacency, Adversary
 from dpnoise.floats import text_above
 
-__all__ = ["PrivacyStatement", "Status", "weakest"]
+__all__ = ["PrivacyStatement", "Proof", "Status", "least_reviewed", "weakest"]
 
 
 class Status(enum.StrEnum):
@@ -39,12 +41,27 @@ class Status(enum.StrEnum):
     """Rests on an assumption that no deployment meets; for comparisons only."""
 
 
+class Proof(enum.StrEnum):
+    """Where the proof of a theorem stands."""
+
+    PUBLISHED = "published"
+    """In a publication that the accountant cites."""
+
+    OWN = "own"
+    """In this package; no reviewer outside of this project has read it."""
+
+
 _STRENGTH = {status: rank for rank, status in enumerate(Status)}
 
 
 def weakest(statuses: Iterable[Status]) -> Status:
     """Return the weakest status, or `Status.PROVEN` if there is none."""
     return max(statuses, key=_STRENGTH.__getitem__, default=Status.PROVEN)
+
+
+def least_reviewed(proofs: Iterable[Proof]) -> Proof:
+    """Return `Proof.OWN` if a part of a combination has it, else `Proof.PUBLISHED`."""
+    return Proof.OWN if Proof.OWN in proofs else Proof.PUBLISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,7 @@ class PrivacyStatement:
         delta: Failure probability, in (0, 1).
         accountant: Name of the accountant that computed the figure.
         status: How the figure is known.
+        proof: Where the proofs of its theorems stand.
         adversary: Whom the claim holds against.
         adjacency: Which two worlds it makes alike.
         assumptions: Sentences that must be true outside this package.
@@ -67,6 +85,7 @@ class PrivacyStatement:
     delta: float
     accountant: str
     status: Status
+    proof: Proof
     adversary: Adversary
     adjacency: Adjacency
     assumptions: tuple[str, ...] = ()
@@ -83,6 +102,12 @@ class PrivacyStatement:
             f"delta {text_above(self.delta + added_delta, 3)}"
         )
 
+    @property
+    def grounds(self) -> str:
+        """Return status and proof in words, such as "certified (own proof)"."""
+        own = " (own proof)" if self.proof is Proof.OWN else ""
+        return f"{self.status.value}{own}"
+
     def to_dict(self) -> dict[str, object]:
         """Return the statement as values that JSON can hold.
 
@@ -94,6 +119,7 @@ class PrivacyStatement:
             "delta": self.delta,
             "accountant": self.accountant,
             "status": self.status.value,
+            "proof": self.proof.value,
             "adversary": self.adversary.value,
             "adjacency": self.adjacency.value,
             "assumptions": list(self.assumptions),
@@ -113,6 +139,7 @@ class PrivacyStatement:
             delta=float(document["delta"]),
             accountant=str(document["accountant"]),
             status=Status(document["status"]),
+            proof=Proof(document["proof"]),
             adversary=Adversary(document["adversary"]),
             adjacency=Adjacency(document["adjacency"]),
             assumptions=tuple(str(each) for each in document["assumptions"]),

@@ -48,10 +48,11 @@ class DDGaussMechanism(ConditionallyRoundedMechanism):
     ) -> PrivacyEvent:
         """State one release as if its counted noise had another variance.
 
-        A roster leaves k shares of at least v/k each to count. Cut into more and
-        thinner shares, the same noise protects less: every term of the bounds for sums
-        grows with k and falls with a share's variance. So the most shares that any
-        roster leaves, each of v/k, stand for all rosters.
+        A roster leaves k shares of at least v/k each to count. The most shares that any
+        roster leaves, each of v/k, stand for all rosters: what the accountants state of
+        them holds for fewer and wider shares of the same noise. For `log-concave-gdp`
+        that is rule 5 of `dpnoise.accounting.shift.log_concave`; every term of the
+        bound in `ddgauss-paper` grows with k and falls with a share's variance.
         """
         given = self._parameters
         shares = given.noise_rule.largest_counted_shares(given.num_clients)

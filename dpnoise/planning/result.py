@@ -199,7 +199,7 @@ class Plan:
         sentence = (
             f"ε {text_above(stated.epsilon, 4)} at δ {text_above(stated.delta, 3)} "
             f"over {self.request.steps} step{'s' * (self.request.steps > 1)} against "
-            f"{whom} ({stated.status.value}, {stated.accountant})"
+            f"{whom} ({stated.grounds}, {stated.accountant})"
         )
         if self.request.is_central:
             return f"{sentence}."
@@ -240,7 +240,7 @@ class Plan:
             wrapped += ", if all vectors agree"
         return (
             ("mechanism", f"{given.mechanism}, accountant {self.accountant}"),
-            ("grounds", self._calibrated.status.value),
+            ("grounds", self._calibrated.grounds),
             ("steps", f"{request.steps}"),
             ("modulus", f"{given.modulus} ({given.bits} bits)"),
             ("scale factor", f"{given.scale_factor:.6g} steps per unit"),
@@ -367,6 +367,7 @@ class Plan:
                 for each in self.accountants_tried
             ],
             "status": calibrated.status.value,
+            "proof": calibrated.proof.value,
             "calibrated_for": request.calibrated_for.value,
             "adjacency": request.adjacency.value,
             "epsilon_server": _json_number(self.epsilon_server),

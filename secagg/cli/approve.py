@@ -46,7 +46,7 @@ def approve(path: Path, output: Output) -> None:
             (
                 "epsilon",
                 (
-                    f"{text_above(stated.epsilon, 6)} ({stated.status}, "
+                    f"{text_above(stated.epsilon, 6)} ({stated.grounds}, "
                     f"{stated.accountant})"
                 ),
             ),
@@ -71,6 +71,7 @@ def approve(path: Path, output: Output) -> None:
             "spare": budget.spare,
             "accountant": stated.accountant,
             "status": str(stated.status),
+            "proof": str(stated.proof),
             "mechanism": task.mechanism.parameters.mechanism,
             "selection_rate": str(task.selection_rate),
         }

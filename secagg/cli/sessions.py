@@ -374,6 +374,8 @@ def _judged_shared(
         "epsilon_aggregator": verdict.privacy.aggregator.epsilon,
         "epsilon_reader": verdict.privacy.reader.epsilon,
         "delta": verdict.privacy.aggregator.delta,
+        "status": str(verdict.privacy.aggregator.status),
+        "proof": str(verdict.privacy.aggregator.proof),
         "noise_stddev": verdict.privacy.noise_stddev,
         "sessions": verdict.privacy.sessions,
         "shared": verdict.roster,
@@ -401,20 +403,28 @@ _SENTENCES = {
 }
 
 
-def _epsilon_of(parameters: "ProtocolParameters") -> float | None:
+def _privacy_of(
+    parameters: "ProtocolParameters",
+) -> dict[str, str | float | None]:
     """Return what all sessions of a task cost a client, against the server.
 
-    None without noise, and for a block that this release cannot judge.
+    All are None without noise, and for a block that this release cannot judge.
     """
     from secagg.distributed_dp import NoisedTask
     from secagg.errors import RemoteProtocolError
 
+    unknown = dict.fromkeys(("epsilon_server", "status", "proof"))
     if not parameters.noise_block:
-        return None
+        return {**unknown}
     try:
-        return NoisedTask.from_parameters(parameters).report().server.epsilon
+        stated = NoisedTask.from_parameters(parameters).report().server
     except RemoteProtocolError:
-        return None
+        return {**unknown}
+    return {
+        "epsilon_server": stated.epsilon,
+        "status": str(stated.status),
+        "proof": str(stated.proof),
+    }
 
 
 def _facts(verdict: "Verdict") -> dict[str, str | float | None]:
@@ -429,7 +439,7 @@ def _facts(verdict: "Verdict") -> dict[str, str | float | None]:
         "session_number": descriptor.session_number,
         "session_id": descriptor.session_id.hex(),
         "profile": parameters.profile.label,
-        "epsilon_server": _epsilon_of(parameters),
+        **_privacy_of(parameters),
         "joined": verdict.clients,
         "shared": len(verdict.sharers),
         "survivors": len(verdict.survivors),

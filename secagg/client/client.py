@@ -100,9 +100,9 @@ class Contribution:
             secret selection it is the estimate of the sum of all vectors.
         privacy: What the whole task costs this client, computed by itself; None for a
             task that releases exact sums.
-        grounds: How the privacy figure is known for this session: "certified", or
-            "certified, with 9.09e-13 added to delta" where its ring may have been cut
-            with that chance; "" with `privacy` None.
+        grounds: How the privacy figure is known for this session, such as "certified
+            (own proof)", or "certified (own proof), with 9.09e-13 added to delta" where
+            its ring may have been cut with that chance; "" with `privacy` None.
         shortened_by: Length of this client's vector over what clipping left of it, 1.0
             if it fitted; None when the vector had left before a restart, and where a
             lost coin may spare its making (`answer_at`), since it would tell the coin.

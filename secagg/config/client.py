@@ -185,7 +185,9 @@ class PolicySection(DataSection):
         "Largest delta that goes with it.", default=None, low=1e-300, high=0.999999
     )
     grounds: tuple[str, ...] = setting(
-        "How epsilon must be known: proven, certified, numerical, recalled.",
+        "Which grounds of an epsilon are accepted: proven, certified, numerical, "
+        "recalled, each whatever its proof; published for proven or certified by a "
+        "published proof. With published alone, theorems of this project are refused.",
         default=("proven", "certified"),
     )
     min_local_noise_stddev: float = setting(

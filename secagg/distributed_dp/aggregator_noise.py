@@ -337,8 +337,8 @@ class AggregatorNoise:
         report = self.kept_claim()
         stated = report.aggregator
         _insist(
-            str(stated.status) in floors.statuses,
-            f"epsilon is only {stated.status}; accepted: "
+            floors.accepts(status=stated.status, proof=stated.proof),
+            f"epsilon is only {stated.grounds}; accepted: "
             f"{', '.join(sorted(floors.statuses))}",
         )
         return report
@@ -348,7 +348,7 @@ class AggregatorNoise:
 
 
 def _say(stated: PrivacyStatement) -> str:
-    return f"{stated.figures()} ({stated.accountant}; {stated.status})"
+    return f"{stated.figures()} ({stated.accountant}; {stated.grounds})"
 
 
 def _insist(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about

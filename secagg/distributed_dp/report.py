@@ -177,7 +177,7 @@ class PrivacyReport:
         )
         reading = (
             f"{reader.figures(added_delta=added)} ({reader.accountant}; "
-            f"{reader.status})"
+            f"{reader.grounds})"
         )
         return (
             f"against a server that breaks the masks: {alone}",
@@ -196,7 +196,7 @@ class PrivacyReport:
                 2^-graph_bits, or 0 if nobody could have cut its ring.
         """
         added = self.graph_delta if graph_delta is None else graph_delta
-        word = str(self.server.status)
+        word = self.server.grounds
         return f"{word}, with {added:.3g} added to delta" if added else word
 
     def to_dict(self) -> dict[str, object]:

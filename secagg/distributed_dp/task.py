@@ -651,9 +651,9 @@ class NoisedTask:
                 ),
             ),
             (
-                str(stated.status) in floors.statuses,
+                floors.accepts(status=stated.status, proof=stated.proof),
                 (
-                    f"epsilon is only {stated.status}; accepted: "
+                    f"epsilon is only {stated.grounds}; accepted: "
                     f"{', '.join(sorted(floors.statuses))}"
                 ),
             ),

@@ -128,7 +128,8 @@ def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
     )
     asyncio.run(SumFiles(tmp_path, prepared).write(released))
     report = json.loads((tmp_path / "report-1.json").read_text())
-    word = report["privacy"]["server"]["status"]
+    assert report["privacy"]["server"]["proof"] == "own"
+    word = report["privacy"]["server"]["status"] + " (own proof)"
     assert report["privacy"]["graph_delta"] == 10 * 2.0**-40
     assert report["privacy"]["grounds"] == f"{word}, with 9.09e-12 added to delta"
     doubt = "" if worst_case_safe else ", with 9.09e-13 added to delta"

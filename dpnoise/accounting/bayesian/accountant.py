@@ -106,7 +106,7 @@ class PopulationStatement:
         """Say both figures, the one for everybody first."""
         stated = self.worst_case
         everybody = (
-            f"everybody: {stated.figures()} ({stated.accountant}; {stated.status})"
+            f"everybody: {stated.figures()} ({stated.accountant}; {stated.grounds})"
         )
         drawn = (
             f"{self.level} drawn at random: epsilon {text_above(self.epsilon, 4)}, "

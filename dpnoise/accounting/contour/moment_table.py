@@ -17,8 +17,8 @@ Rule 3: Coordinates nearer to zero than the first cell are covered by a Taylor e
         in p with an explicit remainder.
 Rule 4: Floating point: every sum carries an a-priori error of (number of terms +
         condition) times 2^-52 times the sum of absolute values. It assumes IEEE 754
-        doubles and an error of at most 4 units in the last place in numpy's exp, log,
-        sin and cos.
+        doubles and an error of at most 4 units in the last place in numpy's exp,
+        expm1, log, log1p, sin and cos.
 
 It does not know epsilon, delta or the integral the bounds are for.
 """

@@ -2,9 +2,9 @@
 
 A release is described by a finite pair of laws (A, B) whose hockey-stick divergences
 are at least those of the release, in both directions and at every epsilon. By
-Blackwell's theorem some randomised map turns (A, B) into the release. Applying such
-maps one after the other, each chosen by what was seen before, shows that products of
-pairs dominate adaptive compositions.
+Blackwell's theorem [Bla53] some randomised map turns (A, B) into the release. Applying
+such maps one after the other, each chosen by what was seen before, shows that products
+of pairs dominate adaptive compositions.
 
 * The divergence of a release is a convex function of t = e^ε. Chords between upper
   bounds are upper bounds, so a pair is built by connecting dots linearly in t.

@@ -34,7 +34,7 @@ from dpnoise.accounting.loss.composed_loss import (
 )
 from dpnoise.accounting.loss.dominating_pair import LOSS_ERROR, DominatingPair
 from dpnoise.accounting.one_coin import epsilon_before, epsilon_behind
-from dpnoise.accounting.statement import Status
+from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import ParameterError
 from dpnoise.events import (
     Adjacency,
@@ -226,6 +226,7 @@ class GaussianPLDAccountant(ComposedLossAccountant):
     name = "gaussian-pld"
     adjacencies = frozenset(Adjacency)
     status_of_theorem = Status.CERTIFIED
+    proof_of_theorem = Proof.PUBLISHED
 
     def _pair_of(self, release: NoiseEvent) -> DominatingPair | None:
         multiplier = self._multiplier_of(release)

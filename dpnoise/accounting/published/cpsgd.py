@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from dpnoise.accounting.accountant import Accountant
-from dpnoise.accounting.statement import Status
+from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import Adjacency, Adversary, BinomialEvent, NoiseEvent
 
 __all__ = ["BinomialPaperAccountant", "binomial_epsilon"]
@@ -81,6 +81,7 @@ class BinomialPaperAccountant(Accountant):
     name: ClassVar[str] = "cpsgd-recalled"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.RECALLED
+    proof_of_theorem: ClassVar[Proof] = Proof.PUBLISHED
 
     def __init__(
         self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT

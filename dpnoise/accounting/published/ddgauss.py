@@ -16,7 +16,7 @@ from dpnoise.accounting.renyi.accountant import RenyiAccountant
 from dpnoise.accounting.renyi.concentrated import gaussian_curve
 from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.renyi.skellam_bounds import sensitivities_of
-from dpnoise.accounting.statement import Status
+from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,
     DiscreteGaussianEvent,
@@ -121,6 +121,7 @@ class DDGaussPaperAccountant(RenyiAccountant):
     name: ClassVar[str] = "ddgauss-paper"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.PROVEN
+    proof_of_theorem: ClassVar[Proof] = Proof.PUBLISHED
     sampling_moment_factor: ClassVar[float] = 3.0
 
     def _curve(self, release: NoiseEvent) -> RenyiCurve:

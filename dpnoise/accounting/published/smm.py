@@ -21,7 +21,7 @@ import numpy as np
 from dpnoise.accounting.renyi.accountant import RenyiAccountant
 from dpnoise.accounting.renyi.concentrated import gaussian_curve
 from dpnoise.accounting.renyi.curve import RenyiCurve
-from dpnoise.accounting.statement import Status
+from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (
     Adjacency,
@@ -170,6 +170,7 @@ class SMMPaperAccountant(RenyiAccountant):
     name: ClassVar[str] = "smm-paper"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset({Adjacency.ZERO_OUT})
     status_of_theorem: ClassVar[Status] = Status.PROVEN
+    proof_of_theorem: ClassVar[Proof] = Proof.PUBLISHED
 
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
         if isinstance(release, GaussianEvent | DiscreteGaussianEvent):

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from dpnoise.accounting.renyi.accountant import RenyiAccountant
 from dpnoise.accounting.renyi.curve import RenyiCurve
-from dpnoise.accounting.statement import Status
+from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,
     DiscreteGaussianEvent,
@@ -85,6 +85,7 @@ class ZCDPAccountant(RenyiAccountant):
     name: ClassVar[str] = "zcdp"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.PROVEN
+    proof_of_theorem: ClassVar[Proof] = Proof.PUBLISHED
 
     @property
     def rho(self) -> float:

@@ -21,7 +21,7 @@ from dpnoise.accounting.renyi.concentrated import gaussian_curve
 from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.renyi.mixture_divergence import mixture_divergence_per_square
 from dpnoise.accounting.renyi.skellam_rdp import exact_skellam_curve
-from dpnoise.accounting.statement import Status
+from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,
     DiscreteGaussianEvent,
@@ -78,11 +78,16 @@ class ExactMixtureCurve(RenyiCurve):
 
 
 class MixtureRDPAccountant(RenyiAccountant):
-    """Exact Rényi divergence of the Skellam mixture under a plain L2 clip."""
+    """Exact Rényi divergence of the Skellam mixture under a plain L2 clip.
+
+    Source:
+        This project; proof in `mixture_divergence`, behind a coin in `subsampling`.
+    """
 
     name: ClassVar[str] = "mixture-rdp"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset({Adjacency.ZERO_OUT})
     status_of_theorem: ClassVar[Status] = Status.CERTIFIED
+    proof_of_theorem: ClassVar[Proof] = Proof.OWN
 
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
         if isinstance(release, GaussianEvent | DiscreteGaussianEvent):

@@ -25,7 +25,7 @@ from dpnoise.accounting.renyi.skellam_lattice import (
     SUM_MARGIN,
     lattice_for,
 )
-from dpnoise.accounting.statement import Status
+from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,
     DiscreteGaussianEvent,
@@ -175,11 +175,17 @@ class ExactSkellamCurve(RenyiCurve):
 
 
 class SkellamRDPAccountant(RenyiAccountant):
-    """Exact Rényi divergence of Skellam noise under integer shifts."""
+    """Exact Rényi divergence of Skellam noise under integer shifts.
+
+    Source:
+        This project for the maximum over shifts and the bounds on tails; [Aga21]
+        Theorem 3.5 beyond the tables.
+    """
 
     name: ClassVar[str] = "skellam-rdp"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.CERTIFIED
+    proof_of_theorem: ClassVar[Proof] = Proof.OWN
 
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
         if isinstance(release, GaussianEvent | DiscreteGaussianEvent):

@@ -1,7 +1,10 @@
 """How well sums of discrete Gaussians, and of fair coins, hide a shift by one.
 
-Notation as in `unit_shift`, whose rules 1, 2 and 4 hold for every symmetric log-concave
-noise: it remains to bound c(t) = log(q(t)²/(q(t−1)·q(t+1))), which bounds M.
+Notation as in `unit_shift`, whose rules 1, 2 and 4 hold for the noises here: it remains
+to bound c(t) = log(q(t)²/(q(t−1)·q(t+1))), which bounds M. Far out z(t)² is −2·log q(t)
+up to logarithms, so increments tend to 1/√(nσ²) for n shares, and to √c(W) for replaced
+ends. Where the supremum of rule 4 is not attained it is this limit, whose square is the
+mean of c over a period, or c(W): the claim of rule 4 holds there as well.
 
 *Sums of n discrete Gaussians of parameter σ²*, with β = 2π²σ². A sum of log-concave
 variables is log-concave.
@@ -34,16 +37,26 @@ Rule 3: *One dimension.* 1 = √(βn/π)·∫ e^(−βn(c−m̄)²) dc over the 
         u_0, |u_1| and u_2 increase: cells with u at their right ends bound from above.
 Rule 4: *Branch.* R and Q fall as σ² grows, so the bound on c holds for all larger σ²;
         M is continuous in σ and tends to 0, and below c = 1 the branches do not meet.
+Rule 5: *Fewer and wider shares of the same noise.* Let v = nσ² be fixed; the normal
+        density of rule 3 then is, too. Let k ≤ n shares have parameter v/k, and thus
+        β_k = βn/k ≥ β. All that is used of them is bounded by what is used of n:
+        u_0 falls with β, and (1+u_0)^k grows with k. In Q stand (1−1/k)·u_1² and
+        u_2/k. Terms of u_2/k are r²·x·e^(−βnax) with x = 1/k and a = r² ∓ 2rc, and
+        x·e^(−βnax) is at most its maximum over 1/n ≤ x ≤ 1/2: its value at 1/n if
+        βa ≥ 1, as for all terms but r = 1 near c = ½. Terms e^(−βr²)·sinh(2βrc) of u_1
+        fall with β where 2c·coth(2βrc) ≤ r, hence for r ≥ 2 at β ≥ 2; for r = 1 half of
+        e^(−β(1−2c)) bounds them elsewhere. All of these maxima grow with c. The bound
+        on c(t) grows with R and Q. A single share has c = 1/v, which is less.
 
 *N fair coins*: c(t) = log(1 + (N+1)/(N²/4 − t²)) exceeds every bound near the ends.
 
-Rule 5: *Replace the ends.* Keep q(t) for |t| ≤ W+1; beyond, let the ratio of neighbours
+Rule 6: *Replace the ends.* Keep q(t) for |t| ≤ W+1; beyond, let the ratio of neighbours
         fall by the constant factor e^(−c(W)). The new law q' is symmetric, log-concave
         and has c ≤ c(W) everywhere. Its tails are the heavier ones, so it is a mixture
         of q and of the excess; total variation is at most the new tail, at most
         2·q(W+1)·ρ/(1−ρ) with ρ = q(W+1)/q(W). It is charged to delta, per world and per
         coordinate that differs. By Hoeffding q(W+1) ≤ exp(−2(W+1)²/N).
-Rule 6: *Branch.* q' to a power λ ≤ 1, normalised, has c multiplied by λ; M is
+Rule 7: *Branch.* q' to a power λ ≤ 1, normalised, has c multiplied by λ; M is
         continuous in λ and tends to 0 with it.
 
 All rules are elementary and ours. No bound t on the distance to a discrete Gaussian is
@@ -79,7 +92,10 @@ _COINS_PER_CHARGE_BIT: Final = 1 << 11
 def discrete_gaussian_sum_shift(
     num_noise_shares: int, local_noise_variance: Fraction
 ) -> float:
-    """Bound M for a sum of discrete Gaussians by rules 1 to 4.
+    """Bound M for a sum of discrete Gaussians by rules 1 to 5.
+
+    The bound holds for n shares of this parameter or more, and for fewer, equal ones
+    whose parameters add up to at least nσ².
 
     Args:
         num_noise_shares: Number n of independent shares, at least 1.
@@ -106,7 +122,10 @@ def discrete_gaussian_sum_shift(
 
 @functools.lru_cache(maxsize=4096)
 def periodic_part(num_noise_shares: int, variance: float) -> tuple[float, float]:
-    """Bound the sums R and Q of rule 2 by rule 3.
+    """Bound the sums R and Q of rule 2 by rules 3 and 5.
+
+    The bounds hold for every number of shares from 2 to n whose parameters are equal
+    and add up to nσ².
 
     Args:
         num_noise_shares: Number n of shares, at least 2.
@@ -129,7 +148,7 @@ def periodic_part(num_noise_shares: int, variance: float) -> tuple[float, float]
             if near > _LEAST_MASS
             else -((root * start) ** 2)
         )
-        zeroth, first, second = _moments_beside_zero(beta, end)
+        zeroth, first, second = _moments_beside_zero(shares, beta, end)
         growth = shares * math.log1p(zeroth)
         if log_mass + growth > _LARGEST_LOG:
             return math.inf, math.inf
@@ -142,16 +161,26 @@ def periodic_part(num_noise_shares: int, variance: float) -> tuple[float, float]
     return plain * _MARGIN, bent * 4.0 * math.pi**2 / shares * _MARGIN
 
 
-def _moments_beside_zero(beta: float, shift: float) -> tuple[float, float, float]:
-    """Return upper bounds on u_0, |u_1| and u_2 at 0 ≤ shift ≤ 1/2."""
+def _moments_beside_zero(
+    shares: int, beta: float, shift: float
+) -> tuple[float, float, float]:
+    """Return upper bounds on u_0, |u_1| and u_2 at 0 ≤ shift ≤ 1/2.
+
+    Those on |u_1| and u_2/n hold for fewer shares, too (rule 5).
+    """
     zeroth, first, second = 0.0, 0.0, 0.0
     index = 1
     while True:
         ahead = math.exp(-beta * index * (index - 2.0 * shift))
         behind = math.exp(-beta * index * (index + 2.0 * shift))
         zeroth += ahead + behind
-        first += index * (ahead - behind)
-        second += index * index * (ahead + behind)
+        if index == 1:
+            falls = 2.0 * shift * _MARGIN <= math.tanh(2.0 * beta * shift)
+            first += ahead - behind if falls else ahead
+            second += _largest_of_fewer(shares, beta * (1.0 - 2.0 * shift)) + behind
+        else:
+            first += index * (ahead - behind)
+            second += index * index * (ahead + behind)
         if index * index * ahead <= 2.0**-60 * second:
             # Terms fall faster than by a half from here on.
             rest = 2.0 * index * index * ahead
@@ -159,8 +188,18 @@ def _moments_beside_zero(beta: float, shift: float) -> tuple[float, float, float
         index += 1
 
 
+def _largest_of_fewer(shares: int, exponent: float) -> float:
+    """Return the largest n/k·e^(−exponent·n/k) over 2 ≤ k ≤ n, k real."""
+    if exponent >= 1.0:
+        return math.exp(-exponent)
+    widest = 0.5 * shares
+    if exponent * widest <= 1.0:
+        return widest * math.exp(-exponent * widest)
+    return 1.0 / (math.e * exponent)
+
+
 def binomial_shift(num_trials: int) -> ShiftBound:
-    """Bound M for centred fair-coin noise by rules 5 and 6.
+    """Bound M for centred fair-coin noise by rules 6 and 7.
 
     Args:
         num_trials: Number N of fair coins, at least 1.

@@ -12,6 +12,7 @@ It says nothing about shares so narrow that their sum is not smooth.
 from typing import ClassVar
 
 from dpnoise.accounting.shift.skellam_gdp import SkellamGDPAccountant
+from dpnoise.accounting.statement import Proof
 from dpnoise.events import (
     BinomialEvent,
     DiscreteGaussianEvent,
@@ -31,6 +32,7 @@ class LogConcaveGDPAccountant(SkellamGDPAccountant):
     """
 
     name: ClassVar[str] = "log-concave-gdp"
+    proof_of_theorem: ClassVar[Proof] = Proof.OWN
     covers: ClassVar[tuple[type[NoiseEvent], ...]] = (
         DistributedDiscreteGaussianEvent,
         BinomialEvent,

@@ -31,7 +31,7 @@ from dpnoise.accounting.shift.rounded_shift import (
     rounded_shift,
 )
 from dpnoise.accounting.shift.skellam_gdp import gaussian_equivalent
-from dpnoise.accounting.statement import Status, weakest
+from dpnoise.accounting.statement import Proof, Status, weakest
 from dpnoise.events import (
     Adjacency,
     Adversary,
@@ -71,6 +71,7 @@ class MixtureGDPAccountant(Accountant):
     name: ClassVar[str] = "mixture-gdp"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset({Adjacency.ZERO_OUT})
     status_of_theorem: ClassVar[Status] = Status.CERTIFIED
+    proof_of_theorem: ClassVar[Proof] = Proof.OWN
 
     def __init__(
         self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT

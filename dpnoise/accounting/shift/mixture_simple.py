@@ -23,7 +23,7 @@ from dpnoise.accounting.conversion import renyi_delta, renyi_epsilon
 from dpnoise.accounting.shift.mixture_gdp import MixtureGDPAccountant
 from dpnoise.accounting.shift.rounded_moments import worst_quotients
 from dpnoise.accounting.shift.unit_shift import skellam_shift_closed_form
-from dpnoise.accounting.statement import Status
+from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (
     Adjacency,
@@ -50,6 +50,7 @@ class MixtureSimpleAccountant(Accountant):
     name: ClassVar[str] = "mixture-simple"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset({Adjacency.ZERO_OUT})
     status_of_theorem: ClassVar[Status] = Status.CERTIFIED
+    proof_of_theorem: ClassVar[Proof] = Proof.OWN
 
     def __init__(
         self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT

@@ -8,11 +8,11 @@ integer order α ≥ 2
     A_α(p) − 1 = Σ_(l=2)^α C(α, l)·p^l·c_l,   c_0 = 1, c_1 = 0,
     c_(l+1) = (e^(ls) − 1)·c_l + Σ_(i<l) C(l, i)·e^(si)·(e^s − 1)^(l−i)·c_i.
 
-Rule 1: *Sampling.* By Blackwell's theorem a Markov kernel turns (N(0, 1), N(M, 1)) into
-        (noise, noise + 1). Kernels are linear, so it turns (N(0, 1), (1−p)·N(0, 1) +
-        p·N(M, 1)) into (noise, rounded x + noise) at p = |x|, and divergences can only
-        fall: with L = dN(M, 1)/dN(0, 1) the order α costs at most log A_α(p)/(α − 1),
-        A_α(p) = E(1 + p·(L − 1))^α.
+Rule 1: *Sampling.* By Blackwell's theorem [Bla53] some Markov kernel turns (N(0, 1),
+        N(M, 1)) into (noise, noise + 1). Kernels are linear, so it turns (N(0, 1),
+        (1−p)·N(0, 1) + p·N(M, 1)) into (noise, rounded x + noise) at p = |x|, and
+        divergences can only fall: with L = dN(M, 1)/dN(0, 1) the order α costs at most
+        log A_α(p)/(α − 1), A_α(p) = E(1 + p·(L − 1))^α.
 Rule 2: *The sum.* c_l = E(L − 1)^l. Expand (1 + p(L − 1))^α. Under the law with density
         L, L has the law of e^s·L, so E[L·(L − 1)^l] = E(e^s·L − 1)^l, which is
         Σ_i C(l, i)·e^(si)·(e^s − 1)^(l−i)·c_i; and c_(l+1) = E[L·(L − 1)^l] − c_l. By
@@ -29,7 +29,7 @@ Rule 4: *The worst coordinate.* (A_α(p) − 1)/p² grows with p, log(1+u)/u fal
 Rule 5: *Vectors and releases.* Divergences add over coordinates: at most κ_α·C for
         ‖x‖² ≤ C, κ_α being the largest quotient of rule 4 over α − 1. Releases add.
 
-All rules are elementary but Blackwell's theorem. It covers variances from 4 on.
+All rules are elementary and ours but for [Bla53]. It covers variances from 4 on.
 """
 
 import functools

@@ -28,9 +28,13 @@ Rule 4: *a > 0.* F_x(t) = Φ(a − s) with 0 ≤ s ≤ h. Since φ(a − u) = φ
         The left side is at least s·e^(−M²/2); the right one at most p·(e^(ah) − 1)/a =
         p·h·g(ah), and g increases. From 2·z(0) = inc(0) ≤ M follows z(t) ≤ (t + ½)·M,
         so a·h ≤ (W + ½)·M² and s ≤ p·M·G. Together: (k + p·G)·M ≤ M·G·x_j.
-Rule 5: *Vectors and releases.* Trade-off functions of independent coordinates multiply
-        and Gaussian shifts combine by the root of the sum of squares [DRS22], which
-        also composes adaptive releases. A shorter vector only has a smaller shift.
+Rule 5: *Vectors and releases.* Coordinates must be rounded independently of each other,
+        as stochastic rounding does and conditional rounding does not. Trade-off
+        functions of independent coordinates then multiply, and Gaussian shifts combine
+        by the root of the sum of squares [DRS22], which also composes adaptive
+        releases. A shorter vector only has a smaller shift.
+        Behind a coin, [Bla53] turns two normals μ apart into both clamped worlds of the
+        whole vector; the mixture moves by at most as much as they, so τ stays charged.
 
 Rules 1 to 4 are elementary and ours. Two traps: Chernoff's bound on τ is even in W − S,
 hence tiny and false for W ≪ S; and d·τ·(1 + e^ε) grows with ε, so that the sum does not

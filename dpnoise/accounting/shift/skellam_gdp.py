@@ -32,7 +32,7 @@ from dpnoise.accounting.shift.unit_shift import (
     discrete_gaussian_shift,
     skellam_shift,
 )
-from dpnoise.accounting.statement import Status, weakest
+from dpnoise.accounting.statement import Proof, Status, weakest
 from dpnoise.events import (
     Adjacency,
     Adversary,
@@ -156,11 +156,17 @@ def _skellam_bound(
 
 
 class SkellamGDPAccountant(Accountant):
-    """Adds up squared Gaussian shifts of Skellam, discrete and plain Gaussian noise."""
+    """Adds up squared Gaussian shifts of Skellam, discrete and plain Gaussian noise.
+
+    Source:
+        This project; proof in `unit_shift`. Products and adaptive composition of
+        Gaussian shifts are [DRS22]'s, the conversion to (ε, δ) is [BW18] Theorem 8.
+    """
 
     name: ClassVar[str] = "skellam-gdp"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.CERTIFIED
+    proof_of_theorem: ClassVar[Proof] = Proof.OWN
     covers: ClassVar[tuple[type[NoiseEvent], ...]] = (
         SkellamEvent,
         DiscreteGaussianEvent,

@@ -22,13 +22,16 @@ Rule 4: *All variances:* M²·(1 − M²/4) ≤ sup over t of c(t). Proof: let i
         have q(t) = J(m), q(t+1) ≤ J(m+M) and q(t−1) ≤ J(m−M); hence c(t) ≥ −log J(m+M)
         + 2·log J(m) − log J(m−M). J is M times the density of a normal plus a uniform
         variable U on [−M/2, M/2], so −(log J)'' = 1 − Var(U | sum) ≥ 1 − M²/4.
-        Integrate twice.
+        Integrate twice. A largest increment exists for Skellam noise, whose increments
+        tend to 0. Those of a discrete Gaussian tend to 1/σ; if the supremum is not
+        attained it is this limit, and M² = 1/σ² = c satisfies the claim.
 Rule 5: *For Skellam noise c is largest at 0.* With r_t = I_{t+1}(v)/I_t(v) it is to be
         shown that r_t² ≤ r_{t−1}·r_{t+1}. By 1/r_{t−1} = 2t/v + r_t and r_{t+1} = 1/r_t
         − 2(t+1)/v this says r_t ≤ ρ, the root of ρ⁴ + 2tρ³/v + 2(t+1)ρ/v = 1. Both
         vanish at v = 0; r obeys r' = 1 − (2t+1)r/v − r², and ρ is a strict
         supersolution: with s = ρ² and D = ts+t+1, ρ' > 1 − (2t+1)ρ/v − ρ² reduces to D
-        > t(1+s), which is 1 > 0.
+        > t(1+s), which is 1 > 0. The equation is singular at v = 0, so compare there by
+        w = ρ − r: (v^(2t+1)·e^(∫(ρ+r))·w)' > 0, and the bracket tends to 0 with v.
 Rule 6: *The centre.* c(0) = −2·log r_0 and r_0 ≥ 1 − 1/(2v) − 1/(8v²) − 1/(4v³) for v ≥
         4, since the right side is a subsolution of the same equation there and is
         smaller at v = 4.
@@ -37,9 +40,9 @@ Rule 7: *The branch.* Rule 4 leaves M near √c(0) or near 2. M falls with v, be
         former. For the discrete Gaussian c is the constant 1/σ², M is continuous in σ
         and tends to 0, so for σ² > 1 it never leaves the lower branch.
 
-Rules 1, 4, 5, 6 are elementary and ours; rule 2 rests on [DRS22]. For Skellam noise the
-closed form exceeds the truth by a relative 0.21/v, while the certificate exceeds it by
-less than 1e-12.
+Rules 1 and 4 to 7 are elementary and ours; rule 2 rests on [DRS22]. For Skellam noise
+the closed form exceeds the truth by a relative 0.21/v, while the certificate exceeds it
+by less than 1e-12.
 
 It covers symmetric log-concave integer noise only; `log_concave` has further noises.
 """

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from dpnoise.accounting import PrivacyStatement
-from dpnoise.accounting.statement import Status
+from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import Adjacency, Adversary
 from dpnoise.floats import float_above, float_below, text_above
 
@@ -44,6 +44,7 @@ def test_a_statement_prints_no_figure_that_is_too_small():
         delta=1.004e-5,
         accountant="skellam-gdp",
         status=Status.CERTIFIED,
+        proof=Proof.OWN,
         adversary=Adversary.SERVER,
         adjacency=Adjacency.ZERO_OUT,
     )

@@ -193,7 +193,7 @@ def test_a_bad_vector_is_a_clear_error(task, vector):
     [
         ({"max_epsilon": 5.0}, "epsilon"),
         ({"max_delta": 1e-5}, "delta"),
-        ({"statuses": frozenset({"certified"})}, "proven"),
+        ({"statuses": frozenset({"certified"})}, "epsilon is only proven; accepted"),
         ({"min_local_noise_stddev": 1e3}, "standard deviation"),
         ({"min_colluder_fraction": 0.1}, "colluders"),
     ],

@@ -169,6 +169,10 @@ async def test_clients_of_one_process_draw_their_neighbours():
     async with opened as people:
         total = await people.sum([np.ones(4)] * 8)
     assert total.inputs == 8
+    # Of the sum as of every contribution: whose proof the figure rests on.
+    assert total.privacy.server.grounds == "certified (own proof)"
+    assert "(own proof)" in total.privacy.lines()[1]
+    assert total.privacy.to_dict()["server"]["proof"] == "own"
 
 
 def test_what_only_drawn_neighbours_have_is_refused_elsewhere():

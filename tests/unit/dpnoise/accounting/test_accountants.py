@@ -11,6 +11,8 @@ import pytest
 from dpnoise import plan
 from dpnoise.accounting import (
     Accountant,
+    PrivacyStatement,
+    Proof,
     Status,
     accountant_names,
     calibrate,
@@ -21,8 +23,9 @@ from dpnoise.accounting.published.ddgauss import (
     DistributedGaussianCurve,
     sum_divergence_term,
 )
+from dpnoise.accounting.registry import accountant_class, make_guesser
 from dpnoise.accounting.root_search import round_up_to_dyadic
-from dpnoise.accounting.statement import weakest
+from dpnoise.accounting.statement import least_reviewed, weakest
 from dpnoise.errors import (
     CalibrationError,
     ParameterError,
@@ -250,6 +253,12 @@ def test_a_statement_is_json_and_names_everything_it_depends_on():
     assert json.loads(json.dumps(record)) == record
     assert {"epsilon", "delta", "accountant", "status", "adversary"} <= set(record)
     assert record["status"] == "proven"
+    assert record["proof"] == "published"
+    assert PrivacyStatement.from_dict(record).to_dict() == record
+    del record["proof"]
+    with pytest.raises(KeyError, match="proof"):
+        PrivacyStatement.from_dict(record)
+    record = account("zcdp", DISCRETE).statement(1e-5).to_dict()
     assert record["details"]["releases"] == "1"
     hopeless = account("zcdp", GaussianEvent(1, 1e-30, 1.0)).statement(1e-5)
     assert hopeless.to_dict()["epsilon"] == "inf"
@@ -258,6 +267,49 @@ def test_a_statement_is_json_and_names_everything_it_depends_on():
 def test_the_weakest_status_is_the_one_that_counts():
     assert weakest([Status.CERTIFIED, Status.NUMERICAL, Status.PROVEN]) == "numerical"
     assert weakest([]) is Status.PROVEN
+
+
+@pytest.mark.parametrize("name", accountant_names())
+def test_every_accountant_says_itself_where_its_proof_stands(name):
+    found = accountant_class(name)
+    # Not by inheritance: a theorem for other noise has a proof of its own.
+    assert isinstance(vars(found)["proof_of_theorem"], Proof)
+    is_own = "This project" in (found.__doc__ or "")
+    assert (found.proof_of_theorem is Proof.OWN) == is_own
+    for derived in (account(f"hypothetical-{name}"), account(name)):
+        assert derived.proof is found.proof_of_theorem
+    guesser = make_guesser(name, adversary=Adversary.SERVER)
+    assert guesser.proof is found.proof_of_theorem
+
+
+def test_what_is_proven_is_proven_in_a_publication():
+    for name in accountant_names():
+        found = accountant_class(name)
+        if found.status_of_theorem is Status.PROVEN:
+            assert found.proof_of_theorem is Proof.PUBLISHED
+
+
+def test_a_combination_with_one_own_part_is_an_own_theorem():
+    assert least_reviewed([Proof.PUBLISHED, Proof.OWN]) is Proof.OWN
+    assert least_reviewed([Proof.PUBLISHED] * 2) is Proof.PUBLISHED
+    # A secret coin, even before a published bound; and no coin that is not counted.
+    coin = SecretlySelected(GAUSSIAN, Fraction(1, 2))
+    published = account("gaussian-pld", GAUSSIAN)
+    assert published.proof is Proof.PUBLISHED
+    assert published.compose(coin).proof is Proof.OWN
+    sampled = PoissonSampled(GAUSSIAN, 0.5)
+    reader = account("gaussian-pld", sampled, adversary=Adversary.MODEL_READER)
+    assert reader.proof is Proof.PUBLISHED
+    alike = account("gaussian-pld", coin, adjacency=Adjacency.REPLACE_ONE)
+    assert alike.proof is Proof.PUBLISHED
+
+
+def test_a_statement_says_its_grounds_in_words():
+    assert account("zcdp", DISCRETE).statement(1e-5).grounds == "proven"
+    own = account("mixture-gdp", MIXTURE).statement(1e-5)
+    assert (own.status, own.proof) == ("certified", "own")
+    assert own.grounds == "certified (own proof)"
+    assert own.to_dict()["status"] == "certified"
 
 
 def test_zcdp_adds_rho_and_knows_that_sampling_is_not_concentrated():

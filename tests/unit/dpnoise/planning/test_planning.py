@@ -506,6 +506,11 @@ def test_a_plan_says_in_words_what_it_promises():
     )
     assert made.to_dict()["in_words"] == made.in_words
     assert made.in_words in str(made)
+    assert made.to_dict()["proof"] == "published"
+    own = plan(**BASE, mechanism="skellam-mixture", accountant="mixture-gdp")
+    assert "(certified (own proof), mixture-gdp)" in own.in_words
+    assert ("grounds", "certified (own proof)") in own.table()
+    assert (own.to_dict()["status"], own.to_dict()["proof"]) == ("certified", "own")
     alone = paper_plan("skellam", bits=18, scale_factor=100.0, colluders=3)
     assert alone.in_words.endswith(
         "holds for a roster of 100 of which nobody is lost and at most 3 collude."

@@ -66,12 +66,12 @@ def test_an_offer_is_judged_and_its_hash_printed(parameters, tmp_path, capsys):
         assert result["approved_hash"] == sha256(parameters.noise_block).hexdigest()
         assert 1.9 < result["epsilon"] <= result["claimed_epsilon"] <= 2.0
         assert (result["steps"], result["spare"]) == (2, 1)
-        assert (result["accountant"], result["status"]) == (
-            "mixture-simple",
-            "certified",
-        )
+        assert result["accountant"] == "mixture-simple"
+        assert (result["status"], result["proof"]) == ("certified", "own")
     assert main(["plan", "--approve", offer]) == 0
-    assert sha256(parameters.noise_block).hexdigest() in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert sha256(parameters.noise_block).hexdigest() in printed
+    assert "(certified (own proof), mixture-simple)" in printed
 
 
 def test_settings_of_a_server_are_planned_and_judged(tmp_path, capsys, settings_texts):

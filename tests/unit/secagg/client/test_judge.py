@@ -1,9 +1,11 @@
 """What a client makes of an offer, each floor by itself."""
 
+import itertools
 from dataclasses import dataclass, replace
 
 import pytest
 
+from dpnoise.accounting import Proof, Status
 from secagg.client.judge import judge_offer, policy_of
 from secagg.distributed_dp import PrivacyReport
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -38,11 +40,11 @@ def _noised():
     return noised_task(EXACT)
 
 
-def stating(task, epsilon, status="certified"):
+def stating(task, epsilon, status="certified", proof="own"):
     """Return what a task costs if its noise is worth that much."""
     honest = task.report()
     stated = replace(
-        honest.server, epsilon=epsilon, status=type(honest.server.status)(status)
+        honest.server, epsilon=epsilon, status=Status(status), proof=Proof(proof)
     )
     return replace(honest, server=stated)
 
@@ -150,10 +152,37 @@ def test_what_the_task_itself_states_is_judged_before_epsilon_is_computed(
 
 
 @pytest.mark.parametrize(
+    ("grounds", "accepted"),
+    [
+        (("proven", "certified"), {"certified published", "certified own"}),
+        (("published",), {"certified published"}),
+        (("proven", "published"), {"certified published"}),
+        (("certified", "published"), {"certified published", "certified own"}),
+        (("published", "recalled"), {"certified published", "recalled published"}),
+        (("proven",), set()),
+    ],
+)
+def test_published_alone_refuses_theorems_of_this_project(noised, grounds, accepted):
+    for status, proof in itertools.product(
+        ("certified", "numerical", "recalled"), ("published", "own")
+    ):
+        if f"{status} {proof}" == "recalled own":
+            continue  # no accountant has such a theorem
+        floors = replace(FLOORS, statuses=frozenset(grounds))
+        report = stating(noised, 8.0, status, proof)
+        for demanded in with_and_without_a_waiver(floors):
+            if f"{status} {proof}" in accepted:
+                judged(noised.parameters, demanded, report)
+                continue
+            words, _ = refused(noised.parameters, demanded, report)
+            assert f"epsilon is only {report.server.grounds}; accepted: " in words
+
+
+@pytest.mark.parametrize(
     ("epsilon", "status", "complaint"),
     [
         (8.1, "certified", "the noise gives epsilon 8.1, the task claims 8"),
-        (8.0, "recalled", "epsilon is only recalled; accepted: certified, proven"),
+        (8.0, "recalled", "epsilon is only recalled (own proof); accepted: certified"),
     ],
 )
 def test_what_the_noise_is_worth_is_judged_as_this_client_has_computed_it(

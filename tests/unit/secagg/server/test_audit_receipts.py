@@ -357,6 +357,9 @@ def test_the_command_says_what_the_noise_of_the_offer_costs(tmp_path, capsys, la
     task = NoisedTask.from_parameters(parameters)
     assert facts["epsilon_server"] == task.report().server.epsilon
     assert facts["epsilon_server"] > 0.0
+    stated = task.report().server
+    assert (facts["status"], facts["proof"]) == (stated.status, stated.proof)
+    assert facts["proof"] == "own"
 
 
 class DrawnSessionWithLayers(SessionWithLayers):

@@ -113,6 +113,27 @@ def test_noise_for_another_cohort_is_refused(change) -> None:
         AggregatorNoise.from_parameters(replace(noise_for().parameters, **change))
 
 
+def test_reports_say_whose_proof_they_rest_on_and_floors_may_refuse_it() -> None:
+    noise = noise_for()
+    report = noise.report()
+    assert report.aggregator.proof == report.reader.proof == "own"
+    assert report.to_dict()["aggregator"]["proof"] == "own"
+    for line in report.lines()[1:]:
+        assert "(own proof))" in line
+    floors = PrivacyFloors(max_epsilon=50.0, max_delta=1e-2)
+    noise.check(floors)
+    with pytest.raises(RemoteProtocolError, match=r"only certified \(own proof\)"):
+        noise.check(replace(floors, statuses=frozenset({"published"})))
+    # The same noise by a published theorem.
+    block = decode_block(noise.parameters.noise_block)
+    budget = replace(block.budget, accountant="zcdp", epsilon=50.0)
+    published = AggregatorNoise.from_parameters(
+        replace(noise.parameters, noise_block=replace(block, budget=budget).encode())
+    )
+    assert published.report().aggregator.grounds == "proven"
+    published.check(replace(floors, statuses=frozenset({"published"})))
+
+
 def test_a_vector_that_is_none_is_refused_before_anything_is_sent() -> None:
     noise = noise_for()
     for bad in (np.full(5, np.nan), np.zeros(4)):
