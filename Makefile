@@ -90,8 +90,9 @@ build/models-venv/bin/python:
 	$(PYTHON) -m venv build/models-venv
 	$@ -m pip install --quiet --disable-pip-version-check 'z3-solver>=4.13'
 
-models: build/models-venv/bin/python  ## prove inequalities (z3) and set agreement (spin)
+models: build/models-venv/bin/python  ## prove inequalities (z3), set agreement (spin), two rules (ProVerif)
 	build/models-venv/bin/python protos/models/thresholds.py
+	build/models-venv/bin/python protos/models/symbolic.py
 	build/models-venv/bin/python protos/models/agreement.py
 
 mutants: $(STAMP_DEV) ## which checks no test would miss, into docs/mutants.md; an hour

@@ -1,4 +1,7 @@
-"""Proofs of the inequalities of PROTOCOL §3.2, §5.4 and §11.2, by z3.
+"""Proofs of inequalities, by z3: PROTOCOL §3.2, §3.5, §5.4, §11.2, and privacy proofs.
+
+Those of the theorems on paper are named as in docs/security-proofs.md; the rules of
+`dpnoise` are those of the module named.
 
 Each claim is a situation that must be impossible, for all integers in it: z3 looks for
 an example and must find none.  Beside it stand situations that must be possible: that
@@ -7,9 +10,11 @@ sessions exist at all, and that without the rule in question things do go wrong.
 Run by `make models`.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product
 
 import z3
@@ -105,6 +110,49 @@ def parameters() -> Iterator[Claim]:
     )
 
 
+def several_rosters() -> Iterator[Claim]:
+    """Lemma 1' and Theorem 2: several rosters, or several U2, under one session."""
+    enrolled, corrupt, t = z3.Ints("N c_N t")
+    first, second, both = z3.Ints("first second both")
+    two_quorums = z3.And(
+        corrupt >= 0,
+        t >= 1,
+        t <= first,
+        t <= second,
+        first <= enrolled,
+        second <= enrolled,
+        both >= first + second - enrolled,
+        both >= 0,
+    )
+    yield Claim(
+        "2t > N + c_N: quorums over any two rosters share an honest client",
+        z3.And(two_quorums, 2 * t > enrolled + corrupt, both <= corrupt),
+    )
+    yield Claim(
+        "... and with 2t = N + c_N they need not",
+        z3.And(two_quorums, 2 * t == enrolled + corrupt, both <= corrupt),
+        is_possible=True,
+    )
+    n, c, signers, sharers = z3.Ints("n c signers sharers")
+    # The honest signers of one ctx3, and another U2 that holds none of them.
+    apart = z3.And(
+        c >= 0, c < n, t <= n, signers >= t - c, sharers <= n - signers, 2 * t > n + c
+    )
+    yield Claim(
+        "another U2 of t members holds an honest signer (R5.3-5)",
+        z3.And(apart, sharers >= t),
+    )
+    yield Claim(
+        "... and with t - 1 members it need not",
+        z3.And(apart, t >= 2, sharers >= t - 1),
+        is_possible=True,
+    )
+    yield Claim(
+        "2t > n + c gives t > c: without an honest answer no self mask is rebuilt",
+        z3.And(n >= 1, c >= 0, t <= n, 2 * t > n + c, t <= c),
+    )
+
+
 def secrets() -> Iterator[Claim]:
     """R5.5-1: t shares of both secrets of a client never lie with the server."""
     n, c, t, mask, seed = z3.Ints("n c t mask seed")
@@ -143,6 +191,109 @@ def noise() -> Iterator[Claim]:
             accepted, z3.Or(living - c - 1 < n - allowed - c - 1, living - c - 1 < 1)
         ),
     )
+
+
+def ladder() -> Iterator[Claim]:
+    """Theorem 3, step 4: what honest clients keep of their noise adds up to v."""
+    needed, upload, unit, others = z3.Reals("v upload unit others")
+    lost, most, taken = z3.Reals("d D r")
+    # others: n - c' - 1, the honest clients beside one's own before any loss.
+    shares = z3.And(
+        needed > 0,
+        0 <= lost,
+        lost <= most,
+        others - most >= 1,
+        upload >= needed / (others - most),
+    )
+    yield Claim(
+        "an upload is never below what must be kept after d <= D losses",
+        z3.And(shares, upload < needed / (others - lost)),
+    )
+    yield Claim(
+        "what the others keep after d losses adds up to v",
+        z3.And(
+            shares,
+            unit > 0,
+            taken >= 0,
+            taken * unit <= upload - needed / (others - lost),
+            (upload - taken * unit) * (others - lost) < needed,
+        ),
+    )
+    base, share, rungs = z3.Reals("base share rungs")
+    yield Claim(
+        "base and layers are at least a share, whatever rounding upwards adds",
+        z3.And(
+            rungs >= 1,
+            unit >= (share - base) / rungs,
+            base + unit * rungs < share,
+        ),
+    )
+
+
+def one_coin() -> Iterator[Claim]:
+    """`accounting/one_coin`, rule 2: the direction that is dominated."""
+    rate, t = z3.Reals("q t")
+    rest = 1 - t * (1 - rate)
+    yield Claim(
+        "t q / a >= 1 + (t - 1) / q where a > 0",
+        z3.And(
+            rate > 0,
+            rate <= 1,
+            t >= 1,
+            rest > 0,
+            t * rate * rate < rest * (rate + t - 1),
+        ),
+    )
+    yield Claim("a <= q", z3.And(rate > 0, rate <= 1, t >= 1, rest > rate))
+
+
+def unit_shift() -> Iterator[Claim]:
+    """`accounting/shift/unit_shift`, rules 5 and 6: the Riccati comparisons."""
+    s, t, x = z3.Reals("s t x")
+    d = t * s + t + 1
+    # rho' = left / below, and 1 - (2t+1) rho / v - rho^2 = (1 - s)^2 / 2D, where
+    # v = 2 rho D / (1 - s^2) has been inserted.
+    inside = z3.And(t >= 0, s > 0, s < 1)
+    below = 8 * s * s * d + (6 * t * s + 2 * t + 2) * (1 - s * s)
+    yield Claim(
+        "rule 5: the right side of the equation at rho",
+        z3.And(inside, 2 * d - (2 * t + 1) * (1 + s) != 1 - s),
+    )
+    yield Claim(
+        "rule 5: rho is a strict supersolution",
+        z3.And(inside, 2 * d * (1 - s * s) ** 2 <= (1 - s) ** 2 * below),
+    )
+    yield Claim(
+        "rule 5: by a margin of 4 s (1 - s)",
+        z3.And(inside, 2 * d * (1 + s) ** 2 - below != 4 * s * (1 - s)),
+    )
+    bound = 1 - x / 2 - x * x / 8 - x * x * x / 4
+    slope = -z3.Q(1, 2) - x / 4 - z3.Q(3, 4) * x * x
+    yield Claim(
+        "rule 6: a subsolution for v = 1/x >= 4",
+        z3.And(x > 0, x <= z3.Q(1, 4), -x * x * slope > 1 - x * bound - bound * bound),
+    )
+    low, high = _bessel_four()
+    yield Claim(
+        "rule 6: it begins below I_1(4) / I_0(4)",
+        z3.And(x == z3.Q(1, 4), bound * _rational(high) >= _rational(low)),
+    )
+
+
+def _bessel_four() -> tuple[Fraction, Fraction]:
+    """Return a lower bound on I_1(4) and an upper bound on I_0(4)."""
+    terms = 30
+    first = sum(
+        Fraction(2 * 4**k, math.factorial(k) * math.factorial(k + 1))
+        for k in range(terms)
+    )
+    zeroth = sum(Fraction(4**k, math.factorial(k) ** 2) for k in range(terms))
+    # Terms fall by more than a half from here on.
+    return first, zeroth + 2 * Fraction(4**terms, math.factorial(terms) ** 2)
+
+
+def _rational(number: Fraction) -> z3.RatNumRef:
+    return z3.Q(number.numerator, number.denominator)
 
 
 def rings() -> Iterator[Claim]:
@@ -240,8 +391,12 @@ def _window_cuts(places: int, reach: int, corrupt: int) -> Claim:
 SUBJECTS: tuple[Callable[[], Iterator[Claim]], ...] = (
     quorums,
     parameters,
+    several_rosters,
     secrets,
     noise,
+    ladder,
+    one_coin,
+    unit_shift,
     rings,
 )
 

@@ -1,0 +1,86 @@
+"""The symbolic models: their form, and a runner that accepts no wrong verdict.
+
+ProVerif itself is not part of the suite; a program of its name stands in.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODELS = Path(__file__).parents[2] / "protos" / "models"
+PROGRAM = """#!{python}
+import pathlib, sys
+text = pathlib.Path(sys.argv[1]).read_text()
+is_resume, kind = "session_id" in text, {kind!r}
+rule = "if own = who then\\n    ( (  out" if is_resume else "(bundles, c) then"
+found = "true" if rule in text else "false"
+security = ["event(Refund(A,s)) ==> event(SaysFate0(A,s))", "not attacker(input[])"]
+security += ["event(Answers(A,s,u)) ==> event(Shows(A,s,u))"]
+security += ["event(Believes(A,s,x)) ==> event(Releases(A,s,x))"]
+reachable = ["not event(Refund(A,s))", "not event(Believes(A,s,x))"]
+if not is_resume:
+    security, reachable = ["not attacker(x[])"], ["not event(Reached)"]
+if kind == "no attack":
+    found = "true"
+if kind == "does nothing":
+    print("RESULT " + reachable.pop() + " is true.")
+if kind == "one query less":
+    security.pop()
+if kind == "silent":
+    sys.exit(2)
+for query in security:
+    if kind == "unsettled" and found == "true":
+        print("RESULT " + query + " cannot be proved.")
+    else:
+        print("RESULT " + query + " is " + found + ".")
+for query in reachable:
+    print("RESULT " + query + " is false.")
+"""
+
+
+def run(tmp_path, kind):
+    """Run the runner with a program that answers so; None for no program."""
+    if kind is not None:
+        program = tmp_path / "proverif"
+        program.write_text(PROGRAM.format(python=sys.executable, kind=kind))
+        program.chmod(0o755)
+    return subprocess.run(
+        [sys.executable, str(MODELS / "symbolic.py")],
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["resume", "answer"])
+def test_a_model_has_one_place_for_its_rule(name):
+    text = (MODELS / f"{name}.pv.in").read_text()
+    assert text.count("(* RULE *)") == 1
+
+
+def test_without_the_program_nothing_is_claimed(tmp_path):
+    done = run(tmp_path, None)
+    assert done.returncode == 0
+    assert "were NOT run" in done.stdout
+    assert "true" not in done.stdout
+
+
+def test_an_attack_without_and_a_proof_with_each_rule_are_demanded(tmp_path):
+    done = run(tmp_path, "as it must be")
+    assert done.returncode == 0, done.stdout
+    assert "WRONG" not in done.stdout
+    assert done.stdout.count(": true: ") == 5
+    assert done.stdout.count(": false: ") == 11
+
+
+@pytest.mark.parametrize(
+    "kind", ["no attack", "does nothing", "one query less", "silent", "unsettled"]
+)
+def test_another_verdict_is_wrong(tmp_path, kind):
+    done = run(tmp_path, kind)
+    assert done.returncode == 1
+    assert "WRONG" in done.stdout
