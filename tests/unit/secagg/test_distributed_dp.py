@@ -194,12 +194,14 @@ def test_a_bad_vector_is_a_clear_error(task, vector):
         ({"max_epsilon": 5.0}, "epsilon"),
         ({"max_delta": 1e-5}, "delta"),
         ({"statuses": frozenset({"certified"})}, "epsilon is only proven; accepted"),
+        ({"statuses": frozenset({"recalled"})}, "epsilon is only proven; accepted"),
         ({"min_local_noise_stddev": 1e3}, "standard deviation"),
         ({"min_colluder_fraction": 0.1}, "colluders"),
     ],
 )
 def test_the_client_owns_the_privacy_floors(task, change, word):
     task.check(LENIENT)
+    task.check(replace(LENIENT, statuses=frozenset({"published"})))
     with pytest.raises(RemoteProtocolError, match=word) as caught:
         task.check(replace(LENIENT, **change))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
