@@ -197,8 +197,8 @@ class Accountant(abc.ABC):
     def proof(self) -> Proof:
         """Where the proofs stand that the answers rest on.
 
-        That a secret coin makes a release the pair which accountants compose is a
-        theorem of this project, whoever proved the bound for the pair.
+        That a secret coin turns a release into the pair that accountants compose is a
+        theorem of this project, also where the bound for the pair is published.
         """
         coin = Proof.OWN if self._claimed_selection else Proof.PUBLISHED
         return least_reviewed((self.proof_of_theorem, coin))

@@ -413,13 +413,14 @@ def _privacy_of(
     from secagg.distributed_dp import NoisedTask
     from secagg.errors import RemoteProtocolError
 
-    unknown = dict.fromkeys(("epsilon_server", "status", "proof"))
+    unknown: dict[str, str | float | None]
+    unknown = {"epsilon_server": None, "status": None, "proof": None}
     if not parameters.noise_block:
-        return {**unknown}
+        return unknown
     try:
         stated = NoisedTask.from_parameters(parameters).report().server
     except RemoteProtocolError:
-        return {**unknown}
+        return unknown
     return {
         "epsilon_server": stated.epsilon,
         "status": str(stated.status),
