@@ -27,6 +27,7 @@ __all__ = [
     "Dispute",
     "Outcome",
     "RosterCommitment",
+    "WrittenBy",
 ]
 
 SHARED_MAGIC: Final = b"SecAgg-between/1"
@@ -40,6 +41,14 @@ EVIDENCE_BYTES: Final = 32 + 64
 
 MAX_RECEIPT_BYTES: Final = 64 << 20
 """Largest receipt: a roster of 65535 with credentials, its quorum, and disputes."""
+
+
+@unique
+class WrittenBy(IntEnum):
+    """Which party wrote a receipt, by its own word."""
+
+    SERVER = 0
+    CLIENT = 1
 
 
 @unique
@@ -108,6 +117,8 @@ class AuditReceipt:
     """One session, as its writer saw it.
 
     Attributes:
+        writer: Which party wrote it.  A server knows how often it has subtracted each
+            layer of noise, and a client does not.
         offer: The encoded session descriptor.
         view: The roster as it was received, or what commits to it; None where U1 was
             never fixed, or the writer left before.
@@ -119,10 +130,12 @@ class AuditReceipt:
         code: Why, if it was not released; 0 if it was.
         sum_hash: SHA-256 of the packed sum, 32 bytes; zeros if it was not released.
         size: Bytes of the packed sum; 0 if it was not released.
-        certificate: Of the noise layers; empty without them.
+        certificate: Of the noise layers; empty without them.  A server's receipt of a
+            released sum has one wherever the task has layers.
         disputes: Strictly ascending by accuser, accused.
     """
 
+    writer: WrittenBy
     offer: bytes
     view: bytes | RosterCommitment | None = None
     edge_root: bytes = b""
@@ -138,7 +151,7 @@ class AuditReceipt:
 
     def encode(self) -> bytes:
         """Return the receipt's bytes, with the hash of all of them at the end."""
-        writer = Writer().fixed(_MAGIC).blob(self.offer)
+        writer = Writer().fixed(_MAGIC).u8(self.writer).blob(self.offer)
         match self.view:
             case None:
                 writer.u8(_View.NOTHING)
@@ -184,6 +197,7 @@ class AuditReceipt:
             return reader.blob(max_bytes=MAX_RECEIPT_BYTES)
 
         receipt = cls(
+            writer=WrittenBy(reader.u8()),
             offer=rest(),
             view=_read_view(reader, rest),
             edge_root=rest(),

@@ -3,7 +3,9 @@
 Rule 1: everything that follows from other bytes is computed again, by the code that
         clients run; nothing is taken from the receipt that could be derived.
 Rule 2: the steps and their order are those of R5.8-1; the first that fails is named.
-Rule 3: it says what holds and no more: that a quorum has signed roster and sets, or
+Rule 3: noise is judged where sets are: what no client would have added noise for was
+        answered by no client that follows the protocol.
+Rule 4: it says what holds and no more: that a quorum has signed roster and sets, or
         that the writer states them (R5.8-2).  Whether a sum is right cannot be seen.
 
 Source:
@@ -11,19 +13,20 @@ Source:
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
 from secagg.audit.receipt import (
     AuditReceipt,
     Dispute,
     Outcome,
     RosterCommitment,
+    WrittenBy,
 )
 from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.revocation import read_revocations
@@ -41,6 +44,7 @@ from secagg.protocol.agreement import (
 from secagg.protocol.checks import (
     check_edge_odds,
     check_layers,
+    check_noise_suffices,
     check_overlap,
     check_ring,
     check_ring_survivors,
@@ -51,12 +55,12 @@ from secagg.protocol.checks import (
 )
 from secagg.protocol.membership import check_adverts, enrolment_rules
 from secagg.protocol.neighbors import SharingGraph, sharing_graph
-from secagg.protocol.noise_terms import NoiseReader, no_noise, noise_terms
+from secagg.protocol.noise_terms import NoiseTerms, no_noise, noise_terms
 from secagg.wire.packing import packed_size
 
 __all__ = [
-    "Certifier",
     "Finding",
+    "NoiseVerifier",
     "ReceiptError",
     "Step",
     "Verdict",
@@ -64,8 +68,30 @@ __all__ = [
     "verify_receipt",
 ]
 
-Certifier = Callable[[ProtocolParameters, int, int, int], NoiseCertificate]
-"""Maps parameters with a noise block, |U1|, |U2| and |U3| to what the sum must hold."""
+
+class NoiseVerifier(Protocol):
+    """Judges the noise of a session from its offer, as clients do.
+
+    `secagg.distributed_dp.TaskNoiseVerifier` is one.
+    """
+
+    def check_block(self, offer: SessionDescriptor) -> None:
+        """Refuse a noise block or noise terms that no client takes (BAD_CONFIG)."""
+        ...
+
+    def terms(self, parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
+        """Return what |U2| settles about the noise."""
+        ...
+
+    def epsilon(self, offer: SessionDescriptor) -> float:
+        """Return the epsilon of the noise; refuse one above the block's."""
+        ...
+
+    def certificate(
+        self, parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
+    ) -> NoiseCertificate:
+        """Return what noise a sum over such sets must hold."""
+        ...
 
 
 @unique
@@ -82,6 +108,7 @@ class Step(StrEnum):
     SIGNATURES = "signatures"
     """Between two aggregators, in the place of a quorum."""
     OUTCOME = "outcome"
+    CLAIM = "claim"
     CERTIFICATE = "certificate"
 
 
@@ -117,21 +144,26 @@ class Verdict:
         finding: Who vouches for it.
         receipt: Its fields.
         descriptor: The offer.
+        ctx1: What covers offer and roster, 32 bytes; empty without a view.
         clients: n; 0 without a view.
         names: By roster index; empty where the writer has not read the whole roster.
         sharers: U2 as roster indices.
         survivors: U3 as roster indices.
         signers: Who has signed, as roster indices.
+        epsilon: Against the server over all sessions of the task, computed by this
+            verifier; None without noise.
     """
 
     finding: Finding
     receipt: AuditReceipt
     descriptor: SessionDescriptor
+    ctx1: bytes
     clients: int
     names: tuple[str, ...]
     sharers: frozenset[int]
     survivors: frozenset[int]
     signers: frozenset[int]
+    epsilon: float | None
 
 
 def verify_receipt(
@@ -139,8 +171,7 @@ def verify_receipt(
     *,
     enrolment_key: bytes | None = None,
     revocations: bytes | None = None,
-    read_noise: NoiseReader = no_noise,
-    certify: Certifier | None = None,
+    noise: NoiseVerifier | None = None,
 ) -> Verdict:
     """Judge a receipt (R5.8-1) and say what it shows (R5.8-2).
 
@@ -150,17 +181,15 @@ def verify_receipt(
             sign.
         revocations: The revocation list that the offer names, to have revoked
             credentials refused; None takes every credential that was signed.
-        read_noise: Reads noise blocks; needed where a quorum signed a session with
-            noise.
-        certify: Computes certificates of noise; needed for a receipt that has one.
+        noise: Judges noise; needed where the offer has a noise block.  It takes up to
+            seconds to compute an epsilon.
 
     Returns:
         What it shows.
 
     Raises:
         ReceiptError: The first step that fails, and why.
-        LocalProtocolError: What reads noise blocks or computes certificates was needed
-            and not given.
+        LocalProtocolError: The session adds noise, and nothing to judge it was given.
     """
     with judging(Step.ENCODING):
         receipt = AuditReceipt.decode(data)
@@ -170,7 +199,7 @@ def verify_receipt(
         )
     with judging(Step.OFFER):
         descriptor = SessionDescriptor.decode(receipt.offer)
-    reading = _Reading(receipt, descriptor)
+    reading = _Reading(receipt, descriptor, noise)
     with judging(Step.VIEW):
         reading.read_view()
     with judging(Step.CREDENTIALS):
@@ -178,26 +207,36 @@ def verify_receipt(
     with judging(Step.SETS):
         reading.read_sets()
     with judging(Step.QUORUM):
-        reading.check_quorum(read_noise)
+        reading.check_quorum()
     with judging(Step.OUTCOME):
         reading.check_outcome()
+    with judging(Step.CLAIM):
+        reading.check_claim()
     with judging(Step.CERTIFICATE):
-        reading.check_certificate(certify)
+        reading.check_certificate()
     return reading.verdict()
 
 
 class _Reading:
     """What is known of a receipt so far."""
 
-    def __init__(self, receipt: AuditReceipt, descriptor: SessionDescriptor) -> None:
+    def __init__(
+        self,
+        receipt: AuditReceipt,
+        descriptor: SessionDescriptor,
+        noise: NoiseVerifier | None,
+    ) -> None:
         self._receipt: Final = receipt
         self._descriptor: Final = descriptor
         self._parameters: Final = descriptor.parameters
+        self._noise: Final = _verifier_for(descriptor.parameters, noise)
         self._ctx0: Final = context.session_context(descriptor)
         self._adverts: tuple[Advert, ...] = ()
         self._clients = 0
         self._graph: SharingGraph | None = None
         self._ctx1 = b""
+        self._terms = NoiseTerms(b"", tolerated_losses=0)
+        self._epsilon: float | None = None
         self._sharers: AbstractSet[int] = frozenset()
         self._survivors: AbstractSet[int] = frozenset()
         self._signers: frozenset[int] = frozenset()
@@ -266,8 +305,9 @@ class _Reading:
         check_overlap(self._parameters, self._clients)
 
     def read_sets(self) -> None:
-        """Take U2 and U3, as far as they were fixed."""
+        """Take U2 and U3, as far as they were fixed, and the noise that they carry."""
         receipt, parameters = self._receipt, self._parameters
+        self._check_block()
         if receipt.survivors and not receipt.sharers:
             raise _flaw("it has U3 and no U2")
         if not receipt.sharers:
@@ -280,6 +320,7 @@ class _Reading:
             index=None,
             bitmap=receipt.sharers,
         )
+        self._terms = self._settled(len(self._sharers))
         if not receipt.survivors:
             return
         self._survivors = check_survivors(
@@ -289,9 +330,26 @@ class _Reading:
             sharers=self._sharers,
             bitmap=receipt.survivors,
         )
+        check_noise_suffices(
+            self._terms, sharers=len(self._sharers), survivors=len(self._survivors)
+        )
         check_ring_survivors(parameters, self._graph, self._survivors)
 
-    def check_quorum(self, read_noise: NoiseReader) -> None:
+    def _check_block(self) -> None:
+        """Check what the offer says of its noise, as a client does that joins."""
+        if self._noise is not None:
+            self._noise.check_block(self._descriptor)
+        elif self._parameters.noise_layers or self._descriptor.noise_terms:
+            raise _flaw(
+                "it has layers or terms of noise and no noise block",  # R3.2-10, R3.5-3
+                code=ErrorCode.BAD_CONFIG,
+            )
+
+    def _settled(self, sharers: int) -> NoiseTerms:
+        read = no_noise if self._noise is None else self._noise.terms
+        return noise_terms(self._parameters, sharers, read, clients=self._clients)
+
+    def check_quorum(self) -> None:
         """Check that enough clients have signed these sets, where clients sign."""
         receipt, parameters = self._receipt, self._parameters
         if not parameters.profile.has_identities or not receipt.quorum:
@@ -306,16 +364,13 @@ class _Reading:
             return
         if not self._survivors:
             raise _flaw("it has a quorum and no U3", code=ErrorCode.NO_QUORUM)
-        noise = noise_terms(
-            parameters, len(self._sharers), read_noise, clients=self._clients
-        )
         suite = parameters.suite
         ctx2 = context.mask_context(
             self._ctx1,
             receipt.sharers,
             suite,
             edge_root=receipt.edge_root,
-            noise_context=noise.context,
+            noise_context=self._terms.context,
         )
         quorum = Quorum.decode(receipt.quorum)
         check_quorum(
@@ -364,25 +419,31 @@ class _Reading:
                 suite=parameters.suite,
             )
 
-    def check_certificate(self, certify: Certifier | None) -> None:
+    def check_claim(self) -> None:
+        """Compute what the noise costs a client, and compare it with the claim."""
+        if self._noise is not None:
+            self._epsilon = self._noise.epsilon(self._descriptor)
+
+    def check_certificate(self) -> None:
         """Compute what noise the sum holds, and compare."""
-        stated, parameters = self._receipt.certificate, self._parameters
+        receipt, parameters = self._receipt, self._parameters
+        stated, is_server = receipt.certificate, receipt.writer is WrittenBy.SERVER
         if not stated:
+            is_released = receipt.outcome is Outcome.RELEASED
+            if is_server and is_released and parameters.noise_layers:
+                raise _flaw("a server released the sum and certifies no noise")
             return
-        if not parameters.noise_layers:
+        if self._noise is None or not parameters.noise_layers:
             raise _flaw("it has a certificate, and no noise is taken back")
         if not self._survivors:
             raise _flaw("it has a certificate and no U3")
-        if certify is None:
-            raise LocalProtocolError(
-                "this receipt has a certificate of noise, and nothing to compute it",
-                next_step="Verify it with secagg.distributed_dp.certify.",
-            )
-        computed = certify(
+        computed = self._noise.certificate(
             parameters, self._clients, len(self._sharers), len(self._survivors)
         )
         # Only how many seeds the writer has subtracted is its word.
         given = _given(stated, len(computed.removed), len(self._survivors))
+        if (given is None) == is_server:
+            raise _flaw("a server knows how much noise it has subtracted, a client not")
         if replace(computed, given=given).encode() != stated:
             raise _flaw("its certificate does not follow from noise block, U2 and U3")
 
@@ -396,12 +457,28 @@ class _Reading:
             finding,
             self._receipt,
             self._descriptor,
+            self._ctx1,
             self._clients,
             tuple(advert.identity for advert in self._adverts),
             frozenset(self._sharers),
             frozenset(self._survivors),
             self._signers,
+            self._epsilon,
         )
+
+
+def _verifier_for(
+    parameters: ProtocolParameters, noise: NoiseVerifier | None
+) -> NoiseVerifier | None:
+    """Return what judges the noise of a session; None for a session without noise."""
+    if not parameters.noise_block:
+        return None
+    if noise is None:
+        raise LocalProtocolError(
+            "this session adds noise, and nothing was given to judge it",
+            next_step="Pass noise=secagg.distributed_dp.TaskNoiseVerifier().",
+        )
+    return noise
 
 
 def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] | None:
@@ -409,7 +486,7 @@ def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] |
     try:
         given = json.loads(certificate)["given"]
     except (ValueError, RecursionError, KeyError, TypeError):
-        raise _flaw("its certificate is none") from None
+        raise _flaw("its certificate is not one") from None
     if given is None:  # a client does not hear what was subtracted
         return None
     if not isinstance(given, list) or len(given) != layers:

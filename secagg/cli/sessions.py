@@ -1,5 +1,6 @@
 """`secagg sessions`: those of an aggregator, and what is left of one for anybody."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,8 +14,9 @@ from secagg.cli.output import Output
 from secagg.errors import ErrorCode, ServiceError, printable
 
 if TYPE_CHECKING:
+    from secagg.audit.comparison import ShownSession
     from secagg.audit.verifier import Verdict
-    from secagg.parameters import ProtocolParameters
+    from secagg.errors import RemoteProtocolError
     from secagg.storage.book_reader import ReadsBook
 
 __all__ = ["app"]
@@ -257,8 +259,9 @@ def _print_session(answer: dict[str, Any], output: Output) -> None:
 @app.command("verify")
 def verify(  # noqa: PLR0913 - one parameter per flag
     *,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The receipt: receipt-<n>.bin.")
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="The receipts: receipt-<n>.bin."),
     ],
     enrolment_key: Annotated[
         str,
@@ -292,49 +295,133 @@ def verify(  # noqa: PLR0913 - one parameter per flag
     ] = "",
     as_json: JSONOption = False,
 ) -> None:
-    """Recompute from a receipt who has agreed to the sets that were summed.
+    """Recompute from receipts who has agreed to the sets that were summed.
 
+    Several receipts are compared, too: those of one session must show one session.
     A receipt of two aggregators needs the keys of both.
 
     Example: secagg sessions verify sums/receipt-1.bin --enrolment ed25519:...
     """
+    output = Output(as_json=as_json)
+    keys = _Keys(enrolment_key, revocations, leader_key, helper_key)
+    results = [_judged(file, keys) for file in files]
+    # The worse of two faults decides: two rosters matter more than a damaged file.
+    contradiction = _equivocation(results)
+    error = contradiction or next(
+        (each.error for each in results if each.error is not None), None
+    )
+    is_alone = len(results) == 1
+    for each in results:
+        if not is_alone:
+            output.heading(str(each.file))
+        if each.error is None:
+            output.line(each.sentence)
+            facts = each.facts.items()
+            rows = [(n, str(value)) for n, value in facts if value not in {None, ""}]
+            output.table(("fact", "value"), rows)
+        elif as_json or not is_alone:
+            output.line(f"not valid: {each.error}")
+    if error is not None and not as_json:
+        raise error
+    if contradiction is not None:
+        output.line(f"not valid: {contradiction}")
+    if is_alone:
+        output.result(results[0].facts)
+    else:
+        output.result(
+            _ending(error)
+            | {"receipts": [{"file": str(e.file)} | e.facts for e in results]}
+        )
+    if error is not None:
+        raise typer.Exit(code=exit_code_of(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What receipts are judged by.
+
+    Attributes:
+        enrolment: Which clients pin; empty for none.
+        revocations: File of the revocation list; None for none.
+        leader: Of the leader of two aggregators; empty for none.
+        helper: The same of the helper.
+    """
+
+    enrolment: str
+    revocations: Path | None
+    leader: str
+    helper: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What became of one receipt.
+
+    Attributes:
+        file: Its file.
+        facts: For programs.
+        sentence: For people; empty for a receipt that does not hold.
+        error: Why it does not hold; None if it does.
+        shown: What it shows of its session; None if it does not hold.
+    """
+
+    file: Path
+    facts: dict[str, object]
+    sentence: str = ""
+    error: "RemoteProtocolError | None" = None
+    shown: "ShownSession | None" = None
+
+
+def _judged(file: Path, keys: _Keys) -> _Judged:
     from secagg.errors import RemoteProtocolError
 
-    output = Output(as_json=as_json)
     data = _read(file)
     try:
         if _is_shared(data):
-            sentence, facts = _judged_shared(data, leader_key, helper_key)
-        else:
-            sentence, facts = _judged(data, enrolment_key, revocations)
+            return _judged_shared(file, data, keys)
+        return _judged_single(file, data, keys)
     except RemoteProtocolError as error:
-        if not as_json:
-            raise
-        output.line(f"not valid: {error}")
-        output.result({"valid": False, "reason": str(error), "name": error.code.name})
-        raise typer.Exit(code=exit_code_of(error)) from None
-    output.line(sentence)
-    rows = [(n, str(value)) for n, value in facts.items() if value not in {None, ""}]
-    output.table(("fact", "value"), rows)
-    output.result(facts)
+        return _Judged(file, _ending(error), error=error)
 
 
-def _judged(
-    data: bytes, enrolment_key: str, revocations: Path | None
-) -> tuple[str, dict[str, str | float | None]]:
-    """Judge the receipt of one aggregator; return a sentence and the facts."""
+def _ending(error: "RemoteProtocolError | None") -> dict[str, object]:
+    if error is None:
+        return {"valid": True, "reason": ""}
+    return {"valid": False, "reason": str(error), "name": error.code.name}
+
+
+def _equivocation(results: "list[_Judged]") -> "RemoteProtocolError | None":
+    """Return what two receipts of one session contradict each other in."""
+    from secagg.audit.comparison import check_one_session
+    from secagg.errors import RemoteProtocolError
+
+    try:
+        check_one_session(each.shown for each in results if each.shown is not None)
+    except RemoteProtocolError as error:
+        return error
+    return None
+
+
+def _judged_single(file: Path, data: bytes, keys: _Keys) -> _Judged:
+    """Judge the receipt of one aggregator."""
+    from secagg.audit.comparison import shown_in
     from secagg.audit.verifier import verify_receipt
-    from secagg.distributed_dp import certify, read_noise_terms
+    from secagg.distributed_dp import TaskNoiseVerifier
     from secagg.enrolment.keys import parse_key
 
+    listed = keys.revocations
     verdict = verify_receipt(
         data,
-        enrolment_key=parse_key(enrolment_key) if enrolment_key else None,
-        revocations=None if revocations is None else _read(revocations),
-        read_noise=read_noise_terms,
-        certify=certify,
+        enrolment_key=parse_key(keys.enrolment) if keys.enrolment else None,
+        revocations=None if listed is None else _read(listed),
+        noise=TaskNoiseVerifier(),
     )
-    return _SENTENCES[str(verdict.finding)], _facts(verdict)
+    return _Judged(
+        file,
+        _facts(verdict),
+        _SENTENCES[str(verdict.finding)],
+        shown=shown_in(verdict, source=str(file)),
+    )
 
 
 def _is_shared(data: bytes) -> bool:
@@ -343,14 +430,15 @@ def _is_shared(data: bytes) -> bool:
     return data.startswith(SHARED_MAGIC)
 
 
-def _judged_shared(
-    data: bytes, leader_key: str, helper_key: str
-) -> tuple[str, dict[str, str | float | None]]:
-    """Judge the receipt of two aggregators; return a sentence and the facts."""
+def _judged_shared(file: Path, data: bytes, keys: _Keys) -> _Judged:
+    """Judge the receipt of two aggregators."""
     from secagg.enrolment.keys import parse_key
-    from secagg.two_servers.verification import verify_shared_receipt
+    from secagg.two_servers.verification import (
+        shown_between_two,
+        verify_shared_receipt,
+    )
 
-    if not leader_key or not helper_key:
+    if not keys.leader or not keys.helper:
         raise ServiceError(
             "this receipt is one of two aggregators, and needs the keys of both",
             code=ErrorCode.BAD_SETTINGS,
@@ -358,11 +446,13 @@ def _judged_shared(
             "each aggregator prints its own when it starts.",
         )
     verdict = verify_shared_receipt(
-        data, leader_key=parse_key(leader_key), helper_key=parse_key(helper_key)
+        data,
+        leader_key=parse_key(keys.leader),
+        helper_key=parse_key(keys.helper),
     )
     leader, receipt = verdict.leader, verdict.receipt
     finding = "agreed" if verdict.is_released else "no sum"
-    return _SHARED_SENTENCES[finding], {
+    facts: dict[str, object] = {
         "valid": True,
         "reason": "",
         "finding": finding,
@@ -387,6 +477,8 @@ def _judged_shared(
         "ended": receipt.ended,
         "sum_sha256": receipt.sum_hash.hex() if receipt.size else "",
     }
+    shown = shown_between_two(verdict, source=str(file))
+    return _Judged(file, facts, _SHARED_SENTENCES[finding], shown=shown)
 
 
 _SHARED_SENTENCES = {
@@ -403,32 +495,7 @@ _SENTENCES = {
 }
 
 
-def _privacy_of(
-    parameters: "ProtocolParameters",
-) -> dict[str, str | float | None]:
-    """Return what all sessions of a task cost a client, against the server.
-
-    All are None without noise, and for a block that this release cannot judge.
-    """
-    from secagg.distributed_dp import NoisedTask
-    from secagg.errors import RemoteProtocolError
-
-    unknown: dict[str, str | float | None]
-    unknown = {"epsilon_server": None, "status": None, "proof": None}
-    if not parameters.noise_block:
-        return unknown
-    try:
-        stated = NoisedTask.from_parameters(parameters).report().server
-    except RemoteProtocolError:
-        return unknown
-    return {
-        "epsilon_server": stated.epsilon,
-        "status": str(stated.status),
-        "proof": str(stated.proof),
-    }
-
-
-def _facts(verdict: "Verdict") -> dict[str, str | float | None]:
+def _facts(verdict: "Verdict") -> dict[str, object]:
     descriptor, receipt = verdict.descriptor, verdict.receipt
     parameters = descriptor.parameters
     return {
@@ -439,8 +506,11 @@ def _facts(verdict: "Verdict") -> dict[str, str | float | None]:
         "task": printable(descriptor.task_id, max_bytes=256),
         "session_number": descriptor.session_number,
         "session_id": descriptor.session_id.hex(),
+        "ctx1": verdict.ctx1.hex(),
+        "writer": receipt.writer.name.lower(),
         "profile": parameters.profile.label,
         **_privacy_of(parameters),
+        "epsilon_server": verdict.epsilon,
         "joined": verdict.clients,
         "shared": len(verdict.sharers),
         "survivors": len(verdict.survivors),

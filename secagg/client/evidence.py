@@ -14,7 +14,7 @@ Rule 3: a client vouches for the sum of sets that it has answered for.  A sum th
 from collections.abc import Iterable
 from dataclasses import replace
 
-from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
+from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment, WrittenBy
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import certify
 from secagg.errors import ErrorCode
@@ -37,7 +37,9 @@ __all__ = ["certificate_of", "concluded", "seen_at_offer", "seen_with"]
 
 def seen_at_offer(descriptor: SessionDescriptor) -> AuditReceipt:
     """Return the receipt of a client that has only been offered a session."""
-    return AuditReceipt(offer=descriptor.encode(), outcome=Outcome.ABORTED)
+    return AuditReceipt(
+        writer=WrittenBy.CLIENT, offer=descriptor.encode(), outcome=Outcome.ABORTED
+    )
 
 
 def seen_with(

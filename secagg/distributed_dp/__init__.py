@@ -72,6 +72,7 @@ from secagg.distributed_dp.local_layer import (
 )
 from secagg.distributed_dp.noise_block import NoiseBudget
 from secagg.distributed_dp.reader import (
+    TaskNoiseVerifier,
     central_gaussian_variance,
     certify,
     following_terms,
@@ -107,6 +108,7 @@ __all__ = [
     "SessionNoise",
     "Spent",
     "TaskLoss",
+    "TaskNoiseVerifier",
     "TwoAggregatorReport",
     "UnitBounds",
     "UnknownEventError",

@@ -22,6 +22,7 @@ from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import NoiseRemoval
 
 __all__ = [
+    "TaskNoiseVerifier",
     "central_gaussian_variance",
     "certify",
     "following_terms",
@@ -166,7 +167,7 @@ def following_terms(
 def certify(
     parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
 ) -> NoiseCertificate:
-    """Return what noise a sum must hold: for the verifier of receipts.
+    """Return what noise a sum must hold: for receipts and who verifies them.
 
     Args:
         parameters: With a noise block.
@@ -180,6 +181,51 @@ def certify(
     """
     task = NoisedTask.from_parameters(parameters)
     return task.certificate(clients=clients, sharers=sharers, survivors=survivors)
+
+
+class TaskNoiseVerifier:
+    """Judges the noise of a session from its offer, by the code that clients run.
+
+    It is what `secagg.audit.verifier.verify_receipt` needs for receipts of sessions
+    with noise, and keeps nothing.
+    """
+
+    def check_block(self, offer: SessionDescriptor) -> None:
+        """Refuse a noise block or noise terms that no client takes.
+
+        Args:
+            offer: Of a session with a noise block.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG (R3.2-10, R3.5-3, R3.5-4), or the block
+                contradicts the parameters.
+        """
+        NoisedTask.of_session(offer)
+
+    def terms(self, parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
+        """Return what |U2| settles about the noise: see `read_noise_terms`."""
+        return read_noise_terms(parameters, sharers)
+
+    def epsilon(self, offer: SessionDescriptor) -> float:
+        """Compute the epsilon of a task's noise; takes up to seconds.
+
+        Args:
+            offer: Of a session with a noise block that `check_block` accepts.
+
+        Returns:
+            Epsilon against the server over all sessions that the block's budget covers.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION, if it is larger than the block's;
+                BAD_CONFIG, if this release draws other noise than the block describes.
+        """
+        return NoisedTask.of_session(offer).kept_claim().server.epsilon
+
+    def certificate(
+        self, parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
+    ) -> NoiseCertificate:
+        """Return what noise a sum must hold: see `certify`."""
+        return certify(parameters, clients, sharers, survivors)
 
 
 def central_gaussian_variance(made: Plan) -> float:

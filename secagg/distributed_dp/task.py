@@ -640,16 +640,9 @@ class NoisedTask:
                 this release draws other noise than the block describes.
         """
         self.check_noise(floors)
-        report = report or self.report()
+        report = self.kept_claim(report=report)
         stated = report.server
         _insist(
-            (
-                stated.epsilon <= self.budget.epsilon * (1 + _EPSILON_SLACK),
-                (
-                    f"the noise gives epsilon {stated.epsilon:.9g}, the task claims "
-                    f"{self.budget.epsilon:.9g}"
-                ),
-            ),
             (
                 floors.accepts(status=stated.status, proof=stated.proof),
                 (
@@ -658,6 +651,27 @@ class NoisedTask:
                 ),
             ),
         )
+        return report
+
+    def kept_claim(self, *, report: PrivacyReport | None = None) -> PrivacyReport:
+        """Return the report of a task whose noise keeps the epsilon that it claims.
+
+        Args:
+            report: What the caller itself computed for this very task before; computed
+                now by default.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION, if the noise gives a larger epsilon;
+                BAD_CONFIG, if this release draws other noise than the block describes.
+        """
+        report = report or self.report()
+        stated, claimed = report.server.epsilon, self.budget.epsilon
+        if stated > claimed * (1 + _EPSILON_SLACK):
+            raise RemoteProtocolError(
+                f"the noise gives epsilon {stated:.9g}, the task claims {claimed:.9g}",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="Ask the operator for more noise or fewer steps.",
+            )
         return report
 
 

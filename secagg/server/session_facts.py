@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 
-from secagg.audit.receipt import AuditReceipt, Dispute, Outcome
+from secagg.audit.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask
 from secagg.errors import ErrorCode
@@ -62,7 +62,11 @@ class SessionFacts:
         self._noise_given: Counter[int] | None = None
         self._ring: RingRisk | None = None
         self._frame: RosterFrame | None = None
-        self._seen = AuditReceipt(offer=descriptor.encode(), outcome=Outcome.ABORTED)
+        self._seen = AuditReceipt(
+            writer=WrittenBy.SERVER,
+            offer=descriptor.encode(),
+            outcome=Outcome.ABORTED,
+        )
         self._bundles: Mapping[int, Bundles] = {}
         self.dropped: list[Dropped] = []
 

@@ -9,6 +9,7 @@ Rule 2: the first step that fails is named. What passes shows that both have sig
 
 from dataclasses import dataclass
 
+from secagg.audit.comparison import ShownSession
 from secagg.audit.receipt import Outcome
 from secagg.audit.verifier import Step, judging
 from secagg.descriptor import SessionDescriptor
@@ -25,7 +26,7 @@ from secagg.two_servers.receipt import (
 from secagg.two_servers.terms import check_pair
 from secagg.wire.packing import packed_size
 
-__all__ = ["SharedVerdict", "verify_shared_receipt"]
+__all__ = ["SharedVerdict", "shown_between_two", "verify_shared_receipt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class SharedVerdict:
             receipt out can leave a name's place out of it, so that nobody has signed
             that a client is *not* in the sum. None in an operator's.
         privacy: What the whole task costs, computed anew from what both have signed.
+        statement: What both have signed of the sum.
     """
 
     receipt: SharedReceipt
@@ -52,6 +54,7 @@ class SharedVerdict:
     survivors: int
     is_included: bool | None
     privacy: TwoAggregatorReport
+    statement: PartStatement
 
     @property
     def is_released(self) -> bool:
@@ -87,16 +90,44 @@ def verify_shared_receipt(
         _insist(leader_key != helper_key, "one key cannot sign for both aggregators")
         _check_keys(receipt, leader_key=leader_key, helper_key=helper_key)
     with judging(Step.SETS):
+        noise = AggregatorNoise.from_parameters(leader.parameters)
         _check_sets(receipt, leader, sizes)
     with judging(Step.SIGNATURES):
         _check_signatures(receipt, statement, leader)
     with judging(Step.OUTCOME):
         _check_outcome(receipt, leader)
-    with judging(Step.CERTIFICATE):
-        privacy = AggregatorNoise.from_parameters(leader.parameters).kept_claim()
+    with judging(Step.CLAIM):
+        privacy = noise.kept_claim()
     shown = receipt.survivors
     is_included = shown.place is not None if isinstance(shown, NamePath) else None
-    return SharedVerdict(receipt, leader, helper, *sizes, is_included, privacy)
+    return SharedVerdict(
+        receipt, leader, helper, *sizes, is_included, privacy, statement
+    )
+
+
+def shown_between_two(verdict: SharedVerdict, *, source: str) -> ShownSession:
+    """Return what a receipt shows of a session between two, to compare it with others.
+
+    An aggregator that keeps to its part signs one statement of each session, so that
+    an operator's receipt and those of all clients agree in every entry.
+
+    Args:
+        verdict: Of a receipt that holds.
+        source: Where the receipt comes from.
+    """
+    receipt, statement = verdict.receipt, verdict.statement
+    is_released = verdict.is_released
+    return ShownSession(
+        source,
+        verdict.leader.session_id,
+        {
+            "roster": statement.roster,
+            "outcome": receipt.outcome.name.encode(),
+            "U": statement.survivors if is_released else b"",
+            "part of the helper": receipt.part_digest if is_released else b"",
+            "sum": receipt.sum_hash if is_released else b"",
+        },
+    )
 
 
 def _stated(

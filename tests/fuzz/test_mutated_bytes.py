@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import pytest
 
-from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
+from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment, WrittenBy
 from secagg.conformance import read_vectors
 from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.credential import Credential, CredentialRequest
@@ -430,7 +430,13 @@ def _receipts(session):
     offer = session.descriptor.encode()
     roster = min(session.said[Roster])
     kinds = [
-        AuditReceipt(offer=offer, view=view, outcome=Outcome.ABORTED, code=3)
+        AuditReceipt(
+            writer=WrittenBy.CLIENT,
+            offer=offer,
+            view=view,
+            outcome=Outcome.ABORTED,
+            code=3,
+        )
         for view in (None, roster, RosterCommitment(5, bytes(32), bytes(32)))
     ]
     released = Released(Fate.INCLUDED, bytes(32), 10, 2, 0)

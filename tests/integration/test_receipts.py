@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment
+from secagg.audit.comparison import check_one_session, shown_in
+from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment, WrittenBy
 from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.client.conductor import SessionOutcome
 from secagg.client.evidence import concluded, seen_at_offer
@@ -112,9 +113,10 @@ def test_every_client_shows_what_the_server_shows(parameters, clients):
         if parameters is RING:
             # Which of both views a client has does not change what was committed.
             assert own.receipt.view == commitment_to(server)
-            assert replace(own.receipt, view=server.receipt.view) == server.receipt
-        else:
-            assert ending.audit == released.audit
+        assert own.receipt.writer is WrittenBy.CLIENT
+        shown = replace(own.receipt, writer=WrittenBy.SERVER, view=server.receipt.view)
+        assert shown == server.receipt
+        check_one_session([shown_in(own, source="own"), shown_in(server, source="")])
     assert verified(released.audit).finding is (
         Finding.AGREED if parameters is SIGNED else Finding.STATED
     )
@@ -128,7 +130,9 @@ def test_a_client_that_reads_the_whole_roster_of_a_ring_keeps_it():
         return deployment, await deployment.run()
 
     deployment, endings = manual_clock.run(main)
-    assert {each.audit for each in endings.values()} == {deployment.sums[0].audit}
+    (own,) = {each.audit for each in endings.values()}
+    shown = replace(AuditReceipt.decode(own), writer=WrittenBy.SERVER)
+    assert shown.encode() == deployment.sums[0].audit
 
 
 @SESSIONS
@@ -229,7 +233,7 @@ def test_a_server_that_names_another_sum_has_it_in_the_clients_receipt():
     own = AuditReceipt.decode(stored_receipt(deployment))
     true = AuditReceipt.decode(deployment.sums[0].audit)
     assert own.sum_hash == b"\x07" * 32
-    assert replace(own, sum_hash=true.sum_hash) == true
+    assert replace(own, sum_hash=true.sum_hash, writer=WrittenBy.SERVER) == true
 
 
 def test_a_refused_quorum_is_in_no_receipt_and_what_was_signed_is():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from secagg.audit.receipt import Outcome
 from secagg.audit.verifier import Finding, verify_receipt
 from secagg.client.evidence import concluded, seen_at_offer, seen_with
-from secagg.distributed_dp import certify, read_noise_terms, subtract_layers
+from secagg.distributed_dp import TaskNoiseVerifier, subtract_layers
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     Complaint,
@@ -344,8 +344,7 @@ def verdict_of(parameters, receipt):
     return verify_receipt(
         receipt.encode(),
         enrolment_key=tail.trust and tail.trust.enrolment_key,
-        read_noise=read_noise_terms,
-        certify=certify,
+        noise=TaskNoiseVerifier(),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from secagg.audit.verifier import Finding, Verdict, verify_receipt
-from secagg.distributed_dp import certify, read_noise_terms
+from secagg.distributed_dp import TaskNoiseVerifier
 from secagg.errors import RemoteProtocolError
 from secagg.messages import Consistency, Edges, RosterFrame, Round
 from secagg.parameters import Graph
@@ -69,8 +69,7 @@ def _judged(data: bytes) -> Verdict:
     return verify_receipt(
         data,
         enrolment_key=simulated_trust().enrolment_key,
-        read_noise=read_noise_terms,
-        certify=certify,
+        noise=TaskNoiseVerifier(),
     )
 
 

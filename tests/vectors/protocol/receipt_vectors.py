@@ -5,14 +5,17 @@ Rule 1: what is altered gets its hash made anew, so that the step shows that see
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import reference as ref
 from forged_messages import RosterForge, flipped
-from reference_noise import canonical, certificate
+from reference_noise import NoiseRule, canonical, certificate
 from reference_receipt import (
     ABORTED,
+    CLIENT,
     DISCARDED,
     NOTHING,
     PART,
@@ -25,10 +28,23 @@ from reference_receipt import (
 from reference_roster import decode_roster
 from reference_session import Noise, View, quorum_of
 from reference_signature import sign
-from session_vectors import FOREIGN_ISSUER, ISSUER, REVOCATIONS, TRUST, Run
+from session_vectors import (
+    FOREIGN_ISSUER,
+    ISSUER,
+    REVOCATIONS,
+    SAMPLER,
+    TRUST,
+    Plan,
+    Run,
+    counting,
+    noise_block,
+    parameters,
+    play,
+)
 from sparse_refusals import smaller_roster
 
 REVOKED = frozenset(REVOCATIONS.serials)
+EPSILON = 11.5  # what an accountant says of the blocks; they claim 60
 
 
 def released(run: Run) -> Receipt:
@@ -98,15 +114,17 @@ def judged(
     row = judged_bytes(name, receipt.encode(), expected, noise)
     if noise is None:
         return row
-    return row | {"tables": list(noise.tables)}
+    known = {"tables": list(noise.tables), "sampler": SAMPLER, "epsilon": EPSILON}
+    return row | known
 
 
 def judged_bytes(
     name: str, data: bytes, expected: str, noise: Noise | None = None
 ) -> dict[str, Any]:
     row = {"name": name, "receipt": data.hex()}
+    tables = () if noise is None else noise.tables
     try:
-        found = Verifier(ISSUER.key, REVOKED, noise).judge(data)
+        found = Verifier(ISSUER.key, REVOKED, tables, SAMPLER, EPSILON).judge(data)
     except Flawed as flaw:
         if flaw.step != expected:
             raise AssertionError(name, flaw.step) from None
@@ -155,7 +173,13 @@ def good(
         ),
         judged(
             "what a client knows of noise",
-            certified(layered, None),
+            replace(certified(layered, None), writer=CLIENT),
+            "agreed",
+            noise_in(layered),
+        ),
+        judged(
+            "a client that certifies nothing",
+            replace(released(layered), writer=CLIENT),
             "agreed",
             noise_in(layered),
         ),
@@ -180,6 +204,7 @@ def bad_encodings(whole: Receipt) -> dict[str, bytes]:
         "cut short": data[:-1],
         "one byte more": data + b"\0",
         "another magic": flipped(data, 15),
+        "another writer": replace(whole, writer=2).encode(),
         "another outcome": replace(whole, outcome=3).encode(),
         "another view": data.replace(whole.offer + bytes([WHOLE]), whole.offer + b"\3"),
     }
@@ -200,8 +225,11 @@ def lying(layered: Run, sparse: Run) -> list[dict[str, Any]]:
         "taken back from more than there are": certified(layered, [7, 5]),
         "taken back from half a survivor": with_words(given=[6, 4.5]),
         "taken back from whom nobody says": with_words(given=[6]),
-        "fewer losses": certified(layered, None, count=6),
-        "one who may miss": certified(layered, None, unseen=1),
+        "fewer losses": replace(certified(layered, None, count=6), writer=CLIENT),
+        "one who may miss": replace(certified(layered, None, unseen=1), writer=CLIENT),
+        "of a server that has none": released(layered),
+        "of a server that does not count": certified(layered, None),
+        "of a client that counts": replace(whole, writer=CLIENT),
         "other words for the same": replace(
             whole, certificate=whole.certificate.replace(b",", b", ", 1)
         ),
@@ -223,6 +251,77 @@ def lying(layered: Run, sparse: Run) -> list[dict[str, Any]]:
     rows.append(judged("another edge root", other, "quorum"))
     named = "signed by all, at a size at which the odds are too large"
     return [*rows, judged(named, unsafely_agreed(sparse), "view")]
+
+
+def noised() -> Run:
+    """Profile 1 with noise in layers: nothing that a verifier sees is signed."""
+    rule = NoiseRule(
+        Fraction(15), 4, Fraction(2, 7), 0, Fraction(0), share_bits=4, ladder=2
+    )
+    rules = parameters(
+        modulus=2**16,
+        dim=3,
+        min_clients=7,
+        max_clients=7,
+        threshold=4,
+        min_survivors=4,
+        max_dropouts=3,
+        max_losses=3,
+        colluders=0,
+        noise_layers=3,
+        noise_block=noise_block(rule, dim=3, modulus=2**16, clients=7),
+    )
+    names = ["ann", "ben", "cai", "dov", "edi", "flo", "gus"]
+    tables = tuple(counting(0xC0 + place, 32).hex() for place in range(4))
+    lost = {"dov": "MaskedInputCollection"}
+    return play(Plan("noised", rules, names, b"", lost, noise=Noise(rule, tables)))
+
+
+def without_noise(run: Run, both: Run) -> Iterator[dict[str, Any]]:
+    """Noise that no client would have added, or too little of it in the sum."""
+    whole, noise = certified(run, [6, 5]), noise_in(run)
+    rules, block = run.offer.parameters, run.offer.parameters.noise_block
+    entries = json.loads(block)
+
+    def offered(terms: bytes = b"", **changes: Any) -> Receipt:
+        offer = replace(
+            run.offer, parameters=replace(rules, **changes), noise_terms=terms
+        )
+        return replace(whole, offer=offer.encode())
+
+    def ruled(**changes: Any) -> Receipt:
+        other = entries | {"noise": entries["noise"] | changes}
+        return offered(noise_block=canonical(other))
+
+    early = aborted(Receipt(whole.offer, NOTHING), ref.ROSTER_TOO_SMALL)
+    no_json = offered(noise_block=b"no noise, believe me")
+    unsorted = offered(noise_block=b'{"version":2,' + block[1:-13] + b"}")
+    few = ref.bitmap({0, 1, 2, 4}, 7)
+    unseen = ref.bitmap({0, 1, 2, 3, 5}, 8)
+    over = replace(aborted(whole, ref.TOO_FEW_ANSWERS), certificate=b"")
+    yield judged("the server is believed about noise", whole, "stated", noise)
+    yield judged("too few came to add noise", early, "no sum", noise)
+    for name, receipt in (
+        ("R3.5-4 keys in another order", unsorted),
+        ("R3.5-4 a block that is not JSON", no_json),
+        ("R3.5-4 before a roster", replace(early, offer=no_json.offer)),
+        ("R3.2-10 layers without a ladder", ruled(ladder=0)),
+        ("R3.2-10 a longer ladder", ruled(ladder=3)),
+        ("R3.2-10 layers without a block", offered(noise_block=b"")),
+        ("R3.5-3 terms without a unit", offered(b'{"unit":"1/1"}')),
+        ("R3.5-1 no other client adds noise", ruled(colluders=6)),
+        ("R3.5-1 three are lost", replace(whole, survivors=few)),
+        ("R3.5-1 three are lost without a sum", replace(over, survivors=few)),
+    ):
+        yield judged(name, receipt, "sets", noise)
+    hidden = replace(released(both), survivors=unseen)
+    yield judged("R5.9-13 one more may miss", hidden, "sets", noise_in(both))
+    for name, claim in (
+        ("another sampler", {"noise_sampler": counting(0x31, 32).hex()}),
+        ("an epsilon below that of the noise", {"epsilon": 11.0}),
+    ):
+        claimed = offered(noise_block=canonical(entries | claim))
+        yield judged(f"claim: {name}", claimed, "claim", noise)
 
 
 def unsafely_agreed(run: Run) -> Receipt:
@@ -452,5 +551,6 @@ def receipts(runs: list[Run]) -> dict[str, Any]:
             *good(plain, ring, signed, sparse, (layered, both)),
             *bad(plain, ring, signed),
             *lying(layered, sparse),
+            *without_noise(noised(), both),
         ],
     }

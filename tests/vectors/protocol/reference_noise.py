@@ -13,6 +13,7 @@ from typing import Any
 
 from reference import (
     BAD_CONFIG,
+    POLICY_VIOLATION,
     TOO_MANY_DROPOUTS,
     Offer,
     Refused,
@@ -45,6 +46,17 @@ class NoiseRule:
             name: rational(value) if isinstance(value, Fraction) else value
             for name, value in vars(self).items()
         }
+
+    @staticmethod
+    def of_block(block: bytes) -> "NoiseRule":
+        """The rule of a block that was checked."""
+        numbers = json.loads(block)["noise"]
+        return NoiseRule(
+            **{
+                name: Fraction(value) if isinstance(value, str) else value
+                for name, value in numbers.items()
+            }
+        )
 
     def losses(self, count: int) -> int:
         """D."""
@@ -135,6 +147,9 @@ UNIT_KEYS = {"start", "lowest", "highest", "quantile"}
 
 def check_block(offer: Offer) -> None:
     """R3.5-4, R3.2-10 and R3.5-3; of a mechanism and a randomiser only their form."""
+    if not offer.parameters.noise_block:
+        demand(offer.parameters.noise_layers == 0 and offer.noise_terms == b"")
+        return
     entries = object_of(offer.parameters.noise_block)
     demand(set(entries) - OPTIONAL == KEYS and entries["version"] == BLOCK_VERSION)
     for name in ("mechanism", "noise", "randomiser", "unit"):
@@ -156,6 +171,14 @@ def check_block(offer: Offer) -> None:
     terms = object_of(offer.noise_terms)
     demand(set(terms) == {"unit"})
     demand(bounds["lowest"] <= fraction(terms["unit"]) <= bounds["highest"])
+
+
+def check_claim(block: bytes, sampler: str, epsilon: float) -> None:
+    """Step "claim" of R5.8-1, for a verifier that has this sampler and this figure."""
+    entries = json.loads(block)
+    demand(entries["noise_sampler"] == sampler)
+    if epsilon > entries["epsilon"] * (1 + 1e-6):
+        raise Refused(POLICY_VIOLATION)
 
 
 def demand(holds: bool) -> None:  # noqa: FBT001 - reads as a sentence

@@ -22,7 +22,7 @@ from reference import (
     u64,
 )
 from reference_enrolment import Trust
-from reference_noise import certificate
+from reference_noise import NoiseRule, certificate, check_block, check_claim
 from reference_ring import is_safe
 from reference_roster import Roster, decode_roster
 from reference_session import Known, Noise, View, check_keys, read_quorum
@@ -31,6 +31,7 @@ MAGIC = b"SecAgg-receipt/1"
 NO_SUITE = 0
 NOTHING, WHOLE, PART = 0, 1, 2
 RELEASED, ABORTED, DISCARDED = 0, 1, 2
+SERVER, CLIENT = 0, 1
 EVIDENCE_SIZE = 96
 
 
@@ -62,6 +63,7 @@ class Receipt:
     size: int = 0
     certificate: bytes = b""
     disputes: tuple[tuple[int, int, int, bytes], ...] = ()
+    writer: int = SERVER  # stands first
 
     def encode(self) -> bytes:
         views = {
@@ -75,6 +77,7 @@ class Receipt:
         )
         body = (
             MAGIC
+            + bytes([self.writer])
             + blob(self.offer)
             + bytes([self.form])
             + views[self.form]
@@ -97,8 +100,9 @@ class Receipt:
         decoder, most = Decoder(data), len(data)
         if decoder.take(16) != MAGIC:
             raise Refused(BAD_ENCODING)
+        writer = decoder.number(1)
         offer, form = decoder.blob(most), decoder.number(1)
-        if form > PART:
+        if form > PART or writer > CLIENT:
             raise Refused(BAD_ENCODING)
         roster = decoder.blob(most) if form == WHOLE else b""
         count, top, graph_seed = 0, b"", b""
@@ -132,6 +136,7 @@ class Receipt:
             size,
             certificate,
             tuple(disputes),
+            writer,
         )
 
 
@@ -142,24 +147,28 @@ class Verifier:
         self,
         enrolment_key: bytes = b"",
         revoked: frozenset[int] = frozenset(),
-        noise: Noise | None = None,
+        tables: tuple[str, ...] = (),
+        sampler: str = "",
+        epsilon: float = 0.0,
     ) -> None:
         self.enrolment_key = enrolment_key
         self.revoked = revoked
-        self.noise = noise
+        self.tables = tables  # of the samplers of base and layers
+        self.sampler = sampler  # the hash of them
+        self.epsilon = epsilon  # of the block, as an accountant computes it
 
     def judge(self, data: bytes) -> str:
         """Return what holds, in the words of R5.8-2."""
         receipt = self._step("encoding", lambda: Receipt.decode(data))
         self._demand("digest", receipt.encode() == data)
         offer = self._step("offer", lambda: Offer.decode(receipt.offer))
-        noise = self.noise if offer.parameters.noise_block else None
-        view = View(offer, Known(self.revoked, noise))
+        view = View(offer, Known(self.revoked))
         self._step("view", lambda: self._view(receipt, view))
         self._step("credentials", lambda: self._credentials(view))
         self._step("sets", lambda: self._sets(receipt, view))
         self._step("quorum", lambda: self._quorum(receipt, view))
         self._demand("outcome", self._outcome_fits(receipt, view))
+        self._step("claim", lambda: self._claim(view))
         self._step("certificate", lambda: self._certificate(receipt, view))
         if receipt.quorum:
             return "agreed"
@@ -216,6 +225,10 @@ class Verifier:
         view.check_overlap(view.count)
 
     def _sets(self, receipt: Receipt, view: View) -> None:
+        check_block(view.offer)
+        if block := view.offer.parameters.noise_block:
+            noise = Noise(NoiseRule.of_block(block), self.tables)
+            view.known = Known(self.revoked, noise)
         if not receipt.sharers:
             if receipt.survivors:
                 raise Refused(BAD_ENCODING)
@@ -270,8 +283,16 @@ class Verifier:
         signed = view.digest_to_sign(dealer, evidence[:32])
         return view.signed_by(dealer, signed, evidence[32:])
 
+    def _claim(self, view: View) -> None:
+        if block := view.offer.parameters.noise_block:
+            check_claim(block, self.sampler, self.epsilon)
+
     def _certificate(self, receipt: Receipt, view: View) -> None:
+        by_server = receipt.writer == SERVER
         if not receipt.certificate:
+            has_layers = view.offer.parameters.noise_layers > 0
+            if by_server and has_layers and receipt.outcome == RELEASED:
+                raise Refused(BAD_ENCODING)
             return
         known = view.known.noise
         if (
@@ -284,6 +305,8 @@ class Verifier:
             given = json.loads(receipt.certificate)["given"]
         except (ValueError, KeyError, TypeError):
             raise Refused(BAD_ENCODING) from None
+        if (given is None) == by_server:
+            raise Refused(BAD_ENCODING)
         present = len(view.survivors)
         removed = view.layers_taken_back(view.survivors)
         if given is not None and (

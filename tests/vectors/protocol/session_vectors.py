@@ -50,6 +50,9 @@ def counting(start: int, size: int) -> bytes:
     return bytes((start + place) % 256 for place in range(size))
 
 
+SAMPLER = counting(0x30, 32).hex()
+
+
 class Issuer:
     """An enrolment key, and what it signs."""
 
@@ -499,6 +502,37 @@ def signed_by_all() -> Plan:
     return Plan("signed-by-all", rules, ["ann", "ben", "cai"], b"", {})
 
 
+def noise_block(rule: NoiseRule, *, dim: int, modulus: int, clients: int) -> bytes:
+    """A whole noise block; the hash of its sampler is made up."""
+    mechanism = {
+        "clip_flag_amplitude": 0.0,
+        "dim": dim,
+        "l2_clip": 1.0,
+        "linf_bound": None,
+        "max_nonzero": None,
+        "mechanism": "skellam",
+        "modulus": modulus,
+        "num_clients": clients,
+        "rotation": "none",
+        "rounding_bias": 0.6065306597126334,
+        "scale_factor": 4.0,
+        "signed": False,
+    }
+    entries = {
+        "accountant": "skellam-gdp",
+        "delta": 1e-06,
+        "epsilon": 60.0,
+        "mechanism": mechanism,
+        "noise": rule.as_json(),
+        "noise_sampler": SAMPLER,
+        "selection_rate": "1/1",
+        "spare": 1,
+        "steps": 2,
+        "version": 2,
+    }
+    return canonical(entries)
+
+
 def layered() -> Plan:
     """Profile 2 with noise in layers: one client is lost, and some go again."""
     rule = NoiseRule(
@@ -516,7 +550,7 @@ def layered() -> Plan:
         max_losses=3,
         colluders=0,
         noise_layers=3,
-        noise_block=canonical({"noise": rule.as_json(), "version": 2}),
+        noise_block=noise_block(rule, dim=3, modulus=2**16, clients=7),
     )
     names = ["ann", "ben", "cai", "dov", "edi", "flo", "gus"]
     tables = tuple(counting(0xD0 + place, 32).hex() for place in range(4))
@@ -569,7 +603,7 @@ def sparse_layered() -> Plan:
         max_dropouts=3,
         max_losses=3,
         noise_layers=3,
-        noise_block=canonical({"noise": rule.as_json(), "version": 2}),
+        noise_block=noise_block(rule, dim=3, modulus=2**16, clients=8),
     )
     names = [f"c{place}" for place in range(8)]
     tables = tuple(counting(0xE0 + place, 32).hex() for place in range(4))

@@ -3,7 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg.audit import receipt as module
-from secagg.audit.receipt import AuditReceipt, Dispute, Outcome, RosterCommitment
+from secagg.audit.receipt import (
+    AuditReceipt,
+    Dispute,
+    Outcome,
+    RosterCommitment,
+    WrittenBy,
+)
 from secagg.conformance import read_vectors
 from secagg.errors import ErrorCode, RemoteProtocolError
 
@@ -14,6 +20,7 @@ BYTES_32 = st.binary(min_size=32, max_size=32)
 
 receipts = st.builds(
     AuditReceipt,
+    writer=st.sampled_from(WrittenBy),
     offer=st.binary(max_size=9),
     view=st.one_of(
         st.none(),
@@ -88,13 +95,22 @@ def test_a_part_of_a_receipt_is_none(receipt, data):
 
 
 def test_a_certificate_has_a_limit():
-    long = AuditReceipt(offer=b"", outcome=Outcome.ABORTED, certificate=bytes(65537))
+    long = AuditReceipt(
+        writer=WrittenBy.SERVER,
+        offer=b"",
+        outcome=Outcome.ABORTED,
+        certificate=bytes(65537),
+    )
     assert "65536" in refusal(long.encode())
 
 
 def test_a_receipt_has_a_limit(monkeypatch):
-    longest = AuditReceipt(offer=b"offer", outcome=Outcome.ABORTED)
-    longer = AuditReceipt(offer=b"offers", outcome=Outcome.ABORTED)
+    longest = AuditReceipt(
+        writer=WrittenBy.SERVER, offer=b"offer", outcome=Outcome.ABORTED
+    )
+    longer = AuditReceipt(
+        writer=WrittenBy.SERVER, offer=b"offers", outcome=Outcome.ABORTED
+    )
     monkeypatch.setattr(module, "MAX_RECEIPT_BYTES", len(longest.encode()))
     assert AuditReceipt.decode(longest.encode()) == longest
     assert "it has more than" in refusal(longer.encode())
@@ -102,18 +118,24 @@ def test_a_receipt_has_a_limit(monkeypatch):
 
 def test_a_committed_ring_has_a_whole_seed():
     view = RosterCommitment(8, b"t" * 32, b"g" * 31)
-    short = AuditReceipt(offer=b"", view=view, outcome=Outcome.ABORTED)
+    short = AuditReceipt(
+        writer=WrittenBy.SERVER, offer=b"", view=view, outcome=Outcome.ABORTED
+    )
     assert "32 bytes" in refusal(short.encode())
 
 
 @pytest.mark.parametrize("size", [1, 95])
 def test_evidence_is_a_digest_and_a_signature(size):
     row = Dispute(0, 1, 10, bytes(size))
-    cut = AuditReceipt(offer=b"", outcome=Outcome.ABORTED, disputes=(row,))
+    cut = AuditReceipt(
+        writer=WrittenBy.SERVER, offer=b"", outcome=Outcome.ABORTED, disputes=(row,)
+    )
     assert "96 bytes" in refusal(cut.encode())
 
 
 def test_more_disputes_than_bytes_take_no_memory():
-    data = AuditReceipt(offer=b"", outcome=Outcome.ABORTED).encode()
+    data = AuditReceipt(
+        writer=WrittenBy.SERVER, offer=b"", outcome=Outcome.ABORTED
+    ).encode()
     claimed = data[:-36] + b"\xff\xff\xff\xff" + data[-32:]
     refusal(claimed)

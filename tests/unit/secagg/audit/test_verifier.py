@@ -1,16 +1,17 @@
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from dpnoise.mechanisms import NoiseRule
-from secagg.audit.receipt import AuditReceipt, Dispute, Outcome
+from secagg.audit.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
 from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.conformance import read_vectors
 from secagg.descriptor import SessionDescriptor
+from secagg.distributed_dp import NoisedTask, TaskNoiseVerifier
+from secagg.distributed_dp.noise_block import bad_block
 from secagg.errors import ErrorCode
 from secagg.messages import Roster, Round
-from secagg.noise_certificate import NoiseCertificate
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import zeros
 from secagg.primitives.transcript import encode_set, hash_parts
@@ -26,51 +27,39 @@ BAD = [row for row in FILE["receipts"] if not row["success"]]
 by_name = {"ids": lambda row: row["name"]}
 
 
-def noise_of(row):
-    """What reads the noise block of a row, whose samplers are made up."""
-    if "tables" not in row:
-        return {}
-    suite = SessionDescriptor.decode(
-        AuditReceipt.decode(data_of(row)).offer
-    ).parameters.suite
+class VectorNoise(TaskNoiseVerifier):
+    """Judges the noise of a row, whose samplers and whose epsilon are made up."""
 
-    def session_of(parameters, sharers):
-        rule = NoiseRule.from_dict(json.loads(parameters.noise_block)["noise"])
-        return rule.session(sharers)
+    def __init__(self, row):
+        self.row = row
 
-    def read_noise(parameters, sharers):
-        noise = session_of(parameters, sharers)
+    def terms(self, parameters, sharers):
+        noise = NoisedTask.from_parameters(parameters).session_noise(sharers)
         content = {
             "base": fraction(noise.base),
             "layers": [fraction(layer) for layer in noise.layers],
             "roster": sharers,
-            "tables": row["tables"],
+            "tables": self.row["tables"],
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
         lost = range(noise.tolerated_losses + 1)
         return NoiseTerms(
-            hash_parts("noise-context", text, suite=suite),
+            hash_parts("noise-context", text, suite=parameters.suite),
             noise.tolerated_losses,
             tuple(tuple(noise.removed_layers(each)) for each in lost),
         )
 
-    def certify(parameters, clients, sharers, survivors):
-        noise, unseen = (
-            session_of(parameters, sharers),
-            (parameters.most_set_apart(clients)),
-        )
-        return NoiseCertificate(
-            sharers=sharers,
-            survivors=survivors,
-            unseen=unseen,
-            colluders=noise.colluders,
-            required=noise.counted_variance,
-            base=noise.base,
-            layers=noise.layers,
-            removed=noise.removed_layers(sharers - survivors + unseen),
-        )
+    def epsilon(self, offer):
+        block = json.loads(offer.parameters.noise_block)
+        if block["noise_sampler"] != self.row["sampler"]:
+            raise bad_block("its sampler is another one")
+        known = SimpleNamespace(server=SimpleNamespace(epsilon=self.row["epsilon"]))
+        task = NoisedTask.of_session(offer)
+        return task.kept_claim(report=known).server.epsilon
 
-    return {"read_noise": read_noise, "certify": certify}
+
+def noise_of(row):
+    return {"noise": VectorNoise(row)} if "tables" in row else {}
 
 
 def fraction(number):
@@ -219,6 +208,7 @@ def test_before_anybody_has_drawn_nothing_covers_edges():
     session.play(Round.ADVERTISE_KEYS)
     session.close(Round.ADVERTISE_KEYS)
     over = AuditReceipt(
+        writer=WrittenBy.SERVER,
         offer=session.descriptor.encode(),
         view=session.server_state.cohort.roster.encode(),
         outcome=Outcome.ABORTED,
@@ -256,6 +246,7 @@ def test_a_ring_that_the_survivors_do_not_hold_together_is_refused(lost_neighbou
     lost = frozenset(cohort.graph.mask_peers(0)[:lost_neighbours])
     everybody = frozenset(range(CLIENTS))
     over = AuditReceipt(
+        writer=WrittenBy.SERVER,
         offer=session.descriptor.encode(),
         view=cohort.roster.encode(),
         sharers=encode_set(everybody, CLIENTS),

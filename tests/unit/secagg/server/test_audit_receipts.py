@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.audit.receipt import AuditReceipt, Outcome
+from secagg.audit.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.cli import main
 from secagg.cli.exit_codes import EXIT_OK, exit_code_of
 from secagg.client.client import Client
 from secagg.conformance import read_vectors
 from secagg.descriptor import SessionDescriptor
-from secagg.distributed_dp import NoisedTask, certify, read_noise_terms
+from secagg.distributed_dp import NoisedTask, TaskNoiseVerifier, certify
 from secagg.enrolment.keys import key_text
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, LocalProtocolError
@@ -44,6 +44,7 @@ from secagg.testing.cohorts import (
 )
 from secagg.wire.packing import packed_size
 
+NOISE = TaskNoiseVerifier()
 # The block of the session with noise describes no mechanism that we could draw.
 SESSIONS = [one for one in read_vectors("sessions")["sessions"] if one["noise"] is None]
 FIELDS = dict(
@@ -282,7 +283,7 @@ def test_what_a_receipt_holds_are_no_secrets():
     """Roster, sets and signatures were sent to everybody; nothing else is in it."""
     fields = set(AuditReceipt.__dataclass_fields__)
     assert fields == {
-        *("offer", "view", "edge_root", "sharers", "survivors", "quorum"),
+        *("writer", "offer", "view", "edge_root", "sharers", "survivors", "quorum"),
         *("outcome", "code", "sum_hash", "size", "certificate", "disputes"),
     }
 
@@ -381,8 +382,7 @@ def test_a_certificate_counts_who_may_be_missing_unseen():
     assert (stated["losses"], stated["unseen"]) == (1, 1)
     assert stated["given"] == [13] * len(stated["removed"])
     key = session.parameters.trust.enrolment_key
-    reading = {"read_noise": read_noise_terms, "certify": certify}
-    verdict = verify_receipt(receipt.encode(), enrolment_key=key, **reading)
+    verdict = verify_receipt(receipt.encode(), enrolment_key=key, noise=NOISE)
     assert verdict.finding is Finding.AGREED
     # As if nobody could be missing: layers less, and more noise than there may be.
     bold = session.task.session_noise(14).removed_layers(1)
@@ -390,7 +390,7 @@ def test_a_certificate_counts_who_may_be_missing_unseen():
     for lie in ({"unseen": 0}, {"removed": list(bold), "given": [13] * len(bold)}):
         claimed = replace(receipt, certificate=stating(receipt.certificate, **lie))
         with pytest.raises(ReceiptError) as refused:
-            verify_receipt(claimed.encode(), enrolment_key=key, **reading)
+            verify_receipt(claimed.encode(), enrolment_key=key, noise=NOISE)
         assert refused.value.step is Step.CERTIFICATE
 
 
@@ -403,16 +403,39 @@ def test_a_certificate_of_noise_is_computed_again(layered):
     assert stated["survivors"] == 7
     assert stated["removed"]
     assert stated["given"] == [6] * len(stated["removed"])
-    assert verify_receipt(layered.encode(), certify=certify).receipt == layered
+    assert verify_receipt(layered.encode(), noise=NOISE).receipt == layered
     # A client writes what it knows: all but what was subtracted.
     unknown = certify(layered_parameters(layered), 8, 8, 7)
     assert unknown.given is None
-    of_client = replace(layered, certificate=unknown.encode())
-    assert verify_receipt(of_client.encode(), certify=certify).receipt == of_client
-    bare = replace(layered, certificate=b"")
-    assert verify_receipt(bare.encode()).finding is Finding.STATED
-    with pytest.raises(LocalProtocolError, match="nothing to compute it"):
-        verify_receipt(layered.encode())
+    of_client = replace(layered, writer=WrittenBy.CLIENT, certificate=unknown.encode())
+    assert verify_receipt(of_client.encode(), noise=NOISE).receipt == of_client
+    bare = replace(of_client, certificate=b"")
+    assert verify_receipt(bare.encode(), noise=NOISE).finding is Finding.STATED
+
+
+def test_a_server_that_releases_a_sum_says_how_much_noise_it_has_subtracted(layered):
+    """R5.8-1: leaving the certificate out would leave its step out."""
+    claimed = certify(layered_parameters(layered), 8, 8, 7).encode()
+    for certificate in (b"", claimed):  # the second counts nothing, as a client's
+        data = replace(layered, certificate=certificate).encode()
+        with pytest.raises(ReceiptError) as refused:
+            verify_receipt(data, noise=NOISE)
+        assert refused.value.step is Step.CERTIFICATE
+    counted = replace(layered, writer=WrittenBy.CLIENT)  # what no client is told
+    with pytest.raises(ReceiptError) as refused:
+        verify_receipt(counted.encode(), noise=NOISE)
+    assert refused.value.step is Step.CERTIFICATE
+    discarded = {"outcome": Outcome.DISCARDED, "code": 49, "size": 0}
+    kept = replace(layered, certificate=b"", sum_hash=bytes(32), **discarded)
+    assert verify_receipt(kept.encode(), noise=NOISE).finding is Finding.STATED
+
+
+def test_no_receipt_with_noise_passes_unjudged(layered):
+    early = {"survivors": b"", "certificate": b"", "outcome": Outcome.ABORTED}
+    nothing = replace(layered, **early, code=16, size=0, sum_hash=bytes(32))
+    for receipt in (layered, replace(layered, certificate=b""), nothing):
+        with pytest.raises(LocalProtocolError, match="nothing was given to judge"):
+            verify_receipt(receipt.encode())
 
 
 def stating(certificate, **lies):
@@ -440,7 +463,7 @@ def test_no_certificate_says_more_than_there_is(layered, lies):
     claimed = stating(layered.certificate, **lies)
     assert claimed != layered.certificate
     with pytest.raises(ReceiptError) as refused:
-        verify_receipt(replace(layered, certificate=claimed).encode(), certify=certify)
+        verify_receipt(replace(layered, certificate=claimed).encode(), noise=NOISE)
     assert refused.value.step is Step.CERTIFICATE
 
 
@@ -455,17 +478,17 @@ def test_a_layer_is_subtracted_from_survivors_and_no_more_of_them(
     claimed = replace(made, given=(count,) * len(made.removed)).encode()
     data = replace(layered, certificate=claimed).encode()
     if holds:
-        assert verify_receipt(data, certify=certify).receipt.certificate == claimed
+        assert verify_receipt(data, noise=NOISE).receipt.certificate == claimed
         return
     with pytest.raises(ReceiptError, match="more than 7 survivors") as refused:
-        verify_receipt(data, certify=certify)
+        verify_receipt(data, noise=NOISE)
     assert refused.value.step is Step.CERTIFICATE
 
 
 @pytest.mark.parametrize("junk", [b"x", b"[]", b"{}", b"1" * 5000, b"[" * 60000])
 def test_junk_is_no_certificate(layered, junk):
     with pytest.raises(ReceiptError) as refused:
-        verify_receipt(replace(layered, certificate=junk).encode(), certify=certify)
+        verify_receipt(replace(layered, certificate=junk).encode(), noise=NOISE)
     assert refused.value.step is Step.CERTIFICATE
 
 
@@ -479,4 +502,4 @@ def test_noise_that_is_not_there_needs_no_certificate(layered):
         sum_hash=bytes(32),
     )
     with pytest.raises(ReceiptError, match="no U3"):
-        verify_receipt(early.encode(), certify=certify)
+        verify_receipt(early.encode(), noise=NOISE)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.audit.receipt import AuditReceipt, Outcome
+from secagg.audit.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import ErrorCode, ServiceError
 from secagg.messages import (
@@ -243,7 +243,12 @@ def test_an_ending_survives_the_journal():
 
 
 def test_evidence_survives_the_journal_and_is_no_event_of_a_client():
-    seen = AuditReceipt(offer=b"an offer", sharers=b"\x07", outcome=Outcome.ABORTED)
+    seen = AuditReceipt(
+        writer=WrittenBy.CLIENT,
+        offer=b"an offer",
+        sharers=b"\x07",
+        outcome=Outcome.ABORTED,
+    )
     record = journal.evidence_of(seen)
     assert journal.decode_evidence(record) == seen
     with pytest.raises(ServiceError):

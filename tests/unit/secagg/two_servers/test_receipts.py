@@ -199,10 +199,10 @@ def test_both_together_cannot_sign_what_their_noise_does_not_keep(kept) -> None:
         receipt, leader_offer=leader.encode(), helper_offer=helper.encode()
     )
     flaw = flaw_of(resigned(changed, helper=True))
-    assert flaw.step in {Step.OUTCOME, Step.CERTIFICATE}
+    assert flaw.step in {Step.OUTCOME, Step.CLAIM}
     size = (weak.dimension * weak.bits + 7) // 8
     flaw = flaw_of(resigned(replace(changed, size=size), helper=True))
-    assert (flaw.step, flaw.code) == (Step.CERTIFICATE, ErrorCode.POLICY_VIOLATION)
+    assert (flaw.step, flaw.code) == (Step.CLAIM, ErrorCode.POLICY_VIOLATION)
 
 
 def test_both_together_cannot_join_offers_that_do_not_belong_together(kept) -> None:
