@@ -60,6 +60,7 @@ from secagg.wire.packing import packed_size
 
 __all__ = [
     "Finding",
+    "NoiseCost",
     "NoiseVerifier",
     "ReceiptError",
     "Step",
@@ -67,6 +68,21 @@ __all__ = [
     "judging",
     "verify_receipt",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseCost:
+    """What all sessions of a task cost a client against the server, as computed here.
+
+    Attributes:
+        epsilon: At most the one that the task claims.
+        delta: What goes with it, the chance that a ring or drawn edges fail included.
+        status: How epsilon is known, for example "certified".
+    """
+
+    epsilon: float
+    delta: float
+    status: str
 
 
 class NoiseVerifier(Protocol):
@@ -83,8 +99,8 @@ class NoiseVerifier(Protocol):
         """Return what |U2| settles about the noise."""
         ...
 
-    def epsilon(self, offer: SessionDescriptor) -> float:
-        """Return the epsilon of the noise; refuse one above the block's."""
+    def cost(self, offer: SessionDescriptor) -> NoiseCost:
+        """Compute what the noise costs; refuse an epsilon above the block's."""
         ...
 
     def certificate(
@@ -150,8 +166,7 @@ class Verdict:
         sharers: U2 as roster indices.
         survivors: U3 as roster indices.
         signers: Who has signed, as roster indices.
-        epsilon: Against the server over all sessions of the task, computed by this
-            verifier; None without noise.
+        cost: What the task costs a client; None without noise.
     """
 
     finding: Finding
@@ -163,7 +178,7 @@ class Verdict:
     sharers: frozenset[int]
     survivors: frozenset[int]
     signers: frozenset[int]
-    epsilon: float | None
+    cost: NoiseCost | None
 
 
 def verify_receipt(
@@ -236,7 +251,7 @@ class _Reading:
         self._graph: SharingGraph | None = None
         self._ctx1 = b""
         self._terms = NoiseTerms(b"", tolerated_losses=0)
-        self._epsilon: float | None = None
+        self._cost: NoiseCost | None = None
         self._sharers: AbstractSet[int] = frozenset()
         self._survivors: AbstractSet[int] = frozenset()
         self._signers: frozenset[int] = frozenset()
@@ -422,7 +437,7 @@ class _Reading:
     def check_claim(self) -> None:
         """Compute what the noise costs a client, and compare it with the claim."""
         if self._noise is not None:
-            self._epsilon = self._noise.epsilon(self._descriptor)
+            self._cost = self._noise.cost(self._descriptor)
 
     def check_certificate(self) -> None:
         """Compute what noise the sum holds, and compare."""
@@ -463,7 +478,7 @@ class _Reading:
             frozenset(self._sharers),
             frozenset(self._survivors),
             self._signers,
-            self._epsilon,
+            self._cost,
         )
 
 

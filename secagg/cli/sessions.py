@@ -497,7 +497,7 @@ _SENTENCES = {
 
 def _facts(verdict: "Verdict") -> dict[str, object]:
     descriptor, receipt = verdict.descriptor, verdict.receipt
-    parameters = descriptor.parameters
+    parameters, cost = descriptor.parameters, verdict.cost
     return {
         "valid": True,
         "reason": "",
@@ -509,8 +509,9 @@ def _facts(verdict: "Verdict") -> dict[str, object]:
         "ctx1": verdict.ctx1.hex(),
         "writer": receipt.writer.name.lower(),
         "profile": parameters.profile.label,
-        **_privacy_of(parameters),
-        "epsilon_server": verdict.epsilon,
+        "epsilon_server": None if cost is None else cost.epsilon,
+        "epsilon_status": None if cost is None else cost.status,
+        "delta": None if cost is None else cost.delta,
         "joined": verdict.clients,
         "shared": len(verdict.sharers),
         "survivors": len(verdict.survivors),

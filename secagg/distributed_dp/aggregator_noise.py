@@ -46,7 +46,7 @@ from secagg.distributed_dp.noise_block import (
     bad_block,
     decode_block,
 )
-from secagg.distributed_dp.report import statement
+from secagg.distributed_dp.report import EPSILON_SLACK, check_claim, statement
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.parameters import ProtocolParameters
 from secagg.policy import PrivacyFloors
@@ -57,8 +57,6 @@ from secagg.primitives.transcript import hash_parts
 __all__ = ["AggregatorNoise", "TwoAggregatorReport"]
 
 _AGGREGATORS: Final = 2
-# A claim may be off by the accountant's own rounding, not by a decision.
-_EPSILON_SLACK: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,14 +296,11 @@ class AggregatorNoise:
         """Return the report of a task whose noise keeps what the task claims.
 
         Raises:
-            RemoteProtocolError: POLICY_VIOLATION; it does not. BAD_CONFIG as `report`.
+            RemoteProtocolError: POLICY_VIOLATION; it does not, or epsilon is only a
+                hypothetical one. BAD_CONFIG as `report`.
         """
         report = self.report()
-        _insist(
-            report.aggregator.epsilon <= self.budget.epsilon * (1 + _EPSILON_SLACK),
-            f"the noise gives epsilon {report.aggregator.epsilon:.9g}, the task claims "
-            f"{self.budget.epsilon:.9g}",
-        )
+        check_claim(report.aggregator, self.budget)
         return report
 
     def check(self, floors: PrivacyFloors) -> TwoAggregatorReport:
@@ -329,7 +324,7 @@ class AggregatorNoise:
             f"{floors.max_delta:.3g} is accepted",
         )
         _insist(
-            self.budget.epsilon <= floors.max_epsilon * (1 + _EPSILON_SLACK),
+            self.budget.epsilon <= floors.max_epsilon * (1 + EPSILON_SLACK),
             f"epsilon is {text_above(self.budget.epsilon, 4)}, at most "
             f"{floors.max_epsilon:.4g} "
             "is accepted",

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from dpnoise.errors import DPNoiseError
 from dpnoise.mechanisms import SessionNoise
 from dpnoise.planning import Plan
+from secagg.audit.verifier import NoiseCost
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp.noise_block import bad_block, decode_block
 from secagg.distributed_dp.session_unit import read_unit, unit_terms
@@ -206,20 +207,22 @@ class TaskNoiseVerifier:
         """Return what |U2| settles about the noise: see `read_noise_terms`."""
         return read_noise_terms(parameters, sharers)
 
-    def epsilon(self, offer: SessionDescriptor) -> float:
-        """Compute the epsilon of a task's noise; takes up to seconds.
+    def cost(self, offer: SessionDescriptor) -> NoiseCost:
+        """Compute what the noise of a task costs; takes up to seconds.
 
         Args:
             offer: Of a session with a noise block that `check_block` accepts.
 
-        Returns:
-            Epsilon against the server over all sessions that the block's budget covers.
-
         Raises:
-            RemoteProtocolError: POLICY_VIOLATION, if it is larger than the block's;
-                BAD_CONFIG, if this release draws other noise than the block describes.
+            RemoteProtocolError: POLICY_VIOLATION, if epsilon is larger than the block's
+                or hypothetical; BAD_CONFIG, if this release draws other noise than the
+                block describes.
         """
-        return NoisedTask.of_session(offer).kept_claim().server.epsilon
+        report = NoisedTask.of_session(offer).kept_claim()
+        stated = report.server
+        return NoiseCost(
+            stated.epsilon, stated.delta + report.graph_delta, str(stated.status)
+        )
 
     def certificate(
         self, parameters: ProtocolParameters, clients: int, sharers: int, survivors: int

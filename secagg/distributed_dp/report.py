@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from dpnoise.accounting import PrivacyStatement, make_accountant
+from dpnoise.accounting import PrivacyStatement, Status, make_accountant
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adversary, Repeated
 from dpnoise.floats import text_above
@@ -15,13 +15,24 @@ from dpnoise.local import reconstruction_probability
 from dpnoise.mechanisms import EVERYBODY, make_mechanism
 from dpnoise.planning import Plan
 from secagg.distributed_dp.noise_block import (
+    NoiseBudget,
     bad_block,
     check_sampler,
     decode_block,
     rational_text,
 )
+from secagg.errors import ErrorCode, RemoteProtocolError
 
-__all__ = ["LocalPrivacy", "PrivacyReport", "statement"]
+__all__ = [
+    "EPSILON_SLACK",
+    "LocalPrivacy",
+    "PrivacyReport",
+    "check_claim",
+    "statement",
+]
+
+EPSILON_SLACK: Final = 1e-6
+"""A claim may be off by the accountant's own rounding, not by a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +246,32 @@ class PrivacyReport:
             broken_masks=None
             if document["broken_masks"] is None
             else LocalPrivacy.from_dict(document["broken_masks"]),
+        )
+
+
+def check_claim(stated: PrivacyStatement, budget: NoiseBudget) -> None:
+    """Check that noise keeps the epsilon which a task claims.
+
+    Args:
+        stated: What was computed from the noise.
+        budget: What the task claims.
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION.
+    """
+    complaint = ""
+    if stated.epsilon > budget.epsilon * (1 + EPSILON_SLACK):
+        complaint = (
+            f"the noise gives epsilon {stated.epsilon:.9g}, the task claims "
+            f"{budget.epsilon:.9g}"
+        )
+    elif stated.status == Status.HYPOTHETICAL:
+        complaint = f"accountant {budget.accountant} bounds no epsilon of this task"
+    if complaint:
+        raise RemoteProtocolError(
+            f"the task does not keep its claim: {complaint}",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="Ask the operator for more noise or fewer steps.",
         )
 
 

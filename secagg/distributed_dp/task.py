@@ -34,7 +34,13 @@ from secagg.distributed_dp.noise_block import (
     decode_block,
     rational_text,
 )
-from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport, statement
+from secagg.distributed_dp.report import (
+    EPSILON_SLACK,
+    LocalPrivacy,
+    PrivacyReport,
+    check_claim,
+    statement,
+)
 from secagg.distributed_dp.session_unit import UnitBounds, read_unit
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.noise_certificate import NoiseCertificate
@@ -47,8 +53,6 @@ from secagg.protocol.noise_terms import NoiseSecrets
 
 __all__ = ["NoisedInput", "NoisedTask"]
 
-# A claim may be off by the accountant's own rounding, not by a decision.
-_EPSILON_SLACK: Final = 1e-6
 # Colluders see the ring with the roster and may end sessions that do not suit them, so
 # rosters count and not sums (PROTOCOL §11.3).
 _ROSTERS_PER_SESSION: Final = 10
@@ -573,7 +577,7 @@ class NoisedTask:
             ),
             (
                 # As the task claims, which `check` holds the noise to.
-                self.budget.epsilon <= floors.max_epsilon * (1 + _EPSILON_SLACK),
+                self.budget.epsilon <= floors.max_epsilon * (1 + EPSILON_SLACK),
                 (
                     f"epsilon is {text_above(self.budget.epsilon, 4)}, at most "
                     f"{floors.max_epsilon:.4g} is accepted"
@@ -612,7 +616,7 @@ class NoisedTask:
         total = math.inf if stated is None else stated.total_epsilon
         _insist(
             (
-                total <= most * (1 + _EPSILON_SLACK),
+                total <= most * (1 + EPSILON_SLACK),
                 (
                     "no local randomiser protects a vector whose masks are broken"
                     if stated is None
@@ -661,17 +665,12 @@ class NoisedTask:
                 now by default.
 
         Raises:
-            RemoteProtocolError: POLICY_VIOLATION, if the noise gives a larger epsilon;
-                BAD_CONFIG, if this release draws other noise than the block describes.
+            RemoteProtocolError: POLICY_VIOLATION, if the noise gives a larger epsilon,
+                or only a hypothetical one; BAD_CONFIG, if this release draws other
+                noise than the block describes.
         """
         report = report or self.report()
-        stated, claimed = report.server.epsilon, self.budget.epsilon
-        if stated > claimed * (1 + _EPSILON_SLACK):
-            raise RemoteProtocolError(
-                f"the noise gives epsilon {stated:.9g}, the task claims {claimed:.9g}",
-                code=ErrorCode.POLICY_VIOLATION,
-                next_step="Ask the operator for more noise or fewer steps.",
-            )
+        check_claim(report.server, self.budget)
         return report
 
 

@@ -5,7 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from secagg.audit.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
-from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
+from secagg.audit.verifier import (
+    Finding,
+    NoiseCost,
+    ReceiptError,
+    Step,
+    verify_receipt,
+)
 from secagg.conformance import read_vectors
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, TaskNoiseVerifier
@@ -49,13 +55,14 @@ class VectorNoise(TaskNoiseVerifier):
             tuple(tuple(noise.removed_layers(each)) for each in lost),
         )
 
-    def epsilon(self, offer):
+    def cost(self, offer):
         block = json.loads(offer.parameters.noise_block)
         if block["noise_sampler"] != self.row["sampler"]:
             raise bad_block("its sampler is another one")
-        known = SimpleNamespace(server=SimpleNamespace(epsilon=self.row["epsilon"]))
-        task = NoisedTask.of_session(offer)
-        return task.kept_claim(report=known).server.epsilon
+        epsilon, delta = self.row["epsilon"], block["delta"]
+        stated = SimpleNamespace(epsilon=epsilon, delta=delta, status="proven")
+        NoisedTask.of_session(offer).kept_claim(report=SimpleNamespace(server=stated))
+        return NoiseCost(epsilon, delta, "proven")
 
 
 def noise_of(row):
