@@ -12,7 +12,7 @@ from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.client.conductor import SessionOutcome
 from secagg.client.evidence import concluded, seen_at_offer
 from secagg.client.taken_part import receipt_of
-from secagg.distributed_dp import certify
+from secagg.distributed_dp import TaskNoiseVerifier, certify
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Delivery, Fate, Quorum, Released, RosterFrame
 from secagg.noise_certificate import NoiseCertificate
@@ -288,6 +288,44 @@ def test_a_client_computes_its_own_certificate_of_noise():
     assert stated == certify(parameters, 12, 12, 11)
     assert stated.given is None  # only the server knows what it has subtracted
     assert stated.removed
+
+
+LAYERED = with_noise(
+    parameters_for(5, dimension=8, threshold=3, min_survivors=3), ladder=2
+)
+
+
+def loses_one(number, call, _count):
+    return Fault.LOSE_REQUEST if (number, call) == (4, UploadChunk) else Fault.NONE
+
+
+def server_points():
+    switch = CrashSwitch()
+    run(LAYERED, 5, fault_of=loses_one, max_attempts=1, server_crash=switch)
+    return [
+        pytest.param(at, id=f"{at} {point}") for at, point in enumerate(switch.points)
+    ]
+
+
+@pytest.mark.parametrize("at", server_points())
+def test_a_sum_is_certified_on_both_sides_whenever_the_server_was_killed(at):
+    """R5.8-1: a server that goes on with a session knows what it has subtracted."""
+    deployment, endings = run(
+        LAYERED, 5, fault_of=loses_one, max_attempts=1, server_crash=CrashSwitch(at)
+    )
+    for released in deployment.sums:
+        verdict = verify_receipt(released.audit, noise=TaskNoiseVerifier())
+        stated = NoiseCertificate.from_dict(json.loads(verdict.receipt.certificate))
+        assert stated.removed
+        assert stated.given == (4,) * len(stated.removed)
+    judged = [
+        verify_receipt(ending.audit, noise=TaskNoiseVerifier())
+        for ending in endings.values()
+        if isinstance(ending, SessionOutcome)
+    ]
+    assert {each.receipt.writer for each in judged} == {WrittenBy.CLIENT}
+    assert len(judged) == 4
+    check_one_session(shown_in(each, source="") for each in judged)
 
 
 # --- secrets --------------------------------------------------------------------------

@@ -2,15 +2,22 @@
 
 import asyncio
 import hashlib
+import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from nacl.signing import VerifyKey
 
+from secagg.audit.comparison import check_one_session
 from secagg.audit.receipt import Outcome
 from secagg.audit.verifier import ReceiptError, Step
+from secagg.cli import main
+from secagg.cli.exit_codes import EXIT_OK, exit_code_of
 from secagg.descriptor import SessionDescriptor
+from secagg.distributed_dp import AggregatorNoise
+from secagg.enrolment.keys import key_text
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -18,6 +25,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Envelope, Fate, Released
+from secagg.policy import PrivacyFloors
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
 from secagg.testing.lying_connection import LyingConnection
@@ -31,7 +39,10 @@ from secagg.testing.two_aggregators import (
 from secagg.two_servers.messages import NoisyShare
 from secagg.two_servers.receipt import NameList, PartStatement, SharedReceipt
 from secagg.two_servers.receipt_key import receipt_key_in
-from secagg.two_servers.verification import verify_shared_receipt
+from secagg.two_servers.verification import (
+    shown_between_two,
+    verify_shared_receipt,
+)
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk, GetUpdate
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
@@ -203,6 +214,126 @@ def test_both_together_cannot_sign_what_their_noise_does_not_keep(kept) -> None:
     size = (weak.dimension * weak.bits + 7) // 8
     flaw = flaw_of(resigned(replace(changed, size=size), helper=True))
     assert (flaw.step, flaw.code) == (Step.CLAIM, ErrorCode.POLICY_VIOLATION)
+
+
+def offering(receipt, **changes):
+    """Return the receipt of both aggregators over other parameters."""
+    helper = SessionDescriptor.decode(receipt.helper_offer)
+    parameters = replace(helper.parameters, **changes)
+    helper = replace(helper, parameters=parameters)
+    leader = replace(
+        SessionDescriptor.decode(receipt.leader_offer),
+        parameters=parameters,
+        server_nonce=helper.session_id,
+    )
+    changed = replace(
+        receipt, leader_offer=leader.encode(), helper_offer=helper.encode()
+    )
+    return parameters, resigned(changed, helper=True)
+
+
+def block_with(**changes):
+    entries = json.loads(noise_for().parameters.noise_block)
+    for name, value in changes.items():
+        inner = entries["mechanism"]
+        (inner if name in inner else entries)[name] = value
+    return json.dumps(entries, sort_keys=True, separators=(",", ":")).encode()
+
+
+ACCOUNTANT = json.loads(noise_for().parameters.noise_block)["accountant"]
+HOSTILE = {
+    "not in canonical form": (block_with().replace(b",", b", "), Step.SETS),
+    "not JSON": (b"no noise, believe me", Step.SETS),
+    "no block": (b"", Step.SETS),
+    "another modulus": (block_with(modulus=1 << 40), Step.SETS),
+    "another sampler": (block_with(noise_sampler="00" * 32), Step.CLAIM),
+    "an epsilon that is too small": (block_with(epsilon=0.001), Step.CLAIM),
+    "an accountant that no client believes": (
+        block_with(accountant=f"hypothetical-{ACCOUNTANT}"),
+        Step.CLAIM,
+    ),
+}
+
+
+@pytest.mark.parametrize(("block", "step"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("whose", ["operator", "client"])
+def test_noise_that_every_client_refuses_is_refused_offline(
+    kept, tmp_path, whose, block, step
+) -> None:
+    parameters, data = offering(SharedReceipt.decode(kept[1]), noise_block=block)
+    lax = PrivacyFloors(
+        max_epsilon=math.inf,
+        max_delta=math.inf,
+        statuses=frozenset({"proven", "certified", "numerical", "recalled"}),
+    )
+    with pytest.raises(RemoteProtocolError):
+        AggregatorNoise.from_parameters(parameters).check(lax)
+    if whose == "client":
+        receipt = SharedReceipt.decode(data)
+        leader = SessionDescriptor.decode(receipt.leader_offer)
+        suite = leader.parameters.suite
+        lists = [
+            NameList(names, leader.session_id, suite)
+            for names in (receipt.roster, receipt.survivors)
+        ]
+        data = receipt.for_reader("client-1", *lists).encode()
+    flaw = flaw_of(data)
+    assert flaw.step is step
+    path = tmp_path / "receipt.bin"
+    path.write_bytes(data)
+    words = [f"--{part[:6]}={key_text(key)}" for part, key in KEYS.items()]
+    assert main(["sessions", "verify", str(path), *words]) == exit_code_of(flaw)
+
+
+def test_a_sound_block_passes_in_the_same_way(kept) -> None:
+    # What the test above changes is all that its receipts break.
+    _, data = offering(SharedReceipt.decode(kept[1]))
+    assert verify_shared_receipt(data, **KEYS).is_released
+
+
+def test_one_session_has_one_receipt_whoever_shows_it(kept, tmp_path, capsys) -> None:
+    operators, clients = kept[1], kept[2]
+    receipt = SharedReceipt.decode(operators)
+    names = receipt.survivors
+    fewer = replace(receipt, roster=names[:3], survivors=names[:3])
+    lies = {
+        "roster": resigned(fewer, helper=True),
+        "U": resigned(replace(receipt, survivors=names[:3]), helper=True),
+        "part of the helper": resigned(
+            replace(receipt, part_digest=bytes(32)), helper=True
+        ),
+        "sum": resigned(replace(receipt, sum_hash=bytes(32))),
+        "outcome": resigned(
+            replace(
+                receipt,
+                outcome=Outcome.ABORTED,
+                code=ErrorCode.DEADLINE,
+                survivors=(),
+                part_digest=bytes(32),
+                helper_key=b"",
+                helper_signature=b"",
+                sum_hash=bytes(32),
+                size=0,
+            )
+        ),
+    }
+    shown = [
+        shown_between_two(verify_shared_receipt(each, **KEYS), source="")
+        for each in (operators, *clients)
+    ]
+    check_one_session(shown)
+    keys = [f"--{part[:6]}={key_text(key)}" for part, key in KEYS.items()]
+    paths = [str(tmp_path / name) for name in ("one", "other")]
+    (tmp_path / "one").write_bytes(clients[0])
+    for what, data in lies.items():
+        verify_shared_receipt(data, **KEYS)  # each holds by itself
+        (tmp_path / "other").write_bytes(data)
+        code = main(["sessions", "verify", *paths, *keys, "--json"])
+        assert code == exit_code_of(ErrorCode.EQUIVOCATION)
+        facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert f"with another {what}: " in facts["reason"]
+    (tmp_path / "other").write_bytes(operators)
+    assert main(["sessions", "verify", *paths, *keys]) == EXIT_OK
 
 
 def test_both_together_cannot_join_offers_that_do_not_belong_together(kept) -> None:
