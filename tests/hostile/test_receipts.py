@@ -21,7 +21,13 @@ from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.cli import main
 from secagg.cli.exit_codes import EXIT_OK, exit_code_of
 from secagg.client.judge import judge_offer
-from secagg.distributed_dp import NoisedTask, TaskNoiseVerifier
+from secagg.distributed_dp import (
+    ClippingSchedule,
+    NoisedTask,
+    TaskNoiseVerifier,
+    offered_terms,
+    plan,
+)
 from secagg.distributed_dp.noise_block import decode_block
 from secagg.enrolment.keys import key_text
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -56,6 +62,22 @@ NOISE = TaskNoiseVerifier()
 PLAIN = parameters_for(CLIENTS, dimension=4, threshold=4)
 SOUND = with_noise(PLAIN)
 LAYERED = with_noise(PLAIN, ladder=2)
+MOVING = NoisedTask.from_plan(
+    plan(
+        clients=CLIENTS,
+        dimension=4,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+        scale_factor=64.0,
+        min_survivors=4,
+        clip_flag_amplitude=0.25,
+    ),
+    PLAIN,
+    clip=ClippingSchedule(l2_clip=1.0, lowest_clip=0.25, highest_clip=4.0),
+).parameters
+AT_START = offered_terms(MOVING, b"")
 EVERYBODY = frozenset(range(CLIENTS))
 # What a client may insist on at the least; the statuses are those that a client knows.
 LAX = PrivacyFloors(
@@ -350,16 +372,16 @@ one_of_them = {
 @st.composite
 def lies(draw):
     """An offer that differs from a sound one in some respects, and two sets."""
-    parameters = draw(st.sampled_from([SOUND, LAYERED]))
-    parameters = changed(
-        parameters, **dict(draw(st.lists(one_of_them["entry"], max_size=3)))
-    )
+    base = draw(st.sampled_from([SOUND, LAYERED, MOVING]))
+    parameters = changed(base, **dict(draw(st.lists(one_of_them["entry"], max_size=3))))
     fields = dict(draw(st.lists(one_of_them["field"], max_size=1)))
     fields.setdefault("max_dropouts", draw(st.sampled_from([0, 1, 2])))
     parameters = replace(parameters, **fields)
     if draw(st.integers(0, 3)):
         parameters = with_own_sampler(parameters)
-    terms = draw(st.sampled_from([b"", b"", b"", b'{"unit":"64/1"}']))
+    terms = AT_START if base is MOVING else b""
+    if not draw(st.integers(0, 4)):
+        terms = draw(st.sampled_from([b"", AT_START, b'{"unit":"1/1"}', b"{}"]))
     others = st.integers(1, CLIENTS - 1)
     unshared = draw(st.frozensets(others, max_size=1))
     lost = draw(st.frozensets(others, max_size=3))

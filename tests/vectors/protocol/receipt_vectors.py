@@ -536,6 +536,48 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
     return rows
 
 
+def comparisons(
+    plain: Run, ring: Run, signed: Run, sparse: Run
+) -> Iterator[dict[str, Any]]:
+    """Pairs of receipts that pass, and in what they contradict each other."""
+    whole, agreed, drawn = released(plain), released(signed), drawn_in_vain(sparse)
+    count = len(RosterForge(plain).adverts)
+    another = RosterForge(plain).replaced(0, commitment=bytes(32))
+    fewer = ref.bitmap(set(range(count - 1)), count)
+    of_client = replace(whole, writer=CLIENT)
+    left = aborted(replace(whole, survivors=b""), ref.DEADLINE)
+    later = replace(plain.offer, session_number=2).encode()
+    for name, one, other, expected in (
+        ("what the server and a client have", whole, of_client, ""),
+        ("a roster and a part of it", released(ring), in_part(ring), ""),
+        ("a client that left before U3", whole, left, ""),
+        ("two sessions", whole, replace(whole, offer=later, survivors=fewer), ""),
+        ("two rosters", whole, replace(of_client, roster=another), "ctx1"),
+        ("other edges", drawn, replace(drawn, edge_root=bytes(32)), "edge root"),
+        ("another U2", whole, replace(whole, sharers=fewer, survivors=fewer), "U2"),
+        ("another U3", whole, replace(of_client, survivors=fewer), "U3"),
+        (
+            "a quorum for one of two sets",
+            agreed,
+            aborted(
+                replace(agreed, survivors=ref.bitmap({0, 1}, 3), quorum=b""),
+                ref.NO_QUORUM,
+            ),
+            "U3",
+        ),
+    ):
+        pair = [each.encode() for each in (one, other)]
+        found = Verifier(ISSUER.key, REVOKED).difference(*pair)
+        if found != expected:
+            raise AssertionError(name, found)
+        row = {"name": name, "receipts": [each.hex() for each in pair]}
+        if found:
+            flaw = {"rule": "R5.8-3", "code": ref.EQUIVOCATION, "differs": found}
+            yield row | {"success": False} | flaw
+        else:
+            yield row | {"success": True}
+
+
 def disputed(receipt: Receipt, *rows: tuple[int, int, int, bytes]) -> Receipt:
     return aborted(receipt, ref.DISPUTED, disputes=rows)
 
@@ -553,4 +595,5 @@ def receipts(runs: list[Run]) -> dict[str, Any]:
             *lying(layered, sparse),
             *without_noise(noised(), both),
         ],
+        "comparisons": list(comparisons(plain, ring, signed, sparse)),
     }

@@ -159,6 +159,33 @@ class Verifier:
 
     def judge(self, data: bytes) -> str:
         """Return what holds, in the words of R5.8-2."""
+        receipt, _ = self._pass(data)
+        if receipt.quorum:
+            return "agreed"
+        return "stated" if receipt.survivors else "no sum"
+
+    def difference(self, one: bytes, other: bytes) -> str:
+        """Return in what two receipts that pass contradict each other (R5.8-3)."""
+        first, second = self._shown(one), self._shown(other)
+        if first["sid"] != second["sid"]:
+            return ""
+        for name, value in first.items():
+            if value and second[name] and value != second[name]:
+                return name
+        return ""
+
+    def _shown(self, data: bytes) -> dict[str, bytes]:
+        receipt, view = self._pass(data)
+        return {
+            "sid": view.sid,
+            "ctx1": view.contexts[1] if len(view.contexts) > 1 else b"",
+            "edge root": receipt.edge_root,
+            "U2": receipt.sharers,
+            "U3": receipt.survivors,
+        }
+
+    def _pass(self, data: bytes) -> tuple[Receipt, View]:
+        """Take all steps of R5.8-1."""
         receipt = self._step("encoding", lambda: Receipt.decode(data))
         self._demand("digest", receipt.encode() == data)
         offer = self._step("offer", lambda: Offer.decode(receipt.offer))
@@ -170,9 +197,7 @@ class Verifier:
         self._demand("outcome", self._outcome_fits(receipt, view))
         self._step("claim", lambda: self._claim(view))
         self._step("certificate", lambda: self._certificate(receipt, view))
-        if receipt.quorum:
-            return "agreed"
-        return "stated" if receipt.survivors else "no sum"
+        return receipt, view
 
     def _step(self, name, act):
         try:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from secagg.audit.comparison import check_one_session, shown_in
 from secagg.audit.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
 from secagg.audit.verifier import (
     Finding,
@@ -16,7 +17,7 @@ from secagg.conformance import read_vectors
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, TaskNoiseVerifier
 from secagg.distributed_dp.noise_block import bad_block
-from secagg.errors import ErrorCode
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Roster, Round
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import zeros
@@ -267,3 +268,20 @@ def test_a_ring_that_the_survivors_do_not_hold_together_is_refused(lost_neighbou
     flaw = flaw_of(over.encode())
     assert flaw.step is Step.SETS
     assert flaw.code is ErrorCode.TOO_MANY_DROPOUTS
+
+
+@pytest.mark.parametrize("row", FILE["comparisons"], **by_name)
+def test_two_receipts_of_one_session_show_one_session(row):
+    # R5.8-3
+    shown = [
+        shown_in(judged(bytes.fromhex(data)), source=name)
+        for data, name in zip(row["receipts"], ("one", "other"), strict=True)
+    ]
+    if row["success"]:
+        check_one_session(shown)
+        return
+    with pytest.raises(RemoteProtocolError) as refused:
+        check_one_session(shown)
+    assert refused.value.code == row["code"]
+    assert str(refused.value).startswith("one and other show session ")
+    assert f" with another {row['differs']}: " in str(refused.value)
