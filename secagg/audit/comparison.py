@@ -77,6 +77,6 @@ def check_one_session(sessions: Iterable[ShownSession]) -> None:
                     f"{one.session_id.hex()} with another {what}: {value.hex()} and "
                     f"{seen.hex()}",
                     code=ErrorCode.EQUIVOCATION,
-                    next_step="Do not trust the aggregator of this session, or find "
-                    "out who altered a receipt; keep both.",
+                    next_step="Keep both receipts and ask the operator of the "
+                    "aggregator which of them is true.",
                 )

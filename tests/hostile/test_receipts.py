@@ -78,7 +78,7 @@ MOVING = NoisedTask.from_plan(
     clip=ClippingSchedule(l2_clip=1.0, lowest_clip=0.25, highest_clip=4.0),
 ).parameters
 AT_START = offered_terms(MOVING, b"")
-EVERYBODY = frozenset(range(CLIENTS))
+ALL_CLIENTS = frozenset(range(CLIENTS))
 # What a client may insist on at the least; the statuses are those that a client knows.
 LAX = PrivacyFloors(
     max_epsilon=math.inf,
@@ -140,8 +140,8 @@ def receipt_of(
     parameters,
     *,
     terms=b"",
-    sharers=EVERYBODY,
-    survivors=EVERYBODY,
+    sharers=ALL_CLIENTS,
+    survivors=ALL_CLIENTS,
     writer=WrittenBy.CLIENT,
 ):
     """A receipt of a released sum, with a hash at its end that fits."""
@@ -226,7 +226,7 @@ def test_noise_that_every_client_refuses_is_refused_offline(lie):
         early = replace(early, code=ErrorCode.CANCELLED, size=0)
         assert refusal_of(early) == (step, code)
         assert refusal_of(replace(early, view=None)) == (step, code)
-    assert not takes_part(parameters, terms, EVERYBODY, EVERYBODY)
+    assert not takes_part(parameters, terms, ALL_CLIENTS, ALL_CLIENTS)
 
 
 @hostile
@@ -251,7 +251,7 @@ def test_what_every_client_accepts_passes_with_its_cost(tmp_path, capsys):
         assert verdict.finding is Finding.STATED
         assert verdict.cost.epsilon == report.server.epsilon
         assert (verdict.cost.delta, verdict.cost.status) == (1e-5, "certified")
-        assert takes_part(parameters, b"", EVERYBODY, EVERYBODY)
+        assert takes_part(parameters, b"", ALL_CLIENTS, ALL_CLIENTS)
     path = tmp_path / "receipt.bin"
     path.write_bytes(receipt.encode())
     assert main(["sessions", "verify", str(path), "--json"]) == EXIT_OK
@@ -271,11 +271,11 @@ def test_noise_must_suffice_after_the_losses_that_a_receipt_shows(
 ):
     """R3.5-1: a noise block that bears one loss of six, without any quorum."""
     parameters = with_own_sampler(changed(SOUND, loss_fraction="1/6"))
-    survivors = EVERYBODY - set(range(CLIENTS - lost, CLIENTS))
+    survivors = ALL_CLIENTS - set(range(CLIENTS - lost, CLIENTS))
     receipt = receipt_of(parameters, survivors=survivors)
     path = tmp_path / "receipt.bin"
     path.write_bytes(receipt.encode())
-    assert takes_part(parameters, b"", EVERYBODY, survivors) == holds
+    assert takes_part(parameters, b"", ALL_CLIENTS, survivors) == holds
     if holds:
         verify_receipt(receipt.encode(), noise=NOISE)
         assert main(["sessions", "verify", str(path)]) == EXIT_OK
@@ -385,7 +385,7 @@ def lies(draw):
     others = st.integers(1, CLIENTS - 1)
     unshared = draw(st.frozensets(others, max_size=1))
     lost = draw(st.frozensets(others, max_size=3))
-    return parameters, terms, EVERYBODY - unshared, EVERYBODY - unshared - lost
+    return parameters, terms, ALL_CLIENTS - unshared, ALL_CLIENTS - unshared - lost
 
 
 def passes(parameters, terms, sharers, survivors):
@@ -498,8 +498,8 @@ def test_two_cohorts_in_one_session_show_in_their_receipts_side_by_side(
 
 
 DIFFERENT = {
-    "U2": ({"sharers": EVERYBODY - {5}, "survivors": EVERYBODY - {5}}, "U2"),
-    "U3": ({"survivors": EVERYBODY - {5}}, "U3"),
+    "U2": ({"sharers": ALL_CLIENTS - {5}, "survivors": ALL_CLIENTS - {5}}, "U2"),
+    "U3": ({"survivors": ALL_CLIENTS - {5}}, "U3"),
 }
 
 

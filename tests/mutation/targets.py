@@ -50,6 +50,7 @@ FILES: Final = tuple(
         "primitives/signature",
         "primitives/key_agreement",
         "primitives/share_encoding",
+        "audit/comparison",
         "audit/receipt",
         "audit/verifier",
         "client/judge",

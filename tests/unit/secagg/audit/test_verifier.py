@@ -30,6 +30,7 @@ CLIENTS = 12
 FILE = read_vectors("receipts")
 KEY, LIST = bytes.fromhex(FILE["enrolment_key"]), bytes.fromhex(FILE["revocations"])
 GOOD = [row for row in FILE["receipts"] if row["success"]]
+NAMED = {row["name"]: row for row in GOOD}
 BAD = [row for row in FILE["receipts"] if not row["success"]]
 by_name = {"ids": lambda row: row["name"]}
 
@@ -274,8 +275,8 @@ def test_a_ring_that_the_survivors_do_not_hold_together_is_refused(lost_neighbou
 def test_two_receipts_of_one_session_show_one_session(row):
     # R5.8-3
     shown = [
-        shown_in(judged(bytes.fromhex(data)), source=name)
-        for data, name in zip(row["receipts"], ("one", "other"), strict=True)
+        shown_in(judged(data_of(NAMED[which])), source=name)
+        for which, name in zip(row["pair"], ("one", "other"), strict=True)
     ]
     if row["success"]:
         check_one_session(shown)

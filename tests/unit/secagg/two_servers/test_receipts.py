@@ -291,7 +291,7 @@ def test_a_sound_block_passes_in_the_same_way(kept) -> None:
     assert verify_shared_receipt(data, **KEYS).is_released
 
 
-def test_one_session_has_one_receipt_whoever_shows_it(kept, tmp_path, capsys) -> None:
+def test_all_receipts_of_one_session_show_one_session(kept, tmp_path, capsys) -> None:
     operators, clients = kept[1], kept[2]
     receipt = SharedReceipt.decode(operators)
     names = receipt.survivors
