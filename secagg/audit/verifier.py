@@ -78,11 +78,13 @@ class NoiseCost:
         epsilon: At most the one that the task claims.
         delta: What goes with it, the chance that a ring or drawn edges fail included.
         status: How epsilon is known, for example "certified".
+        proof: Whether its theorem is published, or an own one: "published" or "own".
     """
 
     epsilon: float
     delta: float
     status: str
+    proof: str
 
 
 class NoiseVerifier(Protocol):

@@ -221,7 +221,10 @@ class TaskNoiseVerifier:
         report = NoisedTask.of_session(offer).kept_claim()
         stated = report.server
         return NoiseCost(
-            stated.epsilon, stated.delta + report.graph_delta, str(stated.status)
+            stated.epsilon,
+            stated.delta + report.graph_delta,
+            str(stated.status),
+            str(stated.proof),
         )
 
     def certificate(

@@ -257,7 +257,8 @@ def test_what_every_client_accepts_passes_with_its_cost(tmp_path, capsys):
     assert main(["sessions", "verify", str(path), "--json"]) == EXIT_OK
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert facts["epsilon_server"] == verdict.cost.epsilon
-    assert (facts["epsilon_status"], facts["delta"]) == ("certified", 1e-5)
+    assert (facts["status"], facts["proof"]) == ("certified", "own")
+    assert facts["delta"] == 1e-5
     assert facts["ctx1"] == verdict.ctx1.hex()
     assert (facts["session_id"], facts["writer"]) == (
         verdict.descriptor.session_id.hex(),

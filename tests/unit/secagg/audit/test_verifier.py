@@ -64,7 +64,7 @@ class VectorNoise(TaskNoiseVerifier):
         epsilon, delta = self.row["epsilon"], block["delta"]
         stated = SimpleNamespace(epsilon=epsilon, delta=delta, status="proven")
         NoisedTask.of_session(offer).kept_claim(report=SimpleNamespace(server=stated))
-        return NoiseCost(epsilon, delta, "proven")
+        return NoiseCost(epsilon, delta, "proven", "published")
 
 
 def noise_of(row):
