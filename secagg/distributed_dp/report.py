@@ -271,7 +271,7 @@ def check_claim(stated: PrivacyStatement, budget: NoiseBudget) -> None:
         raise RemoteProtocolError(
             f"the task does not keep its claim: {complaint}",
             code=ErrorCode.POLICY_VIOLATION,
-            next_step="Ask the operator for more noise or fewer steps.",
+            next_step="Ask the operator to plan the task again.",
         )
 
 
