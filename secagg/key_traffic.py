@@ -74,7 +74,7 @@ def key_traffic(choice: GraphChoice, *, clients: int) -> KeyTraffic:
     if choice.quorum is not None:
         up += 2 * _SIGNATURE  # over the bundles and over U3
         # Whoever signs in time is in the quorum, however few would do.
-        down += _LENGTH + clients * (_INDEX + _SIGNATURE)
+        down += 2 * _LENGTH + clients * (_INDEX + _SIGNATURE)
     if choice.graph is Graph.K_OUT:
         up += choice.degree * _INDEX + _SIGNATURE
         down += _published_bytes(choice.degree, clients)

@@ -395,6 +395,7 @@ class _Reading:
             needed=parameters.quorum,
             survivors=self._survivors,
             signers=Signers.of(self._adverts),
+            ctx1=self._ctx1,
             ctx3=context.unmask_context(ctx2, receipt.survivors, suite),
             suite=suite,
         )

@@ -33,7 +33,7 @@ from secagg.messages.envelope import (
 from secagg.messages.roster import Neighbourhood, Roster, RosterFrame, rank_key
 from secagg.messages.round import Round
 from secagg.messages.shares import BUNDLE_BYTES, Bundles, Complaint, Delivery, Shares
-from secagg.messages.survivors import Consistency, Quorum, Survivors
+from secagg.messages.survivors import Consistency, Quorum, RosterProof, Survivors
 from secagg.messages.upload import Upload
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "Released",
     "Roster",
     "RosterFrame",
+    "RosterProof",
     "Round",
     "Shares",
     "Survivors",

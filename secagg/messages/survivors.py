@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from secagg.messages.encoding import (
+    DIGEST_BYTES,
     SIGNATURE_BYTES,
     check_ascending,
     decode,
@@ -13,7 +14,7 @@ from secagg.messages.round import Round
 from secagg.parameters import MAX_CLIENTS
 from secagg.primitives.canonical import Reader, Writer
 
-__all__ = ["Consistency", "Quorum", "Survivors"]
+__all__ = ["Consistency", "Quorum", "RosterProof", "Survivors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +71,36 @@ class Consistency:
 
 
 @dataclass(frozen=True, slots=True)
+class RosterProof:
+    """What a dealer has signed under the roster that it was shown (R5.2-11).
+
+    Attributes:
+        index: The dealer's roster index.
+        digest: SHA-256 of its sealed bundles, 32 bytes.
+        signature: Ed25519 over ctx1, index and digest, 64 bytes.
+    """
+
+    index: int
+    digest: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Quorum:
     """Opens Unmasking where sets are agreed by signature (PROTOCOL §5.5).
 
     Attributes:
         signatures: Roster index and signature over ctx3 of those who signed, strictly
             ascending by index.
+        roster_proofs: Of each other member of U3, strictly ascending by index
+            (R5.3-13).
     """
 
     KIND: ClassVar[int] = 12
     ROUND: ClassVar[Round] = Round.UNMASKING
 
     signatures: tuple[tuple[int, bytes], ...] = field(repr=False)
+    roster_proofs: tuple[RosterProof, ...] = field(default=(), repr=False)
 
     def __len__(self) -> int:
         return len(self.signatures)
@@ -91,6 +110,9 @@ class Quorum:
         writer = Writer().u32(len(self.signatures))
         for index, signature in self.signatures:
             writer.u32(index).fixed(signature)
+        writer.u32(len(self.roster_proofs))
+        for proof in self.roster_proofs:
+            writer.u32(proof.index).fixed(proof.digest).fixed(proof.signature)
         return writer.getvalue()
 
     @classmethod
@@ -98,8 +120,8 @@ class Quorum:
         """Read what `encode` wrote.
 
         Raises:
-            RemoteProtocolError: BAD_ENCODING; also for indices that are not strictly
-                ascending, so that nobody is counted twice (R5.5-1).
+            RemoteProtocolError: BAD_ENCODING; also for indices of either list that
+                are not strictly ascending, so that no client counts twice (R5.5-1).
         """
         return decode("quorum", data, cls._read)
 
@@ -110,4 +132,11 @@ class Quorum:
             for _ in range(read_count(reader, MAX_CLIENTS))
         )
         check_ascending(index for index, _ in signatures)
-        return cls(signatures)
+        proofs = tuple(
+            RosterProof(
+                reader.u32(), reader.fixed(DIGEST_BYTES), reader.fixed(SIGNATURE_BYTES)
+            )
+            for _ in range(read_count(reader, MAX_CLIENTS))
+        )
+        check_ascending(proof.index for proof in proofs)
+        return cls(signatures, proofs)

@@ -1,12 +1,19 @@
-"""How clients that do not trust the server agree on U2 and U3 (PROTOCOL §5.4, §5.5).
+"""How clients that do not trust the server agree on roster, U2 and U3 (PROTOCOL §5.4).
 
-Each client signs the context of the sets that it was told, once.  It answers for them
-only when a quorum has signed the same: two quorums have an honest client in common,
-and that has signed one context (R3.2-8), so no two honest clients answer for different
-sets, whatever the server shows to whom.
+Rule 1: each client signs the context of the sets that it was told, once, and answers
+        for them only when a quorum has signed the same.  Two quorums over one roster
+        have an honest client in common (R3.2-8), and that has signed one context.
+        Hence all honest clients that were shown one roster, and answer, answer for
+        one U3, whatever the server shows to whom.
+Rule 2: a client answers only if every member of U3 has signed the roster that it was
+        shown itself (R5.3-13).  Clients have one advert in all rosters of a session.
+        A member of another roster, whose mask key may be rebuilt there, is thereby
+        kept out of U3.
+
+Two rosters in one session are two sums, each over the honest members of its own U3.
 
 Source:
-    [Bon17], the consistency check of the malicious-server variant.
+    [Bon17], the consistency check of the malicious-server variant; rule 2 is ours.
 """
 
 from collections.abc import Sequence
@@ -112,6 +119,7 @@ def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
     needed: int,
     survivors: AbstractSet[int],
     signers: Signers,
+    ctx1: bytes,
     ctx3: bytes,
     suite: CipherSuite,
 ) -> None:
@@ -122,6 +130,7 @@ def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
         needed: Q.
         survivors: U3 as this client has signed it.
         signers: Names and identity keys of all clients.
+        ctx1: Context of the roster that this client was shown.
         ctx3: As this client has signed it.
         suite: Of the session.
 
@@ -135,7 +144,8 @@ def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
             code=ErrorCode.NO_QUORUM,
         )
     # R5.5-3
-    if not survivors >= {signer for signer, _ in quorum.signatures}:
+    signed = {signer for signer, _ in quorum.signatures}
+    if not survivors >= signed:
         raise RemoteProtocolError(
             "the quorum names a signer that is not in U3", code=ErrorCode.U3_INVALID
         )
@@ -143,6 +153,24 @@ def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
     for signer, signature in quorum.signatures:
         check_signature(
             signature, signers=signers, index=signer, ctx3=ctx3, suite=suite
+        )
+    # R5.3-13: ctx3 covers ctx1, so that a signer has shown its roster already.  The
+    # list is counted before anything of it is verified.
+    unsigned = sorted(frozenset(survivors) - signed)
+    if [proof.index for proof in quorum.roster_proofs] != unsigned:
+        raise RemoteProtocolError(
+            "the quorum does not show the roster of exactly those members of U3 that "
+            "have not signed",
+            code=ErrorCode.U3_INVALID,
+        )
+    for proof in quorum.roster_proofs:
+        check_bundle_signature(
+            proof.signature,
+            proof.digest,
+            signers=signers,
+            ctx1=ctx1,
+            index=proof.index,
+            suite=suite,
         )
 
 
@@ -167,7 +195,7 @@ def check_bundle_signature(  # noqa: PLR0913 - what is signed, by whom, and wher
     index: int,
     suite: CipherSuite,
 ) -> None:
-    """Check a dealer's signature over its bundles (R5.2-11, R5.8-1).
+    """Check a dealer's signature over its bundles (R5.2-11, R5.3-13, R5.8-1).
 
     Args:
         signature: 64 bytes.

@@ -233,7 +233,7 @@ def _checked_roster(
     if state.member is None:
         return roster, None
     signers = Signers.of(tuple(roster.adverts.values()))
-    return roster, Agreement(state.member.key, signers)
+    return roster, Agreement(state.member.key, signers, roster.ctx1)
 
 
 # --- ChooseEdges --------------------------------------------------------------------
@@ -546,6 +546,7 @@ def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
             _with(state.accepted, event),
             survivors=bitmap,
             members=survivors,
+            ctx1=delivered.agreement.ctx1,
             ctx3=ctx3,
             signature=signed.signature,
             sharers=len(delivered.sharers),
@@ -575,13 +576,14 @@ def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
 
 
 def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep:
-    """Reveal one share per dealer to whoever has a quorum (R5.5-1 to R5.5-4)."""
+    """Reveal one share per dealer when a quorum is shown (§5.5, R5.3-13)."""
     parameters = state.facts.parameters
     check_quorum(
         Quorum.decode(event.envelope.data),
         needed=parameters.quorum,
         survivors=state.members,
         signers=state.signers,
+        ctx1=state.ctx1,
         ctx3=state.ctx3,
         suite=parameters.suite,
     )

@@ -80,10 +80,17 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What signs for this client, and what checks the signatures of the others."""
+    """What signs for this client, and what checks the signatures of the others.
+
+    Attributes:
+        key: Signs for this client.
+        signers: Who else may have signed.
+        ctx1: Context of the roster: all of U3 must have signed it (R5.3-13).
+    """
 
     key: IdentityKey = field(repr=False, compare=False)
     signers: Signers
+    ctx1: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +192,7 @@ class Signed:
         survivors: Bitmap of the U3 that was signed.
         members: The same as indices.
         sharers: |U2|.
+        ctx1: Context of the roster: all of U3 must have signed it (R5.3-13).
         ctx3: What was signed.
         signature: 64 bytes, as sent.
         held: The shares of others.
@@ -200,6 +208,7 @@ class Signed:
     survivors: bytes
     members: RosterSet
     sharers: int
+    ctx1: bytes
     ctx3: bytes
     signature: bytes
     held: HeldShares

@@ -300,7 +300,10 @@ def fork(state: ServerState) -> ServerState:
         case ChooseEdges():
             grown = {"edges": dict(state.edges)}
         case ShareKeys():
-            grown = {"bundles": dict(state.bundles)}
+            grown = {
+                "bundles": dict(state.bundles),
+                "roster_proofs": dict(state.roster_proofs),
+            }
         case MaskedInputCollection():
             grown = {"uploads": dict(state.uploads)}
         case ConsistencyCheck():

@@ -27,6 +27,7 @@ from secagg.messages import (
     Envelope,
     Roster,
     RosterFrame,
+    RosterProof,
     Round,
     Survivors,
     Upload,
@@ -189,6 +190,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
             opening=opening,
             expected=frozenset(range(len(roster))),
             bundles={},
+            roster_proofs={},
         )
     )
 
@@ -242,6 +244,7 @@ def close_choose_edges(state: ChooseEdges, _: RoundClosed) -> ServerStep:
             opening=state.opening,
             expected=chosen,
             bundles={},
+            roster_proofs={},
         ),
         silent,
     )
@@ -266,14 +269,16 @@ def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
             sender=sender,
         )
     if cohort.signers is not None:  # R5.2-11
+        digest = sha256(bundles.sealed).digest()
         check_bundle_signature(
             bundles.signature,
-            sha256(bundles.sealed).digest(),
+            digest,
             signers=cohort.signers,
             ctx1=cohort.ctx1,
             index=index,
             suite=parameters.suite,
         )
+        state.roster_proofs[index] = RosterProof(index, digest, bundles.signature)
     state.bundles[index] = bundles
     state.session.accept(sender, event.envelope)
     return Step(state)
@@ -327,6 +332,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
                 noise_context=noise.context,
             ),
             bundles={index: state.bundles[index] for index in sharers},
+            roster_proofs=dict(state.roster_proofs),
             uploads={},
         ),
         dropped,
@@ -423,6 +429,7 @@ def _opened_for(
             ctx2=state.ctx2,
             ctx3=context.unmask_context(state.ctx2, bitmap, parameters.suite),
             uploads=dict(state.uploads),
+            roster_proofs=state.roster_proofs,
             signatures={},
         )
     return Unmasking(

@@ -24,6 +24,7 @@ from secagg.messages import (
     Released,
     Roster,
     RosterFrame,
+    RosterProof,
     Round,
     Shares,
     Upload,
@@ -258,6 +259,7 @@ class ShareKeys(Rostered):
     opening: Envelope  # the roster, encoded once for everybody
     expected: frozenset[int]  # U1, or who of it has drawn neighbours
     bundles: dict[int, Bundles] = field(repr=False)  # U2, so far
+    roster_proofs: dict[int, RosterProof] = field(repr=False)  # of U2, where it signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,7 @@ class MaskedInputCollection(Rostered):
     noise: NoiseTerms
     ctx2: bytes
     bundles: Mapping[int, Bundles] = field(repr=False)
+    roster_proofs: Mapping[int, RosterProof] = field(repr=False)
     uploads: dict[int, bytes]  # U3, so far: digest by index
 
 
@@ -287,6 +290,7 @@ class ConsistencyCheck(Rostered):
     ctx2: bytes
     ctx3: bytes
     uploads: Mapping[int, bytes]
+    roster_proofs: Mapping[int, RosterProof] = field(repr=False)  # of U2 (R5.3-13)
     signatures: dict[int, bytes] = field(repr=False)
 
 

@@ -65,11 +65,14 @@ def record_signature(state: ConsistencyCheck, event: Received) -> ServerStep:
 
 
 def close_consistency(state: ConsistencyCheck, _: RoundClosed) -> ServerStep:
-    """Show the quorum to all of U3, also to those who have not signed (R5.4-7)."""
+    """Show the quorum to all of U3, also to those who have not signed (R5.4-7).
+
+    With it goes what these have signed of the roster (R5.3-13): U3 is a part of U2, of
+    which this server has all such signatures.
+    """
     cohort, parameters = state.cohort, state.session.descriptor.parameters
-    silent = dropped_for(
-        cohort, state.survivors - frozenset(state.signatures), DropReason.NO_SIGNATURE
-    )
+    unsigned = state.survivors - frozenset(state.signatures)
+    silent = dropped_for(cohort, unsigned, DropReason.NO_SIGNATURE)
     if len(state.signatures) < parameters.quorum:
         return too_few(
             state.session,
@@ -80,6 +83,10 @@ def close_consistency(state: ConsistencyCheck, _: RoundClosed) -> ServerStep:
             silent,
             survivors=cohort.names_of(state.survivors),
         )
+    quorum = Quorum(
+        tuple(sorted(state.signatures.items())),
+        tuple(state.roster_proofs[index] for index in sorted(unsigned)),
+    )
     return Step(
         Unmasking(
             state.session.opening(Round.UNMASKING),
@@ -87,7 +94,7 @@ def close_consistency(state: ConsistencyCheck, _: RoundClosed) -> ServerStep:
             sharers=state.sharers,
             survivors=state.survivors,
             survivors_shown=state.opening,
-            opening=Envelope.of(Quorum(tuple(sorted(state.signatures.items())))),
+            opening=Envelope.of(quorum),
             noise_layers=state.noise_layers,
             ctx2=state.ctx2,
             uploads=state.uploads,

@@ -7,13 +7,12 @@ want to know besides is gathered here while the session goes on.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import sha256
 
 from secagg.audit.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask
 from secagg.errors import ErrorCode
-from secagg.messages import Bundles, Quorum, Released, RosterFrame, Round
+from secagg.messages import Quorum, Released, RosterFrame, RosterProof, Round
 from secagg.noise_certificate import NoiseCertificate
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import context, server
@@ -67,7 +66,7 @@ class SessionFacts:
             offer=descriptor.encode(),
             outcome=Outcome.ABORTED,
         )
-        self._bundles: Mapping[int, Bundles] = {}
+        self._roster_proofs: Mapping[int, RosterProof] = {}
         self.dropped: list[Dropped] = []
 
     def enter(
@@ -96,7 +95,7 @@ class SessionFacts:
         if isinstance(state, server.MaskedInputCollection):
             self._sharers = len(state.sharers)
             self._contexts["ctx2"] = state.ctx2
-            self._bundles = state.bundles
+            self._roster_proofs = state.roster_proofs
             self._seen = replace(
                 self._seen, sharers=state.bitmap, edge_root=state.cohort.edge_root
             )
@@ -244,11 +243,10 @@ class SessionFacts:
         )
 
     def _with_evidence(self, dispute: Dispute) -> Dispute:
-        bundles = self._bundles.get(dispute.dealer)
-        if bundles is None or not bundles.signature:
+        proof = self._roster_proofs.get(dispute.dealer)
+        if proof is None:
             return dispute
-        digest = sha256(bundles.sealed).digest()
-        return replace(dispute, evidence=digest + bundles.signature)
+        return replace(dispute, evidence=proof.digest + proof.signature)
 
     def _noise(self, survivors: int) -> NoiseCertificate | None:
         """Return what noise the sum holds, if one was computed and has any."""

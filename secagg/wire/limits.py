@@ -119,12 +119,14 @@ class MessageSizes:
         edges: What one client is shown of drawn neighbours; 0 where nobody draws.
         bundles: From one client, and to it on the other graphs.
         shares: From one client.
+        quorum: To every client of U3; 0 in the profile in which clients sign nothing.
     """
 
     roster: int
     edges: int
     bundles: int
     shares: int
+    quorum: int
 
 
 def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
@@ -143,6 +145,11 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
         shares=dealers * SHARE_BYTES
         + -(-dealers // 8)
         + parameters.noise_layers * NOISE_SEED_BYTES,
+        # Each member of U3 stands in one of the two lists, at most in the one with the
+        # longer rows: index, digest and signature.
+        quorum=8 + n * (4 + DIGEST_BYTES + SIGNATURE_BYTES)
+        if parameters.profile.has_identities
+        else 0,
     )
 
 

@@ -25,6 +25,7 @@ from secagg.messages import (
     Released,
     Roster,
     RosterFrame,
+    RosterProof,
     Round,
     Survivors,
     Upload,
@@ -32,9 +33,9 @@ from secagg.messages import (
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.key_agreement import KeyPair
 from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.transcript import encode_set
+from secagg.primitives.transcript import decode_set, encode_set
 from secagg.profiles import MaliciousTail
-from secagg.protocol import client, server
+from secagg.protocol import agreement, client, server
 from secagg.protocol.client_states import Answered, Masked, Signed
 from secagg.protocol.events import InputBound, InputReady, Received, SessionOffered
 from secagg.protocol.membership import Member, signed_advert
@@ -464,6 +465,13 @@ def quorum(signatures):
     return Quorum(tuple(sorted(signatures.items())))
 
 
+def proven(session, signatures, bitmap):
+    """Return the same, with what the others in a set have signed of the roster."""
+    others = sorted(set(decode_set(bitmap, CLIENTS)) - set(signatures))
+    known = session.server_state.roster_proofs
+    return replace(quorum(signatures), roster_proofs=tuple(known[n] for n in others))
+
+
 def test_bundles_that_were_swapped_name_their_dealers_and_cost_nobody_the_session():
     """A21: each opens for one pair, in one direction."""
     session = played(Round.SHARE_KEYS)
@@ -493,7 +501,8 @@ def test_two_sets_u2_are_not_signed_alike():
     assert codes(session, mixed, [0, 2, 3, 4]) == {ErrorCode.BAD_SIGNATURE}
     session.clients = before
     del signatures[0]
-    assert all(tell(session, number, quorum(signatures)) for number in (2, 3, 4))
+    shown = proven(session, signatures, WITHOUT_1)
+    assert all(tell(session, number, shown) for number in (2, 3, 4))
     # One set is answered for.  The masks of client 0 do not cancel against those of the
     # others: the sum is of no use, and the ledger finds that it tells nothing.
     assert codes(session, quorum(signatures), [0]) == {ErrorCode.BAD_SIGNATURE}
@@ -541,7 +550,8 @@ def test_two_sets_u3_never_get_two_quorums(silent):
         if len(own) < session.parameters.quorum:
             assert codes(session, quorum(own), readers) == {ErrorCode.NO_QUORUM}
         else:
-            assert all(tell(session, number, quorum(own)) for number in readers)
+            full = proven(session, own, half)
+            assert all(tell(session, number, full) for number in readers)
             answered.append(half)
     assert answered == ([] if silent else [HALVES[0]])
 
@@ -698,6 +708,9 @@ def test_a_signer_outside_of_u3_is_refused_whatever_it_has_signed():
         session.clients = before
 
 
+NOT_ASCENDING = tuple(RosterProof(n, bytes(32), bytes(64)) for n in (5, 4))
+
+
 @pytest.mark.parametrize(
     "encode",
     [
@@ -705,16 +718,131 @@ def test_a_signer_outside_of_u3_is_refused_whatever_it_has_signed():
         lambda s: Quorum(((0, s[0]), *sorted(s.items()))).encode(),
         lambda s: quorum(s).encode() + b"\0",
         lambda s: quorum(s).encode()[:-1],
+        lambda s: quorum(s).encode()[:-4],
+        lambda s: quorum(s).encode()[:-4] + b"\xff" * 4,
+        lambda s: Quorum(tuple(sorted(s.items())), NOT_ASCENDING).encode(),
+        lambda s: Quorum(tuple(sorted(s.items())), NOT_ASCENDING[:1] * 2).encode(),
         lambda _: b"\xff" * 4,
         lambda _: b"",
     ],
-    ids=["descending", "twice", "longer", "shorter", "endless", "nothing"],
+    ids=[
+        *("descending", "twice", "longer", "shorter", "one list", "endless proofs"),
+        *("proofs descending", "one proof twice", "endless", "nothing"),
+    ],
 )
 def test_signers_are_strictly_ascending(encode):
     """Nobody is counted twice."""
     session, signatures = agreed()
     lie = Received(Envelope(Quorum, encode(signatures)))
     assert codes(session, lie) == {ErrorCode.BAD_ENCODING}
+
+
+# --- what members of U3 that have not signed have shown before -----------------------
+
+
+def unsigned(numbers=(4, 5)):
+    """Return a session in which some have signed nothing, and the true quorum."""
+    session = delivered()
+    others = [n for n in range(CLIENTS) if n not in numbers]
+    signatures = signed(session, lambda _: EVERYBODY, others)
+    return session, proven(session, signatures, EVERYBODY)
+
+
+def test_a_client_answers_for_a_member_that_signs_nothing_any_more():
+    """R5.3-13: nobody can end a session by that."""
+    session, shown = unsigned()
+    assert [proof.index for proof in shown.roster_proofs] == [4, 5]
+    assert all(tell(session, number, shown) for number in range(4))
+
+
+def one_short(shown):
+    return shown.roster_proofs[1:]
+
+
+def of_none(_):
+    return ()
+
+
+def of_a_signer(shown):
+    proof = shown.roster_proofs[0]
+    return (replace(proof, index=0), *shown.roster_proofs)
+
+
+def of_a_signer_instead(shown):
+    first, second = shown.roster_proofs
+    return replace(first, index=3), second
+
+
+def beyond_the_roster(shown):
+    return (*shown.roster_proofs, replace(shown.roster_proofs[0], index=2**32 - 1))
+
+
+def of_another_digest(shown):
+    first, second = shown.roster_proofs
+    return replace(first, digest=second.digest), second
+
+
+def of_another_member(shown):
+    first, second = shown.roster_proofs
+    return first, replace(first, index=second.index)
+
+
+def of_zeros(shown):
+    first, second = shown.roster_proofs
+    return first, replace(second, signature=bytes(64))
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (one_short, ErrorCode.U3_INVALID),
+        (of_none, ErrorCode.U3_INVALID),
+        (of_a_signer, ErrorCode.U3_INVALID),
+        (of_a_signer_instead, ErrorCode.U3_INVALID),
+        (beyond_the_roster, ErrorCode.U3_INVALID),
+        (of_another_digest, ErrorCode.BAD_SIGNATURE),
+        (of_another_member, ErrorCode.BAD_SIGNATURE),
+        (of_zeros, ErrorCode.BAD_SIGNATURE),
+    ],
+)
+def test_a_member_of_u3_that_has_not_signed_the_roster_is_not_answered_for(
+    change, code
+):
+    """R5.3-13: charged, and nothing leaves."""
+    session, shown = unsigned()
+    lie = replace(shown, roster_proofs=change(shown))
+    assert codes(session, lie, range(4)) == {code}
+    assert {session.clients[n].charge for n in range(4)} == {Charge.KEPT}
+
+
+def test_the_list_of_proofs_is_counted_before_anything_of_it_is_verified(monkeypatch):
+    session, shown = unsigned()
+    verified = []
+    monkeypatch.setattr(
+        agreement, "check_bundle_signature", lambda *_, **rest: verified.append(rest)
+    )
+    lie = replace(shown, roster_proofs=one_short(shown))
+    assert codes(session, lie, range(4)) == {ErrorCode.U3_INVALID}
+    assert not verified
+
+
+def test_who_has_not_signed_itself_is_judged_like_the_others():
+    """Its signature came too late: its own proof is in the list."""
+    session, shown = unsigned()
+    (own,) = tell(session, 4, Survivors(EVERYBODY))
+    assert isinstance(own, Consistency)
+    assert tell(session, 4, shown)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "restarted"])
+def test_the_proofs_of_another_session_are_not_of_this_one(dies):
+    _, earlier = unsigned()
+    session = played(Round.MASKED_INPUT_COLLECTION, number=2)
+    signatures = signed(session, lambda _: EVERYBODY, range(4))
+    if dies:
+        session.clients = {n: restarted(session, n) for n in session.clients}
+    lie = replace(quorum(signatures), roster_proofs=earlier.roster_proofs)
+    assert codes(session, lie, range(4)) == {ErrorCode.BAD_SIGNATURE}
 
 
 def test_a_quorum_before_one_has_signed_is_not_expected():

@@ -68,6 +68,7 @@ class Cohort:
         )
         session = uploaded(self.parameters)
         self.masked = session.clients
+        self.roster_proofs = session.server_state.roster_proofs
         self.journals = session.client_journals
         self.tape = session.facts
         self.session_id = session.session_id
@@ -109,7 +110,9 @@ class Cohort:
         """Return all signatures that a server has for a set that it showed to some."""
         found = {n: self.signed(n, view)[1] for n in asked}
         found |= {n: self.forged(n, view) for n in view if n not in self.honest}
-        return Quorum(tuple(sorted((n, s) for n, s in found.items() if s is not None)))
+        signed = sorted((n, s) for n, s in found.items() if s is not None)
+        others = sorted(view - {number for number, _ in signed})
+        return Quorum(tuple(signed), tuple(self.roster_proofs[n] for n in others))
 
     def _reveals(self, number: int, view: View, asked: frozenset[int]) -> bool:
         """Return whether a client that has signed a set answers for it."""

@@ -1,6 +1,7 @@
 """What the adversary may know at most, checked after every run, aborted ones too.
 
-1. One sum: a session reveals at most one combination of honest inputs.
+1. One sum: under one roster a session reveals at most one combination of honest inputs.
+   A server that lies may show several rosters (PROTOCOL §13); each is judged alone.
 2. Honest part: it adds up each honest client of U3 once, and nobody else; in profile
    malicious-server-sparse all but so few as the parameters concede.
 3. Size: at least min_survivors - c honest inputs are in it.
@@ -9,13 +10,15 @@
 5. One secret: of no honest client both the mask key and the self-mask seed are known.
 6. Budget: no more sums contain a client than its own book says it was charged for.
 
-Where the server is not trusted, three more, from which the others follow:
+Where the server is not trusted, four more, from which the others follow:
 
 7. Authentic: an honest client deals only to adverts that their clients have sent.
 8. One signature: an honest client signs one set U3.  Whose identity key is stolen is no
-   honest client in this and in the others of the three.
-9. Agreed: honest clients answer for one set U3, which as many of them have signed as
-   a quorum has beside the colluders.
+   honest client in this and in the others of the four.
+9. Agreed: honest clients of one roster answer for one set U3, which as many of them
+   have signed as a quorum has beside the colluders.
+10. One roster: each honest member of a U3 that an honest client answers for has dealt
+   under the roster of that client (R5.3-13).
 
 Source:
     PROTOCOL §2 (what each profile promises), §5.5, §12.
@@ -35,6 +38,8 @@ __all__ = ["Claim", "ForbiddenKnowledgeError", "Violation", "check", "violations
 
 # ctx2 and U3.
 _SetName = tuple[bytes, frozenset[int]]
+# A session and ctx1.
+_RosterName = tuple[Session, bytes]
 _SHOWN: Final = 2  # secrets of a kind: enough to see how, few enough to read
 
 
@@ -42,7 +47,7 @@ _SHOWN: Final = 2  # secrets of a kind: enough to see how, few enough to read
 class Claim(Enum):
     """The claims, as sentences."""
 
-    ONE_SUM = "a session reveals at most one sum"
+    ONE_SUM = "a roster reveals at most one sum"
     HONEST_PART = "a revealed sum is that of all honest clients of U3"
     SIZE = "a revealed sum holds min_survivors - colluders honest inputs"
     NOISE = "a revealed sum holds the noise shares that the report counts"
@@ -50,7 +55,8 @@ class Claim(Enum):
     BUDGET = "no client is in more sums than it was charged for"
     AUTHENTIC = "honest clients deal to none but the keys of their peers"
     ONE_SIGNATURE = "an honest client signs one set"
-    AGREED = "honest clients answer for one set, which a quorum has signed"
+    AGREED = "honest clients of a roster answer for one set, which a quorum has signed"
+    ONE_ROSTER = "who is answered for has dealt under the same roster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +152,21 @@ def violations(
         yield from _noise(closure.facts, each, counted_noise_shares)
     yield from _one_secret(closure)
     yield from _budget(sums, charged)
-    for rule in (_authentic, _one_signature, _agreed):
+    for rule in (_authentic, _one_signature, _agreed, _one_roster):
         yield from rule(closure.facts)
 
 
 def _one_sum(sums: tuple[RevealedSum, ...]) -> Iterator[Violation]:
-    by_session: dict[Session, list[RevealedSum]] = {}
+    by_roster: dict[_RosterName, list[RevealedSum]] = {}
     for each in sums:
-        by_session.setdefault(each.view.roster.session, []).append(each)
-    for session, together in by_session.items():
+        roster = each.view.roster
+        by_roster.setdefault((roster.session, roster.ctx1), []).append(each)
+    for (session, _), together in by_roster.items():
         if len(together) > 1:
             yield Violation(
                 Claim.ONE_SUM,
                 _names(name for each in together for name in each.members),
-                (f"{session}: {len(together)} sums",),
+                (f"{session}: {len(together)} sums under one roster",),
                 tuple(together),
             )
 
@@ -309,14 +316,14 @@ def _one_signature(facts: Facts) -> Iterator[Violation]:
 
 
 def _agreed(facts: Facts) -> Iterator[Violation]:
-    holders: dict[Session, dict[_SetName, set[str]]] = {}
+    holders: dict[_RosterName, dict[_SetName, set[str]]] = {}
     for answer in facts.answers:
         roster = answer.view.roster
         name = roster.identity(answer.holder)
         if name not in facts.seeds and _is_signed(roster.session):
-            of_session = holders.setdefault(roster.session, {})
-            of_session.setdefault((answer.view.ctx2, answer.survivors), set()).add(name)
-    for session, sets in holders.items():
+            of_roster = holders.setdefault((roster.session, roster.ctx1), {})
+            of_roster.setdefault((answer.view.ctx2, answer.survivors), set()).add(name)
+    for (session, _), sets in holders.items():
         parameters = session.parameters
         lines = [f"{session}: answers for {len(sets)} sets"] if len(sets) > 1 else []
         for ctx2, survivors in sets:
@@ -337,6 +344,32 @@ def _agreed(facts: Facts) -> Iterator[Violation]:
                 Claim.AGREED,
                 _names(name for names in sets.values() for name in names),
                 tuple(lines),
+            )
+
+
+def _one_roster(facts: Facts) -> Iterator[Violation]:
+    dealt = {
+        (bundles.view.ctx1, bundles.view.identity(bundles.dealer))
+        for bundles in facts.bundles
+    }
+    strangers: dict[_RosterName, set[str]] = {}
+    for answer in facts.answers:
+        roster = answer.view.roster
+        if roster.identity(answer.holder) in facts.seeds or not _is_signed(
+            roster.session
+        ):
+            continue
+        strangers.setdefault((roster.session, roster.ctx1), set()).update(
+            name
+            for name in map(roster.identity, answer.survivors)
+            if not facts.can_sign_as(name) and (roster.ctx1, name) not in dealt
+        )
+    for (session, _), names in strangers.items():
+        if names:
+            yield Violation(
+                Claim.ONE_ROSTER,
+                _names(names),
+                (f"{session}: did not deal: {shortened(sorted(names))}",),
             )
 
 

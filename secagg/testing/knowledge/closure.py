@@ -11,7 +11,8 @@ Rule 2: an encryption key c^SK of either end opens a bundle: two shares of its d
 Rule 3: t shares of one secret at distinct points give that secret, under one roster,
         or over several where the dealer used one polynomial twice.
 Rule 4: a mask key s^SK gives all pair masks of its client, a self-mask seed its self
-        mask, under every ctx2: what was said later does not make it unknown.
+        mask, under every ctx2 of the session: what was said later does not make it
+        unknown, nor that the client stands in another roster as well.
 
 The rules run until none of them adds anything.  What the sums of masked inputs then
 show is the business of `sums`.

@@ -370,6 +370,7 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
         for row in signed.record["clients"]
     }
     one = {0: signatures[0]}
+    two, proof = one | {1: signatures[1]}, evidence_of(signed, 0)
     swapped = {0: signatures[1], 1: signatures[0]}
     forged: dict[str, list[tuple[str, Receipt]]] = {
         "offer": [
@@ -472,6 +473,15 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
             ),
             ("one signature short", replace(agreed, quorum=quorum_of(one))),
             ("signatures swapped", replace(agreed, quorum=quorum_of(swapped))),
+            ("a roster proof short", replace(agreed, quorum=quorum_of(two))),
+            (
+                "a roster proof too many",
+                replace(agreed, quorum=quorum_of(signatures, {0: proof})),
+            ),
+            (
+                "a roster proof of another dealer",
+                replace(agreed, quorum=quorum_of(two, {2: proof})),
+            ),
             (
                 "another U3",
                 replace(agreed, survivors=ref.bitmap({0, 1}, 3)),

@@ -93,6 +93,7 @@ ADVERTISE, CHOOSE, SHARE, MASK, CONSISTENCY, UNMASK = 1, 2, 3, 4, 5, 6
 RELEASE, ABORT = 8, 9
 INCLUDED = 2  # the fate of an input that U3 names
 SIGNATURE_SIZE = 64
+DIGEST_SIZE = 32
 SEED_SIZE = 32
 
 
@@ -143,9 +144,15 @@ def delivery_of(sharers: bytes, bundles: bytes) -> bytes:
     return blob(sharers) + blob(bundles)
 
 
-def quorum_of(signatures: dict[int, bytes]) -> bytes:
-    rows = b"".join(u32(index) + signatures[index] for index in sorted(signatures))
-    return u32(len(signatures)) + rows
+def quorum_of(
+    signatures: dict[int, bytes], proofs: dict[int, bytes] | None = None
+) -> bytes:
+    """Both lists of §3.4; a proof is a digest and the signature over it."""
+    lists = (signatures, proofs or {})
+    return b"".join(
+        u32(len(rows)) + b"".join(u32(index) + rows[index] for index in sorted(rows))
+        for rows in lists
+    )
 
 
 @dataclass
@@ -348,16 +355,23 @@ def check_keys(adverts: list[Advert]) -> None:
         raise Refused(DUPLICATE_KEY)
 
 
-def read_quorum(view: View, message: bytes) -> None:
-    """R5.5-1 to R5.5-4."""
-    decoder = Decoder(message)
+def read_rows(decoder: Decoder, size: int) -> list[tuple[int, bytes]]:
+    """A counted list of indices, strictly ascending, with some bytes each."""
     rows = []
     for _ in range(decoder.number(4)):
-        row = decoder.number(4), decoder.take(SIGNATURE_SIZE)
+        row = decoder.number(4), decoder.take(size)
         rows.append(row)
-    decoder.end()
     if any(one[0] >= other[0] for one, other in itertools.pairwise(rows)):
         raise Refused(BAD_ENCODING)
+    return rows
+
+
+def read_quorum(view: View, message: bytes) -> None:
+    """R5.5-1 to R5.5-4, then R5.3-13."""
+    decoder = Decoder(message)
+    rows = read_rows(decoder, SIGNATURE_SIZE)
+    proofs = read_rows(decoder, DIGEST_SIZE + SIGNATURE_SIZE)
+    decoder.end()
     if len(rows) < view.offer.parameters.quorum:
         raise Refused(NO_QUORUM)
     if any(index not in view.survivors for index, _ in rows):
@@ -365,6 +379,13 @@ def read_quorum(view: View, message: bytes) -> None:
     signed = view.set_to_sign()
     if not all(view.signed_by(index, signed, made) for index, made in rows):
         raise Refused(BAD_SIGNATURE)
+    others = view.survivors - {index for index, _ in rows}
+    if [index for index, _ in proofs] != sorted(others):
+        raise Refused(U3_INVALID)
+    for index, proof in proofs:
+        dealt = view.digest_to_sign(index, proof[:DIGEST_SIZE])
+        if not view.signed_by(index, dealt, proof[DIGEST_SIZE:]):
+            raise Refused(BAD_SIGNATURE)
 
 
 class Client:
@@ -871,7 +892,13 @@ class Server:
         if len(self.signatures) < self.view.offer.parameters.quorum:
             raise Refused(NO_QUORUM)
         self.open_round = UNMASK
-        return quorum_of(self.signatures)
+        others = self.view.survivors - set(self.signatures)
+        return quorum_of(self.signatures, {each: self._proof(each) for each in others})
+
+    def _proof(self, dealer: int) -> bytes:
+        """Digest and signature of what a client has dealt (R5.2-11)."""
+        sealed = self.bundles[dealer][:-SIGNATURE_SIZE]
+        return hashlib.sha256(sealed).digest() + self.bundles[dealer][len(sealed) :]
 
     def sum(self) -> list[int]:
         view, rules = self.view, self.view.offer.parameters

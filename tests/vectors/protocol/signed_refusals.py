@@ -3,6 +3,7 @@
 Rule 1: names and cases are made as in `client_refusals`.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -199,6 +200,11 @@ def quorums(run: Run) -> Iterator[dict[str, Any]]:
     good = opening(run, me, UNMASK)
     view = played_client(run, me, CONSISTENCY).view
     names = {row["index"]: row["identity"] for row in run.record["clients"]}
+    dealt = {
+        row["index"]: bytes.fromhex(row["bundles"])
+        for row in run.record["clients"]
+        if row["bundles"]
+    }
 
     def signatures(members: set[int], message: bytes) -> dict[int, bytes]:
         return {
@@ -209,27 +215,40 @@ def quorums(run: Run) -> Iterator[dict[str, Any]]:
     def case(rule: str, name: str, code: int, data: bytes) -> dict[str, Any]:
         return client_case(run, me, UNMASK, (f"{rule} {name}", code), data)
 
+    def proof(index: int) -> bytes:
+        sealed, signature = dealt[index][:-64], dealt[index][-64:]
+        return hashlib.sha256(sealed).digest() + signature
+
+    def lists(signed: dict[int, bytes]) -> bytes:
+        """The quorum of some signatures, with the proofs that belong to it."""
+        others = view.survivors - set(signed)
+        return quorum_of(signed, {index: proof(index) for index in others})
+
     everybody = signatures(view.survivors, view.set_to_sign())
     chosen = dict(sorted(everybody.items())[:needed])
     rows = [ref.u32(index) + made for index, made in chosen.items()]
+    none = ref.u32(0)
     for name, data in {
         "quorum cut short": good[:-1],
         "quorum with one byte more": good + b"\0",
         "empty quorum message": b"",
         "more signers than bytes": ref.u32(2**32 - 1) + good[4:],
-        "one signer twice": ref.u32(needed) + rows[0] * 2 + b"".join(rows[1:-1]),
-        "two signers swapped": ref.u32(needed) + rows[1] + rows[0] + b"".join(rows[2:]),
+        "one signer twice": ref.u32(needed)
+        + (rows[0] * 2 + b"".join(rows[1:-1]) + none),
+        "two signers swapped": ref.u32(needed)
+        + (rows[1] + rows[0] + b"".join(rows[2:]) + none),
+        "no second list": quorum_of(chosen)[: -len(none)],
     }.items():
         yield case("R5.5-1", name, ref.BAD_ENCODING, data)
     fewer = dict(list(chosen.items())[:-1])
-    yield case("R5.5-2", "one signature short", ref.NO_QUORUM, quorum_of(fewer))
-    yield case("R5.5-2", "no signatures", ref.NO_QUORUM, quorum_of({}))
+    yield case("R5.5-2", "one signature short", ref.NO_QUORUM, lists(fewer))
+    yield case("R5.5-2", "no signatures", ref.NO_QUORUM, lists({}))
     garbage = dict.fromkeys(fewer, bytes(64))
     name = "too few, and none of them holds: the count comes first"
-    yield case("R5.5-2", name, ref.NO_QUORUM, quorum_of(garbage))
+    yield case("R5.5-2", name, ref.NO_QUORUM, lists(garbage))
     outside = next(i for i in range(count) if i not in view.survivors)
     for name, index in (("a signer outside u3", outside), ("a signer beyond n", count)):
-        data = quorum_of(fewer | {index: bytes(64)})
+        data = lists(fewer | {index: bytes(64)})
         yield case("R5.5-3", name, ref.U3_INVALID, data)
     others = ref.bitmap(view.sharers, count)
     ctx3 = ref.context_3(view.suite, view.contexts[2], others)
@@ -241,7 +260,85 @@ def quorums(run: Run) -> Iterator[dict[str, Any]]:
         "one bit of the last signature": chosen | {last: flipped(chosen[last], 63)},
         "one client's signature for two": chosen | {last: chosen[min(chosen)]},
     }.items():
-        yield case("R5.5-4", name, ref.BAD_SIGNATURE, quorum_of(forged))
+        yield case("R5.5-4", name, ref.BAD_SIGNATURE, lists(forged))
+    forged = quorum_of(chosen | {last: bytes(64)})
+    name = "no proofs and a bad signature: signatures come first"
+    yield case("R5.5-4", name, ref.BAD_SIGNATURE, forged)
+
+
+def roster_proofs(run: Run) -> Iterator[dict[str, Any]]:
+    """R5.3-13: of two members of U3 whose signatures came too late."""
+    me = "ann"
+    view = played_client(run, me, CONSISTENCY).view
+    rows = {row["index"]: row for row in run.record["clients"]}
+    signed = {
+        index: bytes.fromhex(row["signature"])
+        for index, row in rows.items()
+        if row["signature"]
+    }
+    one, other = others = sorted(signed)[-2:]
+    signed = {index: made for index, made in signed.items() if index not in others}
+
+    def seed(index: int) -> bytes:
+        return run.secrets[rows[index]["identity"]].identity_seed
+
+    def proof(index: int) -> bytes:
+        dealt = bytes.fromhex(rows[index]["bundles"])
+        return hashlib.sha256(dealt[:-64]).digest() + dealt[-64:]
+
+    def made(digest: bytes, *, ctx1: bytes = view.contexts[1], of: int = one) -> bytes:
+        """What a client would have signed."""
+        tagged = ref.tag("client", "bundles", view.suite)
+        message = tagged + ref.blob(ctx1) + ref.u32(of) + digest
+        return digest + sign(seed(one), message)
+
+    def case(
+        name: str, code: int, proofs: dict[int, bytes] | bytes, rule: str = "R5.3-13"
+    ) -> dict[str, Any]:
+        if isinstance(proofs, dict):
+            proofs = quorum_of(signed, proofs)
+        return client_case(run, me, UNMASK, (f"{rule} {name}", code), proofs)
+
+    good = {index: proof(index) for index in others}
+    written = {index: ref.u32(index) + good[index] for index in others}
+    head = quorum_of(signed)[:-4]
+    for name, data in {
+        "proofs not ascending": ref.u32(2) + written[other] + written[one],
+        "one proof twice": ref.u32(3) + written[one] * 2 + written[other],
+        "more proofs than bytes": ref.u32(3) + written[one] + written[other],
+        "a proof cut short": ref.u32(2) + written[one] + written[other][:-1],
+    }.items():
+        yield case(name, ref.BAD_ENCODING, head + data, "R5.5-1")
+    signer = min(signed)
+    outside = next(index for index in view.sharers if index not in view.survivors)
+    for name, proofs in {
+        "a proof short": {one: good[one]},
+        "no proofs": {},
+        "a proof more, of a signer": good | {signer: proof(signer)},
+        "a proof of a signer in the place of another": {
+            one: good[one],
+            signer: proof(signer),
+        },
+        "a proof more, outside of u3": good | {outside: proof(outside)},
+        "a proof beyond n": good | {view.count: bytes(96)},
+        "a proof short, the other does not hold: the list comes first": {
+            one: bytes(96)
+        },
+    }.items():
+        yield case(name, ref.U3_INVALID, proofs)
+    digest = good[one][:32]
+    for name, forged in {
+        "signed under another roster": made(digest, ctx1=bytes(32)),
+        "signed under ctx0": made(digest, ctx1=view.contexts[0]),
+        "signed with another index": made(digest, of=other),
+        "another digest": bytes(32) + good[one][32:],
+        "one bit of the signature": flipped(good[one], 95),
+        "another member's proof": good[other],
+        "nothing": bytes(96),
+    }.items():
+        yield case(name, ref.BAD_SIGNATURE, good | {one: forged})
+    name = "the last proof does not hold"
+    yield case(name, ref.BAD_SIGNATURE, good | {other: flipped(good[other], 40)})
 
 
 def signed_contradictions(run: Run) -> Iterator[dict[str, Any]]:
@@ -276,4 +373,5 @@ def signed_refusals(
     yield from signed_rosters(small)
     yield from survivor_sets(large, "bob")
     yield from quorums(large)
+    yield from roster_proofs(layered)
     yield from signed_contradictions(large)

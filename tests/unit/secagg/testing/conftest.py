@@ -12,6 +12,7 @@ import pytest
 from secagg.distributed_dp import read_noise_terms
 from secagg.messages import (
     BUNDLE_BYTES,
+    Bundles,
     Delivery,
     Envelope,
     Quorum,
@@ -80,12 +81,28 @@ class ObservedSession(observed_session.ObservedSession):
         for number in holders:
             self.tell(number, Survivors(bitmap))
 
-    def tell_sharers(self, number: int, sharers: Iterable[int]) -> None:
-        """Tell a client a set U2 of one's choice, and let it mask its input."""
-        told = self.fetch(number).open()
+    def tell_sharers(
+        self,
+        number: int,
+        sharers: Iterable[int],
+        dealt: Mapping[int, Bundles] | None = None,
+    ) -> None:
+        """Tell a client a set U2 of one's choice, and let it mask its input.
+
+        With `dealt`, the bundles of who is not in there are zeros.
+        """
         others = [n for n in self.clients if n != number]
+        if dealt is None:
+            told = self.fetch(number).open().bundles
+        else:
+            told = b"".join(
+                dealt[n].sealed[BUNDLE_BYTES * (number - (number > n)) :][:BUNDLE_BYTES]
+                if n in dealt
+                else bytes(BUNDLE_BYTES)
+                for n in others
+            )
         bundles = b"".join(
-            told.bundles[BUNDLE_BYTES * place :][:BUNDLE_BYTES]
+            told[BUNDLE_BYTES * place :][:BUNDLE_BYTES]
             for place, other in enumerate(others)
             if other in sharers
         )
@@ -129,8 +146,13 @@ class ObservedSession(observed_session.ObservedSession):
             for output in self.tell(number, Survivors(bitmap)):
                 if isinstance(output, Send):
                     signatures[number] = output.envelope.open().signature
+        known = self.server_state.roster_proofs
+        others = sorted(set(survivors) - set(signatures))
+        quorum = Quorum(
+            tuple(sorted(signatures.items())), tuple(known[n] for n in others)
+        )
         for number in signatures:
-            self.tell(number, Quorum(tuple(sorted(signatures.items()))))
+            self.tell(number, quorum)
 
     def held_shares(self, number: int) -> bytes:
         """Return the shares of others that a client holds until it has answered."""

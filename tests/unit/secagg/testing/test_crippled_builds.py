@@ -18,6 +18,7 @@ from secagg.messages import (
     Envelope,
     Quorum,
     Roster,
+    RosterProof,
     Round,
     Shares,
     Survivors,
@@ -26,6 +27,7 @@ from secagg.parameters import ProtocolParameters
 from secagg.primitives.transcript import decode_set
 from secagg.profiles import Profile
 from secagg.protocol import (
+    agreement,
     checks,
     client,
     client_endings,
@@ -268,6 +270,32 @@ def what_is_signed_is_not_recorded(patch):
     patch.setitem(table, (Masked, Quorum), client.Edge(reveal, {Masked}))
 
 
+def the_server_names_a_member_that_was_shown_nothing(observe):
+    """It stands in U2 and U3, with garbage for bundles."""
+    session = observe(5, is_signed=True, min_clients=4)
+    session.reach(Round.ADVERTISE_KEYS)
+    session.close(Round.ADVERTISE_KEYS)
+    members = range(4)
+    session.play(Round.SHARE_KEYS, members)
+    named = session.server_state
+    session.close(Round.SHARE_KEYS)
+    for number in members:
+        session.tell_sharers(number, range(5), dealt=named.bundles)
+    session.server_state = replace(
+        session.server_state,
+        roster_proofs={
+            **named.roster_proofs,
+            4: RosterProof(4, bytes(32), bytes(64)),
+        },
+    )
+    session.sign(members, range(5))
+    return session
+
+
+def roster_proofs_are_not_checked(patch):
+    patch.setattr(agreement, "check_bundle_signature", lambda *_, **__: None)
+
+
 BUILDS: Final[Mapping[str, Build]] = {
     "refund by code": Build(
         refund_by_code,
@@ -305,6 +333,11 @@ BUILDS: Final[Mapping[str, Build]] = {
         a_threshold_of_one_less,
         the_server_shows_two_halves,
         frozenset({Claim.AGREED, Claim.ONE_SECRET}) | TWO_PARTS,
+    ),
+    "roster proofs that nobody checks": Build(
+        roster_proofs_are_not_checked,
+        the_server_names_a_member_that_was_shown_nothing,
+        frozenset({Claim.ONE_ROSTER}),
     ),
     "a signature that is not recorded": Build(
         what_is_signed_is_not_recorded,

@@ -1,0 +1,620 @@
+"""A server that shows two rosters in one session, with clients that stand in both.
+
+Profile malicious-server.  A client has one advert, hence one mask key, in all rosters
+of a session, and accepts one of them.  The server says of it in the other whatever it
+likes: that it is a member, that it has dealt, that its input is in.  If answers rebuild
+the key in its own roster, the masks that clients of the other share with it come off.
+R5.3-13 keeps it out of every U3 that is answered for.
+
+The clients are the real state machines.  The server is written here, and checks
+nothing.  What it can read is computed twice: by linear algebra over the masks that were
+made and the shares that were given, and by the knowledge ledger from the bytes.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import combinations_with_replacement, product
+
+import pytest
+
+from secagg.audit.receipt import AuditReceipt, Outcome
+from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
+from secagg.errors import ErrorCode
+from secagg.messages import (
+    BUNDLE_BYTES,
+    Bundles,
+    Complaint,
+    Consistency,
+    Delivery,
+    Envelope,
+    Quorum,
+    Roster,
+    RosterProof,
+    Shares,
+    Survivors,
+)
+from secagg.parameters import ProtocolParameters
+from secagg.primitives.modular import word_dtype
+from secagg.primitives.secret_bytes import SecretBytes
+from secagg.primitives.transcript import encode_set
+from secagg.protocol import agreement, client, masking
+from secagg.protocol.client_states import Failed, ReadyForInput, Signed
+from secagg.protocol.events import (
+    InputReady,
+    PlainVector,
+    Received,
+    SessionOffered,
+)
+from secagg.protocol.outputs import MaskAndUpload, Send
+from secagg.protocol.refund import Charge
+from secagg.simulation.driver import OFFERED_AT, accepting
+from secagg.simulation.enrolled import membership_of, simulated_trust
+from secagg.testing.cohorts import offer_of, signing_parameters_for
+from secagg.testing.knowledge import (
+    Claim,
+    Facts,
+    ForbiddenKnowledgeError,
+    check,
+    close,
+)
+from secagg.testing.knowledge.sums import recover, revealed_sums
+from secagg.wire.packing import packed_size
+
+DIMENSION = 2
+WEST, EAST = "west", "east"
+OTHER = {WEST: EAST, EAST: WEST}
+
+
+@dataclass(frozen=True)
+class Sets:
+    """What one roster's clients are shown, by name."""
+
+    roster: frozenset[str]
+    sharers: frozenset[str]
+    survivors: frozenset[str]
+
+
+@dataclass
+class Schedule:
+    """What a server does in one session.
+
+    Attributes:
+        parameters: Of the session.
+        home: The roster that each honest client is shown.
+        sets: By roster.
+        corrupt: Clients whose secrets the server has; they play their part in both.
+        lost_late: Clients that have uploaded and sign nothing.
+        inputs: Every entry of each client's vector, by name; 1 by default.
+    """
+
+    parameters: ProtocolParameters
+    home: dict[str, str]
+    sets: dict[str, Sets]
+    corrupt: frozenset[str] = frozenset()
+    lost_late: frozenset[str] = frozenset()
+    inputs: dict[str, int] = field(default_factory=dict)
+
+
+class LyingServer:
+    """Plays a schedule against real clients; keeps all that it hears.
+
+    Attributes:
+        facts: The same, for the ledger.
+        states: Of each client in each roster that it was shown.
+        masked: Who has masked an input in which roster.
+        answered: Who has answered in which roster.
+        quorums: What was shown last in each roster.
+        complaints: How many there were in each roster.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.plan = schedule
+        self.parameters = schedule.parameters
+        self.descriptor = offer_of(
+            self.parameters,
+            session_end=OFFERED_AT + self.parameters.deadlines.longest_session,
+        )
+        self.session_id = self.descriptor.session_id
+        self.policy = accepting(self.parameters)
+        self.facts = Facts()
+        self.facts.session(self.descriptor)
+        self.states: dict[tuple[str, str], client.ClientState] = {}
+        self.adverts = {}
+        self.rosters: dict[str, Roster] = {}
+        self.dealt: dict[tuple[str, str], Bundles] = {}
+        self.signatures: dict[tuple[str, str], bytes] = {}
+        self.masked: set[tuple[str, str]] = set()
+        self.answered: set[tuple[str, str]] = set()
+        self.quorums: dict[str, Quorum] = {}
+        self.complaints = dict.fromkeys((WEST, EAST), 0)
+
+    def run(self) -> "LyingServer":
+        """Play one roster after the other, each to its end."""
+        names = sorted(set().union(*(each.roster for each in self.plan.sets.values())))
+        self.serials = {name: 1 + serial for serial, name in enumerate(names)}
+        for which in self.plan.sets:
+            for name in names:
+                if which in self.plan.home.get(name, (WEST, EAST)):
+                    self.offer(name, which)
+        for which in self.plan.sets:
+            self.show_roster(which)
+            self.deliver(which)
+            self.show_survivors(which)
+            self.show_quorum(which)
+        return self
+
+    # --- the rounds -----------------------------------------------------------------
+
+    def offer(self, name: str, which: str) -> None:
+        """Offer the session; the advert is the same in every roster."""
+        seed = hashlib.sha256(name.encode()).digest()
+        if name in self.plan.corrupt:
+            self.facts.corrupt(name, SecretBytes(seed))
+        offered = SessionOffered(
+            self.descriptor,
+            name,
+            self.descriptor.aggregator,
+            SecretBytes(seed),
+            OFFERED_AT,
+            membership_of(name, self.serials[name]),
+        )
+        result = client.step(client.start(), offered, policy=self.policy)
+        self.states[name, which] = result.state
+        (sent,) = result.outputs
+        self.facts.heard(self.session_id, name, sent.envelope)
+        assert self.adverts.setdefault(name, sent.envelope.open()) == (
+            sent.envelope.open()
+        )
+
+    def show_roster(self, which: str) -> None:
+        """Collect bundles of those who accept the roster."""
+        members = self.plan.sets[which].roster
+        self.rosters[which] = Roster.of([self.adverts[name] for name in members], b"")
+        for name in self.readers(which, members):
+            for said in self.tell(name, which, self.rosters[which]):
+                self.dealt[name, which] = said
+
+    def deliver(self, which: str) -> None:
+        """Open uploads; of who has not dealt there is garbage."""
+        sharers = self.plan.sets[which].sharers
+        order = self.names(which)
+        for name in self.readers(which, sharers):
+            bundles = b""
+            for dealer in order:
+                if dealer in sharers and dealer != name:
+                    place = [each for each in order if each != dealer].index(name)
+                    dealt = self.dealt.get((dealer, which))
+                    sealed = bytes(BUNDLE_BYTES * len(order))
+                    sealed = sealed if dealt is None else dealt.sealed
+                    bundles += sealed[place * BUNDLE_BYTES :][:BUNDLE_BYTES]
+            said = self.tell(
+                name, which, Delivery(self.bitmap(which, sharers), bundles)
+            )
+            self.complaints[which] += sum(isinstance(each, Complaint) for each in said)
+            if isinstance(self.states[name, which], ReadyForInput):
+                self.collect(name, which)
+
+    def collect(self, name: str, which: str) -> None:
+        """Let a client mask its vector."""
+        modulus = self.parameters.modulus
+        entry = self.plan.inputs.get(name, 1)
+        vector = PlainVector(word_dtype(modulus).type([entry] * DIMENSION))
+        state = self.states[name, which]
+        result = client.step(state, InputReady(vector), policy=self.policy)
+        self.states[name, which] = result.state
+        (output,) = result.outputs
+        assert isinstance(output, MaskAndUpload)
+        masked = masking.mask_input(vector.residues, output.job)
+        self.facts.heard_vector(self.session_id, name, masked)
+        self.masked.add((name, which))
+
+    def show_survivors(self, which: str) -> None:
+        """Collect signatures of U3."""
+        survivors = self.plan.sets[which].survivors
+        for name in self.readers(which, survivors - self.plan.lost_late):
+            for said in self.tell(
+                name, which, Survivors(self.bitmap(which, survivors))
+            ):
+                assert isinstance(said, Consistency)
+                self.signatures[name, which] = said.signature
+
+    def show_quorum(self, which: str) -> None:
+        """Ask for answers, with the best proofs that this server has."""
+        survivors, order = self.plan.sets[which].survivors, self.names(which)
+        signed, proofs = [], []
+        for index, name in enumerate(order):
+            if (name, which) in self.signatures:
+                signed.append((index, self.signatures[name, which]))
+            elif name in survivors:
+                proofs.append(self.proof(name, which, index))
+        self.quorums[which] = Quorum(tuple(signed), tuple(proofs))
+        for name in self.readers(which, survivors - self.plan.lost_late):
+            if isinstance(self.states[name, which], Signed):
+                for said in self.tell(name, which, self.quorums[which]):
+                    assert isinstance(said, Shares)
+                    self.answered.add((name, which))
+
+    def proof(self, name: str, which: str, index: int) -> RosterProof:
+        """Return what a client has signed of this roster, or else of the other."""
+        dealt = self.dealt.get((name, which)) or self.dealt.get((name, OTHER[which]))
+        if dealt is None:
+            return RosterProof(index, bytes(32), bytes(64))
+        digest = hashlib.sha256(dealt.sealed).digest()
+        return RosterProof(index, digest, dealt.signature)
+
+    # --- what all rounds need -------------------------------------------------------
+
+    def tell(self, name, which, message) -> list:
+        """Tell a client something; return what it says."""
+        envelope = Envelope.of(message)
+        self.facts.said(self.session_id, name, envelope)
+        event = Received(envelope)
+        result = client.step(self.states[name, which], event, policy=self.policy)
+        self.states[name, which] = result.state
+        sent = [each.envelope for each in result.outputs if isinstance(each, Send)]
+        for each in sent:
+            self.facts.heard(self.session_id, name, each)
+        return [each.open() for each in sent]
+
+    def readers(self, which: str, members: frozenset[str]) -> list[str]:
+        """Return those of some members who still take part in a roster."""
+        return [
+            name
+            for name in sorted(members)
+            if not isinstance(self.states.get((name, which), None), Failed | None)
+        ]
+
+    def names(self, which: str) -> list[str]:
+        """Return the members of a roster in its order."""
+        return [advert.identity for advert in self.rosters[which].adverts]
+
+    def bitmap(self, which: str, members: frozenset[str]) -> bytes:
+        """Return a set as it is said."""
+        order = self.names(which)
+        return encode_set({order.index(name) for name in members}, len(order))
+
+    def codes(self, which: str) -> set[ErrorCode]:
+        """Return why clients have left a roster."""
+        return {
+            state.code
+            for (_, where), state in self.states.items()
+            if where == which and isinstance(state, Failed)
+        }
+
+    def strangers(self, which: str) -> set[str]:
+        """Return who stands in a roster's U3 and was shown the other."""
+        honest = self.plan.sets[which].survivors - self.plan.corrupt
+        return {name for name in honest if self.plan.home[name] != which}
+
+    def charged(self) -> dict[str, int]:
+        """Return what the clients' books say."""
+        return {name: 1 for name, _ in self.masked}
+
+    def receipt(self, which: str, quorum: Quorum | None = None) -> bytes:
+        """Return a receipt of one roster, with a sum that nobody can judge."""
+        sets, parameters = self.plan.sets[which], self.parameters
+        return AuditReceipt(
+            offer=self.descriptor.encode(),
+            view=self.rosters[which].encode(),
+            sharers=self.bitmap(which, sets.sharers),
+            survivors=self.bitmap(which, sets.survivors),
+            quorum=(quorum or self.quorums[which]).encode(),
+            outcome=Outcome.RELEASED,
+            sum_hash=bytes(32),
+            size=packed_size(parameters.dimension, parameters.bits),
+        ).encode()
+
+
+# --- what can be read, by linear algebra -------------------------------------------
+
+
+def null_combinations(rows: list[dict]) -> list[list[Fraction]]:
+    """Return a basis of the combinations of rows in which every unknown cancels."""
+    names = sorted({name for row in rows for name in row}, key=repr)
+    table = [
+        [Fraction(row.get(name, 0)) for name in names]
+        + [Fraction(place == other) for other in range(len(rows))]
+        for place, row in enumerate(rows)
+    ]
+    for column in range(len(names)):
+        pivot = next((row for row in table if row[column]), None)
+        if pivot is None:
+            continue
+        table.remove(pivot)
+        for row in table:
+            factor = row[column] / pivot[column]
+            row[:] = [a - factor * b for a, b in zip(row, pivot, strict=True)]
+    return [row[len(names) :] for row in table]
+
+
+def rank(rows: list[list[Fraction]]) -> int:
+    """Return the rank of a matrix: rows less the combinations that vanish."""
+    return len(rows) - len(null_combinations([dict(enumerate(row)) for row in rows]))
+
+
+def read_by(server: LyingServer) -> tuple[int, bool]:
+    """Return how many combinations can be read, and whether they are agreed sums.
+
+    A client deals in its home only.  An answer gives of each dealer of U2 one share:
+    of its seed b if it is in U3, else of its mask key.
+    """
+    plan, threshold = server.plan, server.parameters.threshold
+
+    def is_known(name: str, *, lives: bool) -> bool:
+        which = plan.home[name]
+        sets = plan.sets[which]
+        is_dealer = name in sets.sharers and (name in sets.survivors) is lives
+        given = sum(
+            where == which and who not in plan.corrupt for who, where in server.answered
+        )
+        return len(plan.corrupt) + is_dealer * given >= threshold
+
+    key_known = {
+        name: name in plan.corrupt or is_known(name, lives=False)
+        for name in {*plan.home, *plan.corrupt}
+    }
+    vectors = [each for each in sorted(server.masked) if each[0] not in plan.corrupt]
+    rows = []
+    for name, which in vectors:
+        row = {} if is_known(name, lives=True) else {("self", name): 1}
+        for other in plan.sets[which].sharers - {name}:
+            if not key_known[name] and not key_known[other]:
+                pair = tuple(sorted((name, other)))
+                row["pair", which, pair] = 1 if name == pair[0] else -1
+        rows.append(row)
+    found = null_combinations(rows)
+    agreed = []
+    for which in {where for _, where in server.answered}:
+        honest = plan.sets[which].survivors - plan.corrupt
+        if all((name, which) in vectors for name in honest):
+            agreed.append(
+                [Fraction(where == which and n in honest) for n, where in vectors]
+            )
+    return len(found), rank([*agreed, *found]) == len(agreed)
+
+
+# --- schedules ----------------------------------------------------------------------
+
+PARAMETERS = signing_parameters_for(5, dimension=DIMENSION)
+WITH_COLLUDER = signing_parameters_for(5, dimension=DIMENSION, colluders=1)
+# How far a client gets in the roster that it was not shown.
+ABSENT, LISTED, LOST, PRESENT = range(4)
+
+
+@dataclass(frozen=True, order=True)
+class Shared:
+    """A client that may stand in both rosters."""
+
+    home: str
+    is_lost: bool  # at home, after it has dealt
+    abroad: int
+
+
+def schedule(parameters, own: dict[str, int], shared, colluders: int = 0) -> Schedule:
+    """Return the schedule for some clients of one roster, and some of both."""
+    corrupt = frozenset(f"colluder-{number}" for number in range(colluders))
+    home = {f"{which}-{n}": which for which in own for n in range(own[which])}
+    home |= {f"both-{number}": each.home for number, each in enumerate(shared)}
+    sets = {}
+    for which in (WEST, EAST):
+        reached = {name: PRESENT for name in home if home[name] == which}
+        reached |= dict.fromkeys(corrupt, PRESENT)
+        for number, each in enumerate(shared):
+            at_home = LOST if each.is_lost else PRESENT
+            name = f"both-{number}"
+            reached[name] = at_home if each.home == which else each.abroad
+        sets[which] = Sets(
+            *(
+                frozenset(name for name in reached if reached[name] >= least)
+                for least in (LISTED, LOST, PRESENT)
+            )
+        )
+    return Schedule(parameters, home, sets, corrupt)
+
+
+EVERY_SHARED = [
+    Shared(home, is_lost, abroad)
+    for home, is_lost, abroad in product(
+        (WEST, EAST), (False, True), (ABSENT, LISTED, LOST, PRESENT)
+    )
+]
+
+
+def schedules(shared: int, colluders: int) -> Iterator[Schedule]:
+    """Yield every schedule with so many clients that may stand in both rosters.
+
+    Those that differ by the names of clients or of rosters alone are played once.
+    """
+    parameters = WITH_COLLUDER if colluders else PARAMETERS
+    room = parameters.max_clients - shared - colluders
+    least = max(0, parameters.threshold - shared - colluders)
+    for west, east in product(range(least, room + 1), repeat=2):
+        own = {WEST: west, EAST: east}
+        for each in combinations_with_replacement(EVERY_SHARED, shared):
+            if west < east or (west == east and mirrored(each) < each):
+                continue
+            made = schedule(parameters, own, each, colluders)
+            if all(is_possible(made, which) for which in (WEST, EAST)):
+                yield made
+
+
+def mirrored(shared: tuple[Shared, ...]) -> tuple[Shared, ...]:
+    """Return the same with the rosters exchanged."""
+    return tuple(sorted(replace(each, home=OTHER[each.home]) for each in shared))
+
+
+def is_possible(made: Schedule, which: str) -> bool:
+    """Whether clients of a roster would sign its U3, and are enough for a quorum."""
+    sets, parameters = made.sets[which], made.parameters
+    signers = {
+        name
+        for name in sets.survivors
+        if name in made.corrupt or made.home[name] == which
+    }
+    return (
+        parameters.min_clients <= len(sets.roster) <= parameters.max_clients
+        and len(sets.survivors) >= parameters.min_survivors
+        and len(signers) >= parameters.threshold
+    )
+
+
+CASES = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)]
+
+
+@pytest.fixture(name="without_the_rule")
+def _without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every roster proof pass."""
+    monkeypatch.setattr(agreement, "check_bundle_signature", lambda *_, **__: None)
+
+
+def outcome(server: LyingServer) -> tuple[int, bool]:
+    """Return what is read, once the ledger has said the same."""
+    count, is_agreed = read_by(server)
+    known = revealed_sums(close(server.facts))
+    assert len([each for each in known if not each.is_parity]) == count
+    broken = broken_claims(server)
+    assert bool(broken - {Claim.ONE_ROSTER}) is not is_agreed
+    answered = {which for _, which in server.answered}
+    assert (Claim.ONE_ROSTER in broken) is any(map(server.strangers, answered))
+    return count, is_agreed
+
+
+def broken_claims(server: LyingServer) -> set[Claim]:
+    """Return what the ledger finds."""
+    try:
+        check(server.facts, charged=server.charged())
+    except ForbiddenKnowledgeError as error:
+        return {violation.claim for violation in error.violations}
+    return set()
+
+
+@pytest.mark.parametrize(("shared", "colluders"), CASES)
+def test_two_rosters_give_agreed_sums_and_nothing_else(shared, colluders):
+    played = [LyingServer(each).run() for each in schedules(shared, colluders)]
+    found = [outcome(each) for each in played]
+    assert all(is_agreed for _, is_agreed in found)
+    # Two sums over two rosters are read where nobody stands in for another.
+    assert max(count for count, _ in found) == 2
+    for each in played:
+        answered = {which for _, which in each.answered}
+        for which in (WEST, EAST):
+            is_refused = bool(each.strangers(which))
+            assert (which in answered) is not is_refused
+            refused = {ErrorCode.BAD_SIGNATURE} if is_refused else set()
+            assert each.codes(which) == refused
+
+
+@pytest.mark.usefixtures("without_the_rule")
+@pytest.mark.parametrize(("shared", "colluders"), [(1, 0), (2, 0), (1, 1)])
+def test_without_the_roster_proof_some_schedules_give_more(shared, colluders):
+    found = [outcome(LyingServer(each).run()) for each in schedules(shared, colluders)]
+    assert not all(is_agreed for _, is_agreed in found)
+
+
+# --- one schedule each --------------------------------------------------------------
+
+FOUR_IN_A_SUM = signing_parameters_for(
+    5, dimension=DIMENSION, min_survivors=4, min_clients=4
+)
+LOST_THERE = Shared(WEST, is_lost=True, abroad=PRESENT)
+
+
+def with_eight_clients() -> Schedule:
+    """Four of West and three of East; the eighth is lost in West, present in East."""
+    made = schedule(FOUR_IN_A_SUM, {WEST: 4, EAST: 3}, [LOST_THERE])
+    made.inputs = {f"{EAST}-{number}": 1 << number for number in range(3)}
+    return made
+
+
+def with_seven_clients() -> Schedule:
+    """The least number: one of East stands in West, to make up for one."""
+    stand_in = Shared(EAST, is_lost=False, abroad=PRESENT)
+    made = schedule(FOUR_IN_A_SUM, {WEST: 3, EAST: 2}, [LOST_THERE, stand_in])
+    made.inputs = {f"{EAST}-0": 1, f"{EAST}-1": 2, "both-1": 4}
+    return made
+
+
+SMALLER_SUMS = [with_eight_clients, with_seven_clients]
+
+
+@pytest.mark.usefixtures("without_the_rule")
+@pytest.mark.parametrize("make", SMALLER_SUMS)
+def test_a_key_rebuilt_in_one_roster_would_open_a_part_of_another(make):
+    """Three inputs, where four are promised: what the rule is for."""
+    server = LyingServer(make()).run()
+    assert outcome(server) == (2, False) if make is with_eight_clients else (1, False)
+    expected = {Claim.HONEST_PART, Claim.SIZE, Claim.ONE_ROSTER}
+    assert broken_claims(server) == expected
+    closure = close(server.facts)
+    smallest = min(revealed_sums(closure), key=lambda each: len(each.members))
+    assert len(smallest.members) == 3
+    assert recover(closure, smallest).tolist() == [7] * DIMENSION
+
+
+@pytest.mark.parametrize("make", SMALLER_SUMS)
+def test_a_member_of_another_roster_is_in_no_u3_that_is_answered_for(make):
+    """R5.3-13: clients leave, and keep the charge."""
+    server = LyingServer(make()).run()
+    assert server.complaints[EAST] == 3  # each tells the server, which does not care
+    assert EAST not in {which for _, which in server.answered}
+    assert server.codes(EAST) == {ErrorCode.BAD_SIGNATURE}
+    left = [each for each in server.states.values() if isinstance(each, Failed)]
+    assert {state.charge for state in left} == {Charge.KEPT}
+    count, is_agreed = outcome(server)
+    assert is_agreed
+    assert count == (make is with_eight_clients)  # West's own sum
+
+
+def test_a_member_lost_after_its_upload_is_in_the_sum():
+    """It signs nothing more: what it has signed of the roster is shown."""
+    plan = schedule(PARAMETERS, {WEST: 4, EAST: 3}, [])
+    plan.lost_late = frozenset({"west-0"})
+    server = LyingServer(plan).run()
+    (proof,) = server.quorums[WEST].roster_proofs
+    assert server.names(WEST)[proof.index] == "west-0"
+    assert not server.quorums[EAST].roster_proofs
+    assert outcome(server) == (2, True)
+    west = [name for name, which in server.answered if which == WEST]
+    assert sorted(west) == ["west-1", "west-2", "west-3"]
+
+
+# --- receipts -----------------------------------------------------------------------
+
+
+def verified(receipt: bytes):
+    return verify_receipt(receipt, enrolment_key=simulated_trust().enrolment_key)
+
+
+# In U2 of a roster that it was not shown, it leaves masks that nothing takes off.
+@pytest.mark.parametrize(("abroad", "sums"), [(ABSENT, 2), (LISTED, 2), (LOST, 1)])
+def test_two_cohorts_in_one_session_are_two_agreed_sets(abroad, sums):
+    """Each over its own roster; the member of both is in one of them."""
+    shared = [Shared(WEST, is_lost=False, abroad=abroad)]
+    server = LyingServer(schedule(PARAMETERS, {WEST: 3, EAST: 4}, shared)).run()
+    assert outcome(server) == (sums, True)
+    verdicts = [verified(server.receipt(which)) for which in (WEST, EAST)]
+    assert {verdict.finding for verdict in verdicts} == {Finding.AGREED}
+    sids = {verdict.descriptor.session_id for verdict in verdicts}
+    assert sids == {server.session_id}
+    views = {verdict.receipt.view for verdict in verdicts}
+    assert len(views) == 2
+
+
+def test_no_receipt_says_that_a_member_of_another_roster_is_in_the_sum():
+    """The server writes the best that it can of what clients have refused."""
+    server = LyingServer(with_eight_clients()).run()
+    assert verified(server.receipt(WEST)).finding is Finding.AGREED
+    quorum = server.quorums[EAST]
+    (proof,) = quorum.roster_proofs
+    for proofs, code in {
+        (proof,): ErrorCode.BAD_SIGNATURE,
+        (): ErrorCode.U3_INVALID,
+        (proof, replace(proof, index=proof.index + 1)): ErrorCode.U3_INVALID,
+        (proof, proof): ErrorCode.BAD_ENCODING,
+    }.items():
+        with pytest.raises(ReceiptError) as refused:
+            verified(server.receipt(EAST, replace(quorum, roster_proofs=proofs)))
+        assert refused.value.step is Step.QUORUM
+        assert refused.value.code is code
