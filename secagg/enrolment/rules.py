@@ -13,6 +13,7 @@ Source:
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
@@ -24,6 +25,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.signature import (
     SignatureError,
     check_identity,
+    check_identity_form,
     verify,
 )
 from secagg.profiles import Trust
@@ -33,6 +35,7 @@ __all__ = [
     "VerifiedCredentials",
     "check_credential",
     "check_revocation_age",
+    "check_signing_credential",
     "judge_trust",
 ]
 
@@ -104,8 +107,47 @@ def check_credential(
     Raises:
         RemoteProtocolError: BAD_CREDENTIAL, naming `identity` as the sender.
     """
+    digest = _checked(credential, rules, identity, verified, check_identity)
+    if verified is not None:
+        verified.add(digest)
+
+
+def check_signing_credential(
+    credential: Credential | None,
+    rules: EnrolmentRules,
+    *,
+    identity: str,
+    verified: VerifiedCredentials | None = None,
+) -> bytes:
+    """Check one credential, but not whether its key is a point of the curve.
+
+    For a caller that verifies a signature under the key next, which no other key can
+    have (`check_identity_form`).  Only then may it remember the credential.
+
+    Args:
+        credential: As for `check_credential`, with the rest.
+        rules: Of the session.
+        identity: Who presents it.
+        verified: What was verified before.
+
+    Returns:
+        What `VerifiedCredentials.add` takes, once the signature has held.
+
+    Raises:
+        RemoteProtocolError: BAD_CREDENTIAL, naming `identity` as the sender.
+    """
+    return _checked(credential, rules, identity, verified, check_identity_form)
+
+
+def _checked(
+    credential: Credential | None,
+    rules: EnrolmentRules,
+    identity: str,
+    verified: VerifiedCredentials | None,
+    check_key: Callable[[bytes], None],
+) -> bytes:
     try:
-        _check(credential, rules, identity, verified)
+        return _check(credential, rules, identity, verified, check_key)
     except _UnfitError as error:
         raise RemoteProtocolError(
             f"the credential of {identity[:60]!r} will not do: {error}",
@@ -120,7 +162,8 @@ def _check(
     rules: EnrolmentRules,
     identity: str,
     verified: VerifiedCredentials | None,
-) -> None:
+    check_key: Callable[[bytes], None],
+) -> bytes:
     if credential is None:  # R2.1-1
         raise _UnfitError("there is none", "Enrol the client, or leave it out.")
     if not is_name(credential.name):  # R2.1-2
@@ -144,26 +187,26 @@ def _check(
             f"serial {credential.serial} was revoked",
             "A revoked key never comes back: make a new identity and enrol it.",
         )
-    _check_signature(credential, rules, verified)
+    return _check_signature(credential, rules, verified, check_key)
 
 
 def _check_signature(
     credential: Credential,
     rules: EnrolmentRules,
     verified: VerifiedCredentials | None,
-) -> None:
+    check_key: Callable[[bytes], None],
+) -> bytes:
     signed = credential.signed_bytes(rules.trust_domain)
     # The first and the last part have one length, so that no separators are needed.
     digest = sha256(rules.enrolment_key + signed + credential.signature).digest()
     if verified is not None and verified.knows(digest):
-        return
+        return digest
     try:
-        check_identity(credential.identity_key)  # R2.1-5
+        check_key(credential.identity_key)  # R2.1-5
         verify(rules.enrolment_key, signed, credential.signature)  # R2.1-6
     except SignatureError as error:
         raise _UnfitError(str(error), _ENROL) from None
-    if verified is not None:
-        verified.add(digest)
+    return digest
 
 
 _ENROL: Final = "Have it issued under the enrolment key that the clients pin."

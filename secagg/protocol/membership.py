@@ -13,6 +13,7 @@ from secagg.enrolment.rules import (
     EnrolmentRules,
     VerifiedCredentials,
     check_credential,
+    check_signing_credential,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Advert
@@ -159,10 +160,30 @@ def check_adverts(
         RemoteProtocolError: BAD_CREDENTIAL or BAD_SIGNATURE, naming whose.
     """
     adverts = tuple(adverts)
-    for advert in adverts:
-        check_credential(
-            advert.credential, rules, identity=advert.identity, verified=verified
-        )
+    try:
+        digests = [
+            check_signing_credential(
+                advert.credential, rules, identity=advert.identity, verified=verified
+            )
+            for advert in adverts
+        ]
+        _check_signatures(adverts, ctx0, suite)
+    except RemoteProtocolError:
+        # Something is refused: now keys, too, in the order of R5.2-6, so that a key
+        # that is no point of the curve has its own code and name (R2.1-5).
+        for advert in adverts:
+            check_credential(
+                advert.credential, rules, identity=advert.identity, verified=verified
+            )
+        raise
+    if verified is not None:
+        for digest in digests:
+            verified.add(digest)
+
+
+def _check_signatures(
+    adverts: Iterable[Advert], ctx0: bytes, suite: CipherSuite
+) -> None:
     for advert in adverts:
         if advert.credential is None:
             raise AssertionError("its form has been checked")
