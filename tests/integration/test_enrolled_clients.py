@@ -4,11 +4,13 @@ What the state machines check is tested beside them; here it is what stands arou
 them: who judges the offer, which list is read, what is stored and sent again.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from secagg.audit.verifier import Finding, verify_receipt
 from secagg.client.after_error import Next, Reach, after_error
 from secagg.client.conductor import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
@@ -28,9 +30,10 @@ from secagg.testing import manual_clock
 from secagg.testing.cohorts import signing_parameters_for, with_noise
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_book import ask
+from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection, instead
+from secagg.testing.replicas import Replicas
 from secagg.wire.calls import (
     BlobChunk,
     FetchChunk,
@@ -38,6 +41,7 @@ from secagg.wire.calls import (
     GetUpdate,
     RevealShares,
     SignConsistency,
+    UploadChunk,
     WatchSession,
 )
 
@@ -342,6 +346,64 @@ def test_who_signs_too_late_answers_all_the_same():
     assert receipt.revealed == CLIENTS
     assert receipt.signed == CLIENTS - 1
     assert SessionReceipt.decode(receipt.encode()) == receipt
+
+
+# Whose upload has left.
+UPLOADED = Counter()
+
+
+def lost_after_its_upload(number, call, _count):
+    """Nothing of client 2 arrives any more, and it hears nothing."""
+    says_more = call in {SignConsistency, RevealShares, GetUpdate, WatchSession}
+    is_lost = number == 2 and says_more and UPLOADED[number]
+    UPLOADED[number] |= call is UploadChunk
+    return Fault.LOSE_REQUEST if is_lost else Fault.NONE
+
+
+def deploy_with_one_lost(**options):
+    """Deploy with a client that is lost after its upload; check what comes of it."""
+    UPLOADED.clear()
+    deployment, endings = deploy(fault_of=lost_after_its_upload, **options)
+    assert_exact(deployment, range(CLIENTS))  # its input is in the sum
+    others = [endings[number] for number in range(CLIENTS) if number != 2]
+    assert all(isinstance(ending, SessionOutcome) for ending in others)
+    receipt = deployment.sums[0].receipt
+    assert (receipt.signed, receipt.revealed) == (CLIENTS - 1, CLIENTS - 1)
+    key = published_in_simulation().enrolment_key
+    for audit in (deployment.sums[0].audit, *(ending.audit for ending in others)):
+        verdict = verify_receipt(audit, enrolment_key=key)
+        assert verdict.finding is Finding.AGREED
+        assert len(verdict.survivors) == CLIENTS
+        (proof,) = Quorum.decode(verdict.receipt.quorum).roster_proofs
+        assert proof.index == 2
+    return deployment
+
+
+def test_a_client_lost_after_its_upload_is_shown_by_what_it_has_dealt():
+    """R5.3-13: and ends nobody's session."""
+    deploy_with_one_lost()
+
+
+def test_a_server_that_dies_anywhere_shows_it_all_the_same():
+    switch = CrashSwitch()
+    deploy_with_one_lost(server_crash=switch)
+    points = range(len(switch.points) // 3, len(switch.points), 3)
+    restarts = [
+        deploy_with_one_lost(server_crash=CrashSwitch(at)).server_restarts
+        for at in points
+    ]
+    assert sum(restarts) > len(points) // 2
+
+
+def replicas(clock, *args, **options):
+    return Replicas(clock, *args, server_book=inline_book(now=clock.date), **options)
+
+
+def test_any_replica_shows_it():
+    switch = CrashSwitch()
+    deploy_with_one_lost(kind=replicas, crashes={0: switch})
+    for at in range(len(switch.points) // 2, len(switch.points), 6):
+        deploy_with_one_lost(kind=replicas, crashes={0: CrashSwitch(at)})
 
 
 def test_without_a_quorum_nobody_answers_and_every_charge_is_kept():

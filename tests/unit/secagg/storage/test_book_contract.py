@@ -17,7 +17,11 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
+from secagg.messages import Round
 from secagg.profiles import Trust
+from secagg.protocol import server
+from secagg.protocol.rounds import rounds_of
+from secagg.simulation import identity_of
 from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import (
     Behind,
@@ -44,8 +48,10 @@ from secagg.storage.charges import (
     budget_of,
 )
 from secagg.storage.claims import Against, Claim
+from secagg.storage.journal import decode_server_event, record_of
 from secagg.storage.open_book import open_book
 from secagg.storage.stored import Retention, SessionState, Tally, Task, TaskState
+from secagg.testing.cohorts import RecordedSession, one_hot, signing_parameters_for
 
 BOOKS = ("file", "memory", "postgresql")
 
@@ -162,6 +168,26 @@ async def test_records_come_back_in_order_with_their_senders(book):
     assert (stored.role, stored.task, stored.number) == (Role.SERVER, "task", 1)
     assert (stored.sequence, stored.chain) == (at.sequence, at.chain) == (3, at.chain)
     assert not stored.ended
+
+
+async def test_a_restarted_server_shows_the_quorum_that_it_would_have_shown(book):
+    """R5.3-13: with what a member of U3 has signed that signs nothing more."""
+    parameters = signing_parameters_for(4, dimension=2)
+    played = RecordedSession(parameters, [one_hot(n, 2, 1 << 20) for n in range(4)])
+    started, at, stored = played.server_state, await begin(book), 0
+    for which in rounds_of(parameters.profile)[:-1]:
+        is_last = which is Round.CONSISTENCY_CHECK
+        played.play(which, range(3 if is_last else 4))
+        played.close(which)
+        at = await append(book, at, *map(record_of, played.journal[stored:]))
+        stored = len(played.journal)
+        state = server.fork(started)
+        for record in (await book.load("a")).records:
+            state = server.step(state, decode_server_event(record)).state
+        shown = [server.update_for(state, identity_of(n)) for n in range(4)]
+        assert shown == [played.fetch(number) for number in range(4)]
+    (proof,) = shown[0].open().roster_proofs
+    assert proof.index == 3
 
 
 async def test_a_tail_can_be_loaded_alone(book):

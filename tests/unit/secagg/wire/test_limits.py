@@ -8,12 +8,23 @@ from secagg.descriptor import (
 )
 from secagg.enrolment.credential import Credential
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import MAX_IDENTITY_BYTES, Advert, Edges, Roster
+from secagg.messages import (
+    MAX_IDENTITY_BYTES,
+    Advert,
+    Edges,
+    Quorum,
+    Roster,
+    RosterProof,
+)
 from secagg.parameters import MAX_CLIENTS, MAX_NOISE_BLOCK_BYTES, ProtocolParameters
 from secagg.profiles import SparseTail
 from secagg.protocol.edges import EdgeTrees
 from secagg.simulation.enrolled import simulated_trust
-from secagg.testing.cohorts import offer_of, sparse_parameters_for
+from secagg.testing.cohorts import (
+    offer_of,
+    signing_parameters_for,
+    sparse_parameters_for,
+)
 from secagg.wire import limits
 
 
@@ -41,6 +52,18 @@ def test_sizes_follow_from_the_parameters():
     assert ring.bundles == 8 * 96
     assert ring.shares == 9 * 34 + 2
     assert ring.roster == complete.roster
+    assert (complete.quorum, ring.quorum) == (0, 0)
+
+
+@pytest.mark.parametrize("signed", [0, 40, 100])
+def test_a_quorum_is_at_most_as_large_as_announced(signed):
+    announced = limits.message_sizes(signing_parameters_for(100, dimension=4)).quorum
+    assert announced == 8 + 100 * 100
+    quorum = Quorum(
+        tuple((n, bytes(64)) for n in range(signed)),
+        tuple(RosterProof(n, bytes(32), bytes(64)) for n in range(signed, 100)),
+    )
+    assert len(quorum.encode()) == announced - 32 * signed
 
 
 def test_what_a_client_is_shown_of_drawn_neighbours_is_as_large_as_announced():
