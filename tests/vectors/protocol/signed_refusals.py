@@ -161,6 +161,13 @@ def signed_rosters(run: Run) -> Iterator[dict[str, Any]]:
         "R2.1-3 credential that has ended": credited(not_after=SESSION_END - 1),
         "R2.1-3 credential that has not begun": credited(not_before=SESSION_END + 1),
         "R2.1-4 revoked credential": credited(serial=4),
+        "R2.1-5 key that is no point of the curve": credited(
+            key=(2).to_bytes(32, "little")
+        ),
+        "R2.1-5 key that is no point, and nothing signed": credited(
+            key=(2).to_bytes(32, "little")
+        )
+        | {"signature": bytes(64)},
         "R2.1-6 credential of another issuer": credited(issuer=FOREIGN_ISSUER),
         "R2.1-6 credential of another name": credited(name="somebody"),
     }.items():

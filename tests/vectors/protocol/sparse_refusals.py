@@ -11,7 +11,7 @@ import reference as ref
 from client_refusals import client_case
 from forged_messages import RosterForge, flipped
 from reference_edges import Edges, Lists, Place, Published
-from reference_session import CHOOSE, CONSISTENCY, SHARE
+from reference_session import CHOOSE, CONSISTENCY, SHARE, UNMASK
 from reference_signature import sign
 from server_refusals import closing, played_server, server_case
 from session_vectors import Run
@@ -219,10 +219,24 @@ def unseen_losses(run: Run) -> Iterator[dict[str, Any]]:
     yield client_case(run, name, CONSISTENCY, named, few)
 
 
+def unsigned_members(run: Run) -> Iterator[dict[str, Any]]:
+    """R5.3-13, as in profile 2: one member of U3 has signed its bundles only."""
+    good, row = run.announced("quorum"), 4 + 32 + 64
+    signed, none = good[: -row - 4], ref.u32(0)
+    for name, code, data in (
+        ("no proofs", ref.U3_INVALID, signed + none),
+        ("one bit of the digest", ref.BAD_SIGNATURE, flipped(good, len(good) - 80)),
+        ("one bit of the signature", ref.BAD_SIGNATURE, flipped(good, len(good) - 40)),
+    ):
+        named = (f"R5.3-13 {name}, where neighbours are drawn", code)
+        yield client_case(run, ME, UNMASK, named, data)
+
+
 def sparse_client_refusals(run: Run, noised: Run) -> Iterator[dict[str, Any]]:
     yield from rosters(run)
     yield from published(run)
     yield from unseen_losses(noised)
+    yield from unsigned_members(run)
 
 
 def sparse_server_refusals(run: Run) -> Iterator[dict[str, Any]]:
