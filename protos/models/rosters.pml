@@ -21,7 +21,7 @@
  *   -DACCEPT_AGAIN     a client that has dealt under one roster deals under another
  *   -DQUORUM_ONE_LESS  Q - 1 signatures count as a quorum
  *
- * What crashes change is modelled in agreement.pml: nobody restarts here.
+ * What crashes change is modelled in agreement.pml: no client restarts here.
  */
 
 #ifdef QUORUM_ONE_LESS
@@ -31,14 +31,14 @@
 #endif
 #define T       3       /* shares that rebuild a secret */
 #define CORRUPT 1
-#define NOBODY  2       /* no roster, no set */
+#define NONE  2       /* no roster, no set */
 
 mtype = { Masked, Signed, Answered };
 
 bool dealt[2];          /* client 0 has signed its bundles under this roster */
 bool signature[10];     /* of client c on set s of its roster, at 2c + s */
 bool answer[10];
-byte home = NOBODY;     /* the roster that client 0 has accepted first */
+byte home = NONE;     /* the roster that client 0 has accepted first */
 
 #define OF_OTHERS(what, r, s) (what[4 * r + 2 + s] + what[4 * r + 4 + s] + CORRUPT)
 #define COUNT(what, r, s)     (OF_OTHERS(what, r, s) + (home == r && what[s]))
@@ -56,20 +56,20 @@ inline check() {
 
 proctype Client(byte me; byte roster) {
     mtype state = Masked;
-    byte set = NOBODY, wanted;
+    byte set = NONE, wanted;
 
     do
     /* The roster: R7.1-2 and the journal allow one. */
-    :: me == 0 && roster == NOBODY ->
+    :: me == 0 && roster == NONE ->
         atomic {
             if :: roster = 0 :: roster = 1 fi;
             home = roster; dealt[roster] = true
         }
 #ifdef ACCEPT_AGAIN
-    :: me == 0 && roster != NOBODY -> atomic { dealt[1 - roster] = true; check() }
+    :: me == 0 && roster != NONE -> atomic { dealt[1 - roster] = true; check() }
 #endif
     /* U3: the first one is signed, unless it leaves this client out. */
-    :: roster != NOBODY && state == Masked ->
+    :: roster != NONE && state == Masked ->
         if :: wanted = 0 :: wanted = 1 fi;
         if
         :: me == 0 && wanted == 1 -> skip           /* U3_INVALID: the client leaves */
@@ -95,7 +95,7 @@ proctype Client(byte me; byte roster) {
 
 init {
     atomic {
-        run Client(0, NOBODY); run Client(1, 0); run Client(2, 0);
+        run Client(0, NONE); run Client(1, 0); run Client(2, 0);
         run Client(3, 1); run Client(4, 1)
     }
 }

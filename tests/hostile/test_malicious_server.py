@@ -749,7 +749,7 @@ def unsigned(numbers=(4, 5)):
 
 
 def test_a_client_answers_for_a_member_that_signs_nothing_any_more():
-    """R5.3-13: nobody can end a session by that."""
+    """R5.3-13: no member can end a session by that."""
     session, shown = unsigned()
     assert [proof.index for proof in shown.roster_proofs] == [4, 5]
     assert all(tell(session, number, shown) for number in range(4))

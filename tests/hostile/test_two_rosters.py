@@ -283,7 +283,7 @@ class LyingServer:
             if where == which and isinstance(state, Failed)
         }
 
-    def strangers(self, which: str) -> set[str]:
+    def of_other_roster(self, which: str) -> set[str]:
         """Return who stands in a roster's U3 and was shown the other."""
         honest = self.plan.sets[which].survivors - self.plan.corrupt
         return {name for name in honest if self.plan.home[name] != which}
@@ -293,7 +293,7 @@ class LyingServer:
         return {name: 1 for name, _ in self.masked}
 
     def receipt(self, which: str, quorum: Quorum | None = None) -> bytes:
-        """Return a receipt of one roster, with a sum that nobody can judge."""
+        """Return a receipt of one roster, with a sum that no verifier can judge."""
         sets, parameters = self.plan.sets[which], self.parameters
         return AuditReceipt(
             offer=self.descriptor.encode(),
@@ -477,7 +477,7 @@ def outcome(server: LyingServer) -> tuple[int, bool]:
     broken = broken_claims(server)
     assert bool(broken - {Claim.ONE_ROSTER}) is not is_agreed
     answered = {which for _, which in server.answered}
-    assert (Claim.ONE_ROSTER in broken) is any(map(server.strangers, answered))
+    assert (Claim.ONE_ROSTER in broken) is any(map(server.of_other_roster, answered))
     return count, is_agreed
 
 
@@ -495,12 +495,12 @@ def test_two_rosters_give_agreed_sums_and_nothing_else(shared, colluders):
     played = [LyingServer(each).run() for each in schedules(shared, colluders)]
     found = [outcome(each) for each in played]
     assert all(is_agreed for _, is_agreed in found)
-    # Two sums over two rosters are read where nobody stands in for another.
+    # Two sums over two rosters are read where no client stands in for another.
     assert max(count for count, _ in found) == 2
     for each in played:
         answered = {which for _, which in each.answered}
         for which in (WEST, EAST):
-            is_refused = bool(each.strangers(which))
+            is_refused = bool(each.of_other_roster(which))
             assert (which in answered) is not is_refused
             refused = {ErrorCode.BAD_SIGNATURE} if is_refused else set()
             assert each.codes(which) == refused

@@ -380,7 +380,7 @@ def deploy_with_one_lost(**options):
 
 
 def test_a_client_lost_after_its_upload_is_shown_by_what_it_has_dealt():
-    """R5.3-13: and ends nobody's session."""
+    """R5.3-13: and no session ends by that."""
     deploy_with_one_lost()
 
 

@@ -352,19 +352,19 @@ def _one_roster(facts: Facts) -> Iterator[Violation]:
         (bundles.view.ctx1, bundles.view.identity(bundles.dealer))
         for bundles in facts.bundles
     }
-    strangers: dict[_RosterName, set[str]] = {}
+    missing: dict[_RosterName, set[str]] = {}
     for answer in facts.answers:
         roster = answer.view.roster
         if roster.identity(answer.holder) in facts.seeds or not _is_signed(
             roster.session
         ):
             continue
-        strangers.setdefault((roster.session, roster.ctx1), set()).update(
+        missing.setdefault((roster.session, roster.ctx1), set()).update(
             name
             for name in map(roster.identity, answer.survivors)
             if not facts.can_sign_as(name) and (roster.ctx1, name) not in dealt
         )
-    for (session, _), names in strangers.items():
+    for (session, _), names in missing.items():
         if names:
             yield Violation(
                 Claim.ONE_ROSTER,

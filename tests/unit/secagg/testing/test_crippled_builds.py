@@ -334,7 +334,7 @@ BUILDS: Final[Mapping[str, Build]] = {
         the_server_shows_two_halves,
         frozenset({Claim.AGREED, Claim.ONE_SECRET}) | TWO_PARTS,
     ),
-    "roster proofs that nobody checks": Build(
+    "roster proofs that no client checks": Build(
         roster_proofs_are_not_checked,
         the_server_names_a_member_that_was_shown_nothing,
         frozenset({Claim.ONE_ROSTER}),
