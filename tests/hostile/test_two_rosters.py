@@ -41,7 +41,9 @@ from secagg.primitives.modular import word_dtype
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import agreement, client, masking
+from secagg.protocol.agreement import sign_context
 from secagg.protocol.client_states import Failed, ReadyForInput, Signed
+from secagg.protocol.context import mask_context, unmask_context
 from secagg.protocol.events import (
     InputReady,
     PlainVector,
@@ -138,6 +140,7 @@ class LyingServer:
         self.states: dict[tuple[str, str], client.ClientState] = {}
         self.adverts = {}
         self.rosters: dict[str, Roster] = {}
+        self.contexts: dict[str, bytes] = {}  # ctx1
         self.dealt: dict[tuple[str, str], Bundles] = {}
         self.signatures: dict[tuple[str, str], bytes] = {}
         self.masked: set[tuple[str, str]] = set()
@@ -151,7 +154,7 @@ class LyingServer:
         self.serials = {name: 1 + serial for serial, name in enumerate(names)}
         for which in self.plan.sets:
             for name in names:
-                if which in self.plan.home.get(name, (WEST, EAST)):
+                if self.plan.home.get(name, which) == which:
                     self.offer(name, which)
         for which in self.plan.sets:
             self.show_roster(which)
@@ -190,6 +193,7 @@ class LyingServer:
         for name in self.readers(which, members):
             for said in self.tell(name, which, self.rosters[which]):
                 self.dealt[name, which] = said
+                self.contexts[which] = self.states[name, which].agreement.ctx1
 
     def deliver(self, which: str) -> None:
         """Open uploads; of who has not dealt there is garbage."""
@@ -240,6 +244,8 @@ class LyingServer:
 
     def show_quorum(self, which: str) -> None:
         """Ask for answers, with the best proofs that this server has."""
+        if which not in self.contexts:
+            return  # no client has accepted this roster
         for view in reversed(self.plan.views(which)):
             self.show_quorum_for(view, which)
 
@@ -249,7 +255,9 @@ class LyingServer:
         signed, proofs = [], []
         for index, name in enumerate(order):
             is_asked = self.plan.shown(name, which) == view
-            if is_asked and (name, which) in self.signatures:
+            if name in self.plan.corrupt & survivors:
+                signed.append((index, self.forged(name, view, which)))
+            elif is_asked and (name, which) in self.signatures:
                 signed.append((index, self.signatures[name, which]))
             elif name in survivors:
                 proofs.append(self.proof(name, which, index))
@@ -261,6 +269,20 @@ class LyingServer:
                 for said in self.tell(name, which, self.quorums[which]):
                     assert isinstance(said, Shares)
                     self.answered.add((name, which))
+
+    def forged(self, name: str, view: Sets, which: str) -> bytes:
+        """Return what a colluder signs: anything."""
+        suite = self.parameters.suite
+        ctx2 = mask_context(
+            self.contexts[which],
+            self.bitmap(which, view.sharers),
+            suite,
+            edge_root=b"",
+            noise_context=b"",
+        )
+        ctx3 = unmask_context(ctx2, self.bitmap(which, view.survivors), suite)
+        key = membership_of(name, self.serials[name]).key
+        return sign_context(key, ctx3, suite).signature
 
     def proof(self, name: str, which: str, index: int) -> RosterProof:
         """Return what a client has signed of this roster, or else of the other."""
