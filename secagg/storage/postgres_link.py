@@ -22,7 +22,8 @@ Rule 8: tables are made and brought forward by whoever is alone.  A machine with
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
     AsyncExitStack,
     ExitStack,
@@ -30,7 +31,8 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import asyncpg
 
@@ -67,6 +69,8 @@ from secagg.storage.rollback_mark import (
 )
 
 __all__ = ["PostgresLink", "explained_failures", "session_settings"]
+
+_Result = TypeVar("_Result")
 
 # Long enough for a predecessor that drains, or whose end the database has yet to see.
 LOCK_TIMEOUT_SECONDS: Final = 10.0
@@ -115,6 +119,9 @@ class PostgresLink:
         self._marked: Mark | None = None
         self._state: Mark | None = None
         self._turn: Final = asyncio.Lock()
+        # Calls of the mark, in order: a call whose caller was cancelled ends before the
+        # mark is released.
+        self._mark_thread: Final = ThreadPoolExecutor(1, "secagg-mark")
         self._connection: Any = None
         self._away: BookAwayError | None = None
         self._next_attempt = 0.0
@@ -256,8 +263,14 @@ class PostgresLink:
                 ):
                     await connection.close(timeout=_CONNECT_SECONDS)
         finally:
+            releasing = None
             if self._mark is not None:
-                self._mark.release()
+                releasing = asyncio.get_running_loop().run_in_executor(
+                    self._mark_thread, self._mark.release
+                )
+            self._mark_thread.shutdown(wait=False)
+            if releasing is not None:
+                await asyncio.shield(releasing)
 
     # --- the connection ---------------------------------------------------------------
 
@@ -391,12 +404,10 @@ class PostgresLink:
         )
         self._state = await self._read_state()
         if self._mark is not None:
-            mark = self._mark
-            await asyncio.to_thread(
-                lambda: mark.hold(wait_seconds=LOCK_TIMEOUT_SECONDS)
+            await self._on_mark_thread(
+                partial(self._mark.hold, wait_seconds=LOCK_TIMEOUT_SECONDS)
             )
-        if self._mark is not None:
-            self._marked = await asyncio.to_thread(self._mark.read)
+            self._marked = await self._on_mark_thread(self._mark.read)
         if accept_restored and is_alone:
             # A new name: copies of the old book never fit the mark again.
             async with database.transaction():
@@ -427,8 +438,12 @@ class PostgresLink:
         if self._mark is not None and self._state is not None:
             mark, state = self._mark, self._state
             if self._marked != state:
-                await asyncio.to_thread(mark.write, state)
+                await self._on_mark_thread(partial(mark.write, state))
                 self._marked = state
+
+    async def _on_mark_thread(self, call: Callable[[], _Result]) -> _Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._mark_thread, call)
 
 
 def _refuse_exchanged(found: Mark, known: Mark) -> None:

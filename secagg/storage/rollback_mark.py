@@ -324,8 +324,8 @@ class RollbackMark:
             else:
                 return
         raise ServiceError(
-            f"the rollback mark {self.path} is in use: a process runs with a copy of "
-            "this state, or with another state",
+            f"the rollback mark {self.path} is in use: another process runs with this "
+            "state, with a copy of it, or with another state",
             code=ErrorCode.STORAGE_FAILED,
             next_step="Stop the other process. Of a state and its copies only one may "
             "ever run: keep the one that ran last, and remove the others. Different "

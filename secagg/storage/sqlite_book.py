@@ -8,12 +8,14 @@ Rule 3: each of them has a savepoint of its own.  A refused one takes no other w
         and no answer goes out before all are on the disk, refusals included.
 Rule 4: the writer is no task, so that nobody can cancel it: a caller that goes away
         leaves it at work, and what is committed while a loop ends gets its answer.
+Rule 5: a cancelled `open` leaves nothing locked.  The thread cannot be stopped, so it
+        closes what it opens, after it.
 """
 
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -94,11 +96,16 @@ class SQLiteBook(ReadingBook):
             accept_restored=accept_restored,
             entropy=entropy,
         )
+        opening = worker.submit(make)
         with ExitStack() as undo:
             if thread is None:
                 undo.callback(worker.shutdown, wait=False)
-            loop = asyncio.get_running_loop()
-            file = await loop.run_in_executor(worker, make)
+            try:
+                file = await asyncio.shield(asyncio.wrap_future(opening))
+            except asyncio.CancelledError:
+                if not opening.cancel():
+                    worker.submit(_close_opened, opening)
+                raise
             undo.pop_all()
         return cls(file, worker, now, owns_thread=thread is None)
 
@@ -236,12 +243,12 @@ class SQLiteBook(ReadingBook):
         try:
             if self._all_written is not None:
                 await asyncio.shield(self._all_written)
-        finally:  # cancelled, too: the file is released
-            try:
-                await self._run(self._file.close)
-            finally:
-                if self._owns_thread:
-                    self._thread.shutdown(wait=False)
+        finally:  # cancelled, too: the thread releases the file
+            loop = asyncio.get_running_loop()
+            closing = loop.run_in_executor(self._thread, self._file.close)
+            if self._owns_thread:
+                self._thread.shutdown(wait=False)
+            await asyncio.shield(closing)
 
     # --- the writer -------------------------------------------------------------------
 
@@ -345,6 +352,12 @@ class SQLiteBook(ReadingBook):
                 code=ErrorCode.STORAGE_FAILED,
                 next_step="Open it again.",
             )
+
+
+def _close_opened(opening: Future[SQLiteFile]) -> None:
+    """Close the file of an `open` that was cancelled, if it was opened at all."""
+    if opening.exception() is None:
+        opening.result().close()
 
 
 def _outcomes(

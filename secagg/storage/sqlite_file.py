@@ -91,23 +91,27 @@ class SQLiteFile:
         self._marked: Mark | None = None
         if path is not None:
             refuse_network_disk(path.parent)
-        with self._failures():
-            if path is not None:
-                # SQLite gives its log the mode of the database: this covers both.
-                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._database = sqlite3.connect(
-                self._name, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None
-            )
-            with ExitStack() as undo:
-                undo.callback(self._release)
+        with ExitStack() as undo:
+            if mark is not None:
+                # Before the file is touched: of two connections that open it at once,
+                # each would wait for the other, and in one process closing a second
+                # descriptor drops the locks of the first.
+                mark.hold(wait_seconds=LOCK_TIMEOUT_SECONDS)
+                undo.callback(mark.release)
+            with self._failures():
+                if path is not None:
+                    # SQLite gives its log the mode of the database: this covers both.
+                    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+                self._database = sqlite3.connect(
+                    self._name, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None
+                )
+                undo.callback(self._database.close)
                 self._prepare(entropy)
                 self._state = self._read_state()
-                if mark is not None:
-                    mark.hold(wait_seconds=LOCK_TIMEOUT_SECONDS)
                 self._judge_mark(entropy, accept_restored=accept_restored)
                 # A predecessor may have died before it had scrubbed its log.
                 self._checkpoint()
-                undo.pop_all()
+            undo.pop_all()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

@@ -362,7 +362,7 @@ async def test_two_copies_of_one_book_never_run_at_once(
     copy = tmp_path / "copy"
     shutil.copytree(state, copy)
     first = await opening(state, mark)
-    with pytest.raises(ServiceError, match="a copy of this state") as caught:
+    with pytest.raises(ServiceError, match="with a copy of it") as caught:
         await opening(copy, mark)
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     assert "Stop the other process" in caught.value.next_step
