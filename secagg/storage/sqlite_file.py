@@ -1,7 +1,7 @@
 """One SQLite file as the disk of a book: opened, locked, written and scrubbed.
 
 Rule 1: write-ahead log and `synchronous=FULL`: a transaction that was committed has
-        reached the disk.
+        reached the disk.  Both are read back after they are set.
 Rule 2: one process at a time.  The file is locked for as long as it is open, because
         two processes that drive the same session could answer it twice.  The operating
         system drops the lock when the process dies.
@@ -59,6 +59,17 @@ _MEMORY: Final = ":memory:"
 # A process may hold a thousand books in memory, most of whose tables stay empty; each
 # table and index has a page at least.
 _MEMORY_PAGE_BYTES: Final = 1024
+
+_JOURNAL: Final = "journal_mode"
+_PRAGMAS: Final = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "secure_delete = ON",
+    "foreign_keys = ON",
+    "cell_size_check = ON",
+)
+# What must be read back: `synchronous` 2 is FULL.
+_NEEDED: Final = {_JOURNAL: "wal", "synchronous": 2, "secure_delete": 1}
 
 
 class SQLiteFile:
@@ -186,14 +197,9 @@ class SQLiteFile:
             is_new = self._is_new()
         finally:
             self._database.execute("ROLLBACK")
-        for pragma in (
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "secure_delete = ON",
-            "foreign_keys = ON",
-            "cell_size_check = ON",
-        ):
+        for pragma in _PRAGMAS:
             self._pragma(pragma)
+        self._check_pragmas()
         self._database.execute("BEGIN IMMEDIATE")
         if is_new:
             for statement in SCHEMA:
@@ -218,6 +224,23 @@ class SQLiteFile:
         if complaint != "ok":
             raise StateDamagedError(f"{self._name}: {complaint}")
         return False
+
+    def _check_pragmas(self) -> None:
+        """Refuse a connection whose commits may be lost or whose deletes stay.
+
+        SQLite accepts a pragma that it does not follow and says nothing.
+        """
+        for name, needed in _NEEDED.items():
+            found = self._pragma(name)
+            wanted = "memory" if (self._name, name) == (_MEMORY, _JOURNAL) else needed
+            if found != wanted:
+                raise _refused(
+                    self._name,
+                    f"SQLite runs it with {name} = {found}, and {wanted} is needed for "
+                    "commits that last",
+                    "Put the state directory on a local disk, and use the SQLite "
+                    "library of the distribution.",
+                )
 
     def _pragma(self, text: str) -> object:
         row = self._database.execute(f"PRAGMA {text}").fetchone()

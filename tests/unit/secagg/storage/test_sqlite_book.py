@@ -26,6 +26,7 @@ from secagg.storage.stored import Retention, SessionState, Task, TaskState
 from secagg.testing import manual_clock
 from secagg.testing.damage import damaged_copies
 from secagg.testing.inline_book import inline_book
+from secagg.testing.power_cut import PowerCut, shares_a_sqlite_library
 
 # 1500 of each were tried once.
 DAMAGED = int(os.environ.get("SECAGG_DAMAGED_COPIES", "300"))
@@ -830,3 +831,75 @@ async def test_purging_is_no_way_around_the_checksums(path):
     with pytest.raises(StateDamagedError):
         await book.purge(Retention())
     await book.close()
+
+
+# --- what reaches the disk ------------------------------------------------------------
+
+
+async def lose_power(path, into):
+    """Commit three times, lose power, and return the chain and the number of syncs."""
+    with PowerCut() as disk:
+        store = await opening(path, mark=into.parent / "mark")
+        at = await begin(store)
+        for number in range(3):
+            at = await step(store, at, records=(record(number),))
+        disk.left(path.parent, into)
+        syncs = disk.syncs
+        await store.close()
+    return at, syncs
+
+
+@pytest.mark.skipif(not shares_a_sqlite_library(), reason="SQLite is linked statically")
+async def test_what_was_committed_outlives_a_power_cut(path, tmp_path):
+    at, syncs = await lose_power(path, tmp_path / "left")
+    store = await opening(tmp_path / "left" / path.name, mark=tmp_path / "mark")
+    stored = await store.load("a")
+    assert (stored.sequence, stored.chain) == (at.sequence, at.chain)
+    assert syncs >= 4
+    await store.close()
+
+
+@pytest.mark.skipif(not shares_a_sqlite_library(), reason="SQLite is linked statically")
+@pytest.mark.parametrize("mode", ["NORMAL", "OFF"])
+async def test_a_store_that_does_not_sync_loses_commits(
+    mode, path, tmp_path, monkeypatch
+):
+    """So the test above can fail."""
+    without_syncs(monkeypatch, f"synchronous = {mode}")
+    monkeypatch.setattr(sqlite_file, "_NEEDED", {})
+    await lose_power(path, tmp_path / "left")
+    with pytest.raises(ServiceError) as caught:
+        await opening(tmp_path / "left" / path.name, mark=tmp_path / "mark")
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+
+
+def without_syncs(monkeypatch, pragma):
+    name = pragma.partition(" ")[0]
+    others = [each for each in sqlite_file._PRAGMAS if not each.startswith(name)]
+    monkeypatch.setattr(sqlite_file, "_PRAGMAS", (*others, pragma))
+
+
+@pytest.mark.parametrize(
+    "pragma",
+    [
+        "synchronous = OFF",
+        "synchronous = NORMAL",
+        "journal_mode = DELETE",
+        "journal_mode = OFF",
+        "secure_delete = OFF",
+        "secure_delete = FAST",
+    ],
+)
+async def test_a_pragma_that_does_not_hold_is_refused(pragma, path, monkeypatch):
+    without_syncs(monkeypatch, pragma)
+    with pytest.raises(ServiceError, match=pragma.partition(" ")[0]) as caught:
+        await opening(path)
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert caught.value.next_step
+
+
+async def test_a_store_in_memory_erases_what_it_deletes(monkeypatch):
+    await (await open_book("sqlite::memory:")).close()
+    without_syncs(monkeypatch, "secure_delete = OFF")
+    with pytest.raises(ServiceError, match="secure_delete"):
+        await open_book("sqlite::memory:")
