@@ -21,6 +21,7 @@ __all__ = [
     "AGGREGATOR_UNREACHABLE",
     "BOOK_IS_BACK",
     "BUDGET_SHORT",
+    "CALLS_REFUSED",
     "CALL_FAILED",
     "CALL_REFUSED",
     "CERTIFICATE_EXPIRES",
@@ -65,6 +66,7 @@ __all__ = [
     "TRANSPORT_LOGGER",
     "TRANSPORT_STARTED",
     "TRANSPORT_STOPPED",
+    "UPLOADS_LOST",
     "WATCH_FAILED",
     "log_defect",
     "log_event",
@@ -91,6 +93,7 @@ ADMIN_REFUSED: Final = "admin_refused"
 ENGINE_LOST: Final = "engine_lost"
 STORAGE_REFUSED: Final = "storage_refused"
 SUM_REPEATED: Final = "sum_repeated"
+UPLOADS_LOST: Final = "uploads_lost"
 BOOK_IS_BACK: Final = "book_is_back"
 FILES_REFUSED: Final = "files_refused"
 FILES_WRITTEN: Final = "files_written"
@@ -108,6 +111,7 @@ RENEWAL_FAILED: Final = "renewal_failed"
 
 # Of the transport: calls, its life, and what it found in certificates.
 CALL_REFUSED: Final = "call_refused"
+CALLS_REFUSED: Final = "calls_refused"
 CALL_FAILED: Final = "call_failed"
 HANDSHAKE_REFUSED: Final = "handshake_refused"
 HANDSHAKES_REFUSED: Final = "handshakes_refused"

@@ -7,7 +7,7 @@ Rule 2: whatever the server says about sizes is checked against what the session
 """
 
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -54,6 +54,8 @@ RETRYABLE: Final = frozenset(
         ErrorCode.SHUTTING_DOWN,  # it may come back and resume
     }
 )
+# What may mean that the aggregator's process has ended.
+_LOST: Final = frozenset({ErrorCode.UNREACHABLE, ErrorCode.SHUTTING_DOWN})
 # A link that corrupts every upload will not get better.
 MAX_UPLOAD_RESTARTS: Final = 5
 # Whoever looks at a client that gets nowhere is told this often; of one that waits for
@@ -135,6 +137,7 @@ class ClientCalls:
         self._tell_seconds = tell_seconds
         self._open_stream: _OpenStream | None = None
         self._told = float("-inf")
+        self._breaks = 0
         self.has_been_answered = False
         self.failure: ServiceError | None = None
 
@@ -162,6 +165,7 @@ class ClientCalls:
                 if error.code not in RETRYABLE:
                     raise
                 reason = str(error)
+                self._breaks += error.code in _LOST
                 self._tell(error)
                 await self._sleep(
                     backoff.next_wait(error.retry_after_seconds), deadline, reason
@@ -199,6 +203,7 @@ class ClientCalls:
         after: Round,
         deadline: float,
         on_wait: Callable[[Wait], float],
+        on_return: Callable[[], Awaitable[None]] | None = None,
     ) -> Envelope:
         """Wait for the message that opens the next round for this client.
 
@@ -211,6 +216,9 @@ class ClientCalls:
             deadline: Until when to try.
             on_wait: Told of every answer that there is nothing yet; returns the
                 deadline from then on.
+            on_return: Awaited when the aggregator answers again after a stream broke or
+                a call did not reach it.  It may be another process, which has lost
+                something.
 
         Raises:
             RemoteProtocolError: UNEXPECTED_MESSAGE for a large update of the past;
@@ -219,12 +227,14 @@ class ClientCalls:
             SessionAbortedError: DEADLINE.
         """
         pace, broken = Backoff(self._entropy), Backoff(self._entropy)
+        breaks = self._breaks
         while True:
             try:
                 answer = await self._streamed(session_id, after, deadline)
             except ServiceError as error:
                 if error.code not in RETRYABLE:
                     raise
+                self._breaks += error.code in _LOST
                 # If the aggregator is the cause, those of all others broke with it.
                 await self._sleep(
                     broken.next_wait(error.retry_after_seconds), deadline, str(error)
@@ -235,6 +245,9 @@ class ClientCalls:
                 answer = await self.send(GetUpdate(session_id, after), deadline)
             if isinstance(answer, Wait):
                 deadline = on_wait(answer)
+                if breaks != self._breaks and on_return is not None:
+                    await on_return()
+                    breaks = self._breaks
                 if is_polled:
                     await self._sleep(
                         pace.poll_wait(answer.retry_after_seconds),
@@ -283,8 +296,9 @@ class ClientCalls:
             answer = await finish_before(
                 self._clock, min(deadline, silent_at), stream.next()
             )
+            self._breaks += answer is None
         except TimeoutError:
-            pass
+            self._breaks += 1
         finally:
             is_last = isinstance(answer, Envelope | Reference) and (
                 answer.kind.ROUND is Round.FINISHED

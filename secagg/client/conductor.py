@@ -220,7 +220,10 @@ class Conductor:
         self._session = session
         self._payload: bytes | None = None
         self._uploaded = False
-        self._stored_bytes = 0  # of an upload that an earlier process began
+        self._stored_bytes = 0  # of the upload, as the server has said
+        # What was uploaded and its digest, until the set of survivors is known: a
+        # server that has lost it asks for the same bytes.
+        self._sent: tuple[bytes, bytes] | None = None
         self._entered = self._deadline = 0.0
         self._sharers: int | None = None
         self._ended_by_server = False
@@ -254,6 +257,7 @@ class Conductor:
                 after=session.round,
                 deadline=self._deadline,
                 on_wait=self._wait_on,
+                on_return=self._upload_again,
             )
             if is_neighbourhood(update) and session.wants_whole_roster:
                 update = await self._whole_roster()
@@ -282,6 +286,8 @@ class Conductor:
             self._sharers = before.sharers
         is_old = self._session.round >= update.kind.ROUND
         outputs = await self._session.apply(Received(update))
+        if not isinstance(self._session.state, client.Masked):
+            self._sent = None
         if is_old and not client.is_over(self._session.state):
             # The same as before.  Another one is worse, and named so (R5.4-5).
             raise repeated(update.kind)
@@ -383,10 +389,28 @@ class Conductor:
         self._stored_bytes = status.next_offset
         return status.complete
 
+    async def _upload_again(self) -> None:
+        """Upload once more what a server that was out of reach has lost."""
+        if not isinstance(self._session.state, client.Masked):
+            return
+        if await self._is_uploaded():
+            return
+        try:
+            if self._sent is None:  # an earlier process has uploaded it
+                await self._supply_input()
+            else:
+                await self._send_upload(*self._sent)
+        except RemoteProtocolError as error:
+            if error.code not in TOO_LATE:
+                raise
+
     async def _upload(self, output: MaskAndUpload) -> None:
         bits = self._session.descriptor.parameters.bits
-        packed, digest = await self._parts.workers.run(_mask_and_pack, output, bits)
+        self._sent = await self._parts.workers.run(_mask_and_pack, output, bits)
         self.reach = Reach.INPUT_LEFT
+        await self._send_upload(*self._sent)
+
+    async def _send_upload(self, packed: bytes, digest: bytes) -> None:
         await self._parts.calls.upload(
             self._session.session_id,
             packed,

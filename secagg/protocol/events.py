@@ -75,10 +75,13 @@ class RoundClosed:
     Attributes:
         round: The round that is closed; a stale event is refused.
         graph_seed: 32 fresh random bytes when AdvertiseKeys is closed, else b"".
+        missing: When MaskedInputCollection is closed, roster indices of the clients
+            whose accepted upload is not in the spool any more, ascending; else ().
     """
 
     round: Round
     graph_seed: bytes = b""
+    missing: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

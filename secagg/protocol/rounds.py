@@ -117,6 +117,7 @@ class DropReason(StrEnum):
     NO_EDGES = "chose no neighbours in time"
     NO_SHARES = "sent no shares in time"
     NO_INPUT = "sent no masked input in time"
+    LOST_INPUT = "did not send again an input that the server had lost"
     NO_SIGNATURE = "did not sign the sets of clients in time"
     NO_ANSWER = "did not answer the unmask request in time"
     WITHHELD_SHARES = "withheld shares of clients that it had not complained about"

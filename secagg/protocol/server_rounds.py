@@ -375,12 +375,18 @@ def record_complaint(state: MaskedInputCollection, event: Received) -> ServerSte
     return Step(state)
 
 
-def close_masked_input(state: MaskedInputCollection, _: RoundClosed) -> ServerStep:
+def close_masked_input(state: MaskedInputCollection, event: RoundClosed) -> ServerStep:
     """Fix U3 and ask it to unmask (PROTOCOL §5.3)."""
+    missing = frozenset(event.missing)
+    if not missing <= state.uploads.keys():
+        raise LocalProtocolError("only an upload that was accepted can be missing")
     cohort, parameters = state.cohort, state.session.descriptor.parameters
-    survivors = frozenset(state.uploads)
-    lost = state.sharers - survivors
-    dropped = dropped_for(cohort, lost, DropReason.NO_INPUT)
+    survivors = frozenset(state.uploads) - missing
+    silent = state.sharers - state.uploads.keys()
+    dropped = (
+        *dropped_for(cohort, silent, DropReason.NO_INPUT),
+        *dropped_for(cohort, missing, DropReason.LOST_INPUT),
+    )
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(survivors) < needed:  # R5.3-12, as are the losses and the disputes
         return too_few(
@@ -418,6 +424,7 @@ def _opened_for(
     bitmap = encode_set(survivors, len(cohort.roster))
     shown = Envelope.of(Survivors(bitmap))
     layers = state.noise.revealed(len(state.sharers) - len(survivors))
+    uploads = {each: state.uploads[each] for each in sorted(survivors)}
     if parameters.profile.has_identities:
         return ConsistencyCheck(
             state.session.opening(Round.CONSISTENCY_CHECK),
@@ -428,7 +435,7 @@ def _opened_for(
             noise_layers=layers,
             ctx2=state.ctx2,
             ctx3=context.unmask_context(state.ctx2, bitmap, parameters.suite),
-            uploads=dict(state.uploads),
+            uploads=uploads,
             roster_proofs=state.roster_proofs,
             signatures={},
         )
@@ -441,7 +448,7 @@ def _opened_for(
         opening=shown,
         noise_layers=layers,
         ctx2=state.ctx2,
-        uploads=dict(state.uploads),
+        uploads=uploads,
         answers={},
     )
 

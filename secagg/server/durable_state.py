@@ -461,7 +461,7 @@ class DurableState:
             due = (
                 self._book.is_shared
                 and isinstance(event, RoundClosed)
-                and not server.is_round_full(self._state)
+                and (bool(event.missing) or not server.is_round_full(self._state))
             )
             known = self._position
             step = await self._workers.run(server.step, server.fork(self._state), event)

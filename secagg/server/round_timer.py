@@ -15,6 +15,7 @@ It closes nothing: that is done by `secagg.server.session_runner`.
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Final
 
 from secagg.descriptor import SessionDescriptor
@@ -45,6 +46,7 @@ class RoundTimer:
         clock: Time.
         date: This moment, in Unix seconds.
         woken: Set whenever the session should be looked at again.
+        is_full: Whether every client that can answer has.
 
     Attributes:
         rounds_entered: How many rounds were entered, those of earlier processes
@@ -62,12 +64,14 @@ class RoundTimer:
         clock: Clock,
         date: float,
         woken: asyncio.Event,
+        is_full: Callable[[], bool],
     ) -> None:
         self._session_key = session_key
         self._durable = durable
         self._is_shared = is_shared
         self._clock = clock
         self._woken = woken
+        self._is_full = is_full
         self._deadlines = deadlines = offer.parameters.deadlines
         self._joined = asyncio.Event()
         self._attention = asyncio.Event()
@@ -112,12 +116,17 @@ class RoundTimer:
         The first one gives the round its deadline, and the last one ends the wait; for
         a thousand between them nobody is woken.
         """
-        is_full = server.is_round_full(self._state)
+        is_full = self._is_full()
         if is_full or not self._joined.is_set():
             self._joined.set()
             self._woken.set()
         if is_full:
             self._attention.set()
+
+    def note_missing(self) -> None:
+        """Note that an answer was lost: the round may not be full any more."""
+        if not self._is_full():
+            self._attention.clear()
 
     def note_end(self) -> None:
         """Note that nothing is waited for any more: the session goes on elsewhere."""
@@ -150,11 +159,7 @@ class RoundTimer:
             lasts = self._seconds_of(self._state.ROUND)
             self._deadline = min(now + lasts, self._last())
         self._attention.clear()
-        if (
-            server.is_over(self._state)
-            or server.is_round_full(self._state)
-            or self._durable.was_put_back
-        ):
+        if server.is_over(self._state) or self._is_full() or self._durable.was_put_back:
             self._attention.set()
 
     async def is_ripe(self) -> bool:
@@ -201,7 +206,7 @@ class RoundTimer:
             self._woken.clear()
             self._deadline = min(self._durable.deadline or math.inf, self._last())
             now, wanted = clock.now(), min(self._wanted_until, self._ends_at)
-            if server.is_round_full(self._state) or self._durable.was_put_back:
+            if self._is_full() or self._durable.was_put_back:
                 return True  # or the book refuses, and says why
             if wanted > max(now, self._deadline) and (
                 now >= self._deadline or self._may_extend(now)

@@ -18,6 +18,7 @@ Which sessions there are, and who may ask for which, is said by
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -47,6 +48,7 @@ from secagg.server.durable_state import (
     DurableState,
     MakeEvent,
     Position,
+    patiently,
 )
 from secagg.server.ended_session import EndedSession
 from secagg.server.patience import (
@@ -163,6 +165,7 @@ class SessionRunner:
             clock=context.clock,
             date=context.clock.date() if date is None else date,
             woken=self._woken,
+            is_full=self._is_full,
         )
         self._desk = UploadDesk(
             self.session_id,
@@ -172,7 +175,10 @@ class SessionRunner:
             slots=context.slots,
             arrived=self._timer.ask_for_time,
             accept=self.submit,
+            returned=self._timer.note_message,
         )
+        # Another process may have accepted uploads that are gone by now.
+        self._must_search = self._is_resumed
         self._sum = SumRelease(
             self.session_id,
             context,
@@ -321,7 +327,7 @@ class SessionRunner:
         """Return where a client's upload goes on."""
         if self._context.book.is_shared and not self._has_uploaded(identity):
             await self.look()  # another aggregator may have taken it
-        if self._has_uploaded(identity):
+        if self._has_uploaded(identity) and not await self._is_missing(identity):
             return self._desk.finished()
         self._check_uploader(identity)
         return await self._desk.status(identity)
@@ -329,7 +335,9 @@ class SessionRunner:
     async def upload_chunk(self, identity: str, chunk: UploadChunk) -> UploadStatus:
         """Take one chunk of a client's masked input."""
         upload = Envelope.of(Upload(chunk.total_size, chunk.digest))
-        if self._state.session.has_accepted(identity, upload):
+        if self._state.session.has_accepted(
+            identity, upload
+        ) and not await self._is_missing(identity):
             return self._desk.finished()
         self._check_uploader(identity)
         status = await self._desk.take(identity, chunk)
@@ -340,6 +348,43 @@ class SessionRunner:
     def _has_uploaded(self, identity: str) -> bool:
         accepted = self._state.session.accepted
         return identity in accepted.get(Round.MASKED_INPUT_COLLECTION, ())
+
+    async def _is_missing(self, identity: str) -> bool:
+        """Whether the accepted upload of a client is gone and may come again."""
+        if self._must_search:
+            await self._search_uploads()
+        is_open = isinstance(self._state, server.MaskedInputCollection)
+        return is_open and identity in self._desk.missing
+
+    async def _search_uploads(self) -> None:
+        """Look for the bytes of every upload that was accepted and is still needed.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        state = self._state
+        if isinstance(
+            state,
+            server.MaskedInputCollection | server.ConsistencyCheck | server.Unmasking,
+        ):
+            lost = await self._desk.search(
+                {state.cohort.name_of(i): each for i, each in state.uploads.items()}
+            )
+            self._timer.note_missing()
+            if lost:
+                self.log.write(
+                    telemetry.UPLOADS_LOST,
+                    level=logging.WARNING,
+                    round=state.ROUND.name,
+                    clients=", ".join(sorted(lost)),
+                )
+        self._must_search = False
+
+    def _is_full(self) -> bool:
+        """Whether every client that can answer has, and no upload is missing."""
+        is_open = isinstance(self._state, server.MaskedInputCollection)
+        is_whole = not (is_open and self._desk.missing)
+        return is_whole and server.is_round_full(self._state)
 
     def _check_uploader(self, identity: str) -> None:
         """Refuse whoever cannot upload now, before any byte is touched."""
@@ -477,13 +522,48 @@ class SessionRunner:
         return self.outcome()
 
     async def _drive(self) -> None:
+        if self._is_resumed:
+            await patiently(self._context.clock, self._search_uploads)
+            await self._refuse_lost_inputs()
         await self._timer.begin()
         while not self.is_over:
             job = next(iter(server.pending_outputs(self._state)), None)
             if isinstance(job, ComputeSum):
                 await self._sum.release(job)
             elif await self._timer.is_ripe():
-                await self._durable.advance(self._closing(self._state.ROUND))
+                ripe = self._state.ROUND
+                if await self._may_close():
+                    await self._durable.advance(self._closing(ripe))
+
+    async def _refuse_lost_inputs(self) -> None:
+        """End a session whose U3 is fixed and whose sum cannot be computed any more.
+
+        Unmasking would use up inputs for nothing.
+        """
+        is_fixed = isinstance(self._state, server.ConsistencyCheck | server.Unmasking)
+        if is_fixed and self._desk.missing:
+            gone = ", ".join(sorted(self._desk.missing))
+            await self.abort(
+                ErrorCode.STORAGE_FAILED, f"the stored uploads of {gone} are gone"
+            )
+
+    async def _may_close(self) -> bool:
+        """Whether the open round is to be closed now.
+
+        U3 holds clients whose upload is in the spool.  What is missing may come again
+        until the deadline.
+        """
+        if isinstance(self._state, server.MaskedInputCollection):
+            await patiently(self._context.clock, self._search_uploads)
+            return self._timer.closes_in() <= 0 or not self._desk.missing
+        return True
+
+    def _missing_in(self, state: server.ServerState) -> tuple[int, ...]:
+        """Return the roster indices of clients whose accepted upload is missing."""
+        if not isinstance(state, server.MaskedInputCollection):
+            return ()
+        missing, name_of = self._desk.missing, state.cohort.name_of
+        return tuple(i for i in sorted(state.uploads) if name_of(i) in missing)
 
     async def stop_waiting(self, reason: str) -> None:
         """End the session if it still waits for clients; else it goes on."""
@@ -553,7 +633,9 @@ class SessionRunner:
 
     def missing(self) -> tuple[str, ...]:
         """Return who may still answer in the open round, by name, as far as known."""
-        return missing_in(self._state)
+        is_open = isinstance(self._state, server.MaskedInputCollection)
+        lost = self._desk.missing if is_open else ()
+        return tuple(sorted({*missing_in(self._state), *lost}))
 
     # --- events -----------------------------------------------------------------------
 
@@ -591,7 +673,9 @@ class SessionRunner:
                 return AbortRequested(*expiry_of(state))
             opening = closed is Round.ADVERTISE_KEYS
             return RoundClosed(
-                closed, self._context.entropy.token(32) if opening else b""
+                closed,
+                self._context.entropy.token(32) if opening else b"",
+                self._missing_in(state),
             )
 
         return make

@@ -11,13 +11,22 @@ Rule 5: only bytes that are no good are removed.  A refused upload stays where i
         another aggregator of the same session may have taken it.
 Rule 6: stored uploads that came to another process are compared with their digests
         before they are summed: meanwhile the disk was in other hands.
+Rule 7: an accepted upload whose bytes are gone is asked for again, under its digest.
+        Its sender is dropped if they do not come before the round is closed.
 
 Source:
     PROTOCOL §5.3 and §8; limits in PROTOCOL §10.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from hashlib import sha256
@@ -90,6 +99,12 @@ class UploadDesk:
         slots: Shared with all other sessions.
         arrived: Called whenever bytes have arrived, before anything is made of them.
         accept: Hands sender and `Upload` to the session; raises when it is refused.
+        returned: Called when an upload that was missing is there again.
+
+    Attributes:
+        missing: Clients whose accepted upload was not found by the last search and has
+            not come again.
+        received_bytes: What this process has received.
     """
 
     def __init__(  # noqa: PLR0913 - a desk joins as many parts
@@ -102,7 +117,9 @@ class UploadDesk:
         slots: UploadSlots,
         arrived: Callable[[], None],
         accept: Callable[[str, Envelope], Awaitable[None]],
+        returned: Callable[[], None] = lambda: None,
     ) -> None:
+        self._returns = returned
         self._session_id = session_id
         self._parameters = parameters
         self._spool = spool
@@ -113,6 +130,9 @@ class UploadDesk:
         self._size = packed_size(parameters.dimension, parameters.bits)
         self._busy: set[str] = set()
         self._in_work: set[asyncio.Future[UploadStatus]] = set()
+        self._searching = asyncio.Lock()
+        self._returned: set[str] = set()  # while a search is under way
+        self.missing: frozenset[str] = frozenset()
         self.received_bytes = 0
 
     async def status(self, sender: str) -> UploadStatus:
@@ -152,6 +172,31 @@ class UploadDesk:
         if not work.cancelled():
             work.exception()  # noted: whoever sent the chunk may have hung up
 
+    async def search(self, uploads: Mapping[str, bytes]) -> frozenset[str]:
+        """Look for accepted uploads by their size, and set `missing`.
+
+        Args:
+            uploads: Digests by sender.
+
+        Returns:
+            Senders that were not missing before.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        async with self._searching:
+            self._returned.clear()
+            lost = await self._workers.run(
+                self._spool.missing_uploads,
+                self._session_id,
+                frozenset(uploads.values()),
+                self._size,
+            )
+            before = self.missing
+            found = {sender for sender, digest in uploads.items() if digest in lost}
+            self.missing = frozenset(found - self._returned)
+            return self.missing - before
+
     async def check_stored(self, digests: Iterable[bytes]) -> None:
         """Compare stored uploads with their digests.
 
@@ -171,6 +216,10 @@ class UploadDesk:
             if received < chunk.total_size:
                 return UploadStatus(received)
             await self._accept(sender, Envelope.of(Upload(self._size, chunk.digest)))
+            self._returned.add(sender)
+            if sender in self.missing:
+                self.missing -= {sender}
+                self._returns()
             return self.finished()
 
     async def _write_now(self, sender: str, chunk: UploadChunk) -> int:

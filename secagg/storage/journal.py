@@ -133,6 +133,9 @@ def record_of(event: StoredEvent | ClientEvent) -> Record:
         case RoundClosed():
             kind = _ROUND_CLOSED
             body = Writer().u8(event.round).blob(event.graph_seed)
+            body.u32(len(event.missing))
+            for index in event.missing:
+                body.u32(index)
         case SumComputed():
             kind = _SUM_COMPUTED
             body = Writer().fixed(event.sum_hash)
@@ -393,7 +396,9 @@ def _messages(kinds: frozenset[type[Message]]) -> _Readers[Received]:
 _SERVER_EVENTS: Final[_Readers[StoredEvent]] = {
     **_messages(FROM_CLIENTS),
     Complaint.KIND: _complaint,
-    _ROUND_CLOSED: lambda r, _: RoundClosed(Round(r.u8()), _blob(r)),
+    _ROUND_CLOSED: lambda r, _: RoundClosed(
+        Round(r.u8()), _blob(r), tuple(r.u32() for _ in range(r.u32()))
+    ),
     _SUM_COMPUTED: lambda r, _: SumComputed(r.fixed(DIGEST_BYTES), r.u64(), r.u64()),
     _ABORT_REQUESTED: lambda r, _: AbortRequested(
         ErrorCode(r.u16()), _text(r), r.flag()

@@ -27,6 +27,8 @@ Whether the bytes are a vector is checked by `secagg.runtime`, who may join a se
 import hashlib
 import logging
 import re
+from collections import Counter
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -125,8 +127,19 @@ class Spool(Protocol):
         """Forget an upload whose bytes are no good; nothing happens without one."""
         ...
 
-    def has_upload(self, session_id: bytes, digest: bytes) -> bool:
-        """Whether an upload with this digest is stored."""
+    def missing_uploads(
+        self, session_id: bytes, digests: AbstractSet[bytes], size: int
+    ) -> frozenset[bytes]:
+        """Return which uploads are not stored with all their bytes.
+
+        Args:
+            session_id: The session.
+            digests: Of uploads that were committed.
+            size: Bytes of each.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
         ...
 
     def read_upload(
@@ -268,9 +281,32 @@ class UploadSpool:
         self._chunks.get(session_id, {}).pop(digest, None)
         self._brought.get(session_id, {}).pop(sender, None)
 
-    def has_upload(self, session_id: bytes, digest: bytes) -> bool:
-        """Whether an upload with this digest is stored."""
-        return self._stored_as(session_id, digest) is not None
+    def missing_uploads(
+        self, session_id: bytes, digests: AbstractSet[bytes], size: int
+    ) -> frozenset[bytes]:
+        """Return which uploads are not stored with all their bytes."""
+        sizes: dict[str, int] = {}
+        ends: Counter[str] = Counter()
+        for blob in self._blobs.below(f"{session_id.hex()}/{_UPLOADS}"):
+            sizes[blob.name] = blob.size
+            home, _, name = blob.name.rpartition("/")
+            if name.isdecimal() and int(name) == ends[home]:
+                ends[home] += blob.size
+
+        def is_stored(digest: bytes) -> bool:
+            if sizes.get(_whole(session_id, digest)) == size:
+                return True
+            place = _of_digest(session_id, digest)
+            found = self._blobs.read(place) if place in sizes else None
+            if found is None:
+                return False
+            sender = found[0].decode("ascii", errors="replace")
+            return ends[_of_upload(session_id, sender, digest)] == size
+
+        missing = frozenset(each for each in digests if not is_stored(each))
+        for digest in missing:
+            self._chunks.get(session_id, {}).pop(digest, None)
+        return missing
 
     def read_upload(
         self, session_id: bytes, digest: bytes, offset: int, size: int

@@ -9,6 +9,7 @@ chosen one; from then on nothing that belongs to that process has any effect.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
@@ -309,10 +310,12 @@ class CrashingSpool:
         with self._switch.around("discard"):
             self._inner.discard(session_id, sender, digest)
 
-    def has_upload(self, session_id: bytes, digest: bytes) -> bool:
-        """See `Spool.has_upload`."""
+    def missing_uploads(
+        self, session_id: bytes, digests: AbstractSet[bytes], size: int
+    ) -> frozenset[bytes]:
+        """See `Spool.missing_uploads`."""
         self._switch.check()
-        return self._inner.has_upload(session_id, digest)
+        return self._inner.missing_uploads(session_id, digests, size)
 
     def read_upload(
         self, session_id: bytes, digest: bytes, offset: int, size: int

@@ -772,7 +772,9 @@ def test_conspirators_with_equal_bytes_cannot_delete_what_the_sum_needs():
         with pytest.raises(RemoteProtocolError) as caught:
             await late
         assert caught.value.code is ErrorCode.DEADLINE
-        assert world.spool.has_upload(world.id, hashlib.sha256(VECTOR).digest())
+        digest = hashlib.sha256(VECTOR).digest()
+        stored = world.spool
+        assert not stored.missing_uploads(world.id, {digest}, len(VECTOR))
 
     scenario(test)
 

@@ -5,23 +5,17 @@ import types
 
 import pytest
 
-from secagg.server import round_timer
 from secagg.server.round_timer import RoundTimer
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_only_the_first_and_the_last_message_of_a_round_wake_its_driver(
-    is_shared, monkeypatch
-):
+def test_only_the_first_and_the_last_message_of_a_round_wake_its_driver(is_shared):
     woken, size, messages = asyncio.Event(), 4, []
     offer = types.SimpleNamespace(
         parameters=parameters_for(size, dimension=1, threshold=3, colluders=1),
         session_end=1e9,
-    )
-    monkeypatch.setattr(
-        round_timer.server, "is_round_full", lambda _: len(messages) == size
     )
     timer = RoundTimer(
         offer,
@@ -31,6 +25,7 @@ def test_only_the_first_and_the_last_message_of_a_round_wake_its_driver(
         clock=ManualClock(),
         date=0.0,
         woken=woken,
+        is_full=lambda: len(messages) == size,
     )
     heard = []
     while len(messages) < size:

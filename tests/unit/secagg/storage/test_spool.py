@@ -44,13 +44,17 @@ def send(spool, offset, data, sender="u", **other):
     return spool.append(SESSION, sender, digest, offset=offset, data=data, **arguments)
 
 
+def is_stored(spool, digest=DIGEST, *, beyond=0):
+    return not spool.missing_uploads(SESSION, {digest}, len(DATA) + beyond)
+
+
 def test_an_upload_arrives_in_chunks_and_becomes_visible_at_once(spool):
     assert spool.received(SESSION, "u") == 0
     assert send(spool, 0, DATA[:1000]) == 1000
     assert send(spool, 1000, DATA[1000:]) == len(DATA)
-    assert not spool.has_upload(SESSION, DIGEST)
+    assert not is_stored(spool)
     spool.commit(SESSION, "u", DIGEST)
-    assert spool.has_upload(SESSION, DIGEST)
+    assert is_stored(spool)
     assert spool.read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
     assert spool.read_upload(SESSION, DIGEST, 700, 5) == DATA[700:705]
 
@@ -87,7 +91,7 @@ def test_a_corrupt_upload_is_discarded_and_begins_again(spool):
         spool.commit(SESSION, "u", DIGEST)
     assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
     assert spool.received(SESSION, "u") == 0
-    assert not spool.has_upload(SESSION, DIGEST)
+    assert not is_stored(spool)
     send(spool, 0, DATA)
     spool.commit(SESSION, "u", DIGEST)
 
@@ -121,7 +125,7 @@ def test_one_sender_does_not_fill_the_disk_with_whole_uploads(spool, cut):
     with pytest.raises(RemoteProtocolError) as caught:
         send(spool, 0, other[:cut], digest=digest)
     assert caught.value.code is ErrorCode.EQUIVOCATION
-    assert not spool.has_upload(SESSION, digest)
+    assert not is_stored(spool, digest)
     send(spool, 0, other[:cut], digest=digest, sender="v")
     spool.discard(SESSION, "u", DIGEST)  # they were no good: it may begin again
     send(spool, 0, other, digest=digest)
@@ -174,7 +178,7 @@ def test_discarding_forgets_both_kinds(spool):
     send(spool, 0, DATA)
     spool.commit(SESSION, "u", DIGEST)
     spool.discard(SESSION, "u", DIGEST)
-    assert not spool.has_upload(SESSION, DIGEST)
+    assert not is_stored(spool)
     spool.discard(SESSION, "u", DIGEST)
 
 
@@ -210,7 +214,7 @@ def test_uploads_go_first_and_then_the_whole_session(spool):
     assert spool.session_ids() == (SESSION,)
     spool.drop_uploads(SESSION)
     spool.drop_uploads(SESSION)
-    assert not spool.has_upload(SESSION, DIGEST)
+    assert not is_stored(spool)
     assert spool.received(SESSION, "v") == 0
     assert spool.read(SESSION, SUM, 0, 10) == (b"sum", 3)
     spool.remove(SESSION)
@@ -380,3 +384,34 @@ def test_what_is_no_session_is_left_alone_and_named(tmp_path, caplog, name):
     assert spool.session_ids() == (SESSION,)
     assert name in caplog.text
     assert (tmp_path / "spool" / name).exists()
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_an_upload_that_is_gone_or_cut_is_missing_and_can_come_again(chunks, tmp_path):
+    spool, cut = disk_spool(tmp_path), len(DATA) // chunks
+    for offset in range(0, len(DATA), cut):
+        send(spool, offset, DATA[offset : offset + cut])
+    spool.commit(SESSION, "u", DIGEST)
+    other = hashlib.sha256(b"never sent").digest()
+    assert spool.missing_uploads(SESSION, {DIGEST, other}, len(DATA)) == {other}
+    assert not is_stored(spool, beyond=1)
+    files = [path for path in (tmp_path / "spool").rglob("*") if path.is_file()]
+    assert len(files) == (1 if chunks == 1 else chunks + 1)
+    for path in files:
+        content = path.read_bytes()
+        path.unlink()
+        for found in (spool, disk_spool(tmp_path)):
+            assert not is_stored(found)
+        path.write_bytes(content[:-1])
+        for found in (spool, disk_spool(tmp_path)):
+            assert not is_stored(found)
+        path.write_bytes(content)
+        assert is_stored(spool)
+    shutil.rmtree(tmp_path / "spool")
+    (tmp_path / "spool").mkdir()
+    assert not is_stored(spool)
+    for offset in range(0, len(DATA), cut):
+        send(spool, offset, DATA[offset : offset + cut])
+    spool.commit(SESSION, "u", DIGEST)
+    assert is_stored(spool)
+    assert spool.read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
