@@ -14,6 +14,7 @@ What may be asked, and what it is answered with, is the table of `secagg.wire.ca
 from collections.abc import AsyncIterator
 from typing import Final, Protocol, TypeVar
 
+from secagg.errors import ErrorCode
 from secagg.messages import Envelope
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
@@ -63,3 +64,9 @@ class AggregatorService(Protocol):
         self, identity: str, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
         """Yield updates as they come, and now and then that there is none."""
+
+    def note_refusal(self, code: ErrorCode) -> None:
+        """Count a call that was refused, by the service or before it was reached.
+
+        The transport tells each call once, whatever was wrong with it.
+        """

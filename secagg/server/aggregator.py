@@ -355,6 +355,10 @@ class Aggregator:
         if isinstance(session, SessionRunner):
             await session.abort(ErrorCode.CANCELLED, reason)
 
+    def note_refusal(self, code: ErrorCode) -> None:
+        """See `AggregatorService.note_refusal`."""
+        self._desk.note_refusal(code)
+
     def refused(self) -> dict[str, int]:
         """Return how many calls were refused in the last hour, by name of the code."""
         return self._desk.refusals.of_last_hour()

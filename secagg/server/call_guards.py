@@ -22,7 +22,7 @@ import hashlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
@@ -42,6 +42,7 @@ from secagg.errors import (
 from secagg.telemetry import (
     CALL_FAILED,
     CALL_REFUSED,
+    CALLS_REFUSED,
     TRANSPORT_LOGGER,
     log_defect,
     log_event,
@@ -68,6 +69,7 @@ __all__ = [
     "ErrorGuard",
     "Guard",
     "MetadataAuthenticator",
+    "RefusalLog",
     "Stream",
     "TLSAuthenticator",
     "caller",
@@ -79,6 +81,8 @@ _CALLER: Final[ContextVar[str]] = ContextVar("secagg_caller")
 # Before what is no identity; no name of a client has it.
 _ANYBODY: Final = "/"
 
+# A caller has this many seconds of refusals in one line of the log.
+_LINE_SECONDS: Final = 60.0
 # Remembered callers beyond those with open calls; one record takes about 300 bytes.
 _MAX_REMEMBERED: Final = 65_536
 
@@ -182,8 +186,74 @@ def _known(service: str, name: str) -> str:
 # --- errors -------------------------------------------------------------------------
 
 
+class RefusalLog:
+    """Writes refused calls to the log, at most one line a minute for each caller.
+
+    The first refusal of a caller is written at once.  Those of the minute behind it
+    share a line that counts them by code.
+
+    Args:
+        later: Calls a function after some seconds; by default the running loop does.
+    """
+
+    def __init__(
+        self, later: Callable[[float, Callable[[], None]], object] | None = None
+    ) -> None:
+        self._later = later
+        self._unwritten: dict[str, Counter[str]] = {}
+
+    def write(self, method: str, identity: str, code: ErrorCode) -> None:
+        """Write a line, or count the refusal for the next one."""
+        counted = self._unwritten.get(identity)
+        if counted is not None:
+            counted[code.name] += 1
+            return
+        log_event(
+            _LOG,
+            logging.INFO,
+            CALL_REFUSED,
+            method=method,
+            identity=identity,
+            code=code.name,
+        )
+        self._begin_minute(identity)
+
+    def _begin_minute(self, identity: str) -> None:
+        self._unwritten[identity] = Counter()
+        later = self._later or asyncio.get_running_loop().call_later
+        later(_LINE_SECONDS, lambda: self._end_minute(identity))
+
+    def _end_minute(self, identity: str) -> None:
+        counted = self._unwritten.pop(identity)
+        if counted:
+            log_event(
+                _LOG,
+                logging.INFO,
+                CALLS_REFUSED,
+                identity=identity,
+                count=counted.total(),
+                codes=", ".join(f"{name} {n}" for name, n in counted.most_common()),
+            )
+            self._begin_minute(identity)
+
+
 class ErrorGuard(Guard):
-    """Turns exceptions into statuses; the outermost guard."""
+    """Turns exceptions into statuses; the outermost guard.
+
+    It sees every refusal: of the other guards, of the decoder, and of the service.
+
+    Args:
+        on_refusal: Told the code of each call that is refused.
+        refusals: Writes them to the log; several guards may share it.
+    """
+
+    def __init__(
+        self,
+        on_refusal: Callable[[ErrorCode], None] = lambda _: None,
+        refusals: RefusalLog | None = None,
+    ) -> None:
+        self._on_refusal = on_refusal
+        self._refusals = refusals or RefusalLog()
 
     @asynccontextmanager
     async def around(
@@ -197,23 +267,19 @@ class ErrorGuard(Guard):
         try:
             yield
         except (InternalError, LocalProtocolError) as error:
+            self._on_refusal(error.code)
             log_defect(_LOG, CALL_FAILED, method=method)
             await _abort(context, error)
         except SecAggError as error:
-            log_event(
-                _LOG,
-                logging.INFO,
-                CALL_REFUSED,
-                method=method,
-                identity=_CALLER.get("-"),
-                code=error.code.name,
-            )
+            self._on_refusal(error.code)
+            self._refusals.write(method, _CALLER.get("-"), error.code)
             await _abort(context, error)
         except (grpc.aio.AbortError, grpc.RpcError):
             raise  # somebody has given the status already, or the peer is gone
         except Exception:  # noqa: BLE001 - the next comment says why
             # The edge of the process: a defect must end one call, not tell a peer
             # about itself, and be found in the log.
+            self._on_refusal(ErrorCode.INTERNAL)
             log_defect(_LOG, CALL_FAILED, method=method)
             await _abort(context, InternalError("unexpected exception"))
 

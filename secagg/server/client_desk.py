@@ -19,7 +19,6 @@ from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
-    SecAggError,
     ServiceError,
 )
 from secagg.messages import MAX_IDENTITY_BYTES, Envelope, Released
@@ -145,14 +144,15 @@ class ClientDesk:
             ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN
                 or UPLOAD_CORRUPT; the message says whether to come back.
         """
-        try:
-            with measured_call(self._context.meter, self._context.clock, request):
-                self._check_caller(identity)
-                request.check()  # whatever carried it, and whoever made it
-                return cast("_Answer", await self._answered(identity, request))
-        except SecAggError as error:
-            self.refusals.note(error.code)
-            raise
+        with measured_call(self._context.meter, self._context.clock, request):
+            self._check_caller(identity)
+            request.check()  # whatever carried it, and whoever made it
+            return cast("_Answer", await self._answered(identity, request))
+
+    def note_refusal(self, code: ErrorCode) -> None:
+        """Count a refused call, by its code."""
+        self._context.meter.add(metrics.REFUSALS, code=code.name)
+        self.refusals.note(code)
 
     async def _answered(self, identity: str, request: Request[Any]) -> object:
         answer = self._answers[type(request)]

@@ -271,7 +271,8 @@ class GrpcServer:
         server = grpc.aio.server(
             options=[*SERVER_OPTIONS, *_most_connections(admission, address)]
         )
-        guards = (ErrorGuard(), door.calls, AdmissionGuard(limits, clock.now))
+        errors = ErrorGuard(service.note_refusal)
+        guards = (errors, door.calls, AdmissionGuard(limits, clock.now))
         server.add_generic_rpc_handlers(
             (servicer.guarded(*guards), _health_handler(health, reader, *guards))
         )

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from secagg import metrics
-from secagg.errors import SecAggError
 from secagg.metrics import Meter
 from secagg.runtime.clock import Clock
 from secagg.wire.calls import GetOffer, Request
@@ -15,7 +14,7 @@ __all__ = ["measured_call"]
 
 @contextmanager
 def measured_call(meter: Meter, clock: Clock, request: Request[Any]) -> Iterator[None]:
-    """Count a call that is answered in the block, how long it took, and its refusal.
+    """Count a call that is answered in the block, and how long it took.
 
     Args:
         meter: Who takes the measurements.
@@ -26,9 +25,6 @@ def measured_call(meter: Meter, clock: Clock, request: Request[Any]) -> Iterator
     meter.add(metrics.CALLS, method=method)
     try:
         yield
-    except SecAggError as error:
-        meter.add(metrics.REFUSALS, code=error.code.name)
-        raise
     finally:
         # A question that waits says nothing of how fast answers are.
         if not (isinstance(request, GetOffer) and request.wait_ms):

@@ -59,6 +59,7 @@ class SessionLog:
         """Note that a client's message was refused."""
         self.write(
             telemetry.MESSAGE_REFUSED,
+            level=logging.DEBUG,  # the refused call has its line
             message=envelope.kind.__name__,
             sender=sender,
             code=error.code.name,

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from secagg.errors import ErrorCode
 from secagg.messages import Envelope
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
@@ -27,6 +28,7 @@ class ScriptedService:
         updates: What `watch` yields.
         hold: If set, `watch` waits for it before it ends.
         calls: Every call so far: who, and the request.
+        refusals: Codes of the calls that were refused.
         ended_watches: How many streams have come to an end, for whatever reason.
         watch_ended: Set when the first of them has.
     """
@@ -35,6 +37,7 @@ class ScriptedService:
     updates: Sequence[Envelope | Reference | Wait | BaseException] = ()
     hold: asyncio.Event | None = None
     calls: list[tuple[str, Request[Any]]] = field(default_factory=list)
+    refusals: list[ErrorCode] = field(default_factory=list)
     ended_watches: int = 0
     watch_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -47,6 +50,10 @@ class ScriptedService:
         if callable(scripted):
             scripted = await scripted(identity, request)
         return cast("_Answer", scripted)  # the script may hold anything
+
+    def note_refusal(self, code: ErrorCode) -> None:
+        """Record a refused call."""
+        self.refusals.append(code)
 
     async def watch(
         self, identity: str, request: WatchSession

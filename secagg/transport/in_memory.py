@@ -21,16 +21,6 @@ __all__ = ["InMemoryConnection"]
 _Answer = TypeVar("_Answer")
 
 
-@contextmanager
-def _across() -> Iterator[None]:
-    """Let errors through as a peer would see them."""
-    try:
-        yield
-    except SecAggError as error:
-        # The cause stays attached: both ends are ours, and a person debugs this.
-        raise seen_by_peer(error) from error
-
-
 class InMemoryConnection:
     """An `AggregatorConnection` without sockets.
 
@@ -52,16 +42,26 @@ class InMemoryConnection:
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
-        with _across():
+        with self._across():
             return await self._service.answer(self.identity, request)
 
     async def watch(
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
         """See `AggregatorConnection.watch`."""
-        with _across():
+        with self._across():
             async for update in self._service.watch(self.identity, request):
                 yield update
 
     async def close(self) -> None:
         """Do nothing; there is nothing to release."""
+
+    @contextmanager
+    def _across(self) -> Iterator[None]:
+        """Let errors through as a peer would see them."""
+        try:
+            yield
+        except SecAggError as error:
+            self._service.note_refusal(error.code)
+            # The cause stays attached: both ends are ours, and a person debugs this.
+            raise seen_by_peer(error) from error

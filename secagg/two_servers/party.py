@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from secagg import metrics
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise
+from secagg.errors import ErrorCode
 from secagg.messages import Envelope
 from secagg.metrics import Meter, SilentMeter
 from secagg.primitives.entropy import Entropy, SystemEntropy
@@ -167,6 +168,10 @@ class Party(ABC, Generic[_Session]):
         elif isinstance(given, BlobChunk):
             meter.add(metrics.DOWNLOAD_BYTES, len(given.data), task=self._task)
         return cast("_Answer", given)
+
+    def note_refusal(self, code: ErrorCode) -> None:
+        """See `AggregatorService.note_refusal`."""
+        self._measures.meter.add(metrics.REFUSALS, code=code.name)
 
     async def readings(self) -> list[Reading]:
         """Return the gauges of the task as they stand now.

@@ -194,6 +194,33 @@ async def test_a_request_outside_its_limits_reaches_nobody(service):
     assert not service.calls
 
 
+async def test_refused_calls_are_counted_before_they_are_decoded(service, caplog):
+    """By code, whoever refuses them; their caller has one line of the log."""
+    caplog.set_level("INFO", logger="secagg")
+    named = ((TEST_IDENTITY_KEY, "c"),)
+    async with (
+        serving(service) as server,
+        grpc.aio.insecure_channel(str(server.address)) as channel,
+    ):
+        for call in CALLS.values():
+            method = f"/secagg.v1.SecAggService/{call.name}"
+            garbage = (
+                channel.unary_stream(method)
+                if call.is_stream
+                else channel.unary_unary(method)
+            )
+            for metadata in (named, named, ()):
+                answered = garbage(b"\xff" * 9, metadata=metadata)
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await (answered.read() if call.is_stream else answered)
+    assert service.refusals.count(ErrorCode.UNAUTHENTICATED) == len(CALLS)
+    assert service.refusals.count(ErrorCode.BAD_ENCODING) == 2 * len(CALLS)
+    assert len(service.refusals) == 3 * len(CALLS)
+    assert not service.calls
+    lines = [each for each in caplog.messages if each.startswith("call_refused")]
+    assert len(lines) == 2  # of "c", and of callers without a name
+
+
 ERRORS = [
     RemoteProtocolError(
         "two adverts", code=ErrorCode.EQUIVOCATION, sender="client-7", next_step="stop"
@@ -220,6 +247,7 @@ async def test_an_error_keeps_class_number_and_next_step(connection, service, er
         assert type(caught) is type(error)
         assert str(caught) == str(error)
         assert vars(caught) == vars(error)
+    assert service.refusals == [error.code] * 2
     # gRPC did not repeat a call that was answered.
     assert [type(request) for _, request in service.calls] == [ShareKeys, WatchSession]
 
