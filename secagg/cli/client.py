@@ -453,7 +453,9 @@ def _line_of(progress: "ClientProgress") -> str:
         else ""
     )
     joined = (
-        f", {progress.joined} of {progress.needed} joined" if progress.needed else ""
+        f", {progress.joined} joined, {progress.needed} needed"
+        if progress.needed
+        else ""
     )
     return f"{session}{progress.phase}{joined}{size}{reason}"
 

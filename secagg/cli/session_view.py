@@ -122,7 +122,7 @@ def _detail(progress: SessionProgress) -> str:
         return progress.reason + left
     joined = f"{progress.joined} joined"
     if progress.round is Round.ADVERTISE_KEYS:
-        joined = f"{progress.joined} of {progress.needed} joined{left}"
+        joined = f"{progress.joined} joined, {progress.needed} needed{left}"
     detail = f"{joined}, {len(progress.dropped)} lost"
     if progress.upload_bytes:
         detail += f", {progress.upload_bytes:,} bytes"

@@ -174,7 +174,7 @@ def _answers(session: dict[str, Any]) -> str:
     """Say who is in; how many are needed is another number in every round."""
     joined, needed = session["joined"], session["needed"]
     if session["round"] == "joining":
-        return f"{joined} of {needed} joined"
+        return f"{joined} joined, {needed} needed"
     return f"{joined} joined, {session['answered']} of {session['expected']} answered"
 
 

@@ -237,7 +237,7 @@ def _running(session: dict[str, Any]) -> str:
     if live is None:
         return words
     if session["round"] == "joining":
-        words += f", {live['joined']} of {live['needed']} joined"
+        words += f", {live['joined']} joined, {live['needed']} needed"
     else:
         words += f", {live['answered']} of {live['expected']} answered"
     if live["seconds_left"] is not None:

@@ -22,6 +22,7 @@ Rule 8: tables are made and brought forward by whoever is alone.  A machine with
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
@@ -38,7 +39,7 @@ import asyncpg
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.primitives.entropy import Entropy
-from secagg.storage.book import BookAwayError, StateDamagedError
+from secagg.storage.book import AWAY_SECONDS, BookAwayError, StateDamagedError
 from secagg.storage.broken_networks import (
     IDLE_SECONDS,
     PROBE_SECONDS,
@@ -67,8 +68,16 @@ from secagg.storage.rollback_mark import (
     RollbackMark,
     refuse_set_back,
 )
+from secagg.telemetry import (
+    BOOK_IS_BACK,
+    SERVER_LOGGER,
+    STORAGE_REFUSED,
+    log_event,
+)
 
 __all__ = ["PostgresLink", "explained_failures", "session_settings"]
+
+_LOG: Final = logging.getLogger(SERVER_LOGGER)
 
 _Result = TypeVar("_Result")
 
@@ -80,6 +89,12 @@ _LOCK_POLL_SECONDS: Final = 0.2
 _LOCK: Final = 0x73656341
 
 _CONNECT_SECONDS: Final = 10.0
+# How long a start waits for a database that is unavailable: as long as a restart or a
+# fail-over may take.
+START_SECONDS: Final = 600.0
+# How long a machine without a mark waits for another aggregator of the book.  They
+# reconnect within seconds.
+NEWCOMER_SECONDS: Final = 15.0
 # Between two attempts to reach a database that is away.
 _RECONNECT_SECONDS: Final = 1.0
 # Whoever shares a book looks again after so long, whatever has been heard.
@@ -142,6 +157,10 @@ class PostgresLink:
     ) -> "PostgresLink":
         """Connect, take the book and make or migrate its tables.
 
+        A database that is unavailable is waited for, `START_SECONDS` in all.  A machine
+        without a mark waits `NEWCOMER_SECONDS` for another aggregator of the book: all
+        of them may be reconnecting.
+
         Args:
             address: Judged by `secagg.storage.postgres_address`.
             mark: The rollback mark; None for a book that has none.
@@ -151,33 +170,68 @@ class PostgresLink:
             instant: A test's clock in milliseconds, or None for the database's.
 
         Raises:
+            BookAwayError: The database was unavailable for `START_SECONDS`.
             ServiceError: RESTORED_STATE when book and mark do not fit; STORAGE_FAILED
                 when the database cannot be used or another process holds the book.
         """
-        link = cls(address, mark, is_shared=is_shared)
-        async with AsyncExitStack() as undo:
-            undo.push_async_callback(link.close)
-            with explained_failures():
-                is_alone = await link._connect()
-                if is_alone:
-                    await migrate(link._connection)
-                    await begin_alone(link._connection, is_shared=is_shared)
-                else:
-                    await refuse_other_schema(link._connection)
-                # They need not be connected this very moment: all may be starting.
-                is_known = is_shared and await was_somebody_there(
-                    link._connection, instant=instant
+        loop = asyncio.get_running_loop()
+        began, newcomer_since, is_waiting = loop.time(), None, False
+        while True:
+            link = cls(address, mark, is_shared=is_shared)
+            try:
+                await link._open(
+                    entropy, instant=instant, accept_restored=accept_restored
                 )
-                await link._begin(
+            except BookAwayError as error:
+                if loop.time() - began >= START_SECONDS:
+                    raise
+                if not is_waiting:
+                    is_waiting = True
+                    log_event(_LOG, logging.WARNING, STORAGE_REFUSED, reason=error)
+            except ServiceError as error:
+                if error.code is not ErrorCode.RESTORED_STATE or not link._is_newcomer:
+                    raise
+                newcomer_since = newcomer_since or loop.time()
+                if loop.time() - newcomer_since >= NEWCOMER_SECONDS:
+                    raise
+            else:
+                if is_waiting:
+                    seconds = round(loop.time() - began, 1)
+                    log_event(_LOG, logging.WARNING, BOOK_IS_BACK, seconds=seconds)
+                return link
+            await asyncio.sleep(AWAY_SECONDS)
+
+    async def _open(
+        self, entropy: Entropy, *, instant: int | None, accept_restored: bool
+    ) -> None:
+        """Open the book once; see `open`."""
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self.close)
+            with explained_failures():
+                is_alone = await self._connect()
+                if is_alone:
+                    await migrate(self._connection)
+                    await begin_alone(self._connection, is_shared=self.is_shared)
+                else:
+                    await refuse_other_schema(self._connection)
+                # They need not be connected this very moment: all may be starting.
+                is_known = self.is_shared and await was_somebody_there(
+                    self._connection, instant=instant
+                )
+                await self._begin(
                     entropy,
                     accept_restored=accept_restored,
                     is_alone=is_alone,
                     is_known=is_known,
                 )
-                if is_alone and is_shared:
-                    await link._let_others_in(instant)
+                if is_alone and self.is_shared:
+                    await self._let_others_in(instant)
             undo.pop_all()
-        return link
+
+    @property
+    def _is_newcomer(self) -> bool:
+        """Whether this machine has no mark of a book that others may share."""
+        return self.is_shared and self._marked is None
 
     @asynccontextmanager
     async def using(self) -> AsyncIterator[Database]:
@@ -483,14 +537,33 @@ def explained_failures() -> Iterator[None]:
         raise ServiceError(
             complaint, code=ErrorCode.STORAGE_FAILED, next_step=step
         ) from None
+    except asyncpg.exceptions.ClientConfigurationError:
+        # Its words may repeat the address.
+        raise ServiceError(
+            f"{_CANNOT}: its address, or a file that this names, is invalid",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Correct server.store: host, port, passfile, sslmode, "
+            "sslrootcert.",
+        ) from None
     except (
         asyncpg.InterfaceError,
         asyncpg.InternalClientError,  # an answer that came when none was awaited
         TimeoutError,
         OSError,
     ) as error:
-        told = getattr(error, "strerror", None) or type(error).__name__
-        raise BookAwayError(f"{_CANNOT}: {told}", next_step=_CHECK_SERVER) from None
+        complaint = f"{_CANNOT}: {_cause_of(error)}"
+        raise BookAwayError(complaint, next_step=_CHECK_SERVER) from None
+
+
+def _cause_of(error: Exception) -> str:
+    """Say why a connection failed; its own words may repeat what was to be stored."""
+    if isinstance(error, TimeoutError):
+        return "the server did not answer in time"
+    if isinstance(error, OSError):
+        return error.strerror or "the connection to the server failed"
+    if isinstance(error, asyncpg.InterfaceError):
+        return "the connection to the server was lost"
+    return "the server sent an answer that was not expected"
 
 
 _CANNOT: Final = "the PostgreSQL store cannot be used"

@@ -328,7 +328,7 @@ def test_who_follows_sessions_reads_at_once_that_it_is_heard(
         assert [json.loads(line) for line in lines] == [change, later]
     else:
         assert lines == [
-            "t session 7: joining, 1 of 2 joined, 0 lost",
+            "t session 7: joining, 1 joined, 2 needed, 0 lost",
             "t session 7: unmasking, 3 joined, 1 of 3 answered, 0 lost",
         ]
 

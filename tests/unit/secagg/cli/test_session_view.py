@@ -60,8 +60,8 @@ def told(*, terminal: bool, story=STORY) -> str:
 
 def test_a_pipe_gets_one_plain_line_per_round_and_per_loss():
     assert told(terminal=False).splitlines() == [
-        "session 7: joining, 1 of 3 joined, 0 lost",
-        "session 7: joining, 4 of 3 joined, 0 lost",
+        "session 7: joining, 1 joined, 3 needed, 0 lost",
+        "session 7: joining, 4 joined, 3 needed, 0 lost",
         "session 7: sharing keys, 4 joined, 0 lost",
         "session 7: client-3 is lost: sent no shares in time",
         "session 7: uploading, 4 joined, 1 lost, 4,096 bytes",
@@ -80,7 +80,10 @@ def test_budget_and_those_left_out_are_named_once():
     )
     assert told(terminal=False, story=(counted, done)).splitlines() == [
         "session 7: client-5 is left out, after a dispute in an earlier session",
-        "session 7: joining, 1 of 3 joined, 4 session(s) left in the budget, 0 lost",
+        (
+            "session 7: joining, 1 joined, 3 needed, 4 session(s) left in the budget, "
+            "0 lost"
+        ),
         "session 7: finished, sum released, 3 session(s) left in the budget",
     ]
 

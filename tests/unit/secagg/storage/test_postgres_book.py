@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.resources
+import math
 import socket
 import sys
 from urllib.parse import parse_qs, urlsplit
@@ -28,6 +29,7 @@ from secagg.storage.claims import Against, Claim
 from secagg.storage.open_book import open_book
 from secagg.storage.postgres_address import judged_address
 from secagg.storage.reading_book import NoBookError
+from secagg.storage.rollback_mark import refuse_set_back
 from secagg.storage.stored import Replica, Tally
 
 SECRET = "correct-horse"
@@ -280,7 +282,7 @@ async def test_a_connection_that_has_lost_its_place_is_not_used_again(
         raise asyncpg.InternalClientError("cannot switch to state 15")
 
     monkeypatch.setattr(asyncpg.Connection, "fetchrow", confused)
-    with pytest.raises(ServiceError, match="InternalClientError") as caught:
+    with pytest.raises(ServiceError, match="was not expected") as caught:
         await append(book, at, record(1))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     monkeypatch.undo()
@@ -446,7 +448,10 @@ async def test_a_server_that_does_not_wait_for_its_disk_is_refused(empty):
         await sql(empty, "ALTER DATABASE postgres RESET synchronous_commit")
 
 
-async def test_a_server_that_is_not_there_is_named_with_what_to_check(tmp_path):
+async def test_a_server_that_is_not_there_is_named_with_what_to_check(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
     with pytest.raises(ServiceError) as caught:
         await open_book(f"postgresql://user@/name?host={tmp_path}")
     assert caught.value.code is ErrorCode.STORAGE_FAILED
@@ -653,7 +658,10 @@ def claim_of(task):
     )
 
 
-async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(shared):
+async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(
+    shared, monkeypatch
+):
+    monkeypatch.setattr(postgres_link, "NEWCOMER_SECONDS", 0.0)
     clock = Clock()
     one = await shared("one", now=clock)
     await begin(one)
@@ -670,6 +678,102 @@ async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(shared):
     for book in (one, two):
         await book.close()
     await (await shared("four", now=clock)).close()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_a_machine_without_a_mark_waits_for_others_to_come_back(
+    is_open, shared, monkeypatch
+):
+    """After a restart of the database the new machine may be the first to connect."""
+    clock, refused = Clock(), asyncio.Event()
+
+    def judge(*words):
+        try:
+            refuse_set_back(*words)
+        except ServiceError:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(postgres_link, "refuse_set_back", judge)
+    monkeypatch.setattr(postgres_link, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(postgres_link, "NEWCOMER_SECONDS", math.inf)
+    one = await shared("one", now=clock)
+    await begin(one)
+    await one.beat(replica("one"))
+    if not is_open:
+        await one.close()
+    clock.seconds += 60
+    coming = asyncio.create_task(shared("two", now=clock))
+    await refused.wait()
+    if not is_open:
+        one = await shared("one", now=clock)
+    await one.beat(replica("one"))
+    two = await coming
+    assert (await two.load("a")).sequence == 0
+
+
+async def unreachable_for(monkeypatch, attempts, *, error):
+    """Have the first attempts to reach the database fail."""
+    connect, made = asyncpg.connect, []
+
+    async def refused(*words, **more):
+        made.append(1)
+        if len(made) <= attempts:
+            raise error
+        return await connect(*words, **more)
+
+    monkeypatch.setattr(postgres_link.asyncpg, "connect", refused)
+    monkeypatch.setattr(postgres_link, "AWAY_SECONDS", 0.0)
+    return made
+
+
+async def test_a_start_waits_for_a_database_that_restarts(empty, monkeypatch, caplog):
+    caplog.set_level("INFO", logger="secagg")
+    starting = asyncpg.CannotConnectNowError()
+    starting.message = "the database system is starting up"
+    made = await unreachable_for(monkeypatch, 5, error=starting)
+    book = await open_book(empty)
+    await begin(book)
+    await book.close()
+    assert len(made) == 6
+    told = [each for each in caplog.messages if "starting up" in each]
+    assert len(told) == 1
+    assert any(each.startswith("book_is_back") for each in caplog.messages)
+
+
+async def test_a_start_does_not_wait_for_ever(empty, monkeypatch):
+    monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
+    await unreachable_for(monkeypatch, 10, error=ConnectionRefusedError(111, "refused"))
+    with pytest.raises(BookAwayError, match="refused"):
+        await open_book(empty)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (asyncpg.InterfaceError(f"cannot {SECRET}"), "connection to the server was"),
+        (asyncpg.InternalClientError(SECRET), "an answer that was not expected"),
+        (TimeoutError(), "did not answer in time"),
+        (ConnectionResetError(), "the connection to the server failed"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+    ],
+)
+async def test_a_connection_that_fails_says_why(error, cause, empty, monkeypatch):
+    monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
+    await unreachable_for(monkeypatch, 1, error=error)
+    with pytest.raises(BookAwayError, match=cause) as caught:
+        await open_book(empty)
+    assert SECRET not in str(caught.value)
+    assert type(error).__name__ not in str(caught.value)
+
+
+async def test_an_address_that_is_invalid_is_not_waited_for(empty, monkeypatch):
+    invalid = asyncpg.exceptions.ClientConfigurationError(SECRET)
+    await unreachable_for(monkeypatch, 10, error=invalid)
+    with pytest.raises(ServiceError, match="invalid") as caught:
+        await open_book(empty)
+    assert not isinstance(caught.value, BookAwayError)
+    assert SECRET not in str(caught.value)
 
 
 async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):
