@@ -27,7 +27,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mappi
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, Protocol, TypeAlias
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
 import grpc
 import grpc.aio
@@ -74,6 +74,7 @@ __all__ = [
     "TLSAuthenticator",
     "caller",
     "guarded_service",
+    "refuse_expired",
 ]
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
@@ -265,6 +266,7 @@ class ErrorGuard(Guard):
     ) -> AsyncIterator[None]:
         """See `Guard.around`."""
         try:
+            refuse_expired(context)
             yield
         except (InternalError, LocalProtocolError) as error:
             self._on_refusal(error.code)
@@ -282,6 +284,25 @@ class ErrorGuard(Guard):
             self._on_refusal(ErrorCode.INTERNAL)
             log_defect(_LOG, CALL_FAILED, method=method)
             await _abort(context, InternalError("unexpected exception"))
+
+
+def refuse_expired(context: CallContext) -> None:
+    """Refuse a call whose caller has stopped waiting for its answer.
+
+    Work for it would delay calls that are waited for, and it comes again.
+
+    Raises:
+        ServiceError: OVERLOADED.
+    """
+    # The stubs do not know of calls without an end.
+    left = cast("float | None", context.time_remaining())
+    if left is not None and left <= 0.0:
+        raise ServiceError(
+            "the time of the call was over before its turn came",
+            code=ErrorCode.OVERLOADED,
+            next_step="Call again a little later.",
+            retry_after_seconds=1.0,
+        )
 
 
 async def _abort(context: CallContext, error: SecAggError) -> NoReturn:

@@ -41,6 +41,7 @@ from secagg.server.call_guards import (
     TLSAuthenticator,
     caller,
     guarded_service,
+    refuse_expired,
 )
 from secagg.server.certificate_renewal import server_credentials
 from secagg.server.certificate_watch import CertificateWatch
@@ -110,13 +111,15 @@ class _Servicer:
             task.cancel()
 
     def _answers(self, call: Call) -> Answer:
-        async def answer(bodies: AsyncIterator[bytes], _: CallContext) -> bytes:
+        async def answer(bodies: AsyncIterator[bytes], context: CallContext) -> bytes:
             body = await self._reader.read(bodies, caller=caller())
+            refuse_expired(context)
             request = call.request.decode(body)
             return call.encode(await self._service.answer(caller(), request))
 
-        async def take(bodies: AsyncIterator[bytes], _: CallContext) -> bytes:
+        async def take(bodies: AsyncIterator[bytes], context: CallContext) -> bytes:
             async with self._uploads.held(caller(), bodies) as body:
+                refuse_expired(context)
                 request = call.request.decode(body)
                 return call.encode(await self._service.answer(caller(), request))
 

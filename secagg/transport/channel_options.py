@@ -33,7 +33,9 @@ _Options = list[tuple[str, int | str]]
 # A mobile carrier forgets idle connections after a few minutes; a minute keeps them.
 KEEPALIVE_CLIENT_MS: Final = 60_000
 KEEPALIVE_SERVER_MS: Final = 120_000
-KEEPALIVE_TIMEOUT_MS: Final = 20_000
+# A side that is held up for less keeps its connections: closing them all at once would
+# cost it a handshake of each client.  The kernel notices a peer that is gone.
+KEEPALIVE_TIMEOUT_MS: Final = 60_000
 MIN_PING_INTERVAL_MS: Final = KEEPALIVE_CLIENT_MS // 2
 
 # Connections are renewed so that a new server behind a balancer gets its part and
@@ -97,6 +99,9 @@ HEALTH_SERVER_OPTIONS: Final[_Options] = [
 ]
 
 _SERVICE_CONFIG: Final = {
+    # After five calls that failed no call is repeated down here before ten of them have
+    # succeeded for each: a server without room is not asked four times as often.
+    "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
     "methodConfig": [
         {
             "name": [{"service": SERVICE}],
@@ -108,7 +113,7 @@ _SERVICE_CONFIG: Final = {
                 "retryableStatusCodes": ["UNAVAILABLE"],
             },
         }
-    ]
+    ],
 }
 
 CLIENT_OPTIONS: Final[_Options] = [

@@ -15,6 +15,9 @@ Rule 6: whoever is silent makes room for whoever comes: where there is no room, 
         oldest that has not begun TLS, or else a handshake that has stalled, of an
         address that has more strangers here than the newcomer's.
 
+Rule 7: a process that falls behind works on few handshakes at a time: what it has begun
+        is then done before its client gives up.
+
 Connections are told apart by the address from which they are passed on, one of
 127.0.0.0/8 for each: ports come back too soon.
 """
@@ -24,6 +27,7 @@ import errno
 import ipaddress
 import logging
 import math
+import os
 import socket
 import struct
 from collections import Counter, OrderedDict, deque
@@ -62,6 +66,8 @@ _LINES_PER_SECOND: Final = 9
 # A handshake takes a few ways there and back: beyond, it makes room if others wait.
 _STALLED_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.25
+# Handshakes under way while the process is behind: TLS keeps each core busy with them.
+_HANDSHAKES_PER_CORE: Final = 2
 _RETRY_SECONDS: Final = 1.0
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 # close() then drops the connection at once, with nothing left behind in the kernel.
@@ -206,6 +212,41 @@ class _Inside(asyncio.Protocol):
         self.visitor.relay.closed_inside(self.visitor)
 
 
+class LoopDelay:
+    """Notices when a loop runs late: its process gets too little time.
+
+    Args:
+        loop: The loop.
+        on_change: Called when the loop is on time again.
+    """
+
+    TICK_SECONDS: Final = 0.5
+    LATE_SECONDS: Final = 0.5
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_change: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._on_change = on_change
+        self.is_late = False
+        self._begin_tick()
+
+    def _begin_tick(self) -> None:
+        self._due = self._loop.time() + self.TICK_SECONDS
+        self._tick = self._loop.call_at(self._due, self._end_tick)
+
+    def _end_tick(self) -> None:
+        was_late = self.is_late
+        self.is_late = self._loop.time() - self._due > self.LATE_SECONDS
+        self._begin_tick()
+        if was_late and not self.is_late:
+            self._on_change()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._tick.cancel()
+
+
 class Relay:
     """Listens in gRPC's place and passes connections on to it.
 
@@ -248,6 +289,7 @@ class Relay:
         self._is_stopping = False
         self._is_making_room = False
         self._look: asyncio.TimerHandle | None = None
+        self._delay = LoopDelay(self._loop, self._dial_next)
         self._tasks: set[asyncio.Future[object]] = set()
         for listener in self._listeners:
             self._loop.add_reader(listener, self._accept, listener)
@@ -346,6 +388,7 @@ class Relay:
         self.stop_listening()
         if self._look is not None:
             self._look.cancel()
+        self._delay.close()
         self._is_making_room = True  # and nobody's turn comes any more
         for visitor in tuple(self._open):
             self._forget(visitor)
@@ -440,10 +483,17 @@ class Relay:
         """Let those whose turn it is pass: one of each group, in turns."""
         if self._is_making_room:
             return
-        while self._queued and len(self._dialled) < self._admission.handshakes:
+        while self._queued and len(self._dialled) < self._most_handshakes():
             self._pass_on(next(iter(self._queued)))
         if self._queued and self._look is None:
             self._look = self._loop.call_later(_LOOK_SECONDS, self._end_stalled)
+
+    def _most_handshakes(self) -> int:
+        """Return how many handshakes may be under way (rule 7)."""
+        most = self._admission.handshakes
+        if self._delay.is_late:
+            return min(most, _HANDSHAKES_PER_CORE * (os.cpu_count() or 1))
+        return most
 
     def _pass_on(self, group: str) -> None:
         """Dial for the first of a group that has waited for its turn."""

@@ -126,6 +126,7 @@ class ClumsyService:
         self._aggregator = aggregator
         self.defects = {ShareKeys: 1, RevealShares: 1, UploadChunk: 1}
         self.watch = aggregator.watch
+        self.note_refusal = aggregator.note_refusal
 
     async def answer(self, identity, request):
         if identity == "c2" and self.defects.get(type(request)):

@@ -2,7 +2,9 @@
 
 import asyncio
 import hashlib
+import json
 import socket
+import threading
 
 import grpc
 import grpc.aio
@@ -11,9 +13,7 @@ import pytest
 from secagg.client.grpc_connection import CallDeadlines, GrpcConnection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.messages import Envelope, Roster
-from secagg.server.call_guards import (
-    CallLimits,
-)
+from secagg.server.call_guards import CallLimits, refuse_expired
 from secagg.server.grpc_server import GrpcServer
 from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
@@ -393,3 +393,66 @@ def test_keepalive_is_paired_so_that_no_connection_ends_with_too_many_pings():
         "grpc.max_receive_message_length",
     ):
         assert client[option] == server[option]
+
+
+async def test_a_call_whose_time_is_over_before_its_turn_is_not_worked_on(caplog):
+    """The aggregator stands still while its client waits, and gives up."""
+    busy, named = threading.Event(), ((TEST_IDENTITY_KEY, "c"),)
+
+    async def stand_still(_identity, _request):
+        busy.wait()  # holds up the whole loop
+        return Envelope(Roster, b"")
+
+    service = ScriptedService(script={AdvertiseKeys: stand_still})
+
+    def client(address):
+        with grpc.insecure_channel(address) as channel:
+            slow = channel.unary_unary(f"/{SERVICE}/AdvertiseKeys").future(
+                AdvertiseKeys(SESSION, b"").encode(), timeout=60, metadata=named
+            )
+            try:
+                while not service.calls:
+                    pass
+                call = channel.unary_unary(f"/{SERVICE}/ShareKeys")
+                with pytest.raises(grpc.RpcError) as caught:
+                    call(ShareKeys(SESSION, b"").encode(), timeout=0.2, metadata=named)
+            finally:
+                busy.set()
+            slow.result()
+            return caught.value.code()
+
+    async with await serving(service) as server:
+        code = await asyncio.to_thread(client, str(server.address))
+        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+        async with connected(server) as connection:
+            service.script[AdvertiseKeys] = None
+            await connection.call(AdvertiseKeys(SESSION, b"a"))
+    assert [type(request) for _, request in service.calls] == [AdvertiseKeys] * 2
+    assert service.refusals == [ErrorCode.OVERLOADED]
+    assert "Traceback" not in caplog.text
+
+
+class Context:
+    """What a guard asks of a call."""
+
+    def __init__(self, *seconds_left):
+        self.seconds_left = list(seconds_left)
+
+    def time_remaining(self):
+        return self.seconds_left.pop(0)
+
+
+@pytest.mark.parametrize("left", [0.0, -1.0])
+def test_an_expired_call_is_refused_and_any_other_is_not(left):
+    with pytest.raises(ServiceError) as caught:
+        refuse_expired(Context(left))
+    assert caught.value.code is ErrorCode.OVERLOADED
+    refuse_expired(Context(0.01))
+    refuse_expired(Context(None))
+
+
+def test_calls_that_fail_are_not_repeated_below_us_for_ever():
+    config = json.loads(dict(CLIENT_OPTIONS)["grpc.service_config"])
+    assert config["retryThrottling"] == {"maxTokens": 10, "tokenRatio": 0.1}
+    sides = dict(CLIENT_OPTIONS), dict(SERVER_OPTIONS)
+    assert {each["grpc.keepalive_timeout_ms"] for each in sides} == {60_000}

@@ -17,6 +17,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.transport.address import Address
 from secagg.transport.admission import Admission
 from secagg.transport.relay import (
+    LoopDelay,
     Refusal,
     Relay,
     _RefusalLog,
@@ -542,3 +543,60 @@ async def test_closing_ends_every_connection():
         assert await silent.end() == b""
         assert relay.connections == 0
         assert not relay.refused
+
+
+class LateLoop:
+    """A loop whose time a test moves, so that calls come late."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.calls = []
+
+    def time(self):
+        return self.now
+
+    def call_at(self, when, call):
+        self.calls.append((when, call))
+        return SimpleNamespace(cancel=self.calls.clear)
+
+    def run(self, now):
+        self.now = now
+        ((_, call),) = self.calls
+        self.calls.clear()
+        call()
+
+
+def test_a_loop_is_late_until_it_is_on_time_again():
+    loop, changes = LateLoop(), []
+    delay = LoopDelay(loop, lambda: changes.append(loop.now))
+    loop.run(0.6)
+    assert not delay.is_late
+    loop.run(5.0)  # stopped for four seconds
+    assert delay.is_late
+    loop.run(9.0)
+    assert delay.is_late
+    assert not changes
+    loop.run(9.5)
+    assert not delay.is_late
+    assert changes == [9.5]
+    delay.close()
+    assert not loop.calls
+
+
+async def test_a_process_that_is_late_works_on_few_handshakes(monkeypatch):
+    """Those that wait have their turn when one is done, and all when it is on time."""
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    async with relaying(PATIENT) as (relay, inside):
+        relay._delay.close()
+        relay._delay.is_late = True
+        visitors = [await Visitor.come(relay, HELLO) for _ in range(5)]
+        first, second = [await inside.peers.get() for _ in range(2)]
+        assert (len(relay._dialled), inside.peers.qsize()) == (2, 0)
+        relay.known(first, "a")
+        third = await inside.peers.get()
+        assert len(relay._dialled) == 2
+        relay._delay.is_late = False
+        relay._dial_next()
+        for each in visitors:
+            assert await each.answer(len(HELLO)) == HELLO
+        assert len({first, second, third}) == 3

@@ -10,6 +10,7 @@ from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedEr
 from secagg.server.prometheus_meter import PrometheusMeter
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TASK, Between, TwoAggregators, noise_for
+from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import GetOffer, UploadChunk
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
@@ -101,7 +102,9 @@ def test_what_fails_is_counted_by_its_code() -> None:
         with pytest.raises(SessionAbortedError):
             await house.leader.next_sum()
         with pytest.raises(SecAggError):
-            await house.helper.answer("c0", UploadChunk(bytes(32), 0, 1, b"", b"x"))
+            await InMemoryConnection(house.helper, "c0").call(
+                UploadChunk(bytes(32), 0, 1, b"", b"x")
+            )
         return await scraped()
 
     leader, helper = run(main)
