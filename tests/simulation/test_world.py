@@ -19,23 +19,28 @@ from secagg.client.evidence import seen_with
 from secagg.client.service import ClientService
 from secagg.client.session import ClientSession
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.messages import Envelope, Round, Survivors
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.transcript import encode_set
+from secagg.profiles import Profile
 from secagg.protocol import refund, server
 from secagg.protocol.noise_terms import NoiseTerms
+from secagg.protocol.rounds import rounds_of
 from secagg.server.aggregator import Aggregator
 from secagg.server.durable_state import DurableState, Position
 from secagg.server.sum_release import MOST_ATTEMPTS
 from secagg.server.task_gate import TaskGate
 from secagg.server.task_rows import TaskRows
+from secagg.storage import sqlite_file
 from secagg.storage.book import BookAwayError
 from secagg.storage.change import Change
 from secagg.storage.journal import StoredOffer, record_of
 from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import TaskRow
-from secagg.testing.world import Plan, simulate
+from secagg.testing.world import Direction, Plan, simulate, simulate_plan
+from secagg.testing.world.directed import Directed
 from secagg.testing.world.plan import Blow
-from secagg.testing.world.tasks import Kind
+from secagg.testing.world.tasks import Kind, parameters_of
 from secagg.transport.revoked import RevokedCertificates
 
 
@@ -58,6 +63,124 @@ def test_a_run_of_every_kind_holds(kind):
 @pytest.mark.parametrize("seed", [575, 6352, 7147, 40100])
 def test_what_was_found_once_holds(seed):
     assert simulate(seed).faults == ()
+
+
+# --- directed worlds: a restart inside each round, after no, one and most losses
+
+
+def directed(round_, losses=0, *, server=True):
+    return Direction(round_, losses, restarts_server=server)
+
+
+def directions():
+    """Return every direction of every profile, with its kind of task."""
+    for kind in (Kind.LADDER, Kind.SIGNED, Kind.DRAWN):
+        parameters = parameters_of(kind)
+        most = min(parameters.max_dropouts, parameters.max_losses)
+        places = itertools.product(
+            rounds_of(parameters.profile), sorted({0, 1, most}), (True, False)
+        )
+        for round_, losses, is_server in places:
+            yield kind, directed(round_, losses, server=is_server)
+            if is_server and losses == 1:
+                late = replace(directed(round_, losses), after_message=True)
+                yield kind, late
+
+
+def test_every_profile_has_losses():
+    found = {
+        (parameters_of(kind).profile, each.round, min(each.losses, 1))
+        for kind, each in directions()
+    }
+    assert found == {
+        (profile, each, losses)
+        for profile in Profile
+        for each in rounds_of(profile)
+        for losses in (0, 1)
+    }
+    assert max(each.losses for _, each in directions()) > 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "direction"), [*directions()], ids=lambda each: str(each).replace(" ", "-")
+)
+def test_a_restart_inside_a_round_changes_nothing(kind, direction, monkeypatch):
+    resumed = set()
+    replay, resume = DurableState.replay, ClientSession.resume.__func__
+
+    def replayed(self, events):
+        replay(self, events)
+        state = self._state
+        is_fixed = isinstance(state, server.ConsistencyCheck | server.Unmasking)
+        lost = len(state.sharers - state.survivors) if is_fixed else None
+        resumed.add(("server", state.ROUND, lost))
+
+    async def looked_for(cls, *words, **more):
+        session = await resume(cls, *words, **more)
+        if session is not None:
+            resumed.add(("client", session.round))
+        return session
+
+    monkeypatch.setattr(DurableState, "replay", replayed)
+    monkeypatch.setattr(ClientSession, "resume", classmethod(looked_for))
+    run = simulate_plan(Plan.directed(kind, direction))
+    assert run.faults == ()
+    assert run.sums == 2
+    if not direction.restarts_server:
+        assert ("client", direction.round) in resumed
+    else:
+        is_fixed = direction.round > Round.MASKED_INPUT_COLLECTION
+        losses = direction.losses if is_fixed else None
+        assert ("server", direction.round, losses) in resumed
+
+
+def grows_its_survivors_at_a_restart(monkeypatch):
+    replay = DurableState.replay
+
+    def replayed_and_grown(self, events):
+        replay(self, events)
+        state = self._state
+        if isinstance(state, server.Unmasking) and state.survivors < state.sharers:
+            more = {min(state.sharers - state.survivors)}
+            grown = state.survivors | more
+            bitmap = encode_set(grown, len(state.cohort.roster))
+            shown = Envelope.of(Survivors(bitmap))
+            self._state = replace(
+                state, survivors=grown, survivors_shown=shown, opening=shown
+            )
+
+    monkeypatch.setattr(DurableState, "replay", replayed_and_grown)
+
+
+def commits_without_waiting_for_the_disk(monkeypatch):
+    pragmas = tuple(
+        "synchronous = OFF" if "synchronous" in each else each
+        for each in sqlite_file._PRAGMAS
+    )
+    monkeypatch.setattr(sqlite_file, "_PRAGMAS", pragmas)
+    monkeypatch.setattr(sqlite_file, "_NEEDED", {})
+
+
+@pytest.mark.parametrize(
+    ("defect", "direction"),
+    [
+        (grows_its_survivors_at_a_restart, directed(Round.UNMASKING, 1)),
+        (commits_without_waiting_for_the_disk, directed(Round.SHARE_KEYS)),
+        (commits_without_waiting_for_the_disk, directed(Round.UNMASKING, server=False)),
+    ],
+)
+def test_a_defect_at_a_restart_is_noticed(defect, direction, monkeypatch):
+    plan = Plan.directed(Kind.EXACT, direction)
+    assert simulate_plan(plan).faults == ()
+    defect(monkeypatch)
+    assert simulate_plan(plan).faults
+
+
+def test_a_restart_that_does_not_come_is_a_fault(monkeypatch):
+    monkeypatch.setattr(Directed, "committed", lambda *_: None)
+    direction = Direction(Round.SHARE_KEYS, 0, restarts_server=True)
+    (fault,) = simulate_plan(Plan.directed(Kind.EXACT, direction)).faults
+    assert "did not come" in fault
 
 
 def test_workers_end_with_the_process_that_started_them():

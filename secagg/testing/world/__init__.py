@@ -9,12 +9,12 @@ is drawn from one seed, so that a run that shows a fault shows it again.
   stop and die; * `machines`: processes and their disks; * `network`: the way between
   them; * `witness`: what must hold, of servers (`servers_seen`), of clients
   (`clients_seen`) and between them; * `notes`: the trace; * `plan`: what a seed stands
-  for; * `run`: one run.
+  for; * `directed`: a restart at a chosen place; * `run`: one run.
 
 `python -m secagg.testing.world` runs many seeds, or replays one.
 """
 
-from secagg.testing.world.plan import Plan
-from secagg.testing.world.run import Run, simulate
+from secagg.testing.world.plan import Direction, Plan
+from secagg.testing.world.run import Run, simulate, simulate_plan
 
-__all__ = ["Plan", "Run", "simulate"]
+__all__ = ["Direction", "Plan", "Run", "simulate", "simulate_plan"]

@@ -1,6 +1,7 @@
 """Disks that outlive processes, and books on them that fail as disks do.
 
-Rule 1: what a process has committed is there for the next one, and nothing else is.
+Rule 1: what a process has committed and synced is there for the next one, and nothing
+        else is: a kill drops what was not synced.
 Rule 2: a disk may refuse before a transaction, and fall silent after it.  Then it has
         happened, and the process does not know.
 Rule 3: a disk may be put back to an older state.  Its rollback mark is not put back.
@@ -9,8 +10,9 @@ Rule 4: a server may be cut off from its book, which is then a database: nothing
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
@@ -44,6 +46,8 @@ _Result = TypeVar("_Result")
 
 # Hints may be late: as often a book looks by itself.
 HINT_SECONDS: Final = 15.0
+# `PRAGMA synchronous`: a commit waits for the disk.
+_FULL: Final = 2
 # Lies in no directory: see `_MarkInMemory`.
 _NOWHERE: Final = Path("/the mark of a simulated disk")
 
@@ -73,6 +77,7 @@ class Disk:
         now: The date, in Unix seconds.
         fault: Asked before each transaction what becomes of it.
         on_commit: Told of every change that is on the disk.
+        on_lost: Told when a kill has dropped what was committed.
         on_unnoticed: Told when a state that was put back is opened as if it were not.
         away: Whether the process that asks is cut off from the book: for how many
             seconds it then waits in vain; None if it is not.
@@ -90,6 +95,7 @@ class Disk:
         now: Callable[[], float],
         fault: Callable[["Disk"], DiskFault],
         on_commit: OnCommit,
+        on_lost: Callable[[], None],
         on_unnoticed: Callable[[], None],
         away: Callable[[], float | None],
         is_read: Callable[[], bool],
@@ -101,6 +107,7 @@ class Disk:
         self.now: Final = now
         self.fault: Final = fault
         self.on_commit: Final = on_commit
+        self.on_lost: Final = on_lost
         self.on_unnoticed: Final = on_unnoticed
         self.away: Final = away
         self.is_read: Final = is_read
@@ -172,6 +179,14 @@ class Disk:
         self._file = _File(self._mark, self._entropy, self._backup)
         self._backup, self._is_put_back = None, True
         return True
+
+    def lose_power(self) -> None:
+        """Drop what was committed and not synced; a database has its own machine."""
+        content = None if self.is_shared else self._file.synced()
+        if content is not None:
+            self._file = _File(self._mark, self._entropy, content)
+            self._is_put_back = True
+            self.on_lost()
 
     def open_spool(self) -> UploadSpool:
         """Open the spool for one process."""
@@ -451,6 +466,20 @@ class _File(SQLiteFile):
             self._database.deserialize(content)
             self._mark, self._marked = mark, None
             self._state = self._read_state()
+        self._is_synced = self._pragma("synchronous") == _FULL
+        self._unsynced: bytes | None = None
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """See `SQLiteFile.writing`; keep what is synced before what is not."""
+        if not self._is_synced and self._unsynced is None:
+            self._unsynced = self.content()
+        with super().writing() as database:
+            yield database
+
+    def synced(self) -> bytes | None:
+        """Return what is on the disk; None if that is all."""
+        return None if self._unsynced == self.content() else self._unsynced
 
     def content(self) -> bytes:
         """Return its bytes."""

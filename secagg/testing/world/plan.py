@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from typing import Final
 
+from secagg.messages import Round
 from secagg.testing.world.dice import Dice
 from secagg.testing.world.network import Weather
 from secagg.testing.world.tasks import Kind, WorldTask
 
-__all__ = ["Blow", "Incident", "Plan", "Saying", "Word"]
+__all__ = ["Blow", "Direction", "Incident", "Plan", "Saying", "Word"]
 
 # After so many steps nothing goes wrong any more, and everybody should come to an end.
 LAST_STEP: Final = 1500
@@ -115,6 +116,34 @@ class Saying:
 
 
 @dataclass(frozen=True, slots=True)
+class Direction:
+    """The one restart of a directed world.
+
+    Attributes:
+        round: Inside which round of the first session.
+        losses: How many clients are lost: from this round on, or from that of the
+            masked inputs if that comes earlier.
+        restarts_server: The aggregator is restarted when the round is open, else a
+            client when it has entered the round.
+        after_message: The aggregator is restarted when it has a message of the round.
+        server: Name of the aggregator.
+    """
+
+    round: Round
+    losses: int
+    restarts_server: bool
+    after_message: bool = False
+    server: str = "server-0"
+
+    def __str__(self) -> str:
+        who = "the server" if self.restarts_server else "a client"
+        when = ", after a message" if self.after_message else ""
+        return (
+            f"{who} is restarted in {self.round.name}{when}, {self.losses} clients lost"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A run before it begins.
 
@@ -137,6 +166,7 @@ class Plan:
         poison: How many processes the first sum ends that compute it.
         sayings: What an operator says.
         incidents: What goes wrong, in order.
+        direction: What goes wrong at a chosen place; None where chance chooses.
     """
 
     seed: int
@@ -156,6 +186,7 @@ class Plan:
     poison: int
     sayings: tuple[Saying, ...]
     incidents: tuple[Incident, ...]
+    direction: Direction | None = None
 
     @property
     def kind(self) -> Kind:
@@ -181,7 +212,37 @@ class Plan:
             *(self.disk_refusal, self.disk_silence, self.read_refusal),
             self.poison,
         )
-        return not self.incidents and not any(chances) and self.job_seconds < 1.0
+        goes_wrong = self.incidents or self.direction is not None or any(chances)
+        return not goes_wrong and self.job_seconds < 1.0
+
+    @classmethod
+    def directed(cls, kind: Kind, direction: Direction) -> "Plan":
+        """Return a world in which one process is restarted and nothing else is wrong.
+
+        Args:
+            kind: Of its one task.
+            direction: Where.
+        """
+        return cls(
+            seed=0,
+            tasks=(WorldTask("a-task", kind),),
+            weather=Weather(),
+            job_seconds=0.001,
+            disk_refusal=0.0,
+            disk_silence=0.0,
+            read_refusal=0.0,
+            hint_loss=0.0,
+            chunk_bytes=None,
+            is_shuffled=False,
+            servers=1,
+            is_patient=False,
+            has_certificates=False,
+            corrupt=frozenset(),
+            poison=0,
+            sayings=(),
+            incidents=(),
+            direction=direction,
+        )
 
     @classmethod
     def of(cls, seed: int) -> "Plan":
@@ -267,6 +328,8 @@ class Plan:
                 + (f"; chunks of {self.chunk_bytes} bytes" if self.chunk_bytes else "")
             ),
         ]
+        if self.direction is not None:
+            lines.append(f"  {self.direction}")
         lines += [
             f"  step {each.step}: the operator says: {each.word} {each.task}"
             for each in self.sayings

@@ -25,13 +25,16 @@ from secagg.server.limits import AggregatorLimits
 from secagg.server.storage import ServerStorage
 from secagg.server.views import tasks_view
 from secagg.storage.book import BookAwayError
+from secagg.storage.change import Change
 from secagg.storage.charges import ChargeState
+from secagg.storage.stored import Task
 from secagg.testing.knowledge import ForbiddenKnowledgeError
 from secagg.testing.manual_clock import STARTED_AT, DeadlockError
 from secagg.testing.observed_connection import CorruptEntropy
 from secagg.testing.world.aggregators import Aggregators, without_files
 from secagg.testing.world.certificates import TakenBack
 from secagg.testing.world.dice import Dice, entropy_of
+from secagg.testing.world.directed import LOST_SECONDS, Directed
 from secagg.testing.world.loop import VirtualLoop, own_process
 from secagg.testing.world.machines import Disk, DiskFault, Machine
 from secagg.testing.world.network import Link, Network
@@ -43,7 +46,7 @@ from secagg.testing.world.tasks import WorldTask
 from secagg.testing.world.witness import Witness
 from secagg.wire.limits import MAX_CHUNK_BYTES
 
-__all__ = ["SERVER", "Run", "simulate"]
+__all__ = ["SERVER", "Run", "simulate", "simulate_plan"]
 
 SERVER: Final = "server"
 # How long somebody takes to start a process again.
@@ -92,7 +95,15 @@ class Run:
 
 def simulate(seed: int, *, keep_trace: bool = False) -> Run:
     """Run what a seed stands for."""
-    world = _World(Plan.of(seed), keep_trace=keep_trace)
+    return simulate_plan(Plan.of(seed), keep_trace=keep_trace)
+
+
+def simulate_plan(plan: Plan, *, keep_trace: bool = False) -> Run:
+    """Run a plan.
+
+    A directed one in which the restart does not come has a fault.
+    """
+    world = _World(plan, keep_trace=keep_trace)
     with (
         _without_machinery(world.plan),
         without_files(world.witness, world.has_room),
@@ -135,6 +146,7 @@ class _World:
         self.no_room_until: dict[str, float] = {}
         self.poison = Poison(plan.poison, self.witness.servers, self._kill_soon)
         self.servers = tuple(f"{SERVER}-{n}" for n in range(plan.servers))
+        self.directed = self._directed()
         self.disks = {name: self._disk(name) for name in self.names}
         self.disks |= dict.fromkeys(self.servers, self._disk(SERVER))
         self.machines: dict[str, Machine] = {}
@@ -160,6 +172,8 @@ class _World:
     def run(self) -> Run:
         """Run to the end, and judge."""
         loop = self.loop
+        if self.directed is not None:
+            self.directed.begin()
         whole = loop.create_task(self._until_the_end())
         self.witness.on_fault = lambda: loop.call_soon(whole.cancel)
         try:
@@ -282,6 +296,8 @@ class _World:
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _judge(self) -> None:
+        if self.directed is not None and not self.directed.is_done:
+            self.witness.fault("the restart that was planned did not come")
         self.witness.check_contributions(everybody=self.plan.is_fair)
         if self.plan.is_operated:
             book = self.disks[self.servers[0]].open(accept_restored=False)
@@ -414,6 +430,25 @@ class _World:
     def _job_seconds(self) -> float:
         return self.plan.job_seconds * self.dice.uniform() ** 4
 
+    def _directed(self) -> Directed | None:
+        if self.plan.direction is None:
+            return None
+        return Directed(
+            self.plan.direction,
+            server=SERVER,
+            clients=self.names,
+            lose=self._lose,
+            restart=self._kill_soon,
+        )
+
+    def _lose(self, name: str) -> None:
+        self.network.cut_off[name] = self.loop.time() + LOST_SECONDS
+
+    def _committed(self, disk: Disk, change: Change | Task) -> None:
+        self.witness.committed(disk, change)
+        if self.directed is not None:
+            self.directed.committed(disk, change)
+
     def _on_step(self, step: int) -> None:
         while self.pending and self.pending[0].step <= step:
             incident = self.pending.pop(0)
@@ -515,6 +550,7 @@ class _World:
         machine = self.machines.get(name)
         if machine is not None:
             machine.kill()
+            machine.disk.lose_power()
             for listener in tuple(self.network.listeners):
                 if listener.process is machine:
                     self.network.close(listener)
@@ -550,7 +586,10 @@ class _World:
             entropy=entropy_of(self.plan.seed, f"disk of {name}"),
             now=lambda: STARTED_AT + self.loop.time(),
             fault=self._disk_fault,
-            on_commit=self.witness.committed,
+            on_commit=self._committed,
+            on_lost=lambda: self.witness.fault(
+                f"a kill has lost what was committed on the disk of {name}"
+            ),
             on_unnoticed=lambda: self.witness.fault(
                 "a state that was put back is not noticed"
             ),
