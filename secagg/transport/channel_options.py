@@ -99,8 +99,8 @@ HEALTH_SERVER_OPTIONS: Final[_Options] = [
 ]
 
 _SERVICE_CONFIG: Final = {
-    # After five calls that failed no call is repeated down here before ten of them have
-    # succeeded for each: a server without room is not asked four times as often.
+    # Five failures stop repetitions down here, and ten successes make up for one: a
+    # server without room is not asked four times as often.
     "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
     "methodConfig": [
         {
