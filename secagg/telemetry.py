@@ -68,6 +68,7 @@ __all__ = [
     "TRANSPORT_STOPPED",
     "UPLOADS_LOST",
     "WATCH_FAILED",
+    "ZEROS_GIVEN",
     "log_defect",
     "log_event",
 ]
@@ -106,6 +107,7 @@ AGGREGATOR_UNREACHABLE: Final = "aggregator_unreachable"
 SERVICE_WAITS: Final = "service_waits"
 BUDGET_SHORT: Final = "budget_short"
 DATA_CLAIMED: Final = "data_claimed"
+ZEROS_GIVEN: Final = "zeros_given"
 RENEWAL_RAN: Final = "renewal_ran"
 RENEWAL_FAILED: Final = "renewal_failed"
 

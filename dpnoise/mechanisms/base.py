@@ -29,7 +29,7 @@ from functools import cached_property, lru_cache
 from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpnoise.encoding.clipping import check_matrix, check_vector, clip_l2
 from dpnoise.encoding.rotation import Rotation, encoded_dim, flatness, make_rotation
@@ -298,6 +298,21 @@ class Mechanism(abc.ABC):
             variance = self.session(self._parameters.noise_rule.min_survivors).base
         return self.sampler(variance).digest
 
+    def check_input(self, vector: ArrayLike) -> NDArray[np.float64]:
+        """Refuse every vector that `encode` refuses, and no other.
+
+        Args:
+            vector: As for `encode`.
+
+        Returns:
+            A fresh float64 copy, shape `(dim,)`.
+
+        Raises:
+            InputError: The vector has a wrong type, shape or length, or an entry that
+                is not finite or that this mechanism does not take.
+        """
+        return check_vector(vector, self.dim)
+
     def encode(  # noqa: PLR0913 - what one upload depends on, all of it
         self,
         vector: NDArray[np.floating] | NDArray[np.integer],
@@ -342,7 +357,7 @@ class Mechanism(abc.ABC):
                 f"{len(session_noise.layers)} layers of noise need as many seeds, not "
                 f"{len(layer_seeds)}"
             )
-        checked = check_vector(vector, self.dim)
+        checked = self.check_input(vector)
         fixed = self._fixed_point(checked, public_seed)
         steps = self._round(fixed, private_seed)
         # A product, so that both coins take one path.
@@ -435,7 +450,7 @@ class Mechanism(abc.ABC):
         """
         check_seed("private_seed", private_seed)
         check_seed("public_seed", public_seed)
-        fixed = self._fixed_point(check_vector(vector, self.dim), public_seed)
+        fixed = self._fixed_point(self.check_input(vector), public_seed)
         return self._round(fixed, private_seed)
 
     def layer_noise(

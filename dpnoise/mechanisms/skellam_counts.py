@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpnoise.encoding.scaling import FRACTIONAL_BITS, FixedPointVector
 from dpnoise.errors import InputError, ParameterError
@@ -162,16 +162,21 @@ class SkellamCountsMechanism(Mechanism):
     def _sampler(self, variance: Fraction) -> InversionTable:
         return skellam_table(variance)
 
-    def _fixed_point(
-        self, checked: NDArray[np.float64], public_seed: bytes
-    ) -> FixedPointVector:
-        """Clamp, and keep the first entries that are not zero."""
-        del public_seed  # nothing is rotated
+    def check_input(self, vector: ArrayLike) -> NDArray[np.float64]:
+        """Refuse every vector that `encode` refuses: here also one with fractions."""
+        checked = super().check_input(vector)
         if not bool(np.all(checked == np.rint(checked))):
             raise InputError(
                 "skellam-counts takes whole numbers, and an entry is none; choose "
                 "skellam-mixture for real vectors"
             )
+        return checked
+
+    def _fixed_point(
+        self, checked: NDArray[np.float64], public_seed: bytes
+    ) -> FixedPointVector:
+        """Clamp, and keep the first entries that are not zero."""
+        del public_seed  # nothing is rotated
         lowest = -self.largest_entry if self._parameters.signed else 0
         clamped = np.clip(checked, lowest, self.largest_entry).astype(np.int64)
         clamped[np.flatnonzero(clamped)[self.max_nonzero :]] = 0

@@ -12,11 +12,15 @@ Rule 5: a client may be cancelled at any await.  What it has done is on the disk
 Rule 6: the coin of a task with secret selection is shown to nobody.  The application
         is not asked for a vector that does not count, but only if this client answers
         at a fixed time.
-Rule 7: no vector is given twice without being told to: whoever gives to all sessions
+Rule 7: from the payload on no vector keeps a client away (R3.5-5): one that cannot be
+        used becomes zeros with the whole noise.  Before it an unusable vector is an
+        error, and the client does not come.
+Rule 8: no vector is given twice without being told to: whoever gives to all sessions
         of a task gives a function.
 """
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
@@ -32,6 +36,7 @@ import numpy.typing as npt
 from secagg import telemetry
 from secagg.audit.receipt import AuditReceipt
 from secagg.client.after_error import Attempts
+from secagg.client.application import Application
 from secagg.client.backoff import Backoff
 from secagg.client.data_use import DataUse
 from secagg.client.enrolment import (
@@ -46,13 +51,20 @@ from secagg.client.runner import (
     ClientProgress,
     ClientRunner,
     ClientSettings,
+    Preparation,
     SessionOutcome,
 )
 from secagg.client.storage import ClientStorage, open_storage
 from secagg.client.taken_part import TakenPart, last_part, receipt_of
 from secagg.client.total import DataTotal, adversary_of, loss_of_session
 from secagg.descriptor import SessionDescriptor
-from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.distributed_dp import (
+    NoisedTask,
+    PrivacyReport,
+    Unusable,
+    UnusableKind,
+    encode_or_zeros,
+)
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -78,13 +90,15 @@ from secagg.storage.purging import purge_once
 from secagg.storage.stored import Retention
 from secagg.transport.address import Address
 from secagg.transport.tls import TLSIdentity
+from secagg.vectors import as_vector
 
 __all__ = ["Client", "Contribution", "VectorMaker"]
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 
 # Makes the vector of a session; called on a thread.  After a restart it is called
-# again for the same session and must return the same vector.
+# again for the same session and must return the same vector.  In a task with noise an
+# exception, a result that is no vector, or one that is late becomes zeros.
 VectorMaker = Callable[[SessionInfo], npt.ArrayLike]
 
 
@@ -104,9 +118,14 @@ class Contribution:
             (own proof)", or "certified (own proof), with 9.09e-13 added to delta" where
             its ring may have been cut with that chance; "" with `privacy` None.
         shortened_by: Length of this client's vector over what clipping left of it, 1.0
-            if it fitted; None when the vector had left before a restart, and where a
-            lost coin may spare its making (`answer_at`), since it would tell the coin.
-            It says something about the vector: tell its owner alone.
+            if it fitted; None when the vector had left before a restart, where zeros
+            took its place, and where a lost coin may spare its making (`answer_at`),
+            since it would tell the coin.  It says something about the vector: tell its
+            owner alone.
+        replaced: Why zeros were given in the place of this client's vector, as a
+            clause; None for the vector itself, when the input had left before a
+            restart, and where a lost coin may spare the making, as above.  It may say
+            something about the data: tell their owner alone.
         sessions_left: How many more sessions of this client the budget of the task
             covers; None for a task that releases exact sums.
         noise: What noise the sum holds at least, computed by this client from the sets
@@ -123,18 +142,79 @@ class Contribution:
     grounds: str
     shortened_by: float | None = field(repr=False)
     sessions_left: int | None
+    replaced: str | None = field(default=None, repr=False)
     noise: NoiseCertificate | None = None
     audit: bytes = field(default=b"", repr=False)
+
+
+class _GivenVector:
+    """A vector that was given before any session is known."""
+
+    def __init__(
+        self, given: npt.ArrayLike, accept: Callable[[SessionInfo], None]
+    ) -> None:
+        self._given: object = given
+        self._accept = accept
+
+    @property
+    def known(self) -> npt.NDArray[Any] | None:
+        """The numbers, where no code of the caller's type has to run for them."""
+        given = self._given
+        return given if type(given) is np.ndarray else None
+
+    def ready(self) -> None:
+        self._given = as_vector(self._given)
+
+    def accept(self, session: SessionInfo) -> None:
+        parameters = session.descriptor.parameters
+        noisy = bool(parameters.noise_block)
+        vector = as_vector(self._given, session.dimension, noisy=noisy)
+        if noisy:
+            NoisedTask.of_session(session.descriptor).check_vector(vector)
+        else:
+            encode_integers(vector, parameters)
+        self._accept(session)
+
+    def make(self, _: SessionInfo) -> object:
+        return self._given
+
+
+class _MadeVectors:
+    """A function that makes the vector of a session."""
+
+    known: Final = None
+
+    def __init__(
+        self, make: VectorMaker, accept: Callable[[SessionInfo], None]
+    ) -> None:
+        self.make, self.accept = make, accept
+
+    def ready(self) -> None:
+        """Nothing can be said of a vector that is not made."""
 
 
 @dataclass(slots=True)
 class _Turn:
     """One call of `contribute`."""
 
-    make: VectorMaker
-    accept: Callable[[SessionInfo], None]
+    source: _GivenVector | _MadeVectors
     session: SessionInfo | None = None
+    made: npt.NDArray[Any] | Unusable | None = None  # None: its coin is lost
+    bound: bytes = b""
     shortened_by: float | None = None
+    replaced: str | None = None
+
+    def begin(self) -> None:
+        """Forget the session before."""
+        self.session = self.made = self.shortened_by = self.replaced = None
+        self.bound = b""
+
+    @property
+    def known_session(self) -> SessionInfo:
+        """The session at hand."""
+        if self.session is None:
+            raise LocalProtocolError("an input is made for a session that was judged")
+        return self.session
 
 
 class Client:
@@ -176,21 +256,24 @@ class Client:
         retention: How long receipts of ended sessions stay on the disk; 400 days and
             10,000 of each task by default.  What was spent and which numbers were used
             stay for good.
-        answer_at: In tasks with secret selection: ask for the vector of a session only
-            if this client's coin has won, and let the input leave at this part of the
-            duration of MaskedInputCollection either way, say 0.8.  It must be enough to
-            make a vector, and to leave time for the upload; a vector that comes later
-            does not leave, and the client waits for the next session.  Whoever takes
-            this keeps a client whose coin is lost running until it has answered: the
-            privacy of all counts on that.  None asks for every vector.  It belongs to
-            programs that make vectors when asked.  `secagg client` has no such setting:
-            its vector lies in a file that another program made, whatever the coin
-            says, and nobody is told the coin who could have spared the making.
+        answer_at: In tasks with noise, when every input leaves, as a part of the
+            duration of MaskedInputCollection, say 0.7.  The vector is due then, and is
+            encoded, masked and uploaded then, zeros like a vector: so the time of an
+            upload says nothing about the data that a function needed time for.  Leave
+            enough of the round for the upload.  Experimental below some 10
+            milliseconds, by which encoding differs.  None lets an input leave when it
+            is ready; a vector is then due at 0.7 of the round.
+            With secret selection the vector of a session is asked for only if this
+            client's coin has won.  The caller who sets this keeps a client whose coin
+            is lost running until it has answered: the privacy of all counts on that.
+            `secagg client` has no such setting: its vector lies in a file, and is ready
+            before the session.
         on_progress: Told what the client is doing; called on the event loop, must not
             block.
-        threads: Where vectors are made and masked; one thread is enough.  Whoever made
-            it closes it, and may give it to all clients of a process, which then take
-            turns; by default each client has up to four threads of its own.
+        threads: Where the functions that are given to this client run; one thread is
+            enough.  The caller closes it, and may give it to all clients of a process,
+            which then take turns.  By default each call has a daemon thread.  Masks and
+            encoding run on threads of the process, never on these.
 
     Raises:
         LocalProtocolError: Arguments that do not belong together, or no floors.
@@ -256,7 +339,7 @@ class Client:
         if answer_at is not None and not 0.0 < answer_at < 1.0:
             raise LocalProtocolError(
                 f"answer_at is {answer_at!r}; it is a part of a round, between 0 and 1",
-                next_step="Take 0.8, or None to make every vector.",
+                next_step="Take 0.7, or None to answer when the vector is ready.",
             )
         self._server = (
             Address.parse(server, name="server") if isinstance(server, str) else server
@@ -277,7 +360,8 @@ class Client:
         self._retention = retention or Retention()
         self._answer_at = answer_at
         self._on_progress = on_progress
-        self._threads = threads
+        self._application = Application(threads)
+        self._workers = Workers.of_process()
         self._stack = AsyncExitStack()
         self._opened: tuple[ClientRunner, ClientStorage] | None = None
         self._data: DataTotal | None = None
@@ -302,10 +386,7 @@ class Client:
                 accept_restored=self._accept_restored,
             )
             stack.push_async_callback(storage.close)
-            workers = Workers(general=self._threads)
-            if self._threads is None:
-                stack.callback(workers.close)
-            self._data = await self._opened_total(storage, workers)
+            self._data = await self._opened_total(storage, self._workers)
             connection = await self._connect(stack)
             runner = ClientRunner(
                 connection.identity,
@@ -314,6 +395,8 @@ class Client:
                 policy=policy_of(self._floors, self._cohort),
                 judge=self._judge,
                 make_input=self._make_input,
+                prepare=self._prepare,
+                accept=self._accept,
                 enrolment=self._enrolled(connection.identity),
                 total=self._data,
                 settings=ClientSettings(
@@ -321,7 +404,7 @@ class Client:
                     offer_seconds=self._wait_seconds,
                     answer_at=self._answer_at,
                 ),
-                workers=workers,
+                workers=self._workers,
                 on_progress=self._on_progress,
             )
             self._opened = (runner, storage)
@@ -346,11 +429,18 @@ class Client:
         session that ends without a sum, or goes on without this client, is followed
         by the next one, without costing an attempt where this client is not at fault.
 
+        In a task with noise a vector that cannot be used keeps no client away that has
+        joined: zeros take its place, and `Contribution.replaced` says why.  So does
+        whatever the function raises; the text of a `SecAggError` becomes `replaced`,
+        of other exceptions the class alone.
+
         Args:
             vector: Numbers of shape (d,), or a function that makes them for the
-                session at hand.
-            accept: Called before the client joins; raises, for example InputError, for
-                a session that the caller has no vector for.
+                session at hand.  Numbers are judged before the client joins.
+            accept: Called before the client joins, and not when a session goes on;
+                raises, for example InputError, for a session that the caller has no
+                vector for.  It must not decide by the data: whether a client takes
+                part is seen.
 
         Returns:
             The session's sum and what it cost.
@@ -359,8 +449,10 @@ class Client:
             SessionAbortedError: As many attempts as are allowed have failed.
             RemoteProtocolError: POLICY_VIOLATION for a session below a floor of this
                 client; other codes for a server that broke the protocol.
-            InputError: The vector cannot be used; the session goes on while it lasts.
-            LocalProtocolError: The client is not open, or contributes already.
+            InputError: The vector cannot be used.  With noise the client has joined no
+                session; without, it may have, and the session goes on while it lasts.
+            LocalProtocolError: The client is not open, or contributes already; another
+                input than this was bound to a session before a restart.
             ServiceError: Storage, network, certificates, or no such task; the message
                 says what to do.
         """
@@ -370,7 +462,7 @@ class Client:
                 "the client gives one vector at a time",
                 next_step="Await the contribution that is under way.",
             )
-        self._turn = _turn_of(vector, accept)
+        self._turn = _Turn(_source_of(vector, accept))
         try:
             await purge_once(storage.book, self._retention, _LOG)
             attempts = Attempts(self._attempts, Backoff(SystemEntropy()))
@@ -426,6 +518,18 @@ class Client:
             yield given
             if given.sessions_left == 0:
                 return
+
+    async def is_in_session(self) -> bool:
+        """Return whether this client has joined a session that is not over.
+
+        `contribute` then goes on with it first, whatever becomes of the vector.
+
+        Raises:
+            LocalProtocolError: The client is not open.
+            ServiceError: STORAGE_FAILED.
+        """
+        runner, _ = self._parts()
+        return await runner.is_in_session(self._task)
 
     @property
     def certificate(self) -> TLSIdentity | None:
@@ -526,7 +630,9 @@ class Client:
     async def _attempt(
         self, runner: ClientRunner, storage: ClientStorage, turn: _Turn
     ) -> Contribution:
-        turn.session = turn.shortened_by = None
+        turn.begin()
+        if not await runner.is_in_session(self._task):
+            await self._application.run(turn.source.ready)
         try:
             outcome = await runner.run_session(self._task)
         except SessionAbortedError as error:
@@ -579,42 +685,71 @@ class Client:
             "links.",
         )
 
+    async def _accept(self, _: SessionDescriptor) -> None:
+        turn = self._this_turn()
+        await self._application.run(turn.source.accept, turn.known_session)
+
+    async def _prepare(self, given: Preparation) -> None:
+        """Have the vector made, or find out why there is none."""
+        turn = self._this_turn()
+        session = replace(turn.known_session, payload=given.payload)
+        turn.bound, make = given.bound, turn.source.make
+        if not given.descriptor.parameters.noise_block:
+            turn.made = await self._application.run(lambda: as_vector(make(session)))
+            return
+        if self._answer_at is not None and not await self._workers.run(
+            _is_selected, given
+        ):
+            return
+        if (known := turn.source.known) is not None:
+            turn.made = known
+            return
+        turn.made = await self._application.vector(
+            lambda: _usable(make(session), session.dimension),
+            clock=given.clock,
+            due=given.due,
+        )
+
     # --- called on threads ------------------------------------------------------------
 
     def _judge(self, offered: SessionDescriptor) -> None:
         (_, storage), turn = self._parts(), self._this_turn()
-        session = judge_offer(
+        turn.session = judge_offer(
             offered, floors=self._floors, cohort=self._cohort, storage=storage
         )
-        turn.accept(session)
-        turn.session = session
 
     def _make_input(
-        self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
+        self, descriptor: SessionDescriptor, _: bytes, secrets: NoiseSecrets
     ) -> PlainVector | NoisedVector:
-        turn = self._this_turn()
-        if turn.session is None:
-            raise LocalProtocolError("an input is made for a session that was judged")
-        session, parameters = (
-            replace(turn.session, payload=payload),
-            descriptor.parameters,
-        )
+        turn, parameters = self._this_turn(), descriptor.parameters
         if not parameters.noise_block:
             turn.shortened_by = 1.0
-            return encode_integers(np.asarray(turn.make(session)), parameters)
+            return encode_integers(np.asarray(turn.made), parameters)
         task = NoisedTask.of_session(descriptor)
-        if self._answer_at is not None and not task.is_selected(secrets):
-            vector = np.zeros(task.dim)
-        else:
-            vector = np.asarray(turn.make(session))
-        encoded = task.encode(
-            _as_floats(vector),
+        given = encode_or_zeros(
+            task,
+            np.zeros(task.dim) if turn.made is None else turn.made,
             session_id=descriptor.session_id,
             secrets=secrets,
+            bound=turn.bound,
         )
-        tells_the_coin = self._answer_at is not None and task.selection_rate < 1
-        turn.shortened_by = None if tells_the_coin else encoded.shortened_by
-        return encoded.vector
+        if self._answer_at is None or task.selection_rate == 1:  # else: the coin
+            if given.replaced is None:
+                turn.shortened_by = given.encoded.shortened_by
+            else:
+                turn.replaced = given.replaced.reason
+                self._warn_of_zeros(descriptor, given.replaced)
+        return given.encoded.vector
+
+    def _warn_of_zeros(self, descriptor: SessionDescriptor, why: Unusable) -> None:
+        telemetry.log_event(
+            _LOG,
+            logging.WARNING,
+            telemetry.ZEROS_GIVEN,
+            task=self._task,
+            session=descriptor.session_id.hex()[:16],
+            reason=why.kind.value,
+        )
 
     def _this_turn(self) -> _Turn:
         if self._turn is None:
@@ -622,37 +757,30 @@ class Client:
         return self._turn
 
 
-def _turn_of(
+def _source_of(
     vector: npt.ArrayLike | VectorMaker, accept: Callable[[SessionInfo], None] | None
-) -> _Turn:
-    if callable(vector):
-        return _Turn(vector, accept or (lambda _: None))
-    given = np.asarray(vector)
-
-    def check(session: SessionInfo) -> None:
-        if given.shape != (session.dimension,):
-            raise InputError(
-                f"the vector has shape {given.shape}, the task adds up vectors of "
-                f"{session.dimension}",
-                next_step="Supply a vector of that length.",
-            )
-        if session.privacy is None:
-            encode_integers(given, session.descriptor.parameters)
-        if accept is not None:
-            accept(session)
-
-    return _Turn(lambda _: given, check)
-
-
-def _as_floats(vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if vector.dtype.kind not in "iu":
-        return vector  # what is no vector of numbers at all is refused by the encoder
-    if np.abs(vector).max(initial=0) > 1 << 53:
+) -> _GivenVector | _MadeVectors:
+    accepts = accept or (lambda _: None)
+    if not callable(vector):
+        return _GivenVector(vector, accepts)
+    if inspect.iscoroutinefunction(vector):
         raise InputError(
-            "the input has whole numbers that a float64 cannot hold",
-            next_step="Scale it down.",
+            "the function that makes vectors is asynchronous, and it runs on a thread",
+            next_step="Give a function without async.",
         )
-    return vector.astype(np.float64)
+    return _MadeVectors(vector, accepts)
+
+
+def _usable(made: object, dimension: int) -> npt.NDArray[Any] | Unusable:
+    """Read what a function made, on the thread of that function."""
+    try:
+        return as_vector(made, dimension, noisy=True)
+    except InputError as error:
+        return Unusable(UnusableKind.INVALID, str(error))
+
+
+def _is_selected(given: Preparation) -> bool:
+    return NoisedTask.of_session(given.descriptor).is_selected(given.secrets)
 
 
 def _contribution(
@@ -682,6 +810,7 @@ def _contribution(
         grounds=grounds,
         shortened_by=turn.shortened_by,
         sessions_left=None,
+        replaced=turn.replaced,
         noise=noise,
         audit=outcome.audit,
     )

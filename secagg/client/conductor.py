@@ -11,12 +11,13 @@ Rule 3: every round has a deadline of the client's own, twice the session's and 
         as long as the one for an offer.  It ends the client's wait and not its place: a
         session in round 0 counts on those who have joined, and whoever calls again goes
         on with it.  The end of the session is the last deadline of all rounds.
-Rule 4: where a secret coin decides whether an input counts, and making one may be
-        skipped, the input leaves at one fixed time whichever way the coin has fallen.
-        One that is ready too late does not leave at all.
+Rule 4: in a task with noise the input leaves whatever becomes of the vector (R3.5-5).
+        With `answer_at` the vector is due then, and encoding, masks and upload begin
+        then, for a vector as for zeros.  Without it an input leaves when it is ready,
+        and zeros take its place before the round is over.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from hashlib import sha256
@@ -30,7 +31,6 @@ from secagg.client.after_error import Reach
 from secagg.client.calls import ClientCalls, repeated
 from secagg.client.session import ClientSession
 from secagg.descriptor import SessionDescriptor
-from secagg.distributed_dp import selects_in_secret
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -73,8 +73,13 @@ __all__ = [
     "ClientSettings",
     "Conductor",
     "MakeInput",
+    "Preparation",
     "SessionOutcome",
 ]
+
+# As part of the round, when a vector is due where the owner has set no time.  Uploads
+# that have begun move the end of the round, so that the rest need not hold all of one.
+_DUE_AT: Final = 0.7
 
 # The server says that a message came too late; its next update says what that means.
 TOO_LATE: Final = frozenset(
@@ -85,6 +90,28 @@ TOO_LATE: Final = frozenset(
 MakeInput = Callable[
     [SessionDescriptor, bytes, NoiseSecrets], PlainVector | NoisedVector
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What the application's vector is made of, and until when.
+
+    Attributes:
+        descriptor: The session.
+        payload: What it hands out.
+        secrets: What the noise is drawn from.
+        bound: Digest of the input that was bound before a restart, or b"".
+        clock: Time.
+        due: Instant of the clock at which the vector is due; infinite in a task
+            without noise.
+    """
+
+    descriptor: SessionDescriptor
+    payload: bytes = field(repr=False)
+    secrets: NoiseSecrets = field(repr=False)
+    bound: bytes
+    clock: Clock
+    due: float
 
 
 @unique
@@ -149,9 +176,9 @@ class ClientSettings:
         max_payload_bytes: Largest payload that is fetched.
         slack_seconds: What the client adds to every deadline of the session, for
             links, clocks and a restart of the aggregator.
-        answer_at: In tasks with secret selection, when the input leaves: as part of the
-            duration of MaskedInputCollection, in (0, 1), counted from its beginning.
-            None as soon as it is ready.
+        answer_at: In tasks with noise, when the input is encoded and leaves: as part of
+            the duration of MaskedInputCollection, in (0, 1), counted from its
+            beginning.  None as soon as it is ready, or when the vector is due.
     """
 
     fetch_sum: bool = True
@@ -202,6 +229,7 @@ class ClientParts:
     make_input: MakeInput
     settings: ClientSettings
     on_progress: Callable[[ClientProgress], None]
+    prepare: Callable[[Preparation], Awaitable[None]] | None = None
 
 
 class Conductor:
@@ -345,36 +373,37 @@ class Conductor:
             return
         self._report(ClientPhase.PREPARING)
         payload = await self._load_payload()
+        due = self._due()
+        if self._parts.prepare is not None:
+            await self._parts.prepare(
+                Preparation(
+                    session.descriptor,
+                    payload,
+                    session.noise_secrets,
+                    _bound_input(session.state),
+                    self._parts.clock,
+                    due,
+                )
+            )
+        if self._parts.settings.answer_at is not None and due != inf:
+            await self._parts.clock.sleep_until(due)
         vector = await self._parts.workers.run(
             self._parts.make_input,
             session.descriptor,
             payload,
             session.noise_secrets,
         )
-        await self._keep_time()
         await self._send_all(await session.apply(InputReady(vector)))
         self._uploaded = True
 
-    async def _keep_time(self) -> None:
-        """Wait until the input may leave, so that its time says nothing of its coin.
-
-        Raises:
-            SessionAbortedError: It has passed.  The words do not say why: that would
-                write a coin into logs.
-        """
+    def _due(self) -> float:
+        """Return the instant at which the vector is due (R3.5-5)."""
         parameters = self._session.descriptor.parameters
-        part, clock = self._parts.settings.answer_at, self._parts.clock
-        if part is None or not selects_in_secret(parameters):
-            return
-        instant = self._entered + part * parameters.deadlines.masked_input
-        if clock.now() > instant:
-            raise SessionAbortedError(
-                "the input is too late to leave at the time that this client has fixed",
-                code=ErrorCode.POLICY_VIOLATION,
-                next_step="If it happens again: raise answer_at, make vectors faster, "
-                "or ask the operator for longer rounds.",
-            )
-        await clock.sleep_until(instant)
+        if not parameters.noise_block:
+            return inf
+        part = self._parts.settings.answer_at
+        seconds = parameters.deadlines.masked_input
+        return self._entered + (_DUE_AT if part is None else part) * seconds
 
     async def _is_uploaded(self) -> bool:
         """Whether an earlier process finished the upload, or the round is closed."""
@@ -528,6 +557,10 @@ class Conductor:
     ) -> None:
         number = self._session.descriptor.session_number
         self._parts.on_progress(ClientProgress(phase, number, sent_bytes, total_bytes))
+
+
+def _bound_input(state: client.ClientState) -> bytes:
+    return state.bound_input if isinstance(state, client.Masked) else b""
 
 
 def _mask_and_pack(output: MaskAndUpload, bits: int) -> tuple[bytes, bytes]:

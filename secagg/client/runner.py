@@ -9,12 +9,14 @@ Rule 3: the client keeps its own deadlines.  An aggregator that goes silent cost
         nothing else.
 Rule 4: the application's code runs on a thread and gets the descriptor, the payload
         and a seed for its noise; the same three after a restart.
+Rule 5: the application is asked before a session is joined, and never again: what has
+        seen the payload cannot keep a client away.
 
 The application decides what to sum; `secagg.distributed_dp` makes vectors with noise.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -29,6 +31,7 @@ from secagg.client.conductor import (
     ClientSettings,
     Conductor,
     MakeInput,
+    Preparation,
     SessionOutcome,
 )
 from secagg.client.enrolment import EnrolledClient
@@ -61,6 +64,7 @@ __all__ = [
     "ClientRunner",
     "ClientSettings",
     "MakeInput",
+    "Preparation",
     "SessionOutcome",
 ]
 
@@ -80,8 +84,11 @@ class ClientRunner:
         policy: The client's floors and caps, as the core enforces them.
         judge: Raises for a session that this client may not take part in; called on a
             thread before a key is made, and again before a session is resumed.
-        make_input: The application; called on a thread, once per session and again
-            after a restart, when it must return the same vector.
+        make_input: Encodes the input; called on a thread, once per session and again
+            after a restart, when it must return the same one.
+        prepare: The application: awaited before `make_input`; None where that does all.
+        accept: The application: awaited with a session that was judged, before it is
+            joined, and never when it is resumed; None accepts all.
         enrolment: Who the client is among the enrolled; None takes part in no session
             of a profile with credentials.
         total: Of the client's data over all tasks; None for no limit but each task's.
@@ -107,6 +114,8 @@ class ClientRunner:
         policy: ClientPolicy,
         judge: Callable[[SessionDescriptor], object],
         make_input: MakeInput,
+        prepare: Callable[[Preparation], Awaitable[None]] | None = None,
+        accept: Callable[[SessionDescriptor], Awaitable[object]] | None = None,
         enrolment: EnrolledClient | None = None,
         total: DataTotal | None = None,
         settings: ClientSettings | None = None,
@@ -120,6 +129,7 @@ class ClientRunner:
         self._book = book
         self._policy = policy
         self._judge = judge
+        self._accept = accept
         self._enrolment = enrolment
         self._total = total
         self._settings = settings or ClientSettings()
@@ -146,6 +156,7 @@ class ClientRunner:
             make_input=make_input,
             settings=self._settings,
             on_progress=self._on_progress,
+            prepare=prepare,
         )
         self.session_id = b""
 
@@ -159,6 +170,17 @@ class ClientRunner:
         """Why the last call was not answered; None when it was."""
         return self._calls.failure
 
+    async def is_in_session(self, task_id: str) -> bool:
+        """Return whether a session of the task was joined and is not over.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        records = await ClientSession.open_records(
+            task_id, self._identity, book=self._book
+        )
+        return any(not each.restored for each in records)
+
     async def run_session(self, task_id: str) -> SessionOutcome:
         """Take part in one session: one that was interrupted, or the next one.
 
@@ -170,7 +192,8 @@ class ClientRunner:
                 client; try the next one.
             RemoteProtocolError: The server broke the protocol or this client's
                 policy, or refused a message; the session is over for this client.
-            LocalProtocolError: The application's input cannot be used.  The session
+            LocalProtocolError: The application's input cannot be used, in a task
+                without noise, or is not the one of before a restart.  The session
                 goes on: call again with a good input while it lasts.
             ServiceError: Storage, certificates, or no such task; the message says
                 what to do.  UNREACHABLE also when the aggregator fell silent before
@@ -239,6 +262,8 @@ class ClientRunner:
             )
         descriptor.validate()
         await self._check(descriptor)
+        if self._accept is not None:
+            await self._accept(descriptor)
         if self._total is not None:
             await self._total.check(descriptor)
         membership = await self._membership(descriptor, deadline)

@@ -214,11 +214,7 @@ class ClientSession:
             ServiceError: STORAGE_FAILED; BAD_CREDENTIAL when the session was begun with
                 another identity and is not over by its own end.
         """
-        prefix = _key_prefix(identity)
-        for row in await book.sessions(role=Role.CLIENT, task=task_id):
-            stored = await book.load(row.key)
-            if not row.key.startswith(prefix) or stored is None or stored.ended:
-                continue
+        for stored in await cls.open_records(task_id, identity, book=book):
             descriptor, state, seed = _rebuilt(stored, policy, enrolment, now)
             session = cls(
                 descriptor,
@@ -234,6 +230,21 @@ class ClientSession:
                 return session
             await session._end(_UNKNOWN_PAST)
         return None
+
+    @staticmethod
+    async def open_records(
+        task_id: str, identity: str, *, book: Book
+    ) -> list[StoredSession]:
+        """Return the records of the task's sessions that are not over, newest first.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        prefix = _key_prefix(identity)
+        rows = await book.sessions(role=Role.CLIENT, task=task_id)
+        keys = [row.key for row in rows if row.key.startswith(prefix)]
+        records = [await book.load(key) for key in keys]
+        return [each for each in records if each is not None and not each.ended]
 
     @property
     def descriptor(self) -> SessionDescriptor:

@@ -8,7 +8,8 @@ Rule 1: a task fixes the variance that counts.  What one client adds follows fro
         session's own U2: the honest others carry that variance after every loss that
         is tolerated, whatever colluders and the user itself add.
 Rule 2: only `NoisedTask.encode` makes a `NoisedVector`, and a session with a noise
-        block takes nothing else. Where a task has a local randomiser, it comes first:
+        block takes nothing else; zeros in the place of an unusable vector go the same
+        way. Where a task has a local randomiser, it comes first:
         no vector leaves a client that has not gone through it.
 Rule 3: a client recomputes epsilon from the mechanism; it never believes the claim.
 Rule 4: no amplification by sampling: the server knows who takes part, and readers see
@@ -78,8 +79,13 @@ from secagg.distributed_dp.reader import (
     following_terms,
     offered_terms,
     read_noise_terms,
-    selects_in_secret,
     subtract_layers,
+)
+from secagg.distributed_dp.replacement import (
+    ReplacedInput,
+    Unusable,
+    UnusableKind,
+    encode_or_zeros,
 )
 from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport
 from secagg.distributed_dp.session_unit import UnitBounds
@@ -104,6 +110,7 @@ __all__ = [
     "PlanRequest",
     "PrivacyReport",
     "PrivacyStatement",
+    "ReplacedInput",
     "Room",
     "SessionNoise",
     "Spent",
@@ -112,9 +119,12 @@ __all__ = [
     "TwoAggregatorReport",
     "UnitBounds",
     "UnknownEventError",
+    "Unusable",
+    "UnusableKind",
     "best_magnitude_epsilon",
     "central_gaussian_variance",
     "certify",
+    "encode_or_zeros",
     "error_curve",
     "fits",
     "fixed_point_parameters",
@@ -132,7 +142,6 @@ __all__ = [
     "randomised_sum",
     "read_noise_terms",
     "room_for",
-    "selects_in_secret",
     "spent",
     "subtract_layers",
     "text_above",

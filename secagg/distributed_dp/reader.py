@@ -29,7 +29,6 @@ __all__ = [
     "following_terms",
     "offered_terms",
     "read_noise_terms",
-    "selects_in_secret",
     "subtract_layers",
 ]
 
@@ -99,16 +98,6 @@ def _reveals(noise: SessionNoise) -> tuple[tuple[int, ...], ...]:
         )
         found += [here] * change
     return tuple(found)
-
-
-def selects_in_secret(parameters: ProtocolParameters) -> bool:
-    """Whether a secret coin of each client decides if its vector counts.
-
-    Raises:
-        RemoteProtocolError: BAD_CONFIG; there is a noise block, and it is malformed.
-    """
-    block = parameters.noise_block
-    return bool(block) and decode_block(block).selection_rate < 1
 
 
 def offered_terms(parameters: ProtocolParameters, known: bytes) -> bytes:

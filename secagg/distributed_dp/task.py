@@ -333,6 +333,29 @@ class NoisedTask:
         given = self.budget.randomiser
         return None if given is None else make_randomiser(given)
 
+    def check_vector(self, vector: npt.NDArray[Any]) -> None:
+        """Refuse every vector that `encode` refuses, before a session is joined.
+
+        Args:
+            vector: Floats of shape (dim,), caller's units.
+
+        Raises:
+            InputError: As `encode`.
+            RemoteProtocolError: BAD_CONFIG; the clip moves, and this is no session.
+        """
+        sent = self._sent(vector)
+        try:
+            if (randomiser := self.randomiser) is not None:
+                randomiser.shortened_by(sent)
+            else:
+                self.mechanism.check_input(sent)
+        except NoiseInputError as error:
+            raise _unfit(error) from None
+
+    def _sent(self, vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        sent = np.asarray(vector)
+        return sent if self.units is None else _magnified(sent, self.magnification)
+
     def encode(
         self,
         vector: npt.NDArray[Any],
@@ -355,9 +378,7 @@ class NoisedTask:
             RemoteProtocolError: BAD_CONFIG; for so many sharers there is no noise.
         """
         noise = self.session_noise(secrets.sharers)
-        sent, shortened_by = np.asarray(vector), None
-        if self.units is not None:
-            sent = _magnified(sent, self.magnification)
+        sent, shortened_by = self._sent(vector), None
         try:
             if (randomiser := self.randomiser) is not None:
                 shortened_by = randomiser.shortened_by(sent)
@@ -373,9 +394,7 @@ class NoisedTask:
                 selection_rate=self.selection_rate,
             )
         except NoiseInputError as error:
-            raise InputError(
-                str(error), next_step="Correct the vector; nothing of it was sent."
-            ) from None
+            raise _unfit(error) from None
         return NoisedInput(
             NoisedVector(
                 encoded.residues, self.parameters.noise_block, secrets.context
@@ -689,6 +708,12 @@ def _insist(*demands: tuple[bool, str]) -> None:
                 next_step="Ask the operator for more noise or fewer steps, or change "
                 "[policy] in the client's settings if that is what you want.",
             )
+
+
+def _unfit(error: NoiseInputError) -> InputError:
+    return InputError(
+        str(error), next_step="Correct the vector; nothing of it was sent."
+    )
 
 
 def _magnified(vector: npt.NDArray[Any], factor: float) -> npt.NDArray[np.float64]:

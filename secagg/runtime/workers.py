@@ -5,11 +5,12 @@ own, and masks have an executor of theirs.
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, Self, TypeVar
 
 __all__ = ["Workers"]
 
@@ -30,6 +31,14 @@ class Workers:
     def __init__(self, *, general: Executor | None = None) -> None:
         self._general = general or ThreadPoolExecutor(GENERAL_THREADS, "secagg-worker")
 
+    @classmethod
+    def of_process(cls) -> Self:
+        """Return workers on threads that all clients of this process share.
+
+        They are never closed, and run nothing that an application has written.
+        """
+        return cls(general=_process_threads())
+
     async def run(
         self,
         call: Callable[_Parameters, _Result],
@@ -47,6 +56,12 @@ class Workers:
     def close(self) -> None:
         """Let running calls finish and release the threads."""
         self._general.shutdown(wait=True)
+
+
+@cache
+def _process_threads() -> Executor:
+    threads = max(GENERAL_THREADS, os.cpu_count() or 1)
+    return ThreadPoolExecutor(threads, "secagg-client")
 
 
 def _sha256(data: bytes | bytearray) -> bytes:

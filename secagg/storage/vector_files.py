@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from secagg.durable_files import replace_with
 from secagg.errors import ErrorCode, InputError, ServiceError
+from secagg.vectors import as_vector
 
 __all__ = ["load_vector", "write_bytes", "write_json", "write_vector"]
 
@@ -44,23 +45,7 @@ def load_vector(path: Path) -> npt.NDArray[Any]:
             f"the input {path} is not a plain .npy file of numbers",
             next_step="Write it with numpy.save(path, vector).",
         ) from None
-    if loaded.ndim != 1:
-        raise InputError(
-            f"the input {path} has shape {loaded.shape}, expected one dimension",
-            next_step="Flatten it with vector.ravel() before saving.",
-        )
-    if loaded.dtype.kind not in "iuf":
-        raise InputError(
-            f"the input {path} holds {loaded.dtype}, expected numbers",
-            next_step="Convert it with vector.astype(float) before saving.",
-        )
-    if loaded.dtype.kind == "f" and not np.isfinite(loaded).all():
-        first = int(np.flatnonzero(~np.isfinite(loaded))[0])
-        raise InputError(
-            f"the input {path} has NaN or infinity, first at entry {first}",
-            next_step="Replace such entries before saving.",
-        )
-    return loaded
+    return as_vector(loaded, name=f"the input {path}")
 
 
 def write_vector(path: Path, vector: npt.NDArray[Any]) -> None:

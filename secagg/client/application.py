@@ -1,0 +1,192 @@
+"""The application's own code: where it runs, and how long a vector is waited for.
+
+Rule 1: nothing of the application runs on the threads that mask.  A function that
+        never returns costs one thread, and no session.
+Rule 2: a vector that is not ready when it is due is unusable (R3.5-5).  Its function
+        cannot be stopped: one that still waits for a thread never begins, and the
+        result of another is dropped.
+Rule 3: while a late function runs, no further one begins: the sessions that come
+        meanwhile have no vector.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+from secagg.distributed_dp import Unusable, UnusableKind
+from secagg.errors import SecAggError
+from secagg.runtime.clock import Clock
+
+__all__ = ["Application", "DaemonThreads"]
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+_Made = TypeVar("_Made")
+
+_LATE: Final = Unusable(
+    UnusableKind.LATE, "the vector was not ready when it had to leave"
+)
+_BUSY: Final = Unusable(
+    UnusableKind.BUSY,
+    "the function that makes vectors is still at work for an earlier session",
+)
+_NO_THREAD: Final = Unusable(
+    UnusableKind.RAISED, "no thread could run the function that makes the vector"
+)
+
+
+class DaemonThreads(Executor):
+    """Threads that do not keep the process alive.
+
+    Args:
+        most: How many calls run at once; None for all, on a thread each.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = 0
+
+    def submit(
+        self,
+        fn: Callable[_Parameters, _Result],
+        /,
+        *args: _Parameters.args,
+        **kwargs: _Parameters.kwargs,
+    ) -> Future[_Result]:
+        """Run the call on a thread, when there is one."""
+        future: Future[_Result] = Future()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - belongs to the caller
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        with self._lock:
+            self._waiting.append(call)
+            if self._most is not None and self._running >= self._most:
+                return future
+            self._running += 1
+        try:
+            threading.Thread(
+                target=self._work, name="secagg-application", daemon=True
+            ).start()
+        except RuntimeError:
+            with self._lock:
+                self._running -= 1
+            raise
+        return future
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._running -= 1
+                    return
+                call = self._waiting.popleft()
+            call()
+
+
+class Application:
+    """Runs the application's code for one client.
+
+    Args:
+        threads: Where; None takes a daemon thread for each call.
+    """
+
+    def __init__(self, threads: Executor | None = None) -> None:
+        self._threads = DaemonThreads() if threads is None else threads
+        self._late: _Making[Any] | None = None
+
+    async def run(
+        self,
+        call: Callable[_Parameters, _Result],
+        *args: _Parameters.args,
+        **kwargs: _Parameters.kwargs,
+    ) -> _Result:
+        """Run a call to its end; its exceptions come out."""
+
+        def guarded() -> _Result:
+            try:
+                return call(*args, **kwargs)
+            except StopIteration as error:  # no future can hold it
+                raise RuntimeError("the function raised StopIteration") from error
+
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, guarded)
+
+    async def vector(
+        self, make: Callable[[], _Made], *, clock: Clock, due: float
+    ) -> _Made | Unusable:
+        """Return a vector when it is ready, or why there is none.
+
+        Args:
+            make: Makes it.
+            clock: Time.
+            due: Instant of the clock until which it is waited for.
+
+        Returns:
+            What `make` returned; or why it cannot be used, at `due` at the latest.
+        """
+        if self._late is not None and not self._late.has_ended:
+            return _BUSY
+        making, loop = _Making(make), asyncio.get_running_loop()
+        try:
+            ready = loop.run_in_executor(self._threads, making)
+        except RuntimeError:  # no thread can be started, or the executor is closed
+            return _NO_THREAD
+        alarm = asyncio.ensure_future(clock.sleep_until(due))
+        either: set[asyncio.Future[Any]] = {ready, alarm}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                return _NO_THREAD if ready.cancelled() else ready.result()
+            if making.drop():
+                self._late = making
+            return _LATE
+        finally:
+            making.drop()
+            ready.cancel()
+            alarm.cancel()
+            await asyncio.wait({alarm})
+
+
+class _Making(Generic[_Made]):
+    """One call that makes a vector, and whether it runs."""
+
+    def __init__(self, make: Callable[[], _Made]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._has_begun = self._is_dropped = False
+        self.has_ended = False
+
+    def __call__(self) -> _Made | Unusable:
+        with self._lock:
+            if self._is_dropped:
+                return _LATE
+            self._has_begun = True
+        try:
+            return self._make()
+        except SecAggError as error:
+            return Unusable(UnusableKind.RAISED, str(error))
+        except BaseException as error:  # noqa: BLE001 - no exception keeps a client away
+            kind = type(error).__name__
+            reason = f"the function that makes the vector raised {kind}"
+            return Unusable(UnusableKind.RAISED, reason)
+        finally:
+            self.has_ended = True
+
+    def drop(self) -> bool:
+        """Never begin from now on; return whether it has begun."""
+        with self._lock:
+            self._is_dropped = True
+            return self._has_begun
