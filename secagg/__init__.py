@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         NoiseCertificate,
     )
     from secagg.one_process import (
+        ClippingWarning,
         LocalCohort,
         LocalEnrolment,
         local,
@@ -171,6 +172,7 @@ __all__ = [
     "ClientPolicy",
     "ClientProgress",
     "ClippingSchedule",
+    "ClippingWarning",
     "Cohort",
     "Contribution",
     "CurvePoint",
@@ -282,7 +284,7 @@ _MODULES: Final = {
     ),
     "messages": ("Round",),
     "noise_certificate": ("NoiseCertificate",),
-    "one_process": ("LocalCohort", "LocalEnrolment", "local"),
+    "one_process": ("ClippingWarning", "LocalCohort", "LocalEnrolment", "local"),
     "parameters": ("Graph", "ProtocolParameters"),
     "policy": (
         "ClientPolicy",

@@ -16,7 +16,7 @@ Example:
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import wraps
 from types import TracebackType
@@ -221,7 +221,7 @@ class BlockingServer(_Blocking[AsyncServer]):
 class BlockingCohort(_Blocking[LocalCohort]):
     """A `secagg.LocalCohort` whose calls block; made by `local`."""
 
-    def sum(self, vectors: Sequence[npt.ArrayLike | VectorMaker]) -> ReleasedSum:
+    def sum(self, vectors: Iterable[npt.ArrayLike | VectorMaker]) -> ReleasedSum:
         """Let every client give one vector; see `secagg.LocalCohort.sum`."""
         loop, cohort = self._parts()
         return loop.run(cohort.sum(vectors))

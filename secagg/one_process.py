@@ -8,30 +8,46 @@ Rule 2: everything is kept in memory and forgotten at the end, keys of enrolment
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+import statistics
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy.typing as npt
 
-from secagg.client.client import Client, VectorMaker
+from secagg.client.application import DaemonThreads
+from secagg.client.client import (
+    Client,
+    Contribution,
+    VectorMaker,
+    check_vector_maker,
+)
 from secagg.client.enrolment import EnrolledClient
 from secagg.enrolment.credential import Credential, IssuedCredential
 from secagg.enrolment.identity_files import ClientIdentity
 from secagg.enrolment.published import PublishedEnrolment
 from secagg.errors import LocalProtocolError
+from secagg.plain_sums import encode_integers
 from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
 from secagg.primitives.entropy import SystemEntropy
 from secagg.primitives.signature import IdentityKey
 from secagg.server.server import ReleasedSum, RunningTask, Server
 from secagg.server.task_setup import PreparedTask
+from secagg.vectors import as_vector
 
-__all__ = ["LocalCohort", "LocalEnrolment", "local"]
+__all__ = ["ClippingWarning", "LocalCohort", "LocalEnrolment", "local"]
 
 _TASK: Final = "local"
 # As long as a process may live.
 _FOR_EVER: Final = (1 << 63) - 1
+# Functions of all clients of one cohort that run at once.
+_THREADS: Final = 8
+
+
+class ClippingWarning(UserWarning):
+    """Vectors of a cohort in this process were longer than the clip."""
 
 
 class LocalEnrolment:
@@ -100,42 +116,108 @@ class LocalCohort:
     task: RunningTask
     clients: tuple[Client, ...]
 
-    async def sum(self, vectors: Sequence[npt.ArrayLike | VectorMaker]) -> ReleasedSum:
+    async def sum(self, vectors: Iterable[npt.ArrayLike | VectorMaker]) -> ReleasedSum:
         """Let every client give one vector, and return the sum of the session.
+
+        All vectors that are no functions are judged before any client starts.
 
         Args:
             vectors: One for each client, or a function that makes it.
 
+        Returns:
+            The sum, with how many vectors were `shortened` and `replaced`.
+
         Raises:
+            InputError: A vector cannot be used; no client has started.
             LocalProtocolError: Their number is not that of the clients, or the task
                 has released all its sums.
             SecAggError: The first error of a client or of the server.
+
+        Warns:
+            ClippingWarning: Vectors were shortened.
         """
-        if len(vectors) != len(self.clients):
-            raise LocalProtocolError(
-                f"{len(vectors)} vectors are given by {len(self.clients)} clients"
-            )
+        given = self._judged(vectors)
         if not self.task.sums_left:
             raise LocalProtocolError("the task has released all its sums")
         released = asyncio.ensure_future(self.task.next_sum())
-        everybody: list[asyncio.Future[Any]] = [
-            released,
-            *(
-                asyncio.ensure_future(client.contribute(vector))
-                for client, vector in zip(self.clients, vectors, strict=True)
-            ),
+        contributing = [
+            asyncio.ensure_future(client.contribute(vector))
+            for client, vector in zip(self.clients, given, strict=True)
         ]
+        everything: list[asyncio.Future[Any]] = [released, *contributing]
         try:
-            await asyncio.gather(*everybody)
+            await asyncio.gather(*everything)
         finally:
-            for one in everybody:
+            for one in everything:
                 one.cancel()
-            await asyncio.wait(everybody)
+            await asyncio.wait(everything)
         self.task.take()
         total = released.result()
         if total is None:
             raise LocalProtocolError("the task has released all its sums")
-        return total
+        return _counted(total, [one.result() for one in contributing])
+
+    def _judged(
+        self, vectors: Iterable[npt.ArrayLike | VectorMaker]
+    ) -> list[npt.ArrayLike | VectorMaker]:
+        """Return one usable vector or function for each client."""
+        if (
+            isinstance(vectors, str | bytes)
+            or not hasattr(vectors, "__iter__")
+            or hasattr(vectors, "columns")  # iterating over a table gives its names
+        ):
+            raise LocalProtocolError(
+                f"vectors of {len(self.clients)} clients are needed, and "
+                f"{type(vectors).__name__} is no sequence of them",
+                next_step="Give a list with one vector for each client; of a table "
+                "list(frame.to_numpy()).",
+            )
+        # One more than needed says that there are too many, also where there is no end.
+        given = list(itertools.islice(vectors, len(self.clients) + 1))
+        if len(given) != len(self.clients):
+            many = len(given) if len(given) < len(self.clients) else "more"
+            raise LocalProtocolError(
+                f"{many} vectors are given by {len(self.clients)} clients",
+                next_step="Give one vector for each client.",
+            )
+        for number, each in enumerate(given, 1):
+            if callable(each):
+                check_vector_maker(each)
+            else:
+                name = f"vector {number} of {len(given)}"
+                given[number - 1] = _judged_for(self.task.prepared, each, name)
+        return given
+
+
+def _judged_for(
+    task: PreparedTask, given: npt.ArrayLike, name: str
+) -> npt.NDArray[Any]:
+    noised = task.noised
+    if noised is None:
+        vector = as_vector(given, task.parameters.dimension, name=name)
+        encode_integers(vector, task.parameters)
+        return vector
+    vector = as_vector(given, noised.dim, noisy=True, name=name)
+    if noised.units is None:  # else each session has a clip of its own
+        noised.check_vector(vector)
+    return vector
+
+
+def _counted(total: ReleasedSum, given: list[Contribution]) -> ReleasedSum:
+    """Say how many vectors did not go into the sum as they were."""
+    factors = [one.shortened_by for one in given if one.shortened_by is not None]
+    longer = [factor for factor in factors if factor > 1.0]
+    if longer:
+        warnings.warn(
+            f"{len(longer)} of {len(given)} vectors were longer than the task allows "
+            "and were shortened, by a factor of "
+            f"{statistics.median(longer):.3g} in the median; plan a larger clip, with "
+            "which the noise grows, or scale the vectors",
+            ClippingWarning,
+            stacklevel=2,
+        )
+    zeros = sum(one.replaced is not None for one in given)
+    return replace(total, shortened=len(longer), replaced=zeros)
 
 
 @asynccontextmanager
@@ -191,6 +273,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             cohort = ClientPolicy(
                 profiles=frozenset({named.profile}), graphs=frozenset({named.graph})
             )
+        threads = DaemonThreads(_THREADS)
         opened: list[Client] = []
         for number in range(1, clients + 1):
             client = _LocalClient(
@@ -198,6 +281,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
                 task=_TASK,
                 floors=floors,
                 cohort=cohort,
+                threads=threads,
             )
             client.local_enrolment = enrolment
             opened.append(await stack.enter_async_context(client))

@@ -168,9 +168,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     source = FileInput(
         vector, payload_path=payload_path, state_dir=settings.client.state_dir
     )
-    require_all(
-        client_checks(settings, describe_input=source.describe, outputs=targets)
-    )
+    require_all(client_checks(settings, outputs=targets))
     files = _Files(
         sum_path=None if sum_path is None else SessionPath(sum_path),
         payload_path=None if payload_path is None else SessionPath(payload_path),
@@ -274,6 +272,7 @@ def _payload(
                 "privacy": None if each.privacy is None else each.privacy.to_dict(),
                 "grounds": each.grounds,
                 "shortened_by": each.shortened_by,
+                "replaced": each.replaced,
                 "sessions_left": each.sessions_left,
                 **files.of(each.session_number),
             }
@@ -329,6 +328,8 @@ async def _contribute(
         on_progress=show,
     ) as one:
         keep_what_is_loaded()
+        if not await one.is_in_session():
+            source.ready()
         while len(contributions) < settings.client.sessions:
             try:
                 given = await one.contribute(source.vector, accept=source.check)
@@ -390,6 +391,8 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
         on_progress=show,
     ) as one:
         keep_what_is_loaded()
+        if not await one.is_in_session():
+            source.ready()
 
         async def fail(_: "SecAggError") -> None:
             await _write_aborted(one, aborted, files, output)
@@ -477,6 +480,8 @@ async def _write_aborted(
 
 def _describe(given: "Contribution", output: Output) -> None:
     output.line(f"the sum adds up {given.inputs} inputs")
+    if given.replaced is not None:
+        output.line(f"zeros were given: {given.replaced}", style="bold")
     if given.shortened_by is not None and given.shortened_by > 1.0:
         output.line(
             f"the vector was longer than the task allows and was shortened by a factor "

@@ -111,14 +111,15 @@ def server_checks(
 def client_checks(
     settings: ClientSettings,
     *,
-    describe_input: Callable[[], str],
+    describe_input: Callable[[], str] | None = None,
     outputs: Mapping[str, Path],
 ) -> list[Check]:
     """Look at everything that the settings and options of a client name.
 
     Args:
         settings: The client's.
-        describe_input: Reads the input and says what it is; raises what is wrong.
+        describe_input: Reads the input and says what it is; raises what is wrong.  None
+            where it is judged later: not if a session is under way (R3.5-5).
         outputs: Files to be written, by the option that names them.
     """
     return [
@@ -126,7 +127,7 @@ def client_checks(
         *_client_enrolment(settings),
         _address("client.server", settings.client.server),
         _look("client.state_dir", lambda: check_writable(settings.client.state_dir)),
-        _look("--input", describe_input),
+        *(() if describe_input is None else (_look("--input", describe_input),)),
         *(_look(option, partial(_output, path)) for option, path in outputs.items()),
     ]
 

@@ -92,7 +92,7 @@ from secagg.transport.address import Address
 from secagg.transport.tls import TLSIdentity
 from secagg.vectors import as_vector
 
-__all__ = ["Client", "Contribution", "VectorMaker"]
+__all__ = ["Client", "Contribution", "VectorMaker", "check_given", "check_vector_maker"]
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 
@@ -166,13 +166,7 @@ class _GivenVector:
         self._given = as_vector(self._given)
 
     def accept(self, session: SessionInfo) -> None:
-        parameters = session.descriptor.parameters
-        noisy = bool(parameters.noise_block)
-        vector = as_vector(self._given, session.dimension, noisy=noisy)
-        if noisy:
-            NoisedTask.of_session(session.descriptor).check_vector(vector)
-        else:
-            encode_integers(vector, parameters)
+        check_given(self._given, session)
         self._accept(session)
 
     def make(self, _: SessionInfo) -> object:
@@ -639,7 +633,7 @@ class Client:
             if error.code is ErrorCode.DEADLINE and not runner.has_been_answered:
                 raise self._never_reached(runner.failure) from None
             raise
-        contribution = await asyncio.to_thread(_contribution, outcome, storage, turn)
+        contribution = await self._workers.run(_contribution, outcome, storage, turn)
         noise = outcome.descriptor.parameters.noise_block
         if not noise:
             return contribution
@@ -757,17 +751,48 @@ class Client:
         return self._turn
 
 
+def check_given(
+    given: object, session: SessionInfo, *, name: str = "the vector"
+) -> None:
+    """Refuse a vector that its session cannot encode, before the client joins.
+
+    Args:
+        given: The vector, caller's units.
+        session: The session, judged.
+        name: Subject of the sentence that refuses.
+
+    Raises:
+        InputError: As `as_vector`; also fractions where whole numbers are summed.
+    """
+    parameters = session.descriptor.parameters
+    noisy = bool(parameters.noise_block)
+    vector = as_vector(given, session.dimension, noisy=noisy, name=name)
+    if noisy:
+        NoisedTask.of_session(session.descriptor).check_vector(vector)
+    else:
+        encode_integers(vector, parameters)
+
+
+def check_vector_maker(make: VectorMaker) -> None:
+    """Refuse a function that returns no vector when it is called.
+
+    Raises:
+        InputError: It is asynchronous.
+    """
+    if inspect.iscoroutinefunction(make):
+        raise InputError(
+            "the function that makes vectors is asynchronous, and it runs on a thread",
+            next_step="Give a function without async.",
+        )
+
+
 def _source_of(
     vector: npt.ArrayLike | VectorMaker, accept: Callable[[SessionInfo], None] | None
 ) -> _GivenVector | _MadeVectors:
     accepts = accept or (lambda _: None)
     if not callable(vector):
         return _GivenVector(vector, accepts)
-    if inspect.iscoroutinefunction(vector):
-        raise InputError(
-            "the function that makes vectors is asynchronous, and it runs on a thread",
-            next_step="Give a function without async.",
-        )
+    check_vector_maker(vector)
     return _MadeVectors(vector, accepts)
 
 

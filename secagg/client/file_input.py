@@ -4,6 +4,8 @@ Rule 1: one file serves every session only if its owner says so; a path with
         ``{session}`` names another file for each.
 Rule 2: a file is read once per session and process, so that a later change of it is
         harmless.
+Rule 3: a file that cannot be used is an error before a session is joined, and zeros in
+        one that was joined by an earlier process (R3.5-5).
 """
 
 from pathlib import Path
@@ -11,11 +13,11 @@ from typing import Any
 
 import numpy.typing as npt
 
+from secagg.client.client import check_given
 from secagg.client.given_files import GivenFiles, mark_of
 from secagg.client.judge import SessionInfo
 from secagg.client.session_paths import SessionPath
-from secagg.errors import ErrorCode, InputError, ServiceError
-from secagg.plain_sums import encode_integers
+from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.vector_files import load_vector, write_bytes
 
 __all__ = ["FileInput", "check_reuse"]
@@ -63,10 +65,7 @@ class FileInput:
         source: Path of the vector, with ``{session}`` for one file per session.
         payload_path: Where to write payloads, likewise; None to ignore them.
         state_dir: Of the client, where it keeps in mind which file it has given; None
-            for whoever only looks at the file.
-
-    Raises:
-        InputError: The one file of all sessions cannot be used; see `load_vector`.
+            for a caller that only reads the file.
     """
 
     def __init__(
@@ -81,8 +80,6 @@ class FileInput:
         self._marks: dict[Path, str] = {}
         self._payload = None if payload_path is None else SessionPath(payload_path)
         self._vectors: dict[Path, npt.NDArray[Any]] = {}
-        if not self._source.is_pattern:
-            self._load(source)
 
     def __str__(self) -> str:
         """Return the path as it was given."""
@@ -95,23 +92,24 @@ class FileInput:
         vector = self._load(self._source.path)
         return f"{len(vector)} entries of {vector.dtype}"
 
+    def ready(self) -> None:
+        """Refuse the one file of all sessions, before the first call.
+
+        Raises:
+            InputError: It cannot be used; see `load_vector`.
+        """
+        if not self._source.is_pattern:
+            self._load(self._source.path)
+
     def check(self, session: SessionInfo) -> None:
         """Refuse a session that cannot take its vector, before others wait for it.
 
         Raises:
             InputError: The file cannot be used, has another dimension, or does not
-                hold whole numbers in range for a task that releases exact sums.
+                hold what the task adds up.
         """
         path = self._source.of(session.session_number)
-        vector = self._load(path)
-        if len(vector) != session.dimension:
-            raise InputError(
-                f"{path} has {len(vector)} entries, the task adds up vectors of "
-                f"{session.dimension}",
-                next_step="Supply a vector of that length.",
-            )
-        if session.privacy is None:
-            encode_integers(vector, session.descriptor.parameters)
+        check_given(self._load(path), session, name=str(path))
 
     def vector(self, session: SessionInfo) -> npt.NDArray[Any]:
         """Write the payload if it is wanted, and return the session's vector.

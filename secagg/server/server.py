@@ -83,6 +83,9 @@ class ReleasedSum:
         receipt: The public facts of the session.
         audit: What `secagg sessions verify` judges: anybody can recompute from these
             bytes who has agreed to the sets that were summed.
+        shortened: How many vectors were longer than `l2_clip` and were shortened; None
+            where the clients are not in this process (`secagg.local`).
+        replaced: In the place of how many vectors zeros were given; None likewise.
     """
 
     session_number: int
@@ -94,6 +97,8 @@ class ReleasedSum:
     residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
     receipt: SessionReceipt = field(repr=False)
     audit: bytes = field(repr=False)
+    shortened: int | None = None
+    replaced: int | None = None
 
 
 class RunningTask:

@@ -2,10 +2,10 @@
 
 Rule 1: floors and names come from the client's own settings. Both aggregators are
         named in advance, and a session of one that plays both parts is refused.
-Rule 2: the vector is encoded, and the session charged to the client's budget and its
-        number claimed, before anything is sent. A session that was begun is charged,
-        whatever becomes of it, and after a restart it is not gone on with: another
-        encoding must not follow under the same name.
+Rule 2: the vector is judged before the first call. It is encoded, and the session
+        charged to the client's budget and its number claimed, before anything is sent.
+        A session that was begun is charged, whatever becomes of it, and after a restart
+        it is not gone on with: another encoding must not follow under the same name.
 Rule 3: a sum is believed with a receipt that both aggregators have signed.
 Rule 4: the seed goes first and serves once. Who has sent one share of two has told
         nobody anything.
@@ -50,6 +50,7 @@ from secagg.two_servers.receipt import MAX_CLIENT_RECEIPT_BYTES, SharedReceipt
 from secagg.two_servers.shares import leader_share
 from secagg.two_servers.terms import check_pair
 from secagg.two_servers.verification import verify_shared_receipt
+from secagg.vectors import as_vector
 from secagg.wire.calls import Blob
 from secagg.wire.packing import pack, packed_size, unpack
 
@@ -174,10 +175,13 @@ class TwoServerClient:
         """Give one vector to the next session, and return its sum.
 
         Args:
-            vector: Real numbers of shape (dim,), caller's units.
+            vector: Real numbers of shape (dim,), caller's units. They are judged and
+                copied before the first call: from then on nothing in them keeps this
+                client away.
 
         Raises:
-            InputError: The vector cannot be encoded; nothing of it was sent.
+            InputError: The vector cannot be encoded; no aggregator was asked for a
+                session, or has heard of more than that if the length is wrong.
             RemoteProtocolError: POLICY_VIOLATION for a session below this client's
                 floors; BAD_CONFIG for offers that make no session; REPLAYED_SESSION
                 for a number that was seen before.
@@ -186,12 +190,12 @@ class TwoServerClient:
             SessionAbortedError: The session ended without a sum, or too late.
             ServiceError: An aggregator cannot be reached, or the disk refuses.
         """
+        given = await self._workers.run(_copied, vector)
         joined = await self._join()
+        as_vector(given, joined.noise.dim)  # the length is no secret
         session_id = joined.leader.session_id
         seed = SecretBytes(self._entropy.token(SEED_SIZE))
-        share = await self._workers.run(
-            self._leader_share, joined, np.asarray(vector), seed
-        )
+        share = await self._workers.run(self._leader_share, joined, given, seed)
         key = session_id.hex()
         await self._charge(key, joined)
         try:
@@ -427,6 +431,11 @@ class TwoServerClient:
                     end=b"",
                 )
             )
+
+
+def _copied(vector: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Judge a vector; a later change of the caller's array is harmless."""
+    return np.array(as_vector(vector, noisy=True), dtype=np.float64)
 
 
 def total_between_two(

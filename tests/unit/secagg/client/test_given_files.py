@@ -64,6 +64,7 @@ def test_a_file_that_was_written_anew_is_another_one(path):
 
 def test_a_file_that_is_replaced_after_it_was_read_is_not_the_one_that_was_given(path):
     source = given(path)
+    source.ready()
     np.save(path, np.ones(4))
     os.utime(path, ns=(1, 1))
     source.vector(info())  # the one that was read at the start
