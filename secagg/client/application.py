@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from secagg.distributed_dp import Unusable, UnusableKind
@@ -100,29 +101,33 @@ class Application:
     """Runs the application's code for one client.
 
     Args:
-        threads: Where; None takes a daemon thread for each call.
+        threads: Where vectors are made; None takes a daemon thread for each.
     """
 
     def __init__(self, threads: Executor | None = None) -> None:
-        self._threads = DaemonThreads() if threads is None else threads
+        self._own = DaemonThreads()
+        self._threads = self._own if threads is None else threads
         self._late: _Making[Any] | None = None
 
-    async def run(
+    async def judge(
         self,
-        call: Callable[_Parameters, _Result],
+        call: Callable[_Parameters, object],
         *args: _Parameters.args,
         **kwargs: _Parameters.kwargs,
-    ) -> _Result:
-        """Run a call to its end; its exceptions come out."""
+    ) -> None:
+        """Run a call that raises what speaks against a session.
 
-        def guarded() -> _Result:
-            try:
-                return call(*args, **kwargs)
-            except StopIteration as error:  # no future can hold it
-                raise RuntimeError("the function raised StopIteration") from error
+        It has a thread of its own: a late function on the threads of the caller would
+        keep this client out of later sessions.
+        """
+        await _run(self._own, partial(call, *args, **kwargs))
 
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, guarded)
+    async def exact_vector(self, make: Callable[[], _Made]) -> _Made:
+        """Return a vector of a task without noise, whenever it is ready.
+
+        What `make` raises comes out.
+        """
+        return await _run(self._threads, make)
 
     async def vector(
         self, make: Callable[[], _Made], *, clock: Clock, due: float
@@ -158,6 +163,16 @@ class Application:
             ready.cancel()
             alarm.cancel()
             await asyncio.wait({alarm})
+
+
+async def _run(threads: Executor, call: Callable[[], _Result]) -> _Result:
+    def guarded() -> _Result:
+        try:
+            return call()
+        except StopIteration as error:  # no future can hold it
+            raise RuntimeError("the function raised StopIteration") from error
+
+    return await asyncio.get_running_loop().run_in_executor(threads, guarded)
 
 
 class _Making(Generic[_Made]):

@@ -626,7 +626,7 @@ class Client:
     ) -> Contribution:
         turn.begin()
         if not await runner.is_in_session(self._task):
-            await self._application.run(turn.source.ready)
+            await self._application.judge(turn.source.ready)
         try:
             outcome = await runner.run_session(self._task)
         except SessionAbortedError as error:
@@ -681,7 +681,7 @@ class Client:
 
     async def _accept(self, _: SessionDescriptor) -> None:
         turn = self._this_turn()
-        await self._application.run(turn.source.accept, turn.known_session)
+        await self._application.judge(turn.source.accept, turn.known_session)
 
     async def _prepare(self, given: Preparation) -> None:
         """Have the vector made, or find out why there is none."""
@@ -689,7 +689,9 @@ class Client:
         session = replace(turn.known_session, payload=given.payload)
         turn.bound, make = given.bound, turn.source.make
         if not given.descriptor.parameters.noise_block:
-            turn.made = await self._application.run(lambda: as_vector(make(session)))
+            turn.made = await self._application.exact_vector(
+                lambda: as_vector(make(session))
+            )
             return
         if self._answer_at is not None and not await self._workers.run(
             _is_selected, given

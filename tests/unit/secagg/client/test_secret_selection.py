@@ -2,16 +2,17 @@
 
 import asyncio
 import dataclasses
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from secagg.client.application import Application
 from secagg.client.client import Client
-from secagg.client.conductor import ClientSettings, Conductor
-from secagg.distributed_dp import NoisedTask, plan
-from secagg.errors import ErrorCode, LocalProtocolError, SessionAbortedError
+from secagg.client.conductor import Conductor
+from secagg.distributed_dp import NoisedTask
+from secagg.errors import LocalProtocolError
 from secagg.policy import PrivacyFloors
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
@@ -19,165 +20,95 @@ from secagg.protocol.noise_terms import noise_secrets
 from secagg.server.aggregator import Aggregator
 from secagg.server.task import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.deployment import Deployment
 from secagg.testing.inline_book import inline_book
-from secagg.testing.lying_connection import LyingConnection
 from secagg.transport.in_memory import InMemoryConnection
-from secagg.wire.calls import UploadChunk
 
 CLIENTS, DIM = 4, 6
 TRAINING_SECONDS = 20.0
 
 
-def noised(rate):
-    made = plan(
-        clients=CLIENTS,
-        dimension=DIM,
-        l2_clip=1.0,
-        epsilon=8.0,
-        delta=1e-5,
-        mechanism="skellam",
-        steps=4,
-        selection_rate=rate,
-        min_survivors=CLIENTS - 1,
-        ladder=0,
-    )
-    cohort = parameters_for(
-        CLIENTS,
-        dimension=1,
-        threshold=3,
-        min_clients=CLIENTS,
-        min_survivors=CLIENTS - 1,
-    )
-    return NoisedTask.from_plan(made, cohort)
+class Training(Executor):
+    """Calls of a function take a while."""
 
-
-@pytest.fixture(scope="module")
-def half():
-    return noised(Fraction(1, 2))
-
-
-@pytest.fixture(scope="module")
-def everybody():
-    return noised(None)
-
-
-class Run:
-    """Four clients, of whom those that were selected train for a while."""
-
-    def __init__(self, task, answer_at, monkeypatch, *, seconds=TRAINING_SECONDS):
-        self.task, self.seconds = task, seconds
-        self.selected, self.uploads, self.refused = {}, {}, []
-        self.settings = ClientSettings(offer_seconds=60.0, answer_at=answer_at)
-        self.lasting = 0.0
-        keep_time = Conductor._keep_time
-
-        async def noting(conductor):
-            try:
-                await keep_time(conductor)
-            except SessionAbortedError as error:
-                self.refused.append(error)
-                raise
-
-        monkeypatch.setattr(Conductor, "_keep_time", noting)
-        monkeypatch.setattr(
-            "secagg.testing.deployment.InlineExecutor", lambda: TakingTime(self)
-        )
-        manual_clock.run(self._main)
-
-    async def _main(self, clock):
-        self.clock = clock
-        deployment = Deployment(
-            clock,
-            self.task.parameters,
-            CLIENTS,
-            make_input=self._input,
-            tamper=self._watch,
-            settings=self.settings,
-            max_attempts=1,
-        )
-        await deployment.run()
-
-    def _input(self, number):
-        def make(descriptor, _, secrets):
-            # Whoever's coin has won: every second one, so that both are there.
-            selected = number % 2 == 0
-            self.selected.setdefault(number, selected)
-            self.lasting = self.seconds if selected else 0.0
-            return self.task.encode(
-                np.ones(DIM), session_id=descriptor.session_id, secrets=secrets
-            ).vector
-
-        return make
-
-    def _watch(self, number, connection):
-        run = self
-
-        class Watched(LyingConnection):
-            async def call(self, request):
-                if isinstance(request, UploadChunk):
-                    seen = (run.clock.now(), len(request.data))
-                    run.uploads.setdefault(number, seen)
-                return await super().call(request)
-
-        return Watched(connection, {})
-
-
-class TakingTime(InlineExecutor):
-    """Gives the result of a call when the time that it takes has passed."""
-
-    def __init__(self, run):
-        self._run = run
+    def __init__(self, run, seconds):
+        self._run, self._seconds = run, seconds
 
     def submit(self, fn, /, *args, **kwargs):
-        done = super().submit(fn, *args, **kwargs)
-        seconds, self._run.lasting = self._run.lasting, 0.0
-        if not seconds:
-            return done
-        later, clock = Future(), self._run.clock
+        later, result, clock = Future(), fn(*args, **kwargs), self._run.clock
 
         async def wait():
-            await clock.sleep_until(clock.now() + seconds)
-            later.set_result(done.result())
+            await clock.sleep_until(clock.now() + self._seconds)
+            if later.set_running_or_notify_cancel():
+                later.set_result(result)
 
         later.waiting = asyncio.get_running_loop().create_task(wait())
         return later
 
 
-def test_with_a_fixed_time_both_coins_upload_as_much_and_at_once(half, monkeypatch):
+def trained(run, monkeypatch, *, seconds=TRAINING_SECONDS, bad=()):
+    """Let the coins of every second client win; those train for a while.
+
+    Some of the functions fail.  Returns the run, and who was asked for a vector.
+    """
+    asked = []
+    coins = {}
+
+    def is_selected(given):
+        return coins.setdefault(given.secrets.seed.reveal(), len(coins) % 2 == 0)
+
+    monkeypatch.setattr("secagg.client.client._is_selected", is_selected)
+
+    def function(number):
+        def make(_):
+            asked.append(number)
+            return np.full(DIM, np.nan) if number in bad else np.ones(DIM)
+
+        return make
+
+    run.run(
+        {number: function(number) for number in range(CLIENTS)},
+        {number: Training(run, seconds) for number in range(CLIENTS)},
+    )
+    return run, asked
+
+
+def test_with_a_fixed_time_both_coins_upload_as_much_and_at_once(
+    half, cohort, monkeypatch
+):
     """R3.5-2."""
-    run = Run(half, 0.5, monkeypatch)
+    run, asked = trained(cohort(half, answer_at=0.5), monkeypatch)
+    assert len(asked) == CLIENTS // 2
     assert len(run.uploads) == CLIENTS
     assert len(set(run.uploads.values())) == 1
 
 
-def test_without_one_the_time_would_tell(half, monkeypatch):
-    run = Run(half, None, monkeypatch)
-    times = {number: seen[0] for number, seen in run.uploads.items()}
-    first = min(times.values())
-    assert {number: time > first for number, time in times.items()} == run.selected
-    assert len({size for _, size in run.uploads.values()}) == 1
+def test_without_one_nobody_is_spared_the_making(half, cohort, monkeypatch):
+    run, asked = trained(cohort(half), monkeypatch)
+    assert len(asked) == CLIENTS
+    assert len(set(run.uploads.values())) == 1
 
 
-def test_a_task_without_selection_does_not_wait(everybody, monkeypatch):
-    run = Run(everybody, 0.5, monkeypatch, seconds=0.0)
-    # Half of the round has not passed, even since before the clients joined.
-    began = 1000.0
-    half_a_round = 0.5 * everybody.parameters.deadlines.masked_input
-    assert all(time < began + half_a_round for time, _ in run.uploads.values())
+@pytest.mark.parametrize("seconds", [0.0, TRAINING_SECONDS, 4000.0])
+def test_failing_and_late_functions_tell_no_coin(half, cohort, monkeypatch, seconds):
+    """No message, time or line of a log says who was asked, and who failed."""
+    run, asked = trained(
+        cohort(half, answer_at=0.5), monkeypatch, seconds=seconds, bad=range(CLIENTS)
+    )
+    assert 0 < len(asked) < CLIENTS
+    assert run.inputs == [CLIENTS]
+    first, *others = (run.sent[number] for number in range(CLIENTS))
+    assert all(without_names(each) == without_names(first) for each in others)
+    lines, *others = (run.logged[number] for number in range(CLIENTS))
+    assert all(each == lines for each in others)
+    assert "zeros_given" not in {event for _, event, _ in lines}
+    for (given,) in run.gifts.values():
+        assert given.replaced is None
+        assert given.shortened_by is None
 
 
-def test_a_vector_that_comes_too_late_does_not_leave(half, monkeypatch):
-    run = Run(half, 0.01, monkeypatch)
-    assert {n: n not in run.uploads for n in range(CLIENTS)} == run.selected
-    for error in run.refused:
-        assert error.code is ErrorCode.POLICY_VIOLATION
-        assert "too late" in str(error)
-    assert len(run.refused) == sum(run.selected.values())
+def without_names(sent):
+    return [(kind, size, at) for kind, size, at in sent if kind != "GetOffer"]
 
 
 @pytest.fixture
@@ -187,17 +118,19 @@ async def aggregator():
     await made.close()
 
 
+async def at_once(_, make, **__):
+    return make()
+
+
 @pytest.mark.parametrize(("answer_at", "asked"), [(0.5, 3), (None, 4)])
 async def test_only_a_client_with_a_fixed_time_may_skip_the_making(
     half, aggregator, monkeypatch, answer_at, asked
 ):
     coins = iter([False, True, True, True])
     monkeypatch.setattr(NoisedTask, "is_selected", lambda *_: next(coins))
-
-    async def at_once(_):
-        return None
-
-    monkeypatch.setattr(Conductor, "_keep_time", at_once)
+    # Uploads leave at the beginning of the round, and nobody waits.
+    monkeypatch.setattr(Conductor, "_due", lambda _: 0.0)
+    monkeypatch.setattr(Application, "vector", at_once)
     made = []
 
     def make(session):
