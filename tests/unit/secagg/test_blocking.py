@@ -108,3 +108,21 @@ def test_what_an_interrupt_ended_goes_on_with_the_next_call():
 def test_what_is_not_open_says_so():
     with pytest.raises(secagg.LocalProtocolError, match="not open"):
         blocking.local(EXACT, clients=3, floors=WAIVER).sum([[1, 2]] * 3)
+
+
+def test_a_blocking_client_gives_zeros_where_its_function_fails():
+    made = secagg.plan(
+        clients=3, dimension=2, l2_clip=2.0, epsilon=8.0, delta=1e-5, steps=2
+    )
+    task = secagg.PreparedTask.from_plan(made, COHORT)
+    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+
+    def fails(_):
+        raise ZeroDivisionError
+
+    with blocking.local(task, clients=3, floors=floors) as people:
+        total = people.sum([[1, 1], fails, lambda _: [np.nan, 1]])
+        assert (total.inputs, total.replaced) == (3, 2)
+        with pytest.raises(secagg.InputError, match="vector 2 of 3 has NaN"):
+            people.sum([[1, 1], [np.nan, 1], [1, 1]])
+        assert people.sum(x for x in [[1, 1]] * 3).replaced == 0

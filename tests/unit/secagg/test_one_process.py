@@ -212,3 +212,103 @@ def test_profile_and_enrolment_of_a_cohort_belong_together():
         )
         with pytest.raises(secagg.LocalProtocolError, match=profile.label):
             secagg.PreparedTask.exact(waiver, cohort, dimension=4)
+
+
+# --- vectors that cannot be used ------------------------------------------------------
+
+FLOORS = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+
+
+class Short:
+    """A sequence whose iteration is shorter than its length."""
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        return iter([np.ones(4)] * 2)
+
+
+class Table:
+    """Iterates over the names of its columns, as a data frame does."""
+
+    columns = ("a", "b", "c")
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
+def endless():
+    while True:
+        yield np.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "kind", "complaint"),
+    [
+        (Short(), secagg.LocalProtocolError, "2 vectors are given by 3 clients"),
+        (endless(), secagg.LocalProtocolError, "more vectors are given by 3"),
+        (None, secagg.LocalProtocolError, "NoneType is no sequence"),
+        (7, secagg.LocalProtocolError, "int is no sequence"),
+        ("abc", secagg.LocalProtocolError, "str is no sequence"),
+        (Table(), secagg.LocalProtocolError, "Table is no sequence"),
+        ({"a": [1] * 4, "b": [1] * 4, "c": 1}, secagg.InputError, "vector 1 of 3 is"),
+        ([np.ones(4)] * 2 + [None], secagg.InputError, "vector 3 of 3 is None"),
+        ([np.ones(4)] * 2 + [[np.nan] * 4], secagg.InputError, "first at entry 0"),
+        ([np.ones(4)] * 2 + [np.ones(5)], secagg.InputError, "5 entries"),
+        ([np.ones(4)] * 2 + [[1 << 60] * 4], secagg.InputError, "float64 cannot hold"),
+    ],
+)
+async def test_no_bad_sequence_ends_a_cohort(vectors, kind, complaint):
+    async with secagg.local(prepared(), clients=3, floors=FLOORS) as cohort:
+        with pytest.raises(kind, match=complaint) as caught:
+            await cohort.sum(vectors)
+        assert caught.value.next_step
+        total = await cohort.sum(iter([np.ones(4)] * 3))
+    assert (total.session_number, total.inputs) == (1, 3)
+    assert (total.shortened, total.replaced) == (0, 0)
+
+
+async def test_a_function_has_to_return_a_vector_and_no_coroutine():
+    async def make(_):
+        return np.ones(4)
+
+    async with secagg.local(prepared(), clients=3, floors=FLOORS) as cohort:
+        with pytest.raises(secagg.InputError, match="asynchronous"):
+            await cohort.sum([make] * 3)
+        assert (await cohort.sum([lambda _: np.ones(4)] * 3)).inputs == 3
+
+
+async def test_functions_that_fail_are_counted():
+    def fails(_):
+        raise ZeroDivisionError
+
+    made = [lambda _: np.ones(4), fails, lambda _: np.full(4, np.nan)]
+    async with secagg.local(prepared(), clients=3, floors=FLOORS) as cohort:
+        total = await cohort.sum(made)
+    assert (total.inputs, total.shortened, total.replaced) == (3, 0, 2)
+
+
+async def test_vectors_that_are_too_long_are_counted_aloud():
+    vectors = [np.ones(4), np.full(4, 10.0), np.full(4, 1e300)]
+    async with secagg.local(prepared(), clients=3, floors=FLOORS) as cohort:
+        with pytest.warns(secagg.ClippingWarning, match="2 of 3 vectors were longer"):
+            total = await cohort.sum(vectors)
+    assert (total.inputs, total.shortened, total.replaced) == (3, 2, 0)
+
+
+async def test_fractions_are_refused_where_whole_numbers_are_summed():
+    made = secagg.plan(
+        clients=3,
+        dimension=4,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam-counts",
+        max_nonzero=1,
+    )
+    task = secagg.PreparedTask.from_plan(made, COHORT)
+    async with secagg.local(task, clients=3, floors=FLOORS) as cohort:
+        with pytest.raises(secagg.InputError, match="whole numbers"):
+            await cohort.sum([[1, 0, 0, 0], [0, 1, 0, 0], [0.5, 0, 0, 0]])
+        total = await cohort.sum([[1, 0, 0, 0], [0, 1, 0, 0], lambda _: [0.5, 0, 0, 0]])
+    assert (total.inputs, total.replaced) == (3, 1)

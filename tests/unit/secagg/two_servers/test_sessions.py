@@ -10,6 +10,7 @@ from secagg.client.storage import ClientStorage
 from secagg.client.total import TotalSpentError
 from secagg.errors import (
     ErrorCode,
+    InputError,
     RemoteProtocolError,
     ServiceError,
     SessionAbortedError,
@@ -378,3 +379,69 @@ def test_the_helper_answers_one_set_alone_and_that_one_again(drawn) -> None:
 
     run(main)
     assert len(drawn) == 2
+
+
+# --- vectors that cannot be used ------------------------------------------------------
+
+
+class Heard:
+    """A way that counts the calls on it."""
+
+    def __init__(self, inner):
+        self._inner, self.calls = inner, []
+        self.identity, self.aggregator = inner.identity, inner.aggregator
+
+    async def call(self, request):
+        self.calls.append(type(request))
+        return await self._inner.call(request)
+
+
+@pytest.mark.parametrize(
+    ("bad", "calls"),
+    [
+        (np.full(5, np.nan), []),
+        ([0.0] * 4 + [np.inf], []),
+        ("text", []),
+        (None, []),
+        (np.ones((5, 1)), []),
+        ([1 << 60] * 5, []),
+        (np.zeros(4), [GetOffer]),
+    ],
+    ids=["NaN", "infinite", "text", "none", "matrix", "large", "length"],
+)
+def test_a_vector_is_judged_before_an_aggregator_hears_of_its_client(bad, calls):
+    """R3.5-5: no offer decides whether a client with such a vector comes."""
+
+    async def main(clock):
+        both = TwoAggregators(clock, noise_for())
+        ways = [Heard(both.way_to(name, "dora")) for name in ("leader", "helper")]
+        serving = asyncio.ensure_future(both.leader.next_sum())
+        with pytest.raises(InputError):
+            await both.client("dora", leader=ways[0], helper=ways[1]).contribute(bad)
+        serving.cancel()
+        await asyncio.wait({serving})
+        return [set(way.calls) for way in ways]
+
+    assert run(main) == [set(calls)] * 2
+
+
+def test_a_vector_that_changes_after_it_was_given_changes_nothing():
+    """Not even to one that would keep its client away."""
+    vectors = [each.copy() for each in VECTORS]
+
+    class Spoiling(Heard):
+        async def call(self, request):
+            vectors[0][:] = np.nan
+            return await super().call(request)
+
+    async def main(clock):
+        both = TwoAggregators(clock, noise_for())
+        way = Spoiling(both.way_to("leader", "client-0"))
+        released, *_ = await asyncio.gather(
+            both.leader.next_sum(),
+            both.client("client-0", leader=way).contribute(vectors[0]),
+            *(both.client(f"client-{n}").contribute(vectors[n]) for n in (1, 2, 3)),
+        )
+        return released
+
+    assert run(main).inputs == 4
