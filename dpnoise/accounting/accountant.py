@@ -411,6 +411,7 @@ class Accountant(abc.ABC):
         sentences = [
             "The adversary controls none of the parties whose noise is counted.",
             "Events, their number and their noise were fixed before the first release.",
+            "Whether and when a client takes part does not depend on its data.",
         ]
         if self._adjacency is Adjacency.ZERO_OUT:
             sentences.append(

@@ -496,3 +496,4 @@ def _describe(given: "Contribution", output: Output) -> None:
             f"budget: {given.sessions_left}"
         )
         output.line(given.privacy.lines()[0])
+        output.line(given.privacy.assumes)

@@ -273,3 +273,4 @@ def print_task(prepared: "PreparedTask", output: Output) -> None:
     alone, _, readers = report.lines()
     output.line(alone)
     output.line(readers)
+    output.line(report.assumes)

@@ -239,7 +239,7 @@ def _say_given(
         else "the leader shows no place of this one in it; do not give it again"
     )
     output.line(f"session {given.session_number}: {given.inputs} vectors, {part}")
-    for line in given.privacy.lines():
+    for line in (*given.privacy.lines(), given.privacy.assumes):
         output.line(line)
     output.result(
         {
@@ -265,13 +265,15 @@ def _settings(
 
     from secagg.cli.logs import log_to_stderr
     from secagg.config.two_servers import load_two_server_settings
+    from secagg.distributed_dp import TwoAggregatorReport
     from secagg.two_servers.program import noise_of
 
     loaded = load_two_server_settings(
         kind, config, environment=os.environ, overrides=overrides or ()
     )
     settings = loaded.settings
-    for line in noise_of(settings.task).report().lines():
+    report: TwoAggregatorReport = noise_of(settings.task).report()
+    for line in (*report.lines(), report.assumes):
         output.line(line)
     if show:
         _show(loaded.rows(), output)

@@ -75,6 +75,15 @@ class TwoAggregatorReport:
     noise_stddev: float
     sessions: int
 
+    @property
+    def assumes(self) -> str:
+        """What all figures rest on beside their theorems (R3.5-5), in sentences."""
+        return (
+            "Assumes that whether and when a client takes part does not depend on its "
+            "data. Kept by this client from its first call on; not in time, not for "
+            "crashes, and not for the program that calls it."
+        )
+
     def lines(self) -> tuple[str, str, str]:
         """Say what the whole task costs, one sentence for each adversary."""
         one, both = self.aggregator, self.reader
@@ -91,6 +100,7 @@ class TwoAggregatorReport:
             "reader": self.reader.to_dict(),
             "noise_stddev": self.noise_stddev,
             "sessions": self.sessions,
+            "assumes": self.assumes,
         }
 
 

@@ -165,6 +165,16 @@ class PrivacyReport:
             broken_masks=broken_masks,
         )
 
+    @property
+    def assumes(self) -> str:
+        """What all figures rest on beside their theorems (R3.5-5), in sentences."""
+        return (
+            "Assumes that whether and when a client takes part does not depend on its "
+            "data. Kept by this client from the payload on, with `answer_at` also in "
+            "time; not for crashes, not for `accept`, and not for the program that "
+            "calls it."
+        )
+
     def lines(self) -> tuple[str, str, str]:
         """Say what the whole task costs, one sentence for each adversary."""
         local = self.broken_masks
@@ -223,6 +233,7 @@ class PrivacyReport:
             "selection_rate": rational_text(self.selection_rate),
             "broken_masks": self.broken_masks and self.broken_masks.to_dict(),
             "grounds": self.grounds(),
+            "assumes": self.assumes,
         }
 
     @classmethod

@@ -98,6 +98,7 @@ BEYOND_BYTES = {
     "R2.1-8": "what is remembered",
     "R3.1-2": "what is never hashed",
     "R3.5-2": "the client's own coin",
+    "R3.5-5": "the client's own vector",
     "R4-1": "what is computed: all sessions rest on it",
     "R5-2": "what a server says, not what it refuses",
     "R5-4": "who is left out of the next attempt",
