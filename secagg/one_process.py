@@ -134,7 +134,7 @@ class LocalCohort:
             SecAggError: The first error of a client or of the server.
 
         Warns:
-            ClippingWarning: Vectors were shortened.
+            ClippingWarning: Vectors were shortened, by a clip that does not move.
         """
         given = self._judged(vectors)
         if not self.task.sums_left:
@@ -155,7 +155,12 @@ class LocalCohort:
         total = released.result()
         if total is None:
             raise LocalProtocolError("the task has released all its sums")
-        return _counted(total, [one.result() for one in contributing])
+        noised = self.task.prepared.noised
+        return _counted(
+            total,
+            [one.result() for one in contributing],
+            clip_stays=noised is not None and noised.units is None,
+        )
 
     def _judged(
         self, vectors: Iterable[npt.ArrayLike | VectorMaker]
@@ -203,11 +208,13 @@ def _judged_for(
     return vector
 
 
-def _counted(total: ReleasedSum, given: list[Contribution]) -> ReleasedSum:
+def _counted(
+    total: ReleasedSum, given: list[Contribution], *, clip_stays: bool
+) -> ReleasedSum:
     """Say how many vectors did not go into the sum as they were."""
     factors = [one.shortened_by for one in given if one.shortened_by is not None]
     longer = [factor for factor in factors if factor > 1.0]
-    if longer:
+    if longer and clip_stays:  # one that moves is meant to shorten some
         warnings.warn(
             f"{len(longer)} of {len(given)} vectors were longer than the task allows "
             "and were shortened, by a factor of "

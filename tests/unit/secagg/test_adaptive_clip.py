@@ -297,3 +297,5 @@ async def test_the_clip_moves_from_sum_to_sum_and_the_budget_does_not():
     assert second.l2_clip == pytest.approx(moved, rel=1e-3)
     assert second.l2_clip != first.l2_clip
     assert second.privacy == first.privacy
+    # A clip that moves shortens some on purpose: counted, and no warning.
+    assert (first.shortened, first.replaced) == (6, 0)
