@@ -131,10 +131,14 @@ async def test_a_vector_that_was_bound_stays_that_vector(aggregator, tmp_path):
 
 
 @pytest.mark.parametrize("second", [NAN, fails, np.zeros(DIMENSION) + 0.25])
-async def test_zeros_never_follow_a_vector_that_was_bound(aggregator, tmp_path, second):
+async def test_zeros_never_follow_a_vector_that_was_bound(
+    aggregator, tmp_path, second, caplog
+):
     alice, _ = await restarted(aggregator, tmp_path, GOOD, second, before="upload")
     assert isinstance(alice, LocalProtocolError)
     assert "already bound" in str(alice)
+    # No zeros were given, and none are said to have been.
+    assert "zeros_given" not in {getattr(each, "event", "") for each in caplog.records}
 
 
 async def test_who_is_in_a_session_is_not_asked_whether_to_come(aggregator, tmp_path):
