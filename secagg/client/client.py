@@ -15,8 +15,8 @@ Rule 6: the coin of a task with secret selection is shown to nobody.  The applic
 Rule 7: from the payload on no vector keeps a client away (R3.5-5): one that cannot be
         used becomes zeros with the whole noise.  Before it an unusable vector is an
         error, and the client does not come.
-Rule 8: no vector is given twice without being told to: whoever gives to all sessions
-        of a task gives a function.
+Rule 8: no vector is given twice without being told to: a caller who gives to all
+        sessions of a task gives a function.
 """
 
 import asyncio

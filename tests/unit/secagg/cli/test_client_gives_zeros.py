@@ -99,7 +99,7 @@ async def test_a_file_that_cannot_be_used_is_an_error_before_anything_is_said(
 ):
     np.save(tmp_path / "x.npy", [1.0, np.nan])
     with pytest.raises(InputError, match="NaN or infinity, first at entry 1"):
-        await run.once("x.npy")  # there is no task, and nobody has asked for it
+        await run.once("x.npy")  # there is no task, and none was asked for
     with pytest.raises(InputError, match="cannot be read"):
         await run.serve("absent.npy")
 

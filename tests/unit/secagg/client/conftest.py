@@ -51,7 +51,7 @@ def noised(rate=None, **more):
 
 
 @pytest.fixture(scope="package")
-def everybody():
+def noisy_task():
     return noised()
 
 

@@ -107,14 +107,14 @@ def usual():
 @pytest.mark.parametrize("answer_at", [None, 0.5])
 @pytest.mark.parametrize("name", [*BEHAVIOURS, *FINE])
 def test_nothing_that_others_see_depends_on_what_a_function_does(
-    cohort, everybody, usual, answer_at, name
+    cohort, noisy_task, usual, answer_at, name
 ):
     if answer_at not in usual:
-        good = cohort(everybody, answer_at=answer_at).run({})
+        good = cohort(noisy_task, answer_at=answer_at).run({})
         usual[answer_at] = (good.sent[VICTIM], good.logged[VICTIM])
     sent, logged = usual[answer_at]
     make = (BEHAVIOURS | FINE)[name]
-    run = cohort(everybody, answer_at=answer_at).run({VICTIM: make})
+    run = cohort(noisy_task, answer_at=answer_at).run({VICTIM: make})
     assert run.inputs == [4]
     assert kinds_and_sizes(run.sent[VICTIM]) == kinds_and_sizes(sent)
     assert without_zeros(run.logged[VICTIM]) == without_zeros(logged)
@@ -128,8 +128,8 @@ def test_nothing_that_others_see_depends_on_what_a_function_does(
 
 
 @pytest.mark.parametrize("name", BEHAVIOURS)
-def test_why_is_told_without_values_and_to_the_owner_alone(cohort, everybody, name):
-    run = cohort(everybody).run({VICTIM: BEHAVIOURS[name]})
+def test_why_is_told_without_values_and_to_the_owner_alone(cohort, noisy_task, name):
+    run = cohort(noisy_task).run({VICTIM: BEHAVIOURS[name]})
     (given,) = run.gifts[VICTIM]
     assert given.replaced
     assert given.replaced not in repr(given)
@@ -138,16 +138,16 @@ def test_why_is_told_without_values_and_to_the_owner_alone(cohort, everybody, na
         assert given.replaced == "there is no vector today"
 
 
-def test_zeros_carry_the_whole_noise_and_nothing_else(cohort, everybody, monkeypatch):
+def test_zeros_carry_the_whole_noise_and_nothing_else(cohort, noisy_task, monkeypatch):
     """As much noise as with vectors, for a sum of zeros alone."""
-    run = cohort(everybody).run(dict.fromkeys(range(4), lambda _: None))
+    run = cohort(noisy_task).run(dict.fromkeys(range(4), lambda _: None))
     sums = [one.values for given in run.gifts.values() for one in given]
     assert run.inputs == [4]
     assert all(np.array_equal(one, sums[0]) for one in sums)
     assert np.any(sums[0])  # chance of none: less than 1e-6, d = 6 and sigma > 10 steps
     # With noise taken away, nothing is left.
     monkeypatch.setattr("dpnoise.samplers.InversionTable.add_to", lambda *_, **__: None)
-    silent = cohort(everybody).run(dict.fromkeys(range(4), lambda _: None))
+    silent = cohort(noisy_task).run(dict.fromkeys(range(4), lambda _: None))
     assert not np.any(silent.gifts[0][0].values)
 
 
@@ -160,9 +160,9 @@ def test_zeros_carry_the_whole_noise_and_nothing_else(cohort, everybody, monkeyp
     ids=["NaN", "length", "text", "none", "large"],
 )
 def test_numbers_that_were_given_are_refused_before_a_client_comes(
-    cohort, everybody, bad
+    cohort, noisy_task, bad
 ):
-    run = cohort(everybody).run({VICTIM: bad}, alone=VICTIM)
+    run = cohort(noisy_task).run({VICTIM: bad}, alone=VICTIM)
     assert [type(each) for each in run.gifts[VICTIM]] == [InputError]
     said = {kind for kind, _, _ in run.sent.get(VICTIM, [])}
     # What needs an offer, or the class of the task, is known with the offer.
@@ -173,9 +173,9 @@ def test_numbers_that_were_given_are_refused_before_a_client_comes(
 
 
 @pytest.mark.parametrize("seconds", [0.0, 40.0, 400.0, 4000.0])
-def test_with_a_fixed_time_vector_and_zeros_leave_at_once(cohort, everybody, seconds):
+def test_with_a_fixed_time_vector_and_zeros_leave_at_once(cohort, noisy_task, seconds):
     """All four begin at the instant, whether and when a vector was ready."""
-    run = cohort(everybody, answer_at=0.5)
+    run = cohort(noisy_task, answer_at=0.5)
     slow = TakingTime(run, seconds)
     run.run({VICTIM: lambda _: np.ones(DIM), 1: BEHAVIOURS["NaN"]}, {VICTIM: slow})
     assert len(run.uploads) == 4
@@ -185,23 +185,23 @@ def test_with_a_fixed_time_vector_and_zeros_leave_at_once(cohort, everybody, sec
     assert run.inputs == [4]
 
 
-def test_nothing_is_encoded_before_the_fixed_time(cohort, everybody, monkeypatch):
+def test_nothing_is_encoded_before_the_fixed_time(cohort, noisy_task, monkeypatch):
     """Else zeros that are made at the instant would leave later than a vector."""
     encoded = []
-    encode = type(everybody).encode
+    encode = type(noisy_task).encode
 
     def noted(task, *args, **kwargs):
         encoded.append(run.clock.now())
         return encode(task, *args, **kwargs)
 
-    monkeypatch.setattr(type(everybody), "encode", noted)
-    run = cohort(everybody, answer_at=0.5)
+    monkeypatch.setattr(type(noisy_task), "encode", noted)
+    run = cohort(noisy_task, answer_at=0.5)
     run.run({VICTIM: lambda _: None})
     assert set(encoded) == {at for at, _ in run.uploads.values()}
 
 
-def test_without_a_fixed_time_zeros_leave_before_the_round_is_over(cohort, everybody):
-    run = cohort(everybody)
+def test_without_a_fixed_time_zeros_leave_before_the_round_is_over(cohort, noisy_task):
+    run = cohort(noisy_task)
     slow = TakingTime(run, 4000.0)
     run.run({VICTIM: lambda _: np.ones(DIM)}, {VICTIM: slow})
     first = min(at for at, _ in run.uploads.values())
@@ -211,7 +211,7 @@ def test_without_a_fixed_time_zeros_leave_before_the_round_is_over(cohort, every
 
 
 class Held(Executor):
-    """Threads of the caller, all of which are at work for somebody else for ever."""
+    """Threads of the caller, all of which are at work for another client for ever."""
 
     def __init__(self):
         self.waiting = []
@@ -222,12 +222,12 @@ class Held(Executor):
         return self.waiting[-1]
 
 
-def test_a_call_that_no_thread_has_begun_never_begins(cohort, everybody):
+def test_a_call_that_no_thread_has_begun_never_begins(cohort, noisy_task):
     held, made = Held(), []
-    run = cohort(everybody, sessions=2)
+    run = cohort(noisy_task, sessions=2)
     run.run({VICTIM: lambda _: made.append(1)}, {VICTIM: held})
     assert run.inputs == [4, 4]
-    # Nobody has begun the first, so the second was not kept from trying.
+    # The first never began, so the second was not kept from trying.
     assert len(held.waiting) == 2
     for each in held.waiting:
         each.call()
@@ -255,11 +255,11 @@ class Stuck(Executor):
 
 @pytest.mark.parametrize("answer_at", [None, 0.5])
 def test_a_function_that_never_returns_costs_its_thread_and_no_session(
-    cohort, everybody, answer_at
+    cohort, noisy_task, answer_at
 ):
     """One thread is all that there is, and it is lost."""
     stuck = Stuck()
-    run = cohort(everybody, answer_at=answer_at, sessions=3)
+    run = cohort(noisy_task, answer_at=answer_at, sessions=3)
     run.run({VICTIM: stuck.never}, {VICTIM: stuck})
     stuck.go_on.set()
     assert run.inputs == [4, 4, 4]

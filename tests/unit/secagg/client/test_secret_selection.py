@@ -83,7 +83,7 @@ def test_with_a_fixed_time_both_coins_upload_as_much_and_at_once(
     assert len(set(run.uploads.values())) == 1
 
 
-def test_without_one_nobody_is_spared_the_making(half, cohort, monkeypatch):
+def test_without_one_no_client_is_spared_the_making(half, cohort, monkeypatch):
     run, asked = trained(cohort(half), monkeypatch)
     assert len(asked) == CLIENTS
     assert len(set(run.uploads.values())) == 1
@@ -128,7 +128,7 @@ async def test_only_a_client_with_a_fixed_time_may_skip_the_making(
 ):
     coins = iter([False, True, True, True])
     monkeypatch.setattr(NoisedTask, "is_selected", lambda *_: next(coins))
-    # Uploads leave at the beginning of the round, and nobody waits.
+    # Uploads leave at the beginning of the round, without a wait.
     monkeypatch.setattr(Conductor, "_due", lambda _: 0.0)
     monkeypatch.setattr(Application, "vector", at_once)
     made = []
