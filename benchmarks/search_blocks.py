@@ -83,7 +83,7 @@ def drawn_block(draw: random.Random) -> bytes:
         budget=noise_block.NoiseBudget(
             epsilon=log_uniform(draw, 1e-3, 100.0),
             delta=log_uniform(draw, 1e-15, 0.5),
-            steps=round(log_uniform(draw, 1, noise_block.MAX_STEPS)),
+            participations=round(log_uniform(draw, 1, noise_block.MAX_STEPS)),
             spare=0,
             accountant=draw.choice(COVERING.get(name, ("mixture-pld",))),
         ),

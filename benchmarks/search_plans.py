@@ -215,8 +215,8 @@ def _block(made: Plan) -> bytes:
         budget=noise_block.NoiseBudget(
             epsilon=float(made.request.epsilon),
             delta=float(made.request.delta),
-            steps=made.request.steps,
-            spare=0,
+            participations=made.request.sums_of_one_client,
+            spare=made.request.spare,
             accountant=made.accountant,
         ),
         selection_rate=made.request.selection,

@@ -44,7 +44,7 @@ def task_of(  # noqa: PLR0913 - a row of the scene
     name: str,
     directory: Path,
     *,
-    sessions: int,
+    steps: int,
     clients: Sequence[str],
     cohort: tuple[int, int, int],
     noise: str,
@@ -55,7 +55,7 @@ def task_of(  # noqa: PLR0913 - a row of the scene
     names = ", ".join(f'"{each}"' for each in clients)
     path = directory / "task.toml"
     path.write_text(
-        f'[task]\nid = "{name}"\nsessions = {sessions}\ninvited = [{names}]\n'
+        f'[task]\nid = "{name}"\nsteps = {steps}\ninvited = [{names}]\n'
         f'schedule = "{schedule}"\n'
         "[vector]\ndimension = 4\n"
         f"[cohort]\nmin_clients = {least}\nmax_clients = {most}\n"
@@ -129,7 +129,7 @@ async def scene(directory: Path, paused: str, reason: str) -> AsyncIterator[Scen
         task_of(
             beds,
             directory,
-            sessions=24,
+            steps=24,
             clients=CLIENTS,
             cohort=(3, 4, 3),
             noise=EXACT,
@@ -137,7 +137,7 @@ async def scene(directory: Path, paused: str, reason: str) -> AsyncIterator[Scen
         task_of(
             glucose,
             directory,
-            sessions=100,
+            steps=100,
             clients=(),
             cohort=(8, 10, 7),
             noise=BUDGET,
@@ -146,7 +146,7 @@ async def scene(directory: Path, paused: str, reason: str) -> AsyncIterator[Scen
         task_of(
             paused,
             directory,
-            sessions=1,
+            steps=1,
             clients=("a", "b"),
             cohort=(2, 2, 2),
             noise=EXACT,

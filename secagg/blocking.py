@@ -198,7 +198,7 @@ class BlockingServer(_Blocking[AsyncServer]):
         task_id: str,
         prepared: PreparedTask,
         *,
-        sessions: int | None = None,
+        steps: int | None = None,
         payload: bytes | Callable[[int], bytes] | None = None,
         invited: frozenset[str] | None = None,
         attempts: int = 3,
@@ -209,7 +209,7 @@ class BlockingServer(_Blocking[AsyncServer]):
             server.add_task(
                 task_id,
                 prepared,
-                sessions=sessions,
+                steps=steps,
                 payload=payload,
                 invited=invited,
                 attempts=attempts,
@@ -221,8 +221,8 @@ class BlockingServer(_Blocking[AsyncServer]):
 class BlockingCohort(_Blocking[LocalCohort]):
     """A `secagg.LocalCohort` whose calls block; made by `local`."""
 
-    def sum(self, vectors: Iterable[npt.ArrayLike | VectorMaker]) -> ReleasedSum:
-        """Let every client give one vector; see `secagg.LocalCohort.sum`."""
+    def sum(self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]) -> ReleasedSum:
+        """Let clients give one vector each; see `secagg.LocalCohort.sum`."""
         loop, cohort = self._parts()
         return loop.run(cohort.sum(vectors))
 

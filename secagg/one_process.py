@@ -25,6 +25,7 @@ from secagg.client.client import (
     check_vector_maker,
 )
 from secagg.client.enrolment import EnrolledClient
+from secagg.config.task import shortfall_of
 from secagg.enrolment.credential import Credential, IssuedCredential
 from secagg.enrolment.identity_files import ClientIdentity
 from secagg.enrolment.published import PublishedEnrolment
@@ -116,33 +117,36 @@ class LocalCohort:
     task: RunningTask
     clients: tuple[Client, ...]
 
-    async def sum(self, vectors: Iterable[npt.ArrayLike | VectorMaker]) -> ReleasedSum:
-        """Let every client give one vector, and return the sum of the session.
+    async def sum(
+        self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]
+    ) -> ReleasedSum:
+        """Let clients give one vector each, and return the sum of the session.
 
         All vectors that are no functions are judged before any client starts.
 
         Args:
-            vectors: One for each client, or a function that makes it.
+            vectors: One for each client, or a function that makes it; None for a client
+                that takes no part in this session.
 
         Returns:
             The sum, with how many vectors were `shortened` and `replaced`.
 
         Raises:
             InputError: A vector cannot be used; no client has started.
-            LocalProtocolError: Their number is not that of the clients, or the task
-                has released all its sums.
+            LocalProtocolError: Their number is not that of the clients, a session
+                takes more or fewer vectors, or the task has released all its sums.
             SecAggError: The first error of a client or of the server.
 
         Warns:
             ClippingWarning: Vectors were shortened, by a clip that does not move.
         """
         given = self._judged(vectors)
+        _check_count(self.task.prepared, len(given), what="vectors")
         if not self.task.sums_left:
             raise LocalProtocolError("the task has released all its sums")
         released = asyncio.ensure_future(self.task.next_sum())
         contributing = [
-            asyncio.ensure_future(client.contribute(vector))
-            for client, vector in zip(self.clients, given, strict=True)
+            asyncio.ensure_future(client.contribute(vector)) for client, vector in given
         ]
         everything: list[asyncio.Future[Any]] = [released, *contributing]
         try:
@@ -163,9 +167,9 @@ class LocalCohort:
         )
 
     def _judged(
-        self, vectors: Iterable[npt.ArrayLike | VectorMaker]
-    ) -> list[npt.ArrayLike | VectorMaker]:
-        """Return one usable vector or function for each client."""
+        self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]
+    ) -> list[tuple[Client, npt.ArrayLike | VectorMaker]]:
+        """Return each client that takes part, with its usable vector or function."""
         if (
             isinstance(vectors, str | bytes)
             or not hasattr(vectors, "__iter__")
@@ -185,13 +189,17 @@ class LocalCohort:
                 f"{many} vectors are given by {len(self.clients)} clients",
                 next_step="Give one vector for each client.",
             )
-        for number, each in enumerate(given, 1):
+        judged: list[tuple[Client, npt.ArrayLike | VectorMaker]] = []
+        for number, (client, each) in enumerate(
+            zip(self.clients, given, strict=True), 1
+        ):
             if callable(each):
                 check_vector_maker(each)
-            else:
+                judged.append((client, each))
+            elif each is not None:
                 name = f"vector {number} of {len(given)}"
-                given[number - 1] = _judged_for(self.task.prepared, each, name)
-        return given
+                judged.append((client, _judged_for(self.task.prepared, each, name)))
+        return judged
 
 
 def _judged_for(
@@ -234,7 +242,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
     clients: int,
     floors: PrivacyFloors | ExactSumsAccepted,
     cohort: ClientPolicy | None = None,
-    sessions: int | None = None,
+    steps: int | None = None,
     payload: bytes | Callable[[int], bytes] | None = None,
     enrolment: LocalEnrolment | None = None,
 ) -> AsyncIterator[LocalCohort]:
@@ -242,11 +250,12 @@ async def local(  # noqa: PLR0913 - what server and clients are told
 
     Args:
         prepared: The task.
-        clients: How many there are.
+        clients: How many there are. More than one session takes where one client may
+            be in some of the sums only.
         floors: Privacy floors of every client, or their waiver in words.
         cohort: Floors and caps of the cohort, for every client; by default they accept
             profile and graph of the task, and no other.
-        sessions: As in `Server.add_task`.
+        steps: As in `Server.add_task`.
         payload: As in `Server.add_task`.
         enrolment: Who enrols the clients, in profiles that distrust the server: the one
             whose `published` the task was prepared with.
@@ -255,8 +264,8 @@ async def local(  # noqa: PLR0913 - what server and clients are told
         Server, task and clients.
 
     Raises:
-        LocalProtocolError: There are no floors, more or fewer clients than a session of
-            the task takes, or the task goes by another enrolment.
+        LocalProtocolError: There are no floors, more or fewer clients than the sums of
+            the task need, or the task goes by another enrolment.
     """
     published = None if enrolment is None else enrolment.published
     if prepared.enrolment != published:
@@ -264,17 +273,23 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             "the task was prepared with another enrolment than the clients have",
             next_step="Give Cohort and local the same LocalEnrolment, or neither.",
         )
-    fewest, most = prepared.parameters.min_clients, prepared.parameters.max_clients
-    if not fewest <= clients <= most:
+    wanted = prepared.sums if steps is None else steps
+    budget = None if prepared.noised is None else prepared.noised.budget
+    if budget is None or budget.participations == wanted:
+        _check_count(prepared, clients, what="clients")
+    elif shortfall := shortfall_of(
+        clients,
+        participations=budget.participations,
+        steps=wanted,
+        min_clients=prepared.parameters.min_clients,
+    ):
         raise LocalProtocolError(
-            f"a session of this task takes {fewest} to {most} clients, not {clients}",
-            next_step="Open as many, or plan the task for another number.",
+            f"too few clients: {shortfall}",
+            next_step="Open more, or plan with more participations.",
         )
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(Server(None))
-        task = await server.add_task(
-            _TASK, prepared, sessions=sessions, payload=payload
-        )
+        task = await server.add_task(_TASK, prepared, steps=steps, payload=payload)
         if cohort is None:
             named = prepared.parameters
             cohort = ClientPolicy(
@@ -293,3 +308,13 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             client.local_enrolment = enrolment
             opened.append(await stack.enter_async_context(client))
         yield LocalCohort(server, task, tuple(opened))
+
+
+def _check_count(prepared: PreparedTask, count: int, *, what: str) -> None:
+    """Refuse more or fewer vectors, or clients, than a session takes."""
+    fewest, most = prepared.parameters.min_clients, prepared.parameters.max_clients
+    if not fewest <= count <= most:
+        raise LocalProtocolError(
+            f"a session of this task takes {fewest} to {most} {what}, not {count}",
+            next_step="Give as many, or plan the task for another number.",
+        )

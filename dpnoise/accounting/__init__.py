@@ -18,7 +18,12 @@ from dpnoise.accounting.registry import (
     accountant_names,
     make_accountant,
 )
-from dpnoise.accounting.statement import PrivacyStatement, Proof, Status
+from dpnoise.accounting.statement import (
+    PrivacyStatement,
+    Proof,
+    Status,
+    privacy_unit,
+)
 
 __all__ = [
     "MAX_ACCOUNTING_COST",
@@ -36,5 +41,6 @@ __all__ = [
     "default_accountant",
     "default_accountants",
     "make_accountant",
+    "privacy_unit",
     "to_dp_accounting",
 ]

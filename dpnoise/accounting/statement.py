@@ -19,7 +19,14 @@ from typing import Any, Self
 from dpnoise.events import Adjacency, Adversary
 from dpnoise.floats import text_above
 
-__all__ = ["PrivacyStatement", "Proof", "Status", "least_reviewed", "weakest"]
+__all__ = [
+    "PrivacyStatement",
+    "Proof",
+    "Status",
+    "least_reviewed",
+    "privacy_unit",
+    "weakest",
+]
 
 
 class Status(enum.StrEnum):
@@ -62,6 +69,21 @@ def weakest(statuses: Iterable[Status]) -> Status:
 def least_reviewed(proofs: Iterable[Proof]) -> Proof:
     """Return `Proof.OWN` if a part of a combination has it, else `Proof.PUBLISHED`."""
     return Proof.OWN if Proof.OWN in proofs else Proof.PUBLISHED
+
+
+def privacy_unit(charges: int) -> str:
+    """Return whose data an epsilon protects, and in how many sessions.
+
+    Args:
+        charges: Most sessions that one client's data enter, at least 1.
+    """
+    sessions = f"{charges} sessions; which of them"
+    if charges == 1:
+        sessions = "1 session; which one"
+    return (
+        f"one client's data, in at most {sessions} does not depend on its data or its "
+        "noise"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ class _Composition(TypedDict):
 
 def _composition(request: PlanRequest) -> _Composition:
     return _Composition(
-        times=request.steps, delta=request.delta, rate=float(request.selection)
+        times=request.charges, delta=request.delta, rate=float(request.selection)
     )
 
 

@@ -52,6 +52,7 @@ def plan_notes(
                 "loss_fraction and ladder have no effect without min_survivors: no "
                 "loss is tolerated that they could divide."
             )
+    notes += _participation_notes(request)
     if request.selection < 1:
         notes += [
             (
@@ -86,3 +87,16 @@ def plan_notes(
             "The clip's bias exceeds the noise: the estimate is mostly too short."
         )
     return tuple(notes)
+
+
+def _participation_notes(request: PlanRequest) -> tuple[str, ...]:
+    """Say how many clients a task needs whose clients give to some sums only."""
+    participations, steps = request.sums_of_one_client, request.steps
+    if participations == steps:
+        return ()
+    needed = -(-steps * request.survivors // participations)
+    note = (
+        f"Each client gives to at most {participations} of {steps} sums, so that sums "
+        f"of {request.survivors} vectors need at least {needed} clients."
+    )
+    return (note,)

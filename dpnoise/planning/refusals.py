@@ -165,7 +165,7 @@ def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
             that finite samplers can promise at this delta, or, where delta itself is
             as small as their distance, the smallest delta that they can.
     """
-    limit = math.log(request.delta / 4.0) - math.log(request.steps * distance)
+    limit = math.log(request.delta / 4.0) - math.log(request.charges * distance)
     if request.epsilon <= limit:
         return
     if limit < _LEAST_EPSILON:

@@ -83,7 +83,7 @@ class PlanRequest:
         dimension: Coordinates of the caller's vector, at least 1.
         l2_clip: Bound on the L2 norm of one client's vector, caller's units. Leave it
             out for `skellam-counts`, whose bounds on entries say it.
-        epsilon: Privacy loss to spend over all steps, nats, greater than 0.
+        epsilon: Privacy loss of one client over all its sessions, nats, above 0.
         delta: Failure probability, in (0, 1).
         bits: Bits per coordinate of the modulus, 1 … 62; None for the fewest whose
             error is within 1.05 of the central Gaussian's with the same shares, or
@@ -91,7 +91,12 @@ class PlanRequest:
             entries of a vector are rounded together.
         mechanism: One of `dpnoise.mechanisms.mechanism_names()`.
         scale_factor: Grid steps per unit; None for the one with the least error.
-        steps: Number of sessions that spend the budget together, at least 1.
+        steps: Sums that are to be released, N, at least 1.
+        participations: Most of these sums that hold one client's data, n, from 1 to
+            `steps`; None for all of them. Epsilon and delta cover n + `spare` sessions.
+            Clients keep to this number themselves.
+        spare: Further sessions of one client that may end without a sum, at least 0.
+            Such a session may have shown its noisy vector, so it is counted.
         sampling_rate: Probability that a user takes part in a session, in (0, 1], by
             independent coins. For mechanisms whose noise one trusted party adds; noise
             shares of the participants give the coins away and refuse it.
@@ -143,6 +148,8 @@ class PlanRequest:
     mechanism: str = "skellam-mixture"
     scale_factor: float | None = None
     steps: int = 1
+    participations: int | None = None
+    spare: int = 0
     sampling_rate: float | None = None
     selection_rate: Fraction | float | None = None
     min_survivors: int | None = None
@@ -176,6 +183,9 @@ class PlanRequest:
         check_epsilon(self.epsilon)
         check_delta(self.delta)
         check_integer("steps", self.steps, 1, _MAX_STEPS)
+        if self.participations is not None:
+            check_integer("participations", self.participations, 1, self.steps)
+        check_integer("spare", self.spare, 0, _MAX_STEPS)
         check_integer("colluders", self.colluders, 0, self.clients - 2)
         if self.min_survivors is not None:
             check_integer(
@@ -471,6 +481,16 @@ class PlanRequest:
         return Adversary.MODEL_READER if self.is_central else Adversary.SERVER
 
     @property
+    def sums_of_one_client(self) -> int:
+        """Most sums that hold one client's data, n."""
+        return self.steps if self.participations is None else self.participations
+
+    @property
+    def charges(self) -> int:
+        """Most sessions that one client's data enter, n + spare: what is counted."""
+        return self.sums_of_one_client + self.spare
+
+    @property
     def scaled_bound(self) -> float:
         """Largest scale factor of any use, where it is chosen.
 
@@ -484,13 +504,13 @@ class PlanRequest:
         return min(held, float(self.linf_bound) * math.sqrt(entries) / self.l2_clip)
 
     def releases(self, one: NoiseEvent) -> PrivacyEvent:
-        """Return all releases of the plan, given one of them."""
+        """Return all releases that hold one client's data, given one of them."""
         single: PrivacyEvent = one
         if self.sampling_rate is not None:
             single = PoissonSampled(one, self.sampling_rate)
         if self.selection < 1:
             single = SecretlySelected(one, self.selection)
-        return single if self.steps == 1 else Repeated(single, self.steps)
+        return single if self.charges == 1 else Repeated(single, self.charges)
 
 
 def most_selected(clients: int, rate: Fraction) -> float:

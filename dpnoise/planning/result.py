@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from dpnoise.accounting import PrivacyStatement
+from dpnoise.accounting import PrivacyStatement, privacy_unit
 from dpnoise.events import Adversary
 from dpnoise.floats import text_above
 from dpnoise.mechanisms.forecast import ErrorForecast
@@ -188,6 +188,11 @@ class Plan:
         return make_mechanism(self.parameters).coordinate_cap
 
     @property
+    def privacy_unit(self) -> str:
+        """Whose data epsilon and delta protect, and in how many sessions."""
+        return privacy_unit(self.request.charges)
+
+    @property
     def in_words(self) -> str:
         """What is promised, against whom, and of which sessions, in one sentence."""
         stated, rule = self._calibrated, self.parameters.noise_rule
@@ -198,8 +203,8 @@ class Plan:
         }[stated.adversary]
         sentence = (
             f"ε {text_above(stated.epsilon, 4)} at δ {text_above(stated.delta, 3)} "
-            f"over {self.request.steps} step{'s' * (self.request.steps > 1)} against "
-            f"{whom} ({stated.grounds}, {stated.accountant})"
+            f"against {whom} ({stated.grounds}, {stated.accountant}), for "
+            f"{self.privacy_unit}"
         )
         if self.request.is_central:
             return f"{sentence}."
@@ -242,6 +247,8 @@ class Plan:
             ("mechanism", f"{given.mechanism}, accountant {self.accountant}"),
             ("grounds", self._calibrated.grounds),
             ("steps", f"{request.steps}"),
+            ("participations", f"{request.sums_of_one_client} of one client"),
+            ("spare sessions", f"{request.spare}"),
             ("modulus", f"{given.modulus} ({given.bits} bits)"),
             ("scale factor", f"{given.scale_factor:.6g} steps per unit"),
             (
@@ -326,6 +333,9 @@ class Plan:
             "epsilon": request.epsilon,
             "delta": request.delta,
             "steps": request.steps,
+            "participations": request.sums_of_one_client,
+            "spare": request.spare,
+            "privacy_unit": self.privacy_unit,
             "sampling_rate": request.sampling_rate,
             "selection_rate": str(request.selection),
             "min_survivors": given.noise_rule.min_survivors,

@@ -492,8 +492,9 @@ def _describe(given: "Contribution", output: Output) -> None:
         stated = given.privacy.server
         output.line(
             f"the task costs this client {stated.figures()} against the server "
-            f"({given.grounds}, {stated.accountant}); sessions left in its "
-            f"budget: {given.sessions_left}"
+            f"({given.grounds}, {stated.accountant}), for "
+            f"{given.privacy.privacy_unit}; sessions left in its budget: "
+            f"{given.sessions_left}"
         )
         output.line(given.privacy.lines()[0])
         output.line(given.privacy.assumes)

@@ -101,7 +101,7 @@ def adversaries(made: "Plan", layer: "LocalRandomiser | None") -> dict[str, obje
         )
     sentences: list[str] = []
     if not made.request.is_central:
-        alone = local_privacy(layer, sessions=made.request.steps)
+        alone = local_privacy(layer, sessions=made.request.charges)
         sentences += PrivacyReport.of_plan(made, alone).lines()
     figures: dict[str, object] = {"adversaries": sentences, "randomiser": None}
     if layer is None:
@@ -112,7 +112,7 @@ def adversaries(made: "Plan", layer: "LocalRandomiser | None") -> dict[str, obje
     return figures | {
         "randomiser": layer.parameters.to_dict(),
         "randomiser_exact_epsilon": layer.exact_epsilon,
-        "randomiser_total_epsilon": layer.parameters.epsilon * made.request.steps,
+        "randomiser_total_epsilon": layer.parameters.epsilon * made.request.charges,
         "randomiser_output_norm": layer.output_norm,
         "randomised_sum_norm": made.request.sum_l2_norm,
         "randomiser_mse": added,

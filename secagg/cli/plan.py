@@ -70,7 +70,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         int, typer.Option("--dimension", help="Entries of one client's vector.")
     ],
     epsilon: Annotated[
-        float, typer.Option("--epsilon", help="Budget of all steps together.")
+        float,
+        typer.Option("--epsilon", help="Budget of one client over all its sessions."),
     ],
     delta: Annotated[
         float, typer.Option("--delta", help="Probability beyond epsilon.")
@@ -123,8 +124,22 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         ),
     ] = None,
     steps: Annotated[
-        int, typer.Option("--steps", help="Sessions that share the budget.")
+        int, typer.Option("--steps", help="Sums that the task releases.")
     ] = 1,
+    participations: Annotated[
+        int | None,
+        typer.Option(
+            "--participations",
+            help="Most of these sums that hold one client's data; default: all.",
+        ),
+    ] = None,
+    spare: Annotated[
+        int,
+        typer.Option(
+            "--spare",
+            help="Further sessions of one client that may end without a sum.",
+        ),
+    ] = 0,
     sampling_rate: Annotated[
         float | None,
         typer.Option(
@@ -298,6 +313,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             mechanism=mechanism,
             scale_factor=scale_factor,
             steps=steps,
+            participations=participations,
+            spare=spare,
             sampling_rate=sampling_rate,
             selection_rate=None
             if selection_rate is None

@@ -266,9 +266,12 @@ def print_task(prepared: "PreparedTask", output: Output) -> None:
         return
     budget, report = prepared.noised.budget, prepared.report
     output.line(
-        f"{report.server.figures()} against the server for {budget.steps} "
-        f"session(s) and {budget.spare} spare one(s) together; accountant "
-        f"{budget.accountant} ({report.grounds()})"
+        f"{report.server.figures()} against the server, for {report.privacy_unit}; "
+        f"accountant {budget.accountant} ({report.grounds()})"
+    )
+    output.line(
+        f"{prepared.sums} sums, of which one client gives to at most "
+        f"{budget.participations}; {budget.spare} spare session(s) for each client"
     )
     alone, _, readers = report.lines()
     output.line(alone)

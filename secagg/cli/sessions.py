@@ -467,7 +467,7 @@ def _judged_shared(file: Path, data: bytes, keys: _Keys) -> _Judged:
         "status": str(verdict.privacy.aggregator.status),
         "proof": str(verdict.privacy.aggregator.proof),
         "noise_stddev": verdict.privacy.noise_stddev,
-        "sessions": verdict.privacy.sessions,
+        "charges": verdict.privacy.charges,
         "shared": verdict.roster,
         "survivors": verdict.survivors,
         "client": printable(receipt.reader, max_bytes=256),

@@ -209,13 +209,20 @@ def task_rows(tasks: list[dict[str, Any]]) -> list[tuple[str, ...]]:
             each["state"],
             f"{each['sums']} of {each['sums_wanted']}",
             "" if each["sessions_left"] is None else str(each["sessions_left"]),
-            each["unwritten"]
-            or "; ".join(_running(session) for session in each["running"])
-            or each["reason"]
-            or _waiting(each),
+            each["unwritten"] or _now(each),
         )
         for each in tasks
     ]
+
+
+def _now(task: dict[str, Any]) -> str:
+    """Say what a task does, and whether too few clients are left for it."""
+    words = (
+        "; ".join(_running(session) for session in task["running"])
+        or task["reason"]
+        or _waiting(task)
+    )
+    return "; ".join(each for each in (task["short_of_clients"], words) if each)
 
 
 def _waiting(task: dict[str, Any]) -> str:

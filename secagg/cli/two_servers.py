@@ -241,6 +241,7 @@ def _say_given(
     output.line(f"session {given.session_number}: {given.inputs} vectors, {part}")
     for line in (*given.privacy.lines(), given.privacy.assumes):
         output.line(line)
+    output.line(f"for {given.privacy.privacy_unit}")
     output.result(
         {
             "session_number": given.session_number,
@@ -275,6 +276,7 @@ def _settings(
     report: TwoAggregatorReport = noise_of(settings.task).report()
     for line in (*report.lines(), report.assumes):
         output.line(line)
+    output.line(f"for {report.privacy_unit}")
     if show:
         _show(loaded.rows(), output)
         return None

@@ -4,12 +4,12 @@ Rule 1: a session of a task with noise is charged in the change that binds its i
         before the first byte leaves.  Charging it again changes nothing.
 Rule 2: what becomes of a charge is said by the table of `secagg.protocol.refund` alone
         and written by the change that ends the session.  Silence, deadlines, errors of
-        a call and this client's own faults give nothing back.  Of a task that is to
-        release n sums at most n sessions come back, ever.
+        a call and this client's own faults give nothing back.  Of a task in
+        which one client has n participations at most n of its sessions come back, ever.
 Rule 3: one task has one description of its noise.  A server that changes it would
         begin a second budget under the first one's name.
-Rule 4: a task that claims a budget for n sessions gets n sessions of this client, even
-        if its server offers more.
+Rule 4: a task gets the participations of this client that its block states, and the
+        spare sessions beside them, even if its server offers more.
 Rule 5: on a sparse graph every roster counts that the client accepts, before its shares
         or its choice of neighbours leave and whatever becomes of the session: colluders
         who know the graph can end those that do not suit them.  Delta counts on a
@@ -44,8 +44,8 @@ def charge_of(descriptor: SessionDescriptor) -> Charge | None:
         task=descriptor.task_id,
         session_id=descriptor.session_id,
         noise_digest=sha256(parameters.noise_block).digest(),
-        allowed=budget.sessions,
-        refunds=budget.steps,
+        allowed=budget.charges,
+        refunds=budget.participations,
     )
 
 

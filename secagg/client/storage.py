@@ -38,7 +38,7 @@ class ClientStorage:
         """Return how many more sessions the budget of a task covers."""
         charges = await self.book.charges(task_id)
         return budget_of(
-            charges, allowed=task.budget.sessions, refunds=task.budget.steps
+            charges, allowed=task.budget.charges, refunds=task.budget.participations
         ).left
 
 

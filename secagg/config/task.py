@@ -30,20 +30,29 @@ __all__ = [
     "VectorSection",
     "check_task",
     "end_of_task",
+    "shortfall_of",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSection:
-    """The series of sessions that this server runs."""
+    """The series of sums that this server runs."""
 
     id: str = setting("Name of the task; clients ask for it.")
-    sessions: int = setting(
-        "How many sums the task may release.",
+    steps: int = setting(
+        "How many sums the task releases.",
         default=1,
         low=1,
         high=1_000_000,
-        unit="sessions",
+        unit="sums",
+    )
+    participations: int | None = setting(
+        "Most of these sums that hold the data of one client; the noise is planned for "
+        "them, and clients give to no more. Empty means all steps.",
+        default=None,
+        low=1,
+        high=1_000_000,
+        unit="sums",
     )
     schedule: str = setting(
         'When sessions open: "continuous" for one after the other, or "every 1h" (s, '
@@ -69,9 +78,10 @@ class TaskSection:
         default=None,
     )
     spare: int | None = setting(
-        "Sessions that the privacy budget covers beyond those: each replaces one that "
-        "ended when it may have shown something. Empty means none if a sum is tried "
-        "once, else one for every twenty sessions and one for every colluder.",
+        "Sessions of one client that the privacy budget covers beyond its "
+        "participations: each replaces one that ended when it may have shown "
+        "something. Empty means none if a sum is tried once, else one for every twenty "
+        "participations and one for every colluder.",
         default=None,
         low=0,
         high=1_000_000,
@@ -89,6 +99,11 @@ class TaskSection:
         "Client names that may take part; empty for everybody with a certificate.",
         default=(),
     )
+
+    @property
+    def sums_of_one_client(self) -> int:
+        """Most sums of the task that hold the data of one client, n."""
+        return self.steps if self.participations is None else self.participations
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +298,7 @@ def check_task(settings: TaskSettings, *, origins: Mapping[str, str]) -> None:
     """
     _check_name(settings.task.id, origins)
     _check_invited(settings, origins)
+    _check_participations(settings, origins)
     _check_enrolment(settings)
     end_of_task(settings.task)
     Schedule.parse(settings.task.schedule, settings.task.window)
@@ -358,6 +374,60 @@ def _check_invited(settings: TaskSettings, origins: Mapping[str, str]) -> None:
                 'invited = ["client-1", "client-2"], or --set '
                 "task.invited=client-1,client-2.",
             ) from None
+
+
+def _check_participations(settings: TaskSettings, origins: Mapping[str, str]) -> None:
+    """Refuse participations beyond the sums, or an invited list that is too short."""
+    task, given = settings.task, settings.task.participations
+    if given is None:
+        return
+    if settings.noise.none:
+        raise ServiceError(
+            "task.participations limits what noise has to cover, and the task has no "
+            f"noise (from {origins['task.participations']})",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Remove task.participations, or set a budget under [noise].",
+        )
+    if given > task.steps:
+        raise ServiceError(
+            f"task.participations is {given}, and the task releases {task.steps} sums: "
+            f"noise would be paid for and not used (from "
+            f"{origins['task.participations']})",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Lower task.participations to at most task.steps.",
+        )
+    shortfall = shortfall_of(
+        len(task.invited),
+        participations=given,
+        steps=task.steps,
+        min_clients=settings.cohort.min_clients,
+    )
+    if task.invited and shortfall:
+        raise ServiceError(
+            f"task.invited is too short: {shortfall} (from {origins['task.invited']})",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Invite more clients, or raise task.participations.",
+        )
+
+
+def shortfall_of(
+    clients: int, *, participations: int, steps: int, min_clients: int
+) -> str:
+    """Say why so many clients cannot fill all sums of a task; "" if they can.
+
+    Args:
+        clients: That may take part.
+        participations: Most sums that hold the data of one of them.
+        steps: Sums of the task.
+        min_clients: Fewest inputs of one session that starts.
+    """
+    given, needed = clients * participations, steps * min_clients
+    if given >= needed:
+        return ""
+    return (
+        f"{clients} clients with {participations} participations each give {given} "
+        f"vectors, and {steps} sums of {min_clients} clients need {needed}"
+    )
 
 
 def _check_enrolment(settings: TaskSettings) -> None:

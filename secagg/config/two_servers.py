@@ -87,14 +87,22 @@ class SharedTaskSection:
         "another; it decides about the noise."
     )
     epsilon: float = setting(
-        "What the task claims over all sessions, against either aggregator."
+        "What the task claims against either aggregator, over all sessions of one "
+        "client."
     )
     delta: float = setting("Failure probability of that claim.")
     steps: int = setting(
         "Sums that the task is to release.", default=1, low=1, unit="sums"
     )
+    participations: int | None = setting(
+        "Most of these sums that hold the data of one client; clients give to no more. "
+        "Empty means all steps.",
+        default=None,
+        low=1,
+        unit="sums",
+    )
     spare: int = setting(
-        "Sessions on top of them that may be begun and end without a sum.",
+        "Sessions of one client beyond its participations that may end without a sum.",
         default=0,
         low=0,
         unit="sessions",

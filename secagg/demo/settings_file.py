@@ -17,7 +17,7 @@ _TEMPLATE: Final = """\
 {head}
 [task]
 id = "{task}"
-sessions = {steps}
+steps = {steps}
 profile = "{profile}"
 
 [vector]

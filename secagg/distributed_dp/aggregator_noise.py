@@ -23,6 +23,7 @@ from dpnoise.accounting import (
     PrivacyStatement,
     default_accountant,
     make_accountant,
+    privacy_unit,
 )
 from dpnoise.errors import DPNoiseError
 from dpnoise.errors import InputError as NoiseInputError
@@ -67,13 +68,18 @@ class TwoAggregatorReport:
         aggregator: Against either aggregator, if the other one adds its noise.
         reader: Against readers of the sums, if both do; with one, as `aggregator`.
         noise_stddev: Of all noise in one coordinate of a sum, caller's units.
-        sessions: How many the figures cover.
+        charges: Most sessions that one client's data enter: what the figures cover.
     """
 
     aggregator: PrivacyStatement
     reader: PrivacyStatement
     noise_stddev: float
-    sessions: int
+    charges: int
+
+    @property
+    def privacy_unit(self) -> str:
+        """Whose data the figures protect, and in how many sessions."""
+        return privacy_unit(self.charges)
 
     @property
     def assumes(self) -> str:
@@ -99,7 +105,8 @@ class TwoAggregatorReport:
             "aggregator": self.aggregator.to_dict(),
             "reader": self.reader.to_dict(),
             "noise_stddev": self.noise_stddev,
-            "sessions": self.sessions,
+            "charges": self.charges,
+            "privacy_unit": self.privacy_unit,
             "assumes": self.assumes,
         }
 
@@ -126,7 +133,7 @@ class AggregatorNoise:
         *,
         epsilon: float,
         delta: float,
-        steps: int = 1,
+        participations: int = 1,
         spare: int = 0,
         accountant: str | None = None,
     ) -> Self:
@@ -137,11 +144,12 @@ class AggregatorNoise:
                 example a plan's, or `dpnoise.mechanisms.fixed_point_parameters`.
             protocol: Cohort and deadlines; modulus, dimension and noise block are
                 replaced.
-            epsilon: What the task claims over all sessions, against either aggregator.
-            delta: Failure probability, over all sessions.
-            steps: Sums that the task is to release.
-            spare: Sessions on top of them, for those that end after the helper has
-                answered, or a client has sent its shares.
+            epsilon: What the task claims against either aggregator, over all charges of
+                one client.
+            delta: Failure probability, over the same charges.
+            participations: Most sums of the task that hold one client's data.
+            spare: Sessions of one client beyond them, for those that end after the
+                helper has answered, or a client has sent its shares.
             accountant: Which one the claim is held to; None for the proven or certified
                 one that states the least.
 
@@ -152,7 +160,9 @@ class AggregatorNoise:
             mechanism = make_mechanism(chosen)
             if accountant is None:
                 accountant = default_accountant(
-                    Repeated(cast("NoiseEvent", mechanism.event()), steps + spare),
+                    Repeated(
+                        cast("NoiseEvent", mechanism.event()), participations + spare
+                    ),
                     delta=delta,
                     adversary=Adversary.SERVER,
                 )
@@ -163,7 +173,7 @@ class AggregatorNoise:
             budget=NoiseBudget(
                 epsilon=float(epsilon),
                 delta=float(delta),
-                steps=steps,
+                participations=participations,
                 spare=spare,
                 accountant=accountant,
             ),
@@ -289,7 +299,7 @@ class AggregatorNoise:
             sampler_distance=min(0.5, _AGGREGATORS * alone.sampler_distance),
         )
         reader, delta = Adversary.MODEL_READER, self.budget.delta
-        released = Repeated(both, self.budget.sessions)
+        released = Repeated(both, self.budget.charges)
         try:
             name = default_accountant(released, delta=delta, adversary=reader)
             account = make_accountant(name, adversary=reader).compose(released)
@@ -299,7 +309,7 @@ class AggregatorNoise:
             aggregator=against_one,
             reader=account.statement(delta),
             noise_stddev=self.noise_stddev,
-            sessions=self.budget.sessions,
+            charges=self.budget.charges,
         )
 
     def kept_claim(self) -> TwoAggregatorReport:

@@ -38,7 +38,7 @@ __all__ = [
 
 
 def loss_against_server(noise_block: bytes, report: PrivacyReport) -> TaskLoss:
-    """Return what all sessions of a task cost against the server and its colluders.
+    """Return what a task costs one client against the server and its colluders.
 
     Args:
         noise_block: Of the task.
@@ -57,7 +57,7 @@ def loss_against_server(noise_block: bytes, report: PrivacyReport) -> TaskLoss:
 
 
 def loss_against_broken_masks(report: PrivacyReport) -> TaskLoss | None:
-    """Return what all sessions of a task cost against a server that breaks the masks.
+    """Return what a task costs one client against a server that breaks masks.
 
     Args:
         report: What this client states about the task.
@@ -72,7 +72,7 @@ def loss_against_broken_masks(report: PrivacyReport) -> TaskLoss | None:
 
 
 def loss_between_two(noise_block: bytes, report: TwoAggregatorReport) -> TaskLoss:
-    """Return what all sessions of a task cost against either of two aggregators.
+    """Return what a task costs one client against either of two aggregators.
 
     Args:
         noise_block: Of the task.
@@ -92,4 +92,4 @@ def loss_between_two(noise_block: bytes, report: TwoAggregatorReport) -> TaskLos
 @lru_cache(maxsize=64)  # as of a statement: one task has one block
 def _gaussian(noise_block: bytes, delta: float) -> GaussianLoss | None:
     block = decode_block(noise_block)
-    return gaussian_loss(Repeated(block.release, block.budget.sessions), delta=delta)
+    return gaussian_loss(Repeated(block.release, block.budget.charges), delta=delta)

@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, cast
 
-from dpnoise.accounting import check_accounting_cost
+from dpnoise.accounting import check_accounting_cost, privacy_unit
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import NoiseEvent, PrivacyEvent, SecretlySelected
 from dpnoise.local import LocalParameters
@@ -52,11 +52,11 @@ class NoiseBudget:
     """What a task claims to spend on each of its users.
 
     Attributes:
-        epsilon: Over all sessions that it covers, against the server.
-        delta: Failure probability, over all sessions that it covers.
-        steps: Sums that the task is to release.
-        spare: Sessions on top of them, for those that end after they may have shown
-            something: a fault then costs a spare session and not the task.
+        epsilon: Loss of one client over all its charges, against the server.
+        delta: Failure probability, over the same charges.
+        participations: Most sums of the task that hold one client's data, n.
+        spare: Sessions of one client beyond them, for those that end without a sum
+            after they may have shown something.
         accountant: Name of the accountant that computes epsilon.
         randomiser: What makes every vector private before it is encoded, whoever
             breaks the masks; None for nothing.
@@ -64,15 +64,32 @@ class NoiseBudget:
 
     epsilon: float
     delta: float
-    steps: int
+    participations: int
     spare: int
     accountant: str
     randomiser: LocalParameters | None = None
 
     @property
-    def sessions(self) -> int:
-        """Sessions that the budget covers, and that one client may be charged for."""
-        return self.steps + self.spare
+    def charges(self) -> int:
+        """Sessions that one client may be charged for, n + spare: what is counted."""
+        return self.participations + self.spare
+
+    def max_sessions(self, steps: int) -> int:
+        """Return how many sessions a task may charge its clients for in all.
+
+        With fewer participations than sums the clients are more than one cohort, and
+        each of them has its own spare sessions. The number ends a task; what one client
+        is charged for is limited by `charges` alone.
+
+        Args:
+            steps: Sums of the task, at least `participations`.
+        """
+        return steps + self.spare * steps // self.participations
+
+    @property
+    def privacy_unit(self) -> str:
+        """Whose data epsilon and delta protect, and in how many sessions."""
+        return privacy_unit(self.charges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +123,11 @@ class NoiseBlock:
         """Return the canonical bytes of the block (PROTOCOL §3.5).
 
         JSON with sorted keys, no white space, floats in their shortest form, rationals
-        as "p/q" in lowest terms.
+        as "p/q" in lowest terms.  The bound on coordinates is written also where the
+        mechanism has derived it, so that no reader needs to repeat that.
         """
         encoder = self.mechanism.parameters.to_dict()
+        encoder["linf_bound"] = rational_text(self.mechanism.coordinate_cap)
         entries: dict[str, object] = {
             "version": _BLOCK_VERSION,
             "noise": encoder.pop("noise_rule"),
@@ -117,7 +136,7 @@ class NoiseBlock:
             "selection_rate": rational_text(self.selection_rate),
             "epsilon": self.budget.epsilon,
             "delta": self.budget.delta,
-            "steps": self.budget.steps,
+            "participations": self.budget.participations,
             "spare": self.budget.spare,
             "accountant": self.budget.accountant,
         }
@@ -149,7 +168,7 @@ _BLOCK_KEYS: Final = frozenset(
         "selection_rate",
         "epsilon",
         "delta",
-        "steps",
+        "participations",
         "spare",
         "accountant",
     }
@@ -184,7 +203,7 @@ def decode_block(block: bytes) -> NoiseBlock:
     budget = NoiseBudget(
         epsilon=_positive(entries["epsilon"], "epsilon", math.inf),
         delta=_positive(entries["delta"], "delta", 1.0),
-        steps=_whole(entries["steps"], "steps", lowest=1),
+        participations=_whole(entries["participations"], "participations", lowest=1),
         spare=_whole(entries["spare"], "spare", lowest=0),
         accountant=str(entries["accountant"]),
         randomiser=_randomiser(entries.get("randomiser")),
@@ -192,6 +211,8 @@ def decode_block(block: bytes) -> NoiseBlock:
     encoder, noise = entries["mechanism"], entries["noise"]
     if not isinstance(encoder, dict) or "noise_rule" in encoder:
         raise bad_block("its mechanism is not an object, or holds the noise")
+    if encoder.get("linf_bound") is None:
+        raise bad_block("its mechanism states no linf_bound")
     try:
         mechanism = make_mechanism(
             MechanismParameters.from_dict(encoder | {"noise_rule": noise})
@@ -227,7 +248,7 @@ def check_cost(mechanism: Mechanism, budget: NoiseBudget, rate: Fraction) -> Non
         check_accounting_cost(
             release,
             budget.accountant,
-            times=budget.sessions,
+            times=budget.charges,
             delta=budget.delta,
             rate=float(rate),
         )

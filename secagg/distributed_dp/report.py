@@ -7,7 +7,12 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final, Self
 
-from dpnoise.accounting import PrivacyStatement, Status, make_accountant
+from dpnoise.accounting import (
+    PrivacyStatement,
+    Status,
+    make_accountant,
+    privacy_unit,
+)
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adversary, Repeated
 from dpnoise.floats import text_above
@@ -119,8 +124,8 @@ class PrivacyReport:
             is None.
         counted_shares: The fewest noise shares that the figures rely on, over all
             rosters.
-        steps: Sums that the task is to release.
-        spare: Sessions that the figures cover beyond them.
+        participations: Most sums of the task that hold one client's data.
+        spare: Sessions of one client that the figures cover beyond them.
         graph_delta: What a ring adds to delta, see `NoisedTask.graph_delta`; 0 on the
             complete graph.
         selection_rate: Part of the vectors that count, by secret coins; 1 for all.
@@ -132,7 +137,7 @@ class PrivacyReport:
     model_reader: PrivacyStatement
     local_noise_stddev: float
     counted_shares: int
-    steps: int
+    participations: int
     spare: int
     graph_delta: float = 0.0
     selection_rate: Fraction = EVERYBODY
@@ -159,11 +164,16 @@ class PrivacyReport:
             model_reader=made.statement_model_reader,
             local_noise_stddev=math.sqrt(drawn) / given.scale_factor,
             counted_shares=given.noise_rule.smallest_counted_shares(given.num_clients),
-            steps=made.request.steps,
-            spare=0,
+            participations=made.request.sums_of_one_client,
+            spare=made.request.spare,
             selection_rate=made.request.selection,
             broken_masks=broken_masks,
         )
+
+    @property
+    def privacy_unit(self) -> str:
+        """Whose data the figures protect, and in how many sessions."""
+        return privacy_unit(self.participations + self.spare)
 
     @property
     def assumes(self) -> str:
@@ -227,8 +237,9 @@ class PrivacyReport:
             "model_reader": self.model_reader.to_dict(),
             "local_noise_stddev": self.local_noise_stddev,
             "counted_shares": self.counted_shares,
-            "steps": self.steps,
+            "participations": self.participations,
             "spare": self.spare,
+            "privacy_unit": self.privacy_unit,
             "graph_delta": self.graph_delta,
             "selection_rate": rational_text(self.selection_rate),
             "broken_masks": self.broken_masks and self.broken_masks.to_dict(),
@@ -250,7 +261,7 @@ class PrivacyReport:
             model_reader=PrivacyStatement.from_dict(document["model_reader"]),
             local_noise_stddev=float(document["local_noise_stddev"]),
             counted_shares=int(document["counted_shares"]),
-            steps=int(document["steps"]),
+            participations=int(document["participations"]),
             spare=int(document["spare"]),
             graph_delta=float(document["graph_delta"]),
             selection_rate=Fraction(int(part), max(1, int(whole))),
@@ -288,7 +299,7 @@ def check_claim(stated: PrivacyStatement, budget: NoiseBudget) -> None:
 
 @lru_cache(maxsize=64)  # one task has one block; an epsilon takes up to seconds
 def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
-    """Compute what all sessions that a block's budget covers cost together.
+    """Compute what all sessions that one client may be charged for cost together.
 
     Args:
         noise_block: Of the task.
@@ -307,7 +318,7 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
         # No figure for noise that this release does not draw.
         check_sampler(noise_block)
         accountant = make_accountant(budget.accountant, adversary=adversary)
-        accountant.compose(Repeated(block.release, budget.sessions))
+        accountant.compose(Repeated(block.release, budget.charges))
         return accountant.statement(budget.delta)
     except DPNoiseError as error:
         # The block names accountant and numbers: whoever offers it is at fault.

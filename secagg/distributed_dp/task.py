@@ -103,7 +103,6 @@ class NoisedTask:
         made: Plan,
         protocol: ProtocolParameters,
         *,
-        spare: int = 0,
         randomiser: LocalParameters | None = None,
         clip: ClippingSchedule | None = None,
     ) -> Self:
@@ -113,7 +112,6 @@ class NoisedTask:
             made: From `plan`; its accountant and budget are what the task claims.
             protocol: Cohort, threshold, graph and deadlines; modulus, dimension and
                 noise block are replaced by the plan's.
-            spare: How many of the plan's steps are spare sessions.
             randomiser: What makes every vector private before it is encoded. The plan
                 must be made for its `output_norm` as `l2_clip`.
             clip: Lets the clip follow the released sums; None for one that stays. The
@@ -122,14 +120,12 @@ class NoisedTask:
         Raises:
             RemoteProtocolError: BAD_CONFIG, if they contradict each other.
         """
-        if not 0 <= spare < made.request.steps:
-            raise bad_block(f"of {made.request.steps} planned steps {spare} are spare")
         mechanism = make_mechanism(made.parameters)
         budget = NoiseBudget(
             epsilon=float(made.request.epsilon),
             delta=float(made.request.delta),
-            steps=made.request.steps - spare,
-            spare=spare,
+            participations=made.request.sums_of_one_client,
+            spare=made.request.spare,
             accountant=made.accountant,
             randomiser=randomiser,
         )
@@ -508,7 +504,7 @@ class NoisedTask:
             model_reader=statement(self.parameters.noise_block, Adversary.MODEL_READER),
             local_noise_stddev=self.local_noise_stddev,
             counted_shares=given.noise_rule.smallest_counted_shares(given.num_clients),
-            steps=self.budget.steps,
+            participations=self.budget.participations,
             spare=self.budget.spare,
             graph_delta=self.graph_delta,
             selection_rate=self.selection_rate,
@@ -518,7 +514,7 @@ class NoisedTask:
     @property
     def broken_masks(self) -> LocalPrivacy | None:
         """What holds against somebody who sees each vector alone; None for nothing."""
-        return local_privacy(self.randomiser, sessions=self.budget.sessions)
+        return local_privacy(self.randomiser, sessions=self.budget.charges)
 
     @property
     def randomiser_mse(self) -> float:
@@ -541,7 +537,7 @@ class NoisedTask:
         """
         if self.parameters.is_complete_graph:
             return None
-        return _ROSTERS_PER_SESSION * self.budget.sessions
+        return _ROSTERS_PER_SESSION * self.budget.charges
 
     @property
     def local_noise_stddev(self) -> float:

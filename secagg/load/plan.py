@@ -25,7 +25,7 @@ _TEMPLATE: Final = """\
 
 [task]
 id = "{task}"
-sessions = 1
+steps = 1
 attempts = 1
 profile = "{profile}"
 

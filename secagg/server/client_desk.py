@@ -244,7 +244,8 @@ class ClientDesk:
                 sender=identity,
                 next_step="Ask the operator to invite this client.",
             )
-        if identity in (await self._sessions.facts(task.task_id)).left_out:
+        facts = await self._sessions.facts(task.task_id)
+        if identity in facts.left_out:
             raise RemoteProtocolError(
                 f"{identity!r} takes no part in the rest of this task: it and another "
                 "client accuse each other, or its secret could not be rebuilt",
@@ -252,6 +253,16 @@ class ClientDesk:
                 sender=identity,
                 next_step="Ask the operator, who has the receipts: nobody else can "
                 "tell who is right.",
+            )
+        given = facts.given.get(identity, 0)
+        if task.participations is not None and given >= task.participations:
+            # A courtesy: the client itself gives no more than its budget covers.
+            raise ServiceError(
+                f"the task is over for {identity!r}: it has given its participations, "
+                f"{given} of {task.participations}",
+                code=ErrorCode.TASK_OVER,
+                next_step="Nothing is to be done; other clients give to the further "
+                "sums.",
             )
         if self._stopping.is_set():
             raise shutting_down(self._limits.join_poll_seconds)

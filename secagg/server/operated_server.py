@@ -27,7 +27,7 @@ class OperatedServer(Server):
         task_id: str,
         prepared: PreparedTask,
         *,
-        sessions: int,
+        steps: int,
         payload: Callable[[int], bytes] | None,
         invited: frozenset[str] | None,
         attempts: int,
@@ -41,7 +41,7 @@ class OperatedServer(Server):
         Args:
             task_id: As for `Server.add_task`.
             prepared: Ditto.
-            sessions: Ditto.
+            steps: Ditto.
             payload: Ditto.
             invited: Ditto.
             attempts: Ditto.
@@ -56,7 +56,7 @@ class OperatedServer(Server):
         return await self._add_task(
             task_id,
             prepared,
-            sessions=sessions,
+            steps=steps,
             payload=payload,
             invited=invited,
             attempts=attempts,

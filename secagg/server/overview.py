@@ -120,7 +120,7 @@ class Overview:
             task, settings = {"task": row.task.task_id}, decode_settings(row.task)
             runs = state_of(row, settings) == TaskState.RUNNING.value
             sums = TaskFacts.decode(row.tally.facts).sums
-            missing = max(0, settings.task.sessions - sums)
+            missing = max(0, settings.task.steps - sums)
             schedule = Schedule.parse(settings.task.schedule, settings.task.window)
             slot = float(schedule.period or 1) if runs else 0.0
             found.append((metrics.TASK_SLOT, slot, task))

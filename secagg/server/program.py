@@ -147,14 +147,14 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
         task = await server.add_task(
             settings.task.id,
             prepared,
-            sessions=settings.task.sessions,
+            steps=settings.task.steps,
             payload=payload,
             invited=frozenset(settings.task.invited) or None,
             attempts=settings.task.attempts,
         )
         if server.transport is None:
             raise InternalError("a server with an address listens")
-        is_over = task.released_before >= settings.task.sessions
+        is_over = task.released_before >= settings.task.steps
         spent = f"task {task.task_id!r} has released its {task.released_before} sums"
         if is_over:
             server.settle_seconds = min(server.settle_seconds, SETTLE_SECONDS)

@@ -28,6 +28,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from secagg.config.task import shortfall_of
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.engine import open_engine
@@ -479,7 +480,7 @@ class Server:
         task_id: str,
         prepared: PreparedTask,
         *,
-        sessions: int | None = None,
+        steps: int | None = None,
         payload: bytes | Callable[[int], bytes] | None = None,
         invited: frozenset[str] | None = None,
         attempts: int = 3,
@@ -489,8 +490,9 @@ class Server:
         Args:
             task_id: Its name, which clients ask for.
             prepared: What it runs.
-            sessions: How many sums are wanted, those of earlier processes included;
-                by default as many as its budget was planned for, or one without noise.
+            steps: How many sums are wanted, those of earlier processes included; by
+                default as many as were planned, or one without noise. With noise at
+                least as many as may hold one client's data.
             payload: What each session hands out, or a function of the number of sums
                 so far, called on a thread; the prepared one by default.
             invited: Names that may take part; None for everybody with a certificate.
@@ -501,14 +503,15 @@ class Server:
             The task; read its `sums`.
 
         Raises:
-            LocalProtocolError: The server is not open, the task runs already, or more
-                sums are wanted than its budget covers.
+            LocalProtocolError: The server is not open, the task runs already, more
+                sums are wanted than were planned, fewer than may hold one client's
+                data, or the invited clients cannot fill them.
             ServiceError: PORT_IN_USE, STORAGE_FAILED.
         """
         running = await self._add_task(
             task_id,
             prepared,
-            sessions=sessions,
+            steps=steps,
             payload=payload,
             invited=invited,
             attempts=attempts,
@@ -521,7 +524,7 @@ class Server:
         task_id: str,
         prepared: PreparedTask,
         *,
-        sessions: int | None,
+        steps: int | None,
         payload: bytes | Callable[[int], bytes] | None,
         invited: frozenset[str] | None,
         attempts: int,
@@ -531,13 +534,8 @@ class Server:
         parts = self._opened()
         if task_id in self._tasks and not self._tasks[task_id].is_done:
             raise LocalProtocolError(f"task {task_id!r} runs already")
-        planned = 1 if prepared.noised is None else prepared.noised.budget.steps
-        wanted = planned if sessions is None else sessions
-        if prepared.noised is not None and wanted > planned:
-            raise LocalProtocolError(
-                f"{wanted} sums are wanted, the noise is planned for {planned}",
-                next_step="Plan with more steps.",
-            )
+        wanted = prepared.sums if steps is None else steps
+        _check_steps(prepared, wanted, invited)
         released = await parts.storage.sums_released(task_id)
         missing = max(0, wanted - released)
         definition = TaskDefinition(
@@ -548,9 +546,10 @@ class Server:
             else prepared.enrolment.revocations,
             invited=invited,
             sessions=max(wanted, released),
-            allowed=None
+            allowed=prepared.max_sessions,
+            participations=None
             if prepared.noised is None
-            else prepared.noised.budget.sessions,
+            else prepared.noised.budget.participations,
             max_attempts=attempts,
             on_given_up=on_given_up,
             gate=gate or TaskGate(),
@@ -667,3 +666,40 @@ def _new_replica() -> Replica:
 async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait({task})
+
+
+def _check_steps(
+    prepared: PreparedTask, steps: int, invited: frozenset[str] | None
+) -> None:
+    """Refuse sums that the noise of a task, or its clients, cannot cover.
+
+    Raises:
+        LocalProtocolError: They cannot.
+    """
+    if prepared.noised is None:
+        return
+    planned, participations = prepared.sums, prepared.noised.budget.participations
+    if steps > planned:
+        raise LocalProtocolError(
+            f"{steps} sums are wanted, the noise is planned for {planned}",
+            next_step="Plan with more steps.",
+        )
+    if steps < participations:
+        raise LocalProtocolError(
+            f"{steps} sums are wanted, and the noise covers {participations} "
+            "participations of one client",
+            next_step="Plan with fewer participations, which takes less noise.",
+        )
+    if invited is None:
+        return
+    shortfall = shortfall_of(
+        len(invited),
+        participations=participations,
+        steps=steps,
+        min_clients=prepared.parameters.min_clients,
+    )
+    if shortfall:
+        raise LocalProtocolError(
+            f"too few clients are invited: {shortfall}",
+            next_step="Invite more clients, or plan with more participations.",
+        )

@@ -402,7 +402,13 @@ class SessionBook:
         # What no offer can say must not be on the disk: no later start could read it.
         descriptor.validate(demanded_bits=server_demand)
         record = SessionRecord(
-            descriptor, task.invited, left_out, attempt, task.revocations
+            descriptor,
+            task.invited,
+            left_out,
+            # Others are told when they ask; no session waits for them.
+            facts.finished(task.participations) & (task.invited or frozenset()),
+            attempt,
+            task.revocations,
         )
         if payload:
             await self._workers.run(

@@ -23,7 +23,7 @@ from secagg.wire.packing import packed_size
 
 __all__ = ["SessionRecord"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MAX_DESCRIPTOR_BYTES: Final = 1 << 16
 
 
@@ -35,6 +35,7 @@ class SessionRecord:
         descriptor: The session as it is offered.
         invited: Who may take part; None for every authenticated client.
         left_out: Who may not, for what earlier sessions of the task have shown.
+        finished: Invited clients that have given their participations.
         attempt: Which attempt of its task at the same payload this is, from 1.
         revocations: The list that the offer names, as the issuer made it; b"" for none.
         events: Accepted events, from the journal.
@@ -43,6 +44,7 @@ class SessionRecord:
     descriptor: SessionDescriptor
     invited: frozenset[str] | None
     left_out: frozenset[str] = frozenset()
+    finished: frozenset[str] = frozenset()
     attempt: int = 1
     revocations: bytes = field(default=b"", repr=False)
     events: tuple[StoredEvent, ...] = ()
@@ -67,7 +69,8 @@ class SessionRecord:
             self.descriptor,
             packed_bytes=packed_size(parameters.dimension, parameters.bits),
             invited=self.invited,
-            left_out=self.left_out,
+            # Of neither an advert is waited for.
+            left_out=self.left_out | self.finished,
             revoked=self._revoked(),
             verified=verified,
             read_noise=read_noise_terms,
@@ -82,7 +85,7 @@ class SessionRecord:
         """Return the header to store."""
         writer = Writer().u16(_VERSION).blob(self.descriptor.encode())
         writer.u32(self.attempt).flag(self.invited is not None)
-        for names in (self.invited or frozenset(), self.left_out):
+        for names in (self.invited or frozenset(), self.left_out, self.finished):
             writer.u32(len(names))
             for identity in sorted(names):
                 writer.text(identity)
@@ -105,13 +108,16 @@ class SessionRecord:
             )
             attempt, restricted = reader.u32(), reader.flag()
             names, left_out = _read_names(reader), _read_names(reader)
+            finished = _read_names(reader)
             revocations = reader.blob(max_bytes=MAX_REVOCATION_BYTES)
             reader.end()
         except (ValueError, RemoteProtocolError) as error:
             raise _unreadable(str(error)) from None
         events = tuple(decode_server_event(record) for record in stored.records)
         invited = names if restricted else None
-        return cls(descriptor, invited, left_out, attempt, revocations, events)
+        return cls(
+            descriptor, invited, left_out, finished, attempt, revocations, events
+        )
 
 
 def _read_names(reader: Reader) -> frozenset[str]:

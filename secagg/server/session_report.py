@@ -106,7 +106,8 @@ def report_of(
         budget = {
             "epsilon": planned.epsilon,
             "delta": planned.delta,
-            "sessions": planned.sessions,
+            "participations": planned.participations,
+            "charges": planned.charges,
             "sessions_left": receipt.sessions_left,
         }
     failed: dict[str, object] = {}

@@ -99,7 +99,7 @@ class SumFiles:
             "grounds_of_session": report.grounds(graph_delta=self._added_by(ring)),
             "budget_epsilon": noised.budget.epsilon,
             "budget_delta": noised.budget.delta,
-            "sessions_in_budget": noised.budget.sessions,
+            "charges_in_budget": noised.budget.charges,
             "expected_rmse": self._prepared.forecast_rmse,
             # It counts all layers that survivors may be asked to take back.
             "expected_rmse_is_upper_bound": noised.parameters.noise_layers > 0,

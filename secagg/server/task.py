@@ -40,6 +40,8 @@ class TaskDefinition:
             until `NextPayload` ends the task.
         allowed: Sessions in which clients may give an input before the task ends, spare
             ones included; None without a budget.
+        participations: Most sums that hold the data of one client; a client that is in
+            so many is offered no further session. None for no limit.
         on_given_up: Told that so many have failed; the task then goes on as soon as its
             gate opens. None ends the task.
         gate: When sessions open; one after the other by default.
@@ -54,6 +56,7 @@ class TaskDefinition:
     invited: frozenset[str] | None = None
     sessions: int | None = 1
     allowed: int | None = None
+    participations: int | None = None
     max_attempts: int = 3
     on_given_up: "OnGivenUp | None" = None
     gate: TaskGate = field(default_factory=TaskGate, compare=False, repr=False)

@@ -1,4 +1,4 @@
-"""What a task knows from its sessions: its sums, its disputes, and who is left out.
+"""What a task knows from its sessions: its sums, who gave to them, its disputes.
 
 Rule 1: facts change with the end of a session, in the same commit: no restart counts a
         sum twice or forgets who is out.
@@ -8,8 +8,10 @@ Source:
     PROTOCOL §5.7.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, Self
 
 from secagg.descriptor import MAX_NOISE_TERMS_BYTES
@@ -26,7 +28,7 @@ from secagg.server.receipt import SessionReceipt
 
 __all__ = ["TaskFacts"]
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class TaskFacts:
         suspended: Who takes no part in the next attempt.
         noise_terms: What the next offer says of its session's noise, as it follows from
             the last sum; b"" before the first, and where nothing follows.
+        given: In how many sums each client is, by name. Counted for tasks with noise.
     """
 
     sums: int = 0
@@ -51,6 +54,7 @@ class TaskFacts:
     left_out: frozenset[str] = frozenset()
     suspended: frozenset[str] = frozenset()
     noise_terms: bytes = b""
+    given: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def after(self, receipt: SessionReceipt) -> Self:
         """Return the facts when a session has ended.
@@ -66,14 +70,40 @@ class TaskFacts:
             colluders=receipt.descriptor.parameters.colluders,
             already=self.left_out | proven,
         )
+        known = self
+        if isinstance(receipt.outcome, Released):
+            has_noise = bool(receipt.descriptor.parameters.noise_block)
+            known = self.with_sum(receipt.survivors if has_noise else ())
         # A session that never had a roster was no attempt.
         suspended = failed if receipt.members else self.suspended
         return replace(
             self,
-            sums=self.sums + isinstance(receipt.outcome, Released),
+            sums=known.sums,
             disputes=frozenset(pair for pair in pairs if not out.issuperset(pair)),
             left_out=out,
             suspended=suspended - out,
+            given=known.given,
+        )
+
+    def with_sum(self, names: Iterable[str]) -> Self:
+        """Return the facts when another sum was released.
+
+        Args:
+            names: Clients whose vectors it holds, as far as they are counted.
+        """
+        given = MappingProxyType(Counter(self.given) + Counter(names))
+        return replace(self, sums=self.sums + 1, given=given)
+
+    def finished(self, participations: int | None) -> frozenset[str]:
+        """Return the clients that have given to as many sums as they may.
+
+        Args:
+            participations: Most sums that hold the data of one client; None for any.
+        """
+        if participations is None:
+            return frozenset()
+        return frozenset(
+            name for name, count in self.given.items() if count >= participations
         )
 
     def absent_from_next(
@@ -114,6 +144,9 @@ class TaskFacts:
         _put_names(writer, sorted(self.left_out))
         _put_names(writer, sorted(self.suspended))
         writer.blob(self.noise_terms)
+        _put_names(writer, sorted(self.given))
+        for _, count in sorted(self.given.items()):
+            writer.u32(count)
         return writer.getvalue()
 
     @classmethod
@@ -134,11 +167,20 @@ class TaskFacts:
             disputes = frozenset(zip(names[::2], names[1::2], strict=True))
             out, suspended = _take_names(reader), _take_names(reader)
             noise_terms = reader.blob(max_bytes=MAX_NOISE_TERMS_BYTES)
+            given = dict.fromkeys(_take_names(reader), 0)
+            for name in given:
+                given[name] = reader.u32()
             reader.end()
         except (ValueError, RemoteProtocolError) as error:
             raise _unreadable(str(error)) from None
         return cls(
-            sums, told, disputes, frozenset(out), frozenset(suspended), noise_terms
+            sums,
+            told,
+            disputes,
+            frozenset(out),
+            frozenset(suspended),
+            noise_terms,
+            MappingProxyType(given),
         )
 
 

@@ -478,7 +478,7 @@ class TaskKeeper:
         running = await self._server.add_gated_task(
             task_id,
             prepared,
-            sessions=settings.task.sessions,
+            steps=settings.task.steps,
             payload=_payload_of(settings),
             invited=frozenset(settings.task.invited) or None,
             attempts=settings.task.attempts,

@@ -125,6 +125,8 @@ def _decisive(settings: TaskSettings) -> TaskSettings:
     return TaskSettings(
         replace(
             settings.task,
+            # With participations of their own, the noise does not depend on the sums.
+            steps=settings.task.sums_of_one_client,
             payload=None,
             invited=(),
             ends=None,

@@ -255,6 +255,8 @@ class PreparedTask:
             `noised`.
         payload: Bytes handed to every client; b"" for none.
         enrolment: Whose credentials count; None where none are asked for.
+        steps: Sums that the task releases; None for as many as may hold one client's
+            data, without noise one.
     """
 
     parameters: ProtocolParameters
@@ -263,6 +265,7 @@ class PreparedTask:
     forecast_rmse: float | None
     payload: bytes = field(default=b"", repr=False)
     enrolment: PublishedEnrolment | None = None
+    steps: int | None = None
 
     @classmethod
     def from_plan(
@@ -270,7 +273,6 @@ class PreparedTask:
         made: Plan,
         cohort: Cohort | None = None,
         *,
-        spare: int = 0,
         randomiser: LocalParameters | None = None,
         clip: ClippingSchedule | None = None,
     ) -> Self:
@@ -280,8 +282,6 @@ class PreparedTask:
             made: From `secagg.plan`, whose clients, min_survivors and colluders are
                 the cohort's.
             cohort: Who takes part; by default exactly those that were planned for.
-            spare: How many of the plan's steps are spare sessions, for those that end
-                when they may have shown something.
             randomiser: What makes every vector private before it is encoded, in case
                 masks are broken.  Plan for its `output_norm` as `l2_clip`.
             clip: Lets the clip follow the released sums.  Plan with the
@@ -294,9 +294,7 @@ class PreparedTask:
             cohort = Cohort.planned(made)
         # Modulus and dimension are the plan's.
         protocol = cohort.parameters(dimension=1, modulus=2)
-        noised = NoisedTask.from_plan(
-            made, protocol, spare=spare, randomiser=randomiser, clip=clip
-        )
+        noised = NoisedTask.from_plan(made, protocol, randomiser=randomiser, clip=clip)
         check_transportable(noised.parameters)
         return cls(
             noised.parameters,
@@ -304,7 +302,22 @@ class PreparedTask:
             noised.report(),
             math.sqrt(made.most_estimate_mse + noised.randomiser_mse),
             enrolment=cohort.enrolment,
+            steps=made.request.steps,
         )
+
+    @property
+    def sums(self) -> int:
+        """Sums that the task releases."""
+        if self.steps is not None:
+            return self.steps
+        return 1 if self.noised is None else self.noised.budget.participations
+
+    @property
+    def max_sessions(self) -> int | None:
+        """Sessions that may charge clients before the task ends; None without noise."""
+        if self.noised is None:
+            return None
+        return self.noised.budget.max_sessions(self.sums)
 
     @classmethod
     def exact(
@@ -439,6 +452,7 @@ def prepare_task(
         forecast_rmse=task.forecast_rmse,
         payload=payload,
         enrolment=enrolment,
+        steps=settings.task.steps,
     )
 
 
@@ -513,7 +527,9 @@ def plan_noise(settings: TaskSettings) -> Plan:
         bits=settings.vector.modulus_bits,
         mechanism=noise.mechanism,
         scale_factor=noise.scale_factor,
-        steps=settings.task.sessions + spare_sessions(settings),
+        steps=settings.task.steps,
+        participations=settings.task.participations,
+        spare=spare_sessions(settings),
         selection_rate=parse_rate(noise.selection_rate, name="noise.selection_rate"),
         min_survivors=cohort.min_survivors,
         loss_fraction=noise.loss_fraction,
@@ -560,17 +576,19 @@ def adaptive_clip(settings: TaskSettings) -> ClippingSchedule | None:
 
 
 def spare_sessions(settings: TaskSettings) -> int:
-    """Return how many sessions the budget of a task covers beyond its sums.
+    """Return how many sessions one client may give beyond its participations.
 
-    A session may end after its inputs were fixed, and then stays spent; without a
-    spare one such a fault would end the task. A colluder can cause one at will.
+    A session may end after its inputs were fixed, and then stays charged; without a
+    spare one such a fault would cost a sum. A colluder can cause one at will.
     """
     task = settings.task
     if task.spare is not None:
         return task.spare
     if task.attempts == 1:
         return 0
-    return -(-task.sessions // _SESSIONS_PER_SPARE) + settings.cohort.colluders
+    return (
+        -(-task.sums_of_one_client // _SESSIONS_PER_SPARE) + settings.cohort.colluders
+    )
 
 
 def published_enrolment(settings: TaskSettings) -> PublishedEnrolment | None:
@@ -609,7 +627,6 @@ def _work_out(
     noised = NoisedTask.from_plan(
         made,
         protocol,
-        spare=spare_sessions(settings),
         randomiser=local_randomiser(settings),
         clip=adaptive_clip(settings),
     )

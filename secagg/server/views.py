@@ -60,7 +60,7 @@ def state_of(row: TaskRow, settings: TaskSettings) -> str:
         row: Of the task.
         settings: Those of the row.
     """
-    is_done = TaskFacts.decode(row.tally.facts).sums >= settings.task.sessions
+    is_done = TaskFacts.decode(row.tally.facts).sums >= settings.task.steps
     if is_done and row.task.state is not TaskState.STOPPED:
         return "done"
     return row.task.state.value
@@ -87,6 +87,7 @@ def task_view(
     facts = TaskFacts.decode(row.tally.facts)
     task = settings.task
     noised = _noised(row)
+    finished = facts.finished(None if noised is None else noised.budget.participations)
     by_number = {
         each.progress.session_number: each
         for each in live
@@ -103,12 +104,15 @@ def task_view(
         "window": task.window,
         "ends": task.ends,
         "sums": facts.sums,
-        "sums_wanted": task.sessions,
+        "sums_wanted": task.steps,
         "sessions_opened": row.tally.highest_number,
         "sessions_spent": row.tally.spent,
         "sessions_left": None
         if noised is None
-        else max(0, noised.budget.sessions - row.tally.spent),
+        else max(0, noised.budget.max_sessions(task.steps) - row.tally.spent),
+        "participations": None if noised is None else noised.budget.participations,
+        "clients_finished": len(finished),
+        "short_of_clients": _short_of_clients(settings, facts, finished),
         "left_out": sorted(facts.left_out),
         "running": [
             _running(each, by_number.get(each.number))
@@ -186,15 +190,18 @@ def _budget_view(
     noised = _noised(row)
     if noised is None:
         return None
+    steps = decode_settings(row.task).task.steps
     budget, spent = noised.budget, row.tally.spent
+    sessions = budget.max_sessions(steps)
     report = privacy_report(
         noised, privacy_folder_of(state_dir, row.task.task_id), keep=False
     )
-    sums = TaskFacts.decode(row.tally.facts).sums
-    left = max(0, budget.sessions - spent)
+    facts = TaskFacts.decode(row.tally.facts)
+    sums = facts.sums
+    left = max(0, sessions - spent)
     # A session whose survivors are fixed has been paid for; it has not failed.
     paid = sum(each.spent for each in running if each.task == row.task.task_id)
-    missing = max(0, budget.steps - sums - paid)
+    missing = max(0, steps - sums - paid)
     return {
         "task": row.task.task_id,
         "epsilon_server": report.server.epsilon,
@@ -202,8 +209,12 @@ def _budget_view(
         "delta": budget.delta,
         "grounds": report.grounds(),
         "sums": sums,
-        "sums_planned": budget.steps,
-        "spare_planned": budget.spare,
+        "privacy_unit": budget.privacy_unit,
+        "sums_planned": steps,
+        "participations": budget.participations,
+        "charges": budget.charges,
+        "clients_finished": len(facts.finished(budget.participations)),
+        "spare_planned": sessions - steps,
         "spent": spent,
         "left": left,
         "spare_left": max(0, left - missing),
@@ -223,10 +234,32 @@ def short_of_budget(row: TaskRow) -> tuple[int, int] | None:
     noised = _noised(row)
     if noised is None:
         return None
-    budget, sums = noised.budget, TaskFacts.decode(row.tally.facts).sums
-    left = max(0, budget.sessions - row.tally.spent)
-    is_short = sums < budget.steps and left <= budget.spare
-    return (left, budget.spare) if is_short else None
+    sums = TaskFacts.decode(row.tally.facts).sums
+    steps = decode_settings(row.task).task.steps
+    sessions = noised.budget.max_sessions(steps)
+    left, spare = max(0, sessions - row.tally.spent), sessions - steps
+    is_short = sums < steps and left <= spare
+    return (left, spare) if is_short else None
+
+
+def _short_of_clients(
+    settings: TaskSettings, facts: TaskFacts, finished: frozenset[str]
+) -> str:
+    """Say why no further session can reach its smallest cohort; "" if it can.
+
+    Of a task without a list of the invited no aggregator knows who may still come.
+    """
+    task, needed = settings.task, settings.cohort.min_clients
+    if not task.invited or not finished or facts.sums >= task.steps:
+        return ""
+    able = set(task.invited) - finished - facts.left_out
+    if len(able) >= needed:
+        return ""
+    done = len(finished.intersection(task.invited))
+    return (
+        f"{done} of {len(task.invited)} invited clients have given their "
+        f"participations; {len(able)} are left, and a session needs {needed}"
+    )
 
 
 def _noised(row: TaskRow) -> NoisedTask | None:

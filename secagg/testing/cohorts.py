@@ -149,10 +149,11 @@ def sparse_parameters_for(
 
 
 @cache  # planning takes longest in many tests
-def noised_task(
+def noised_task(  # noqa: PLR0913 - a budget in one line
     parameters: ProtocolParameters,
     *,
     steps: int = 1,
+    participations: int | None = None,
     spare: int = 0,
     ladder: int = 0,
     epsilon: float = 8.0,
@@ -166,12 +167,14 @@ def noised_task(
         delta=1e-5,
         mechanism="skellam",
         scale_factor=64.0,  # a fine grid: nothing has to be searched for
-        steps=steps + spare,
+        steps=steps,
+        participations=participations,
+        spare=spare,
         min_survivors=parameters.min_survivors,
         colluders=parameters.colluders,
         ladder=ladder,
     )
-    return NoisedTask.from_plan(made, parameters, spare=spare)
+    return NoisedTask.from_plan(made, parameters)
 
 
 def with_noise(

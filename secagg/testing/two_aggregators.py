@@ -83,7 +83,8 @@ def noise_for(  # noqa: PLR0913 - a task in one line
     dim: int = 5,
     min_survivors: int = 3,
     max_clients: int = 4,
-    steps: int = 2,
+    participations: int = 2,
+    spare: int = 0,
     rho: Fraction | float = Fraction(1, 2),
     epsilon: float = 8.0,
     bits: int = 8,
@@ -104,7 +105,8 @@ def noise_for(  # noqa: PLR0913 - a task in one line
         cohort,
         epsilon=epsilon,
         delta=1e-5,
-        steps=steps,
+        participations=participations,
+        spare=spare,
         accountant=accountant,
     )
 
@@ -135,9 +137,10 @@ class TwoAggregators:
         helper_way: Puts something between leader and helper; nothing by default.
         storages: Of leader and helper; in memory by default.
         meters: What they tell their measurements; nobody by default.
+        steps: Sums of the task; by default the participations of one client.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a test decides
         self,
         clock: ManualClock,
         noise: AggregatorNoise,
@@ -147,6 +150,7 @@ class TwoAggregators:
         ),
         storages: tuple[ServerStorage, ServerStorage] | None = None,
         meters: tuple[Meter | None, Meter | None] = (None, None),
+        steps: int | None = None,
     ) -> None:
         self.clock = clock
         self.workers = Workers(general=InlineExecutor())
@@ -155,6 +159,7 @@ class TwoAggregators:
         self.helper = Helper(
             TASK,
             noise,
+            steps=steps,
             name=_HELPER,
             leader=_LEADER,
             storage=self.storages[1],
@@ -166,6 +171,7 @@ class TwoAggregators:
         self.leader = Leader(
             TASK,
             noise,
+            steps=steps,
             name=_LEADER,
             helper=helper_way(way),
             storage=self.storages[0],

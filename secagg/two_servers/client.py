@@ -282,7 +282,7 @@ class TwoServerClient:
             task=self._task,
             session_id=offer.session_id,
             noise_digest=sha256(offer.parameters.noise_block).digest(),
-            allowed=joined.noise.budget.sessions,
+            allowed=joined.noise.budget.charges,
             refunds=0,
         )
         if self._total is not None:

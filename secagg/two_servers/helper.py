@@ -150,6 +150,7 @@ class Helper(Party[_Session]):
         task: str,
         noise: AggregatorNoise,
         *,
+        steps: int | None = None,
         name: str,
         leader: str,
         storage: ServerStorage,
@@ -162,6 +163,7 @@ class Helper(Party[_Session]):
         super().__init__(
             task,
             noise,
+            steps=steps,
             name=name,
             storage=storage,
             receipt_key=receipt_key,
@@ -253,7 +255,7 @@ class Helper(Party[_Session]):
                 task=self._task,
                 number=offer.session_number,
                 header=offer.encode(),
-                allowed=self._noise.budget.sessions,
+                allowed=self._max_sessions,
             ),
             self._measures,
         )

@@ -50,6 +50,7 @@ from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.prometheus_meter import Reading
 from secagg.server.storage import ServerStorage
+from secagg.server.task_facts import TaskFacts
 from secagg.server.upload_desk import UploadDesk, UploadSlots
 from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.spool import SUM
@@ -69,6 +70,7 @@ from secagg.two_servers.refusals import (
     no_more_sums,
     no_such_call,
     no_such_session,
+    participations_given,
     refused_by_helper,
     second_upload,
 )
@@ -155,6 +157,7 @@ class Leader(Party[_Session]):
         task: str,
         noise: AggregatorNoise,
         *,
+        steps: int | None = None,
         name: str,
         helper: AggregatorConnection,
         storage: ServerStorage,
@@ -168,6 +171,7 @@ class Leader(Party[_Session]):
         super().__init__(
             task,
             noise,
+            steps=steps,
             name=name,
             storage=storage,
             receipt_key=receipt_key,
@@ -187,9 +191,11 @@ class Leader(Party[_Session]):
         self._was_interrupted = False
         self._is_over = False
         self._helper_answers: bool | None = None
+        self._facts: TaskFacts | None = None
 
     async def recover(self) -> None:
         """See `Party.recover`; also removes shares that an earlier process was to."""
+        self._facts = None  # read again when it is asked for
         await super().recover()
         live = None if self._live is None else self._live.offer.session_id
         for session_id in await self._workers.run(self._storage.spool.session_ids):
@@ -231,6 +237,7 @@ class Leader(Party[_Session]):
                 self._check_task(request)
                 if self._is_over:
                     raise no_more_sums(self._task)
+                await self._check_participations(identity)
                 return self._offered(request.after_session)
             case GetUploadStatus():
                 session = self._collecting(request.session_id)
@@ -303,10 +310,11 @@ class Leader(Party[_Session]):
     async def _open(self) -> _Session:
         tally = await self._storage.book.tally(Role.SERVER, self._task)
         parameters, date = self._noise.parameters, int(self._clock.date())
-        if tally.spent >= self._noise.budget.sessions:
+        facts = await self._task_facts()
+        if tally.spent >= self._max_sessions or facts.sums >= self._steps:
             self._is_over = True
             raise no_more_sums(self._task)
-        known = int.from_bytes(tally.facts, "big")
+        known = int.from_bytes(tally.facts[:_COUNTER_BYTES], "big")
         try:
             helper = await self._calls.next_offer(
                 self._task,
@@ -339,17 +347,37 @@ class Leader(Party[_Session]):
                 task=self._task,
                 number=offer.session_number,
                 header=Writer().blob(offer.encode()).blob(helper.encode()).getvalue(),
-                allowed=self._noise.budget.sessions,
+                allowed=self._max_sessions,
             ),
             self._measures,
             # A session of the helper's is stood upon once.
-            facts=helper.session_number.to_bytes(_COUNTER_BYTES, "big"),
+            facts=_stored(helper.session_number, facts),
         )
         session = self._session(offer, helper, log)
         self._live = session
         self._log(SESSION_OPENED, offer, helper_number=helper.session_number)
         await self._purge()
         return session
+
+    async def _task_facts(self) -> TaskFacts:
+        """Return the sums of the task, and who gave to them."""
+        if self._facts is None:
+            tally = await self._storage.book.tally(Role.SERVER, self._task)
+            self._facts = TaskFacts.decode(tally.facts[_COUNTER_BYTES:])
+        return self._facts
+
+    async def _check_participations(self, identity: str) -> None:
+        """Refuse a client that is in as many sums as it may be.
+
+        A courtesy: the client itself gives no more than its budget covers.
+
+        Raises:
+            ServiceError: TASK_OVER.
+        """
+        most = self._noise.budget.participations
+        given = (await self._task_facts()).given.get(identity, 0)
+        if given >= most:
+            raise participations_given(identity, given=given, most=most)
 
     async def _forget_old_sums(self) -> None:
         """Keep the last sum alone: whoever has not fetched an older one is too late.
@@ -604,7 +632,7 @@ class Leader(Party[_Session]):
             "leader": self._name,
             "helper": self._helper.aggregator,
             **released.facts(),
-            "sessions_left_in_budget": released.noise.budget.sessions - tally.spent,
+            "sessions_left_in_budget": self._max_sessions - tally.spent,
         }
 
     async def _read_sum(self, ended: Tombstone) -> SharedSum:
@@ -673,7 +701,12 @@ class Leader(Party[_Session]):
         part: HelpersPart | None,
     ) -> None:
         ended = await self._workers.run(self._signed, session, outcome, part)
-        await session.log.end(ended.encode())
+        facts, stored = await self._task_facts(), None
+        if part is not None and isinstance(outcome, Released):
+            facts = facts.with_sum(part.names)
+            stored = _stored(session.helper.session_number, facts)
+        await session.log.end(ended.encode(), facts=stored)
+        self._facts = facts
         self._last = session.offer.session_id, ended
         if self._live is session:
             self._live = None
@@ -694,3 +727,8 @@ class Leader(Party[_Session]):
             ended=int(self._clock.date()),
             key=self._receipt_key,
         )
+
+
+def _stored(helper_number: int, facts: TaskFacts) -> bytes:
+    """Return what is stored of the task: the helper's last session, and the sums."""
+    return helper_number.to_bytes(_COUNTER_BYTES, "big") + facts.encode()

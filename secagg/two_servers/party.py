@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from secagg import metrics
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import AggregatorNoise
-from secagg.errors import ErrorCode
+from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.messages import Envelope
 from secagg.metrics import Meter, SilentMeter
 from secagg.primitives.entropy import Entropy, SystemEntropy
@@ -87,6 +87,7 @@ class Party(ABC, Generic[_Session]):
     Args:
         task: Name of the task.
         noise: The task, with the noise of one aggregator.
+        steps: Sums of the task; None for the participations of one client.
         name: The party's own name, as its certificate has it.
         storage: Book and spool; nobody else writes to them.
         receipt_key: Signs what this aggregator states.
@@ -96,6 +97,7 @@ class Party(ABC, Generic[_Session]):
         meter: Takes measurements; nobody by default.
 
     Raises:
+        LocalProtocolError: There are fewer sums than participations.
         RemoteProtocolError: BAD_CONFIG; the task is none between two.
     """
 
@@ -104,6 +106,7 @@ class Party(ABC, Generic[_Session]):
         task: str,
         noise: AggregatorNoise,
         *,
+        steps: int | None,
         name: str,
         storage: ServerStorage,
         receipt_key: IdentityKey,
@@ -115,6 +118,15 @@ class Party(ABC, Generic[_Session]):
         check_terms(noise.parameters)
         self._task = task
         self._noise = noise
+        budget = noise.budget
+        self._steps = budget.participations if steps is None else steps
+        if self._steps < budget.participations:
+            raise LocalProtocolError(
+                f"{self._steps} sums are wanted, and the noise covers "
+                f"{budget.participations} participations of one client",
+                next_step="Lower task.participations to at most task.steps; at both.",
+            )
+        self._max_sessions = budget.max_sessions(self._steps)
         self._name = name
         self._storage = storage
         self._receipt_key = receipt_key
@@ -181,7 +193,7 @@ class Party(ABC, Generic[_Session]):
         """
         task = {"task": self._task}
         tally = await self._storage.book.tally(Role.SERVER, self._task)
-        covered = max(0, self._noise.budget.sessions - tally.spent)
+        covered = max(0, self._max_sessions - tally.spent)
         left = covered if self.may_serve else 0
         live, report = self._live, self._noise.report()
         found: list[Reading] = [

@@ -99,6 +99,13 @@ def noise_of(task: SharedTaskSection) -> AggregatorNoise:
             for does not keep epsilon.
         RemoteProtocolError: BAD_CONFIG; the numbers make no task.
     """
+    participations = task.participations or task.steps
+    if participations > task.steps:
+        raise _bad_task(
+            f"task.participations is {participations}, and the task releases "
+            f"{task.steps} sums: noise would be paid for and not used",
+            "Lower task.participations to at most task.steps; at both.",
+        )
     try:
         chosen = fixed_point_parameters(
             dim=task.dimension,
@@ -121,14 +128,14 @@ def noise_of(task: SharedTaskSection) -> AggregatorNoise:
         ),
         epsilon=task.epsilon,
         delta=task.delta,
-        steps=task.steps,
+        participations=participations,
         spare=task.spare,
     )
     found = noise.report().aggregator.epsilon
     if found > task.epsilon:
-        sessions = noise.budget.sessions
+        charges = noise.budget.charges
         raise _bad_task(
-            f"with rho = {task.rho:g} {sessions} sessions have epsilon {found:.9g} "
+            f"with rho = {task.rho:g} {charges} sessions have epsilon {found:.9g} "
             f"against an aggregator, and task.epsilon claims {task.epsilon:.9g}",
             "Lower task.rho, or state the larger epsilon; at both.",
         )
@@ -183,6 +190,7 @@ async def helping(
         helper = Helper(
             settings.task.id,
             noise,
+            steps=settings.task.steps,
             name=own.name,
             leader=settings.leader.name,
             storage=storage,
@@ -308,6 +316,7 @@ async def leading(
         leader = Leader(
             settings.task.id,
             noise,
+            steps=settings.task.steps,
             name=own.name,
             helper=way,
             storage=storage,

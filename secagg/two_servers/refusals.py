@@ -47,6 +47,16 @@ def no_more_sums(task: str) -> ServiceError:
     )
 
 
+def participations_given(identity: str, *, given: int, most: int) -> ServiceError:
+    """Return what a client is told that is in as many sums as it may be."""
+    return ServiceError(
+        f"the task is over for {identity!r}: it has given its participations, "
+        f"{given} of {most}",
+        code=ErrorCode.TASK_OVER,
+        next_step="Nothing is to be done; other clients give to the further sums.",
+    )
+
+
 def no_such_call(identity: str, request: Request[Any]) -> RemoteProtocolError:
     """Return the refusal of a call that has no meaning between two aggregators."""
     return RemoteProtocolError(

@@ -72,13 +72,17 @@ class SessionLog:
         """
         await self._commit(records=(record,), spend=spend)
 
-    async def end(self, receipt: bytes) -> None:
+    async def end(self, receipt: bytes, *, facts: bytes | None = None) -> None:
         """Overwrite header and records; the receipt stays.
+
+        Args:
+            receipt: What is left of the session.
+            facts: What the task knows from now on; None leaves it as it is.
 
         Raises:
             ServiceError: STORAGE_FAILED; nothing is known.
         """
-        await self._commit(end=receipt)
+        await self._commit(end=receipt, facts=facts)
 
     async def _commit(
         self,
@@ -86,6 +90,7 @@ class SessionLog:
         records: tuple[Record, ...] = (),
         spend: bool = False,
         end: bytes | None = None,
+        facts: bytes | None = None,
     ) -> None:
         async with self._turn:
             change = Change(
@@ -95,6 +100,7 @@ class SessionLog:
                 records=records,
                 spend=spend,
                 end=end,
+                facts=facts,
             )
             with self._measures.commit():
                 done = await self._book.commit(change)

@@ -46,7 +46,7 @@ class SharedSum:
             "inputs": self.inputs,
             "dimension": self.noise.dim,
             "sum_hash": self.sum_hash.hex(),
-            "sessions_in_budget": budget.sessions,
+            "charges_in_budget": budget.charges,
             "budget_epsilon": budget.epsilon,
             "budget_delta": budget.delta,
             "privacy": self.noise.report().to_dict(),

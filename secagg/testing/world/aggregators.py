@@ -93,7 +93,7 @@ class Aggregators:
         (of,) = self._plan.tasks
         async with Server(None, accept_restored=accept_restored) as server:
             task = await server.add_task(
-                of.name, prepared_of(of.kind), sessions=of.sums, attempts=5
+                of.name, prepared_of(of.kind), steps=of.sums, attempts=5
             )
             async with self._listening(machine, server):
                 async for total in task.sums():

@@ -193,7 +193,7 @@ class ServersSeen:
         self._notes.must(
             noised is None
             or self.has_forgotten
-            or len(watched.spent) <= noised.budget.sessions,
+            or len(watched.spent) <= noised.budget.max_sessions(watched.task.sums),
             f"{watched.task.name} runs more sessions than its budget covers",
         )
 

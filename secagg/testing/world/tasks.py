@@ -156,7 +156,7 @@ def settings_of(name: str, sums: int = _SUMS) -> TaskSettings:
     """Return the task of a file, as an operator proposes it."""
     count = Kind.FILED.clients
     document = {
-        "task": {"id": name, "sessions": sums, "attempts": 5},
+        "task": {"id": name, "steps": sums, "attempts": 5},
         "vector": {"dimension": count, "modulus_bits": 20},
         "cohort": {"min_clients": 2, "max_clients": count, "min_survivors": 2},
         "noise": {"none": NO_NOISE_ACKNOWLEDGEMENT},
