@@ -194,7 +194,7 @@ class Plan:
 
     @property
     def in_words(self) -> str:
-        """What is promised, against whom, and of which sessions, in one sentence."""
+        """What is promised, against whom, for whose data and for which rosters."""
         stated, rule = self._calibrated, self.parameters.noise_rule
         whom = {
             Adversary.SERVER: "the server",
@@ -220,7 +220,7 @@ class Plan:
             parts = [str(rule.colluders)] * bool(rule.colluders)
             parts += [_percent(rule.colluder_fraction)] * bool(rule.colluder_fraction)
             colluding = f"at most {' or '.join(parts)} collude"
-        return f"{sentence}; holds for {rosters} and {colluding}."
+        return f"{sentence}. It holds for {rosters} and {colluding}."
 
     def _repr_html_(self) -> str:
         """The same for notebooks."""

@@ -89,9 +89,11 @@ def budget(
 ) -> None:
     """Show what was spent of privacy budgets, by an aggregator's tasks or a client.
 
-    The settings file says which of the two. Epsilon and delta of a task hold for all
-    sessions that its budget covers, spare ones included, against the server. Of a
-    client whose data have a total (policy.data) all tasks with claims are listed.
+    The settings file says which of the two. Epsilon and delta of a task hold against
+    the server, for one client's data in all sessions that it may give: its
+    participations and the spare sessions. For a client, `covered` is their number and
+    `left` how many it may still give. Of a client whose data have a total (policy.data)
+    all tasks with claims are listed.
 
     Example: secagg budget --config client.toml
     """
@@ -163,11 +165,15 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
     async def given() -> dict[str, Any]:
         with reading(state_dir / BOOK_FILE) as book:
             charges = await book.charges(wanted)
-        # One noise, so one number of sessions that come back.
+        # One noise, so one number of sessions that are covered, and that come back.
+        allowed = max((row.allowed for row in charges), default=None)
         refunds = max((row.refunds for row in charges), default=0)
-        spent = budget_of(charges, allowed=len(charges), refunds=refunds)
+        spent = budget_of(charges, allowed=allowed or 0, refunds=refunds)
         return {
             "task": wanted,
+            # Unknown before the first session: the number stands in its offer.
+            "covered": allowed,
+            "left": None if allowed is None else spent.left,
             "given": spent.given,
             "under_way": sum(row.state is ChargeState.BOUND for row in charges),
             "given_back": spent.void,

@@ -211,7 +211,7 @@ def decode_block(block: bytes) -> NoiseBlock:
     encoder, noise = entries["mechanism"], entries["noise"]
     if not isinstance(encoder, dict) or "noise_rule" in encoder:
         raise bad_block("its mechanism is not an object, or holds the noise")
-    if encoder.get("linf_bound") is None:
+    if encoder.get("linf_bound", "") is None:
         raise bad_block("its mechanism states no linf_bound")
     try:
         mechanism = make_mechanism(

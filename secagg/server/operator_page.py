@@ -198,6 +198,11 @@ def _wanting(process: View, tasks: Iterable[View], budgets: Iterable[View]) -> s
             if task["unwritten"]
         ),
         *(
+            f"Task {task['task']} waits without end: {task['short_of_clients']}"
+            for task in tasks
+            if task["short_of_clients"]
+        ),
+        *(
             f"Task {each['task']}: fewer sessions are left than sums are missing"
             for each in budgets
             if each["is_short"]

@@ -83,6 +83,7 @@ class ChargeRow:
         session_id: Of the session.
         noise_digest: SHA-256 of the task's description of its noise.
         state: What became of the input.
+        allowed: Sessions that the budget covers, as it was charged.
         refunds: How many of the task's sessions may come back, as it was charged.
         at: When the state was set, in Unix seconds.
     """
@@ -90,6 +91,7 @@ class ChargeRow:
     session_id: bytes
     noise_digest: bytes
     state: ChargeState
+    allowed: int
     refunds: int
     at: float
 

@@ -330,13 +330,15 @@ async def _apply_to_budgets(
 async def _charge(database: Database, charge: Charge, instant: int | None) -> None:
     if is_new_charge(await read_charges(database, charge.task), charge):
         await database.execute(
-            "INSERT INTO charge (task, session_id, noise_digest, state, refunds, at) "
-            f"SELECT $2, $3, $4, $5, $6, {INSTANT}",
+            "INSERT INTO charge "
+            "(task, session_id, noise_digest, state, allowed, refunds, at) "
+            f"SELECT $2, $3, $4, $5, $6, $7, {INSTANT}",
             instant,
             charge.task,
             charge.session_id,
             charge.noise_digest,
             ChargeState.BOUND.value,
+            charge.allowed,
             charge.refunds,
         )
 

@@ -352,15 +352,20 @@ async def read_mark(database: Database) -> Mark | None:
 async def read_charges(database: Database, task: str) -> tuple[ChargeRow, ...]:
     """See `Book.charges`."""
     rows = await database.fetch(
-        "SELECT session_id, noise_digest, state, refunds, at FROM charge "
+        "SELECT session_id, noise_digest, state, allowed, refunds, at FROM charge "
         "WHERE task = $1 ORDER BY ordinal",
         task,
     )
     return tuple(
         ChargeRow(
-            session_id, noise_digest, ChargeState(state), refunds, at / MILLISECONDS
+            session_id,
+            noise_digest,
+            ChargeState(state),
+            allowed,
+            refunds,
+            at / MILLISECONDS,
         )
-        for session_id, noise_digest, state, refunds, at in rows
+        for session_id, noise_digest, state, allowed, refunds, at in rows
     )
 
 

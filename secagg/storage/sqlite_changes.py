@@ -291,6 +291,7 @@ def _charge(database: sqlite3.Connection, charge: Charge, now: float) -> None:
                 charge.session_id,
                 charge.noise_digest,
                 ChargeState.BOUND.value,
+                charge.allowed,
                 charge.refunds,
                 int(now * MILLISECONDS),
             ),

@@ -146,6 +146,7 @@ def read_charges(database: sqlite3.Connection, task: str) -> tuple[ChargeRow, ..
             row.session_id,
             row.noise_digest,
             ChargeState(row.state),
+            row.allowed,
             row.refunds,
             row.at / MILLISECONDS,
         )

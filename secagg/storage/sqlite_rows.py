@@ -101,6 +101,7 @@ CREATE TABLE charge (
     session_id BLOB NOT NULL,
     noise_digest BLOB NOT NULL,
     state INTEGER NOT NULL,
+    allowed INTEGER NOT NULL,
     refunds INTEGER NOT NULL,
     at INTEGER NOT NULL,
     seal BLOB NOT NULL,
@@ -166,6 +167,7 @@ class ChargeColumns:
     session_id: bytes
     noise_digest: bytes
     state: int
+    allowed: int
     refunds: int
     at: int
 

@@ -92,7 +92,7 @@ key = "pki/server.key"
 
 [task]
 id = "chaos"
-sessions = {sums}
+steps = {sums}
 attempts = 100
 
 [vector]

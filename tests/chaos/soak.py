@@ -67,7 +67,7 @@ key = "pki/server.key"
 TASK = """
 [task]
 id = "{task}"
-sessions = {sessions}
+steps = {sessions}
 schedule = "every {every}s"
 [vector]
 dimension = 1000

@@ -71,7 +71,7 @@ certificate = "pki/server.pem"
 key = "pki/server.key"
 [task]
 id = "honest"
-sessions = 100
+steps = 100
 [vector]
 dimension = 16
 modulus_bits = 32

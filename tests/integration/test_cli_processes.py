@@ -174,7 +174,7 @@ def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs):
 
 
 def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs):
-    server = programs.server("task.sessions=3")
+    server = programs.server("task.steps=3")
     others = [
         programs.client(
             *(number, "--same-input-again"),
@@ -189,7 +189,7 @@ def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs):
         server.send_signal(signal.SIGKILL)
         paused.send_signal(signal.SIGKILL)
         server.wait(PATIENCE_SECONDS)
-        server = programs.server("task.sessions=3")
+        server = programs.server("task.steps=3")
     for client in [*others, programs.client(3)]:
         finish(client)
     finish(server)
@@ -317,7 +317,7 @@ def test_every_session_takes_a_file_of_its_own_until_the_task_is_over(programs):
             vector = np.full(16, 10 * session + client)
             np.save(programs.directory / f"v-{client}-{session}.npy", vector)
     (programs.directory / "model.bin").write_bytes(b"weights")
-    server = programs.server("task.sessions=2", "task.payload=model.bin")
+    server = programs.server("task.steps=2", "task.payload=model.bin")
 
     def client(number, *sets):
         return programs.client(

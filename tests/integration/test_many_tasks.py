@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
 TASK = f"""
 [task]
 id = "%s"
-sessions = 3
+steps = 3
 [vector]
 dimension = 16
 modulus_bits = 32

@@ -72,8 +72,8 @@ def block_of(made):
     budget = NoiseBudget(
         epsilon=float(made.request.epsilon),
         delta=float(made.request.delta),
-        steps=made.request.steps,
-        spare=0,
+        participations=made.request.sums_of_one_client,
+        spare=made.request.spare,
         accountant=made.accountant,
     )
     mechanism = make_mechanism(made.parameters)
@@ -96,7 +96,7 @@ def test_a_client_judges_every_plan_and_finds_what_was_promised(asked):
     block = decode_block(block_of(made))
     check_cost(block.mechanism, block.budget, block.selection_rate)
     account = make_accountant(block.budget.accountant, adversary=Adversary.SERVER)
-    account.compose(Repeated(block.release, block.budget.sessions))
+    account.compose(Repeated(block.release, block.budget.charges))
     found = account.epsilon(block.budget.delta)
     assert found <= made.epsilon_server <= asked["epsilon"]
 
@@ -123,7 +123,7 @@ def test_plan_and_guard_refuse_in_the_same_words(accountant, scale_factor, rate)
     made = plan(**asked)
     mechanism = make_mechanism(made.parameters)
     budget = NoiseBudget(
-        epsilon=0.1, delta=1e-5, steps=1, spare=0, accountant=accountant
+        epsilon=0.1, delta=1e-5, participations=1, spare=0, accountant=accountant
     )
     with pytest.raises(RemoteProtocolError) as guarded:
         check_cost(mechanism, budget, Fraction(rate))

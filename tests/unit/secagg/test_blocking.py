@@ -16,7 +16,7 @@ EXACT = secagg.PreparedTask.exact(WAIVER, COHORT, dimension=2)
 
 
 def test_a_script_adds_up_vectors():
-    with blocking.local(EXACT, clients=3, floors=WAIVER, sessions=2) as people:
+    with blocking.local(EXACT, clients=3, floors=WAIVER, steps=2) as people:
         for number in (1, 2):
             total = people.sum([[number, -1]] * 3)
             np.testing.assert_array_equal(total.values, [3 * number, -3])
@@ -68,7 +68,7 @@ def test_server_and_clients_of_a_script(tmp_path):
         identity=identity("server", secagg.Role.SERVER),
         state_dir=tmp_path / "state",
     ) as server:
-        task = server.add_task("t", EXACT, sessions=3)
+        task = server.add_task("t", EXACT, steps=3)
         with ThreadPoolExecutor(3) as threads:
             givers = [threads.submit(give, name) for name in "abc"]
             sums = [total.values.tolist() for total in task.sums()]

@@ -211,8 +211,8 @@ def test_the_client_owns_the_privacy_floors(task, change, word):
 def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
     ring = replace(task.parameters, degree=4, tail=HonestTail(20))
     on_ring = replace(task, parameters=ring)
-    added = 10 * task.budget.sessions * 2.0**-20
-    assert on_ring.max_rosters == 10 * task.budget.sessions
+    added = 10 * task.budget.charges * 2.0**-20
+    assert on_ring.max_rosters == 10 * task.budget.charges
     assert task.max_rosters is None
     assert task.report().graph_delta == 0.0
     assert on_ring.report().graph_delta == added
@@ -255,27 +255,49 @@ def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
     with pytest.raises(RemoteProtocolError, match="the task claims"):
         NoisedTask.from_parameters(with_block(task, epsilon=1.0)).check(LENIENT)
     with pytest.raises(RemoteProtocolError, match="the task claims"):
-        NoisedTask.from_parameters(with_block(task, steps=4)).check(LENIENT)
+        NoisedTask.from_parameters(with_block(task, participations=4)).check(LENIENT)
     with pytest.raises(RemoteProtocolError, match="the task claims"):
         NoisedTask.from_parameters(with_block(task, spare=1)).check(LENIENT)
 
 
 def test_spare_sessions_are_planned_recomputed_and_reported():
-    with_spare = NoisedTask.from_plan(made_plan(steps=5), protocol(), spare=2)
+    with_spare = NoisedTask.from_plan(made_plan(steps=3, spare=2), protocol())
     read = NoisedTask.from_parameters(with_spare.parameters)
-    assert (read.budget.steps, read.budget.spare, read.budget.sessions) == (3, 2, 5)
+    budget = read.budget
+    assert (budget.participations, budget.spare, budget.charges) == (3, 2, 5)
     report = read.check(LENIENT)
-    assert (report.steps, report.spare) == (3, 2)
+    assert (report.participations, report.spare) == (3, 2)
     assert report.to_dict()["spare"] == 2
     # The noise is that of five sessions, whatever they are called.
     all_steps = NoisedTask.from_plan(made_plan(steps=5), protocol())
     assert report.server.epsilon == all_steps.report().server.epsilon > 4.0
 
 
-@pytest.mark.parametrize("spare", [-1, 3])
-def test_a_plan_has_room_for_its_spare_sessions(spare):
-    with pytest.raises(RemoteProtocolError, match="spare"):
-        NoisedTask.from_plan(made_plan(), protocol(), spare=spare)
+@pytest.mark.parametrize("spare", [0, 1])
+def test_everything_counts_the_sessions_of_one_client_and_not_the_sums(spare):
+    """The report of n participations in N sums is that of n + spare releases."""
+    some = NoisedTask.from_plan(
+        made_plan(steps=40, participations=2, spare=spare), protocol()
+    )
+    whole = NoisedTask.from_plan(made_plan(steps=2 + spare), protocol())
+    for stated, other in zip(
+        (some.report().server, some.report().model_reader),
+        (whole.report().server, whole.report().model_reader),
+        strict=True,
+    ):
+        assert stated == other
+    assert "steps" not in json.loads(some.parameters.noise_block)
+    assert some.report().privacy_unit.startswith(
+        f"one client's data, in at most {2 + spare} sessions; which of them"
+    )
+    ring = [
+        replace(
+            task, parameters=replace(task.parameters, degree=4, tail=HonestTail(20))
+        )
+        for task in (some, whole)
+    ]
+    assert ring[0].max_rosters == ring[1].max_rosters == 10 * (2 + spare)
+    assert ring[0].report().graph_delta == ring[1].report().graph_delta > 0.0
 
 
 @pytest.mark.parametrize(
@@ -292,12 +314,14 @@ def test_a_plan_has_room_for_its_spare_sessions(spare):
         # whole numbers that no float can hold
         ({"epsilon": 10**400}, "epsilon"),
         ({"delta": 10**400}, "delta"),
-        ({"steps": 10**400}, "steps"),
+        ({"participations": 10**400}, "participations"),
         ({"dim": 10**400}, "dim"),
         ({"modulus": 10**400}, "modulus"),
-        ({"steps": 1.5}, "steps"),
-        ({"steps": True}, "steps"),
-        ({"steps": 0}, "steps"),
+        ({"participations": 1.5}, "participations"),
+        ({"participations": True}, "participations"),
+        ({"participations": 0}, "participations"),
+        ({"steps": 2}, "keys"),
+        ({"linf_bound": None}, "linf_bound"),
         ({"spare": -1}, "spare"),
         ({"spare": 0.5}, "spare"),
         ({"spare": 10**400}, "spare"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import html
 import json
 import math
 from fractions import Fraction
@@ -500,9 +501,10 @@ def test_a_plan_says_in_words_what_it_promises():
         steps=2,
     )
     assert made.in_words == (
-        f"ε {made.epsilon_server:.4g} at δ 1e-05 over 2 steps against the server "
-        "(proven, skellam-paper); holds for any roster from 60 to 100 of which at "
-        "least 60 and 70 % remain and at most 10 % collude."
+        f"ε {made.epsilon_server:.4g} at δ 1e-05 against the server (proven, "
+        "skellam-paper), for one client's data, in at most 2 sessions; which of them "
+        "does not depend on its data or its noise. It holds for any roster from 60 to "
+        "100 of which at least 60 and 70 % remain and at most 10 % collude."
     )
     assert made.to_dict()["in_words"] == made.in_words
     assert made.in_words in str(made)
@@ -513,7 +515,7 @@ def test_a_plan_says_in_words_what_it_promises():
     assert (own.to_dict()["status"], own.to_dict()["proof"]) == ("certified", "own")
     alone = paper_plan("skellam", bits=18, scale_factor=100.0, colluders=3)
     assert alone.in_words.endswith(
-        "holds for a roster of 100 of which nobody is lost and at most 3 collude."
+        "It holds for a roster of 100 of which nobody is lost and at most 3 collude."
     )
     central = plan(**BASE, mechanism="gaussian", scale_factor=64.0)
     assert "readers of the sums, not against the server" in central.in_words
@@ -559,7 +561,7 @@ def test_a_plan_prints_as_a_table_for_people():
     shown = made._repr_html_()
     assert shown.count("<tr>") == len(made.table())
     assert all(note.split("<")[0] in shown for note in made.notes)
-    assert f"<p>{made.in_words}</p>" in shown
+    assert f"<p>{html.escape(made.in_words)}</p>" in shown
 
 
 def test_simulated_noise_is_never_certified():

@@ -24,10 +24,11 @@ def _parameters():
         scale_factor=8.0,
         accountant="mixture-simple",
         min_survivors=4,
-        steps=3,
+        steps=2,
+        spare=1,
     )
     return NoisedTask.from_plan(
-        made, parameters_for(6, threshold=4, dimension=1), spare=1
+        made, parameters_for(6, threshold=4, dimension=1)
     ).parameters
 
 
@@ -65,7 +66,8 @@ def test_an_offer_is_judged_and_its_hash_printed(parameters, tmp_path, capsys):
         result = approved(capsys, *words)
         assert result["approved_hash"] == sha256(parameters.noise_block).hexdigest()
         assert 1.9 < result["epsilon"] <= result["claimed_epsilon"] <= 2.0
-        assert (result["steps"], result["spare"]) == (2, 1)
+        assert (result["participations"], result["spare"]) == (2, 1)
+        assert "in at most 3 sessions" in result["privacy_unit"]
         assert result["accountant"] == "mixture-simple"
         assert (result["status"], result["proof"]) == ("certified", "own")
     assert main(["plan", "--approve", offer]) == 0
@@ -94,7 +96,8 @@ def test_what_would_take_long_to_judge_is_refused_before_anything_else(parameter
     huge = altered(
         parameters,
         accountant="mixture-contour",
-        mechanism=block["mechanism"] | {"scale_factor": 2.0**24},
+        mechanism=block["mechanism"]
+        | {"scale_factor": 2.0**24, "linf_bound": f"{2**24}/1"},
     )
     # Other contradictions, here of the modulus, come later.
     with pytest.raises(RemoteProtocolError, match="cells to judge"):

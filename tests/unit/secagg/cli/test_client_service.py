@@ -66,7 +66,7 @@ async def test_every_session_gets_its_file_and_leaves_its_sum_until_the_task_is_
     (tmp_path / "sums").mkdir()
     async with Server(None) as server:
         prepared = PreparedTask.exact(WAIVER, COHORT, dimension=2)
-        task = await server.add_task("t", prepared, sessions=2)
+        task = await server.add_task("t", prepared, steps=2)
 
         async def give():
             async with Client(

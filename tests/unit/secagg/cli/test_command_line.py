@@ -782,9 +782,9 @@ def test_a_password_in_the_address_of_a_store_is_refused_and_never_shown(
 
 
 def test_show_settings_prints_every_setting_and_the_budget(deployment, capsys):
-    assert run_server(deployment, "--show-settings", "--set", "task.sessions=2") == 0
+    assert run_server(deployment, "--show-settings", "--set", "task.steps=2") == 0
     shown = capsys.readouterr().out
-    assert "task.sessions" in shown
+    assert "task.steps" in shown
     assert "--set" in shown
     assert "epsilon" in shown
 

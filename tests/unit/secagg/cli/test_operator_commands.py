@@ -35,7 +35,7 @@ key = "server.key"
 TASK = """
 [task]
 id = "counts"
-sessions = 2
+steps = 2
 [vector]
 dimension = 6
 [cohort]

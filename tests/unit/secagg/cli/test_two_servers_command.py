@@ -275,7 +275,7 @@ def test_a_task_is_summed_from_settings_files_and_goes_on_after_a_restart(
 
 def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(steps=1))
+        house = TwoAggregators(clock, noise_for(participations=1))
         sums, failures = [], []
         lead = ReleasingLeader(None, b"", None, house.leader, tmp_path / "sums", clock)
         releasing = asyncio.ensure_future(
@@ -384,7 +384,7 @@ def test_the_samples_list_every_setting_and_describe_one_task(part):
         assert policy.min_survivors <= task["min_survivors"]
         return
     assert document["task"] == document_of("leader")["task"]
-    assert noise_of(loaded.settings.task).budget.sessions == 12
+    assert noise_of(loaded.settings.task).budget.charges == 12
 
 
 def document_of(part):

@@ -53,7 +53,7 @@ async def test_each_payload_may_depend_on_the_sum_before():
         return np.frombuffer(session.payload, np.int64) + 1
 
     async with Server(None) as server:
-        task = await server.add_task("t", EXACT, sessions=3, payload=payload)
+        task = await server.add_task("t", EXACT, steps=3, payload=payload)
         giving = asyncio.ensure_future(both(server, "t", step, step, step))
         totals = []
         async for total in task.sums():
@@ -84,7 +84,7 @@ async def test_a_sum_that_was_not_taken_is_given_again_after_a_restart(
     # A process that did not run a session does not know who was told of its end.
     monkeypatch.setattr("secagg.server.server.SETTLE_SECONDS", 0.0)
     async with Server(None, state_dir=tmp_path) as server:
-        task = await server.add_task("t", EXACT, sessions=2)
+        task = await server.add_task("t", EXACT, steps=2)
         giving = asyncio.ensure_future(both(server, "t", [1, 2]))
         released = await task.next_sum()
         await giving
@@ -93,7 +93,7 @@ async def test_a_sum_that_was_not_taken_is_given_again_after_a_restart(
     assert caught.value.code is ErrorCode.CANCELLED
 
     async with Server(None, state_dir=tmp_path) as server:
-        task = await server.add_task("t", EXACT, sessions=2)
+        task = await server.add_task("t", EXACT, steps=2)
         assert task.released_before == 0
         again = await task.next_sum()
         assert again.session_number == released.session_number
@@ -105,7 +105,7 @@ async def test_a_sum_that_was_not_taken_is_given_again_after_a_restart(
         await giving
 
     async with Server(None, state_dir=tmp_path) as server:
-        task = await server.add_task("t", EXACT, sessions=2)
+        task = await server.add_task("t", EXACT, steps=2)
         assert task.released_before == 2
         assert await task.next_sum() is None
 
@@ -130,7 +130,7 @@ async def test_receipts_go_and_their_sums_still_count(tmp_path):
 
 async def test_a_loop_that_was_left_is_continued_with_the_same_sum():
     async with Server(None) as server:
-        task = await server.add_task("t", EXACT, sessions=1)
+        task = await server.add_task("t", EXACT, steps=1)
         giving = asyncio.ensure_future(both(server, "t", [1, 2]))
         async for total in task.sums():
             first = total
@@ -150,13 +150,14 @@ async def test_no_more_sums_are_wanted_than_the_noise_was_planned_for():
         l2_clip=1.0,
         epsilon=8.0,
         delta=1e-5,
-        steps=3,
+        steps=2,
+        spare=1,
         mechanism="skellam",
     )
-    prepared = PreparedTask.from_plan(made, COHORT, spare=1)
+    prepared = PreparedTask.from_plan(made, COHORT)
     async with Server(None) as server:
         with pytest.raises(LocalProtocolError, match="planned for 2"):
-            await server.add_task("t", prepared, sessions=3)
+            await server.add_task("t", prepared, steps=3)
         task = await server.add_task("t", prepared)
         with pytest.raises(LocalProtocolError, match="runs already"):
             await server.add_task("t", prepared)
@@ -201,7 +202,7 @@ async def test_a_task_keeps_no_receipt_of_every_sum_that_it_ever_released():
     """It may run for months: those of the latest sums are there for latecomers."""
     sums = AggregatorLimits().kept_sums + 4
     async with Server(None, keep_seconds=0.0) as server:
-        task = await server.add_task("for months", EXACT, sessions=sums)
+        task = await server.add_task("for months", EXACT, steps=sums)
         giving = asyncio.ensure_future(both(server, "for months", *[[1, 2]] * sums))
         async for _ in task.sums():
             pass

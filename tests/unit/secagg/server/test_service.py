@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from secagg.distributed_dp import NoiseBudget
 from secagg.server import views
 from secagg.server.service import _Ending
 from secagg.server.service_manager import ServiceManager
@@ -39,10 +40,14 @@ async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_somebody_lis
 def test_a_budget_is_short_when_missing_sums_take_what_was_planned_for_faults(
     monkeypatch, spent, sums, short
 ):
-    budget = SimpleNamespace(sessions=6, steps=4, spare=2)
+    budget = NoiseBudget(
+        epsilon=1.0, delta=1e-5, participations=4, spare=2, accountant="of no matter"
+    )
+    settings = SimpleNamespace(task=SimpleNamespace(steps=4))
+    monkeypatch.setattr(views, "decode_settings", lambda _: settings)
     monkeypatch.setattr(views, "_noised", lambda _: SimpleNamespace(budget=budget))
     tally = SimpleNamespace(spent=spent, facts=TaskFacts(sums=sums).encode())
-    assert short_of_budget(SimpleNamespace(tally=tally)) == short
+    assert short_of_budget(SimpleNamespace(tally=tally, task=None)) == short
 
 
 def test_a_task_without_noise_has_no_budget(monkeypatch):

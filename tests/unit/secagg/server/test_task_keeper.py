@@ -51,7 +51,7 @@ PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
 FILE = f"""
 [task]
 id = "t"
-sessions = 2
+steps = 2
 attempts = 1
 [vector]
 dimension = 2
@@ -168,7 +168,7 @@ async def test_a_task_lives_through_its_sums_a_pause_and_two_processes(world):
     async with world.running(world.settings()):
         added = await world.ask(
             "task.add",
-            settings=world.settings("a/b", sessions=1).document(),
+            settings=world.settings("a/b", steps=1).document(),
             origin="f",
         )
         assert (added["task"], added["state"], added["version"]) == (
@@ -235,7 +235,7 @@ async def test_a_stopped_task_stays_stopped_for_clients_and_files(world):
         for verb in ("pause", "resume"):
             asked = world.ask(f"task.{verb}", task="t", reason="")
             await refused(asked, ErrorCode.TASK_OVER, "enough")
-        asked = world.keeper.apply(world.settings(sessions=9))
+        asked = world.keeper.apply(world.settings(steps=9))
         await refused(asked, ErrorCode.TASK_OVER, "enough")
     async with world.running(world.settings()):
         assert await world.states() == {"t": "stopped"}
@@ -275,7 +275,7 @@ async def test_a_file_that_says_something_else_changes_nothing_until_it_is_appli
 ):
     async with world.running(world.settings()):
         pass
-    longer = world.settings(sessions=5)
+    longer = world.settings(steps=5)
     async with world.running(longer):
         assert "task_differs" in caplog.text
         assert any("secagg tasks apply" in said for said in world.said)
@@ -899,7 +899,7 @@ async def test_what_is_said_at_one_server_is_done_by_all(worlds):
         assert isinstance(offered, Wait)
     await one.ask("task.resume", task="u")
     await until(other, "u", state="running")
-    longer = one.settings("u", sessions=3)
+    longer = one.settings("u", steps=3)
     await one.ask("task.apply", settings=longer.document(), origin="f")
     await until(other, "u", version=4)
     await asyncio.gather(one.give("a", "u"), other.give("b", "u", connection=at_other))

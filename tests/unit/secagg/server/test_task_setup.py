@@ -23,7 +23,7 @@ certificate = "server.pem"
 key = "server.key"
 [task]
 id = "t"
-sessions = 2
+steps = 2
 [vector]
 dimension = 6
 [cohort]
@@ -94,9 +94,9 @@ def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):
     assert noised is not None
     assert noised.mechanism.parameters.noise_rule.min_survivors == 7
     assert noised.report().counted_shares == 6
-    assert noised.budget.steps == 2
+    assert noised.budget.participations == prepared.sums == 2
     assert noised.report().server.epsilon <= 4.0
-    assert noised.budget.sessions == 3
+    assert noised.budget.charges == 3
     assert prepared.parameters.noise_block
     assert prepared.parameters.dimension == noised.mechanism.encoded_dim
 
@@ -120,8 +120,8 @@ def test_a_randomiser_goes_with_a_clip_that_stays(tmp_path, quantile):
     ("overrides", "spare"),
     [
         ([], 1),
-        (["task.sessions=20", "cohort.colluders=2"], 3),
-        (["task.sessions=21"], 2),
+        (["task.steps=20", "cohort.colluders=2"], 3),
+        (["task.steps=21"], 2),
         (["task.attempts=1", "cohort.colluders=2"], 0),
         (["task.spare=4", "task.attempts=1"], 4),
         (["task.spare=0"], 0),
@@ -353,7 +353,7 @@ def test_what_an_operator_has_said_of_a_task_outlives_new_settings(tmp_path, boo
     (row,) = ask(book.tasks())
     stopped = replace(row.task, state=TaskState.STOPPED, reason="enough")
     assert ask(book.put_task(stopped, expect_version=1))
-    longer = settings_of(tmp_path, EXACT, "task.sessions=9").own_task
+    longer = settings_of(tmp_path, EXACT, "task.steps=9").own_task
     ask(settle_task(longer, book, reports=None))
     (row,) = ask(book.tasks())
     assert (row.task.state, row.task.reason) == (TaskState.STOPPED, "enough")

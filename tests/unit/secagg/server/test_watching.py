@@ -44,7 +44,7 @@ HOSTILE = "<script>alert(1)</script>&"
 FILE = f"""
 [task]
 id = "{HOSTILE}"
-sessions = 2
+steps = 2
 invited = ["a", "b"]
 [vector]
 dimension = 2
@@ -59,7 +59,7 @@ none = "{NO_NOISE_ACKNOWLEDGEMENT}"
 NOISED = """
 [task]
 id = "noised"
-sessions = 3
+steps = 3
 schedule = "every 1h"
 [vector]
 dimension = 6

@@ -50,7 +50,7 @@ def _noises():
     async def main(clock):
         return await TwoAggregators(clock, task).give([np.zeros(ENTRIES)] * CLIENTS)
 
-    task = noise_for(dim=ENTRIES, rho=RHO, steps=1)
+    task = noise_for(dim=ENTRIES, rho=RHO, participations=1)
     with (
         mock.patch("secagg.two_servers.party.SystemEntropy", entropy),
         watched_noise() as drawn,

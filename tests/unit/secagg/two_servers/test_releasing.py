@@ -70,7 +70,9 @@ def test_clients_that_cheat_the_helper_end_a_session_and_not_the_leader(tmp_path
     """That the helper refuses a set is no lie of the helper's."""
 
     async def main(clock):
-        program = Program(TwoAggregators(clock, noise_for(steps=1)), clock, tmp_path)
+        program = Program(
+            TwoAggregators(clock, noise_for(participations=1)), clock, tmp_path
+        )
         releasing = program.start()
         lost = await program.give("a", "b", "c", "d", unheard="ab")
         await program.give("e", "f", "g", "h")
@@ -85,7 +87,7 @@ def test_clients_that_cheat_the_helper_end_a_session_and_not_the_leader(tmp_path
 
 def test_a_helper_that_has_lost_the_session_does_not_end_the_leader(tmp_path):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(steps=1))
+        house = TwoAggregators(clock, noise_for(participations=1))
         program = Program(house, clock, tmp_path)
         releasing = program.start()
         await clock.sleep_until(clock.now() + 1.0)
@@ -133,11 +135,12 @@ def test_a_helper_that_has_no_more_sessions_is_not_asked_for_ever(tmp_path, is_s
     """Its budget is used though the leader's is not, or it runs another task."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(steps=1))
+        house = TwoAggregators(clock, noise_for(participations=1))
         if is_spent:
             await house.give([ZEROS] * 4)
-            fresh = TwoAggregators(clock, noise_for(steps=1))
+            fresh = TwoAggregators(clock, noise_for(participations=1))
             house.leader._storage = fresh.leader._storage
+            house.leader._facts = None
         else:
             house.helper._task = "another"
         program = Program(house, clock, tmp_path)
@@ -172,7 +175,7 @@ def test_what_is_refused_in_a_session_ends_that_session_alone(tmp_path):
 
         house = TwoAggregators(
             clock,
-            noise_for(steps=3),
+            noise_for(participations=3),
             helper_way=lambda way: LyingConnection(way, {FetchChunk: refused}),
         )
         program = Program(house, clock, tmp_path)
@@ -190,7 +193,7 @@ def test_what_is_refused_in_a_session_ends_that_session_alone(tmp_path):
 
 def test_clients_of_a_task_that_is_over_are_told_so(tmp_path):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(steps=1))
+        house = TwoAggregators(clock, noise_for(participations=1))
         program = Program(house, clock, tmp_path)
         releasing = program.start()
         given = await program.give("a", "b", "c", "d")
@@ -208,7 +211,7 @@ def test_clients_of_a_task_that_is_over_are_told_so(tmp_path):
 
 def test_a_leader_that_was_away_asks_the_helper_before_the_session_ends(tmp_path):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(steps=1))
+        house = TwoAggregators(clock, noise_for(participations=1))
         first = Program(house, clock, tmp_path).start()
         await clock.sleep_until(clock.now() + 1.0)
         giving = [
@@ -224,7 +227,7 @@ def test_a_leader_that_was_away_asks_the_helper_before_the_session_ends(tmp_path
         left = offer.session_end - clock.date()
         # Less is left than a whole collection takes, but more than an answer does.
         clock.advance(left - deadlines.unmasking - deadlines.masked_input / 2)
-        again = house.restarted(noise_for(steps=1))
+        again = house.restarted(noise_for(participations=1))
         await again.helper.recover()
         await again.leader.recover()
         program = Program(again, clock, tmp_path)
@@ -241,7 +244,7 @@ def test_shares_of_a_session_that_is_over_are_gone_after_a_restart():
         pass
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(steps=1))
+        house = TwoAggregators(clock, noise_for(participations=1))
         spool, blobs = house.storages[0].spool, house.storages[0].spool._blobs
         drop = spool.drop_uploads
 
@@ -259,7 +262,7 @@ def test_shares_of_a_session_that_is_over_are_gone_after_a_restart():
             each.cancel()
         spool.drop_uploads = drop
         before = [name for name in blobs._objects if "/uploads/" in name]
-        again = house.restarted(noise_for(steps=1))
+        again = house.restarted(noise_for(participations=1))
         await again.leader.recover()
         after = [name for name in blobs._objects if "/uploads/" in name]
         return before, after, await again.leader.last_sum()
@@ -272,7 +275,7 @@ def test_shares_of_a_session_that_is_over_are_gone_after_a_restart():
 
 def test_reports_and_logs_say_what_was_released_when_and_what_is_left(tmp_path, caplog):
     async def main(clock):
-        noise = noise_for(steps=2)
+        noise = noise_for(participations=2)
         house = TwoAggregators(clock, noise)
         program = Program(house, clock, tmp_path)
         releasing = program.start()
@@ -291,7 +294,7 @@ def test_reports_and_logs_say_what_was_released_when_and_what_is_left(tmp_path, 
     assert report["released"].endswith("+00:00")
     assert (report["task"], report["inputs"]) == (TASK, 4)
     assert (report["leader"], report["helper"]) == ("leader", "helper")
-    assert (report["sessions_in_budget"], report["sessions_left_in_budget"]) == (2, 1)
+    assert (report["charges_in_budget"], report["sessions_left_in_budget"]) == (2, 1)
     assert last.session_id.hex() == report["session_id"]
     said = [record.message for record in caplog.records if "number=1" in record.message]
     assert [line.split()[0] for line in said] == [
@@ -305,12 +308,12 @@ def test_reports_and_logs_say_what_was_released_when_and_what_is_left(tmp_path, 
 
 def test_the_last_sum_is_served_when_no_offer_is(tmp_path):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(steps=1))
+        house = TwoAggregators(clock, noise_for(participations=1))
         program = Program(house, clock, tmp_path)
         releasing = program.start()
         await program.give("a", "b", "c", "d")
         await releasing
-        again = house.restarted(noise_for(steps=1))
+        again = house.restarted(noise_for(participations=1))
         await again.leader.recover()
         late = Program(again, clock, tmp_path)
         await late.start()

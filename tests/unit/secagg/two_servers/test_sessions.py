@@ -122,7 +122,7 @@ def test_the_helper_counts_the_intersection_against_min_survivors(drawn) -> None
 
 def test_neither_aggregator_releases_more_sums_than_the_budget() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(steps=2))
+        house = TwoAggregators(clock, noise_for(participations=2))
         for _ in range(2):
             await house.give(VECTORS)
         with pytest.raises(ServiceError, match="all its sums"):
@@ -140,7 +140,7 @@ def test_a_client_gives_no_more_sums_than_its_budget_whoever_asks() -> None:
         storage = ClientStorage(book, None)
         for turn in range(2):
             # Another pair of aggregators by the same names knows of no budget.
-            house = TwoAggregators(clock, noise_for(steps=1))
+            house = TwoAggregators(clock, noise_for(participations=1))
             if turn:
                 house.leader._storage.book.tally = _behind(house)
             one = house.client("client-0", storage=storage)
@@ -172,7 +172,7 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
     """Its whole loss is claimed before anything leaves, or nothing is."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(steps=2))
+        house = TwoAggregators(clock, noise_for(participations=2))
         storage = ClientStorage(inline_book(now=clock.date), None)
         budget = TotalBudget(data="patients", epsilon=limit, delta=1e-5)
         total = total_between_two(budget, storage, house.workers)
@@ -190,7 +190,7 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
         return found, await total.use(), await storage.book.charges(TASK)
 
     found, use, charges = run(main)
-    stated = noise_for(steps=2).report().aggregator
+    stated = noise_for(participations=2).report().aggregator
     if limit > stated.epsilon:
         assert found[0].is_included
         assert found[1].inputs == 4

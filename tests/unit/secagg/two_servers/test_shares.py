@@ -82,7 +82,7 @@ def test_the_report_counts_one_noise_against_an_aggregator_and_two_against_reade
     assert report.reader.epsilon < 0.75 * report.aggregator.epsilon
     stddev = 2**8 / math.sqrt(2 * 0.5) * math.sqrt(2) / 2**7
     assert report.noise_stddev == pytest.approx(stddev, rel=1e-6)
-    assert report.to_dict()["sessions"] == 2
+    assert report.to_dict()["charges"] == 2
     assert "nothing is promised" in report.lines()[0]
 
 
