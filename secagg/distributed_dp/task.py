@@ -212,6 +212,7 @@ class NoisedTask:
                 not self.mechanism.noise_is_central,
                 f"mechanism {given.mechanism} needs a trusted party",
             ),
+            # R3.5-6, here and below
             (given.modulus == ours.modulus, "its modulus is not the session's"),
             (
                 self.mechanism.encoded_dim == ours.dimension,

@@ -8,11 +8,12 @@ from fractions import Fraction
 import pytest
 
 from dpnoise.errors import ParameterError
+from dpnoise.events import SkellamMixtureEvent
 from dpnoise.mechanisms import NoiseRule
 from secagg.conformance import read_vectors
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask
-from secagg.distributed_dp.noise_block import decode_block
+from secagg.distributed_dp.noise_block import check_sampler, decode_block
 from secagg.errors import RemoteProtocolError
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
@@ -68,3 +69,41 @@ def test_a_block_is_read_in_one_form(row):
         with pytest.raises(RemoteProtocolError) as refused:
             NoisedTask.of_session(session)
         assert refused.value.code == row["code"]
+
+
+def offers_with_noise():
+    offers = [
+        (row["name"], row["offer"]) for row in read_vectors("encodings")["offers"]
+    ]
+    offers += [
+        (row["name"], row["offer"]) for row in read_vectors("sessions")["sessions"]
+    ]
+    for name, offer in offers:
+        session = SessionDescriptor.decode(bytes.fromhex(offer))
+        if session.parameters.noise_block:
+            yield pytest.param(session, id=name)
+
+
+@pytest.mark.parametrize("session", list(offers_with_noise()))
+def test_every_offer_that_is_taken_has_a_whole_block_that_fits_it(session):
+    # R3.5-4, R3.5-6: a strict reader refuses no offer that the vectors let pass.
+    task = NoisedTask.of_session(session)
+    assert task.budget.charges >= 1
+
+
+def test_the_block_of_a_rule_is_one_that_a_plan_gives():
+    (row,) = (
+        row for row in read_vectors("accounting")["rules"] if "noise_block" in row
+    )
+    block = decode_block(row["noise_block"].encode())
+    event = block.release
+    assert event == SkellamMixtureEvent(
+        row["dim"],
+        Fraction(row["counted_variance"]),
+        float(Fraction(row["l2_clip_squared_steps"])),
+        float(Fraction(row["linf_bound"])),
+        sampler_distance=event.sampler_distance,
+    )
+    assert block.budget.charges == row["releases"] == 3
+    assert float(row["epsilon"]) <= block.budget.epsilon
+    check_sampler(row["noise_block"].encode())

@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from enrolment_vectors import enrolment
 from noise_vectors import noise
 from receipt_vectors import receipts
 from reference_keys import Channel, MaskKeys, MaskStream, agree, public_key
+from reference_noise import NoiseRule, block_of, check_block
 from reference_roster import (
     Advert,
     Roster,
@@ -43,10 +45,23 @@ DIRECTORY = Path(__file__).parents[3] / "secagg" / "conformance" / "vectors"
 SID = counting(0x40, 32)
 CONTEXT = counting(0x60, 32)
 SECRET = counting(0x80, 32)
-NOISE_BLOCK = (
-    b'{"accountant":"skellam-gdp","delta":1e-05,"epsilon":1.0,"mechanism":{},'
-    b'"noise":{"counted_variance":"7/4"},"noise_sampler":"00","spare":0,'
-    b'"steps":1,"version":2}'
+NOISE = NoiseRule(
+    Fraction(7, 4), 3, Fraction(1, 10), 1, Fraction(0), share_bits=4, ladder=0
+).as_json()
+NOISE_BLOCK = block_of(NOISE, dim=10, modulus=2**16, num_clients=10)
+# One coordinate more tells who fits the clip.
+MOVING_BLOCK = block_of(
+    NOISE,
+    dim=9,
+    modulus=2**16,
+    num_clients=10,
+    clip_flag_amplitude=0.25,
+    unit={
+        "highest": "1024/1",
+        "lowest": "1/4",
+        "quantile": "1/2",
+        "start": "4/1",
+    },
 )
 
 # 2 and 2^62 are the ends; 2^16 and 2^32 fill their words; 2^17 and 2^33 are the first
@@ -135,7 +150,7 @@ def offers() -> list[dict[str, Any]]:
             graph_bits=40,
         ),
         "noise whose unit is the session's": offer(
-            noise_block=NOISE_BLOCK, noise_terms=b'{"unit":"2048/3"}'
+            noise_block=MOVING_BLOCK, noise_terms=b'{"unit":"2048/3"}'
         ),
         "largest modulus": offer(modulus=2**62, dim=2**30),
         "server that may lie, revocations": offer(trust=TRUST, **SIGNED),
@@ -162,6 +177,8 @@ def offers() -> list[dict[str, Any]]:
                 "trust": trust_fields(rules.trust),
             },
         }
+        if rules.noise_block:
+            check_block(made)
         encoded = made.encode()
         if ref.Offer.decode(encoded) != made:
             raise AssertionError(name)
@@ -584,6 +601,9 @@ def as_text(content: dict[str, Any]) -> str:
 def files() -> dict[str, str]:
     """Every file of vectors, by name."""
     runs = sessions()
+    for run in runs:
+        if run.offer.parameters.noise_block:
+            check_block(run.offer)
     return {
         "accounting.json": as_text(accounting()),
         "encodings.json": as_text(encodings()),

@@ -15,7 +15,7 @@ MECHANISM: dict[str, Any] = {
     "clip_flag_amplitude": 0.0,
     "dim": 6,
     "l2_clip": 2.0111230650641554,
-    "linf_bound": None,
+    "linf_bound": "219/1",
     "max_nonzero": None,
     "mechanism": "skellam",
     "modulus": 16777216,
@@ -41,9 +41,9 @@ PLAIN: dict[str, Any] = {
     "mechanism": MECHANISM,
     "noise": NOISE,
     "noise_sampler": counting(0x30, 32).hex(),
+    "participations": 2,
     "selection_rate": "1/1",
     "spare": 1,
-    "steps": 2,
     "version": 2,
 }
 RANDOMISER: dict[str, Any] = {
@@ -54,7 +54,12 @@ RANDOMISER: dict[str, Any] = {
     "randomiser": "separated",
 }
 UNIT = {"highest": "805/1", "lowest": "805/16", "quantile": "1/2", "start": "805/4"}
-FLAGGED = MECHANISM | {"clip_flag_amplitude": 0.25, "dim": 7, "scale_factor": 201.25}
+FLAGGED = MECHANISM | {
+    "clip_flag_amplitude": 0.25,
+    "dim": 7,
+    "linf_bound": "405/1",
+    "scale_factor": 201.25,
+}
 MOVING = PLAIN | {"mechanism": FLAGGED, "unit": UNIT}
 RANDOMISED = PLAIN | {"randomiser": RANDOMISER}
 LAYERED = PLAIN | {"noise": NOISE | {"ladder": 2}}
@@ -100,6 +105,24 @@ def cases() -> Iterator[tuple[str, bytes, bytes, int]]:
         ("R3.2-10 layers without a ladder", PLAIN, b"", 3),
         ("R3.2-10 a ladder without layers", LAYERED, b"", 0),
         ("R3.2-10 one layer for each rung", LAYERED, b"", 2),
+        (
+            "R3.5-6 noise for fewer clients than the session takes",
+            PLAIN | {"mechanism": MECHANISM | {"num_clients": 3}},
+            b"",
+            0,
+        ),
+        (
+            "R3.5-6 noise for another modulus",
+            PLAIN | {"mechanism": MECHANISM | {"modulus": 8388608}},
+            b"",
+            0,
+        ),
+        (
+            "R3.5-6 noise for more survivors than the session unmasks",
+            PLAIN | {"noise": NOISE | {"min_survivors": 4}},
+            b"",
+            0,
+        ),
         ("R3.5-3 no unit where the clip moves", MOVING, b"", 0),
         ("R3.5-3 a unit where the clip stays", PLAIN, at_start, 0),
         ("R3.5-3 a unit above the highest", MOVING, canonical({"unit": "806/1"}), 0),
@@ -137,7 +160,18 @@ def cases() -> Iterator[tuple[str, bytes, bytes, int]]:
             MOVING | {"unit": UNIT | {"start": "806/1"}}
         ),
         "has bounds of other names": canonical(MOVING | {"unit": {"start": "805/4"}}),
-        "covers no sum": canonical(PLAIN | {"steps": 0}),
+        "states no bound on coordinates": canonical(
+            PLAIN | {"mechanism": MECHANISM | {"linf_bound": None}}
+        ),
+        "states a bound that is a number": canonical(
+            PLAIN | {"mechanism": MECHANISM | {"linf_bound": 219}}
+        ),
+        "lacks a number of its mechanism": canonical(
+            PLAIN
+            | {"mechanism": {k: MECHANISM[k] for k in MECHANISM if k != "num_clients"}}
+        ),
+        "covers no participation": canonical(PLAIN | {"participations": 0}),
+        "states the sums of the task": canonical(PLAIN | {"steps": 2}),
         "spares half a session": canonical(PLAIN | {"spare": 0.5}),
     }.items():
         yield f"R3.5-4 a block that {name}", block, b"", 0

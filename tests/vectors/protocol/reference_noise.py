@@ -139,14 +139,26 @@ def certificate(
 
 KEYS = {
     *("accountant", "delta", "epsilon", "mechanism", "noise", "noise_sampler"),
-    *("selection_rate", "spare", "steps", "version"),
+    *("participations", "selection_rate", "spare", "version"),
+}
+MECHANISM_KEYS = {
+    *("clip_flag_amplitude", "dim", "l2_clip", "linf_bound", "max_nonzero"),
+    *("mechanism", "modulus", "num_clients", "rotation", "rounding_bias"),
+    *("scale_factor", "signed"),
+}
+NOISE_KEYS = {
+    *("colluder_fraction", "colluders", "counted_variance", "ladder"),
+    *("loss_fraction", "min_survivors", "share_bits"),
 }
 OPTIONAL = {"randomiser", "unit"}
 UNIT_KEYS = {"start", "lowest", "highest", "quantile"}
 
 
 def check_block(offer: Offer) -> None:
-    """R3.5-4, R3.2-10 and R3.5-3; of a mechanism and a randomiser only their form."""
+    """R3.5-4, R3.2-10, R3.5-6 and R3.5-3; of a randomiser only that it is an object.
+
+    The numbers of a mechanism are judged where other parts of the offer name them.
+    """
     if not offer.parameters.noise_block:
         demand(offer.parameters.noise_layers == 0 and offer.noise_terms == b"")
         return
@@ -154,8 +166,15 @@ def check_block(offer: Offer) -> None:
     demand(set(entries) - OPTIONAL == KEYS and entries["version"] == BLOCK_VERSION)
     for name in ("mechanism", "noise", "randomiser", "unit"):
         demand(isinstance(entries.get(name, {}), dict))
-    for name, least in (("steps", 1), ("spare", 0)):
-        demand(type(entries[name]) is int and entries[name] >= least)
+    for name, least in (("participations", 1), ("spare", 0)):
+        demand(whole(entries[name]) >= least)
+    mechanism, noise, rules = entries["mechanism"], entries["noise"], offer.parameters
+    demand(set(mechanism) == MECHANISM_KEYS and set(noise) == NOISE_KEYS)
+    demand(fraction(mechanism["linf_bound"]) > 0)
+    demand(mechanism["modulus"] == rules.modulus)
+    demand(whole(mechanism["num_clients"]) >= rules.max_clients)
+    demand(whole(noise["min_survivors"]) <= rules.min_survivors)
+    demand(whole(noise["colluders"]) >= rules.colluders)
     rate = fraction(entries["selection_rate"])
     demand(0 < rate <= 1 and rate.denominator <= MOST_PARTS)
     for name in ("counted_variance", "loss_fraction", "colluder_fraction"):
@@ -186,6 +205,11 @@ def demand(holds: bool) -> None:  # noqa: FBT001 - reads as a sentence
         raise Refused(BAD_CONFIG)
 
 
+def whole(value: object) -> int:
+    demand(type(value) is int)
+    return int(str(value))
+
+
 def object_of(data: bytes) -> dict[str, Any]:
     """An object in the one form that it has."""
     try:
@@ -209,6 +233,39 @@ def rational(number: Fraction) -> str:
 
 def canonical(content: object) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def block_of(
+    noise: dict[str, object], *, dim: int, modulus: int, num_clients: int, **more: Any
+) -> bytes:
+    """A block for vectors that nothing rotates; the hash of its sampler is made up."""
+    flag = more.pop("clip_flag_amplitude", 0.0)
+    entries = {
+        "accountant": "skellam-gdp",
+        "delta": 1e-05,
+        "epsilon": 1000.0,
+        "mechanism": {
+            "clip_flag_amplitude": flag,
+            "dim": dim,
+            "l2_clip": 1.0,
+            "linf_bound": "4/1",
+            "max_nonzero": None,
+            "mechanism": "skellam",
+            "modulus": modulus,
+            "num_clients": num_clients,
+            "rotation": "none",
+            "rounding_bias": 0.6065306597126334,
+            "scale_factor": 4.0,
+            "signed": False,
+        },
+        "noise": noise,
+        "noise_sampler": "00" * 32,
+        "participations": 1,
+        "selection_rate": "1/1",
+        "spare": 0,
+        "version": BLOCK_VERSION,
+    }
+    return canonical(entries | more)
 
 
 def layer_key(suite: int, seed: bytes, ctx2: bytes, layer: int) -> bytes:

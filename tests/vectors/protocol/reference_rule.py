@@ -44,8 +44,8 @@ def clamped(rule: dict[str, Any], reach: Any) -> tuple[Any, Any] | None:
     tail = mp.exp(
         mp.sqrt(left**2 + variance**2) - variance - left * mp.asinh(left / variance)
     )
-    steps = rule["steps"]
-    return mp.sqrt(steps * norm) * unit * growth, steps * rule["dim"] * tail
+    releases = rule["releases"]
+    return mp.sqrt(releases * norm) * unit * growth, releases * rule["dim"] * tail
 
 
 def statement_a(rule: dict[str, Any]) -> Any:
@@ -123,7 +123,7 @@ def statement_b(rule: dict[str, Any]) -> Any:
     for order in ORDERS:
         if order**2 * square > 600:
             continue
-        cost = rule["steps"] * number(rule["norm_squared"])
+        cost = rule["releases"] * number(rule["norm_squared"])
         divergence = cost * quotient(order, variance, largest)
         rest = mp.log(1 / delta) + (order - 1) * mp.log(1 - mpf(1) / order)
         best = min(best, divergence + (rest - mp.log(order)) / (order - 1))

@@ -12,7 +12,7 @@ from typing import Any
 
 import reference as ref
 from reference_enrolment import Credential, Revocations
-from reference_noise import NoiseRule, canonical
+from reference_noise import NoiseRule, block_of
 from reference_roster import Roster, decode_roster
 from reference_session import (
     ADVERTISE,
@@ -503,34 +503,18 @@ def signed_by_all() -> Plan:
 
 
 def noise_block(rule: NoiseRule, *, dim: int, modulus: int, clients: int) -> bytes:
-    """A whole noise block; the hash of its sampler is made up."""
-    mechanism = {
-        "clip_flag_amplitude": 0.0,
-        "dim": dim,
-        "l2_clip": 1.0,
-        "linf_bound": None,
-        "max_nonzero": None,
-        "mechanism": "skellam",
-        "modulus": modulus,
-        "num_clients": clients,
-        "rotation": "none",
-        "rounding_bias": 0.6065306597126334,
-        "scale_factor": 4.0,
-        "signed": False,
-    }
-    entries = {
-        "accountant": "skellam-gdp",
-        "delta": 1e-06,
-        "epsilon": 60.0,
-        "mechanism": mechanism,
-        "noise": rule.as_json(),
-        "noise_sampler": SAMPLER,
-        "selection_rate": "1/1",
-        "spare": 1,
-        "steps": 2,
-        "version": 2,
-    }
-    return canonical(entries)
+    """A whole noise block of a task of two sums and a spare session."""
+    return block_of(
+        rule.as_json(),
+        dim=dim,
+        modulus=modulus,
+        num_clients=clients,
+        epsilon=60.0,
+        delta=1e-06,
+        noise_sampler=SAMPLER,
+        participations=2,
+        spare=1,
+    )
 
 
 def layered() -> Plan:

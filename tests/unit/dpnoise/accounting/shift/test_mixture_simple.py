@@ -41,7 +41,7 @@ def test_the_rule_states_what_the_reference_states(row):
         float(Fraction(row["l2_clip_squared_steps"])),
         float(Fraction(row["linf_bound"])),
     )
-    event = Repeated(release, row["steps"])
+    event = Repeated(release, row["releases"])
     delta = float(Fraction(row["delta"]))
     stated = account(event).epsilon(delta)
     if row["epsilon"] is None:
