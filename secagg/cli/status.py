@@ -91,7 +91,7 @@ def budget(
 
     The settings file says which of the two. Epsilon and delta of a task hold against
     the server, for one client's data in all sessions that it may give: its
-    participations and the spare sessions. For a client, `covered` is their number and
+    participations and the spare sessions. For a client, `charges` is their number and
     `left` how many it may still give. Of a client whose data have a total (policy.data)
     all tasks with claims are listed.
 
@@ -172,7 +172,7 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
         return {
             "task": wanted,
             # Unknown before the first session: the number stands in its offer.
-            "covered": allowed,
+            "charges": allowed,
             "left": None if allowed is None else spent.left,
             "given": spent.given,
             "under_way": sum(row.state is ChargeState.BOUND for row in charges),

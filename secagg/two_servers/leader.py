@@ -404,6 +404,10 @@ class Leader(Party[_Session]):
             found.append((metrics.PEER_ANSWERS, answers, {"which": "helper"}))
         return found
 
+    async def _sums_left(self, sessions: int) -> int:
+        """See `Party._sums_left`."""
+        return min(sessions, self._steps - (await self._task_facts()).sums)
+
     @property
     def may_serve(self) -> bool:
         """See `Party.may_serve`."""

@@ -198,7 +198,7 @@ class Party(ABC, Generic[_Session]):
         live, report = self._live, self._noise.report()
         found: list[Reading] = [
             (metrics.TASK_SLOT, float(left > 0), task),
-            (metrics.TASK_SUMS_LEFT, float(left), task),
+            (metrics.TASK_SUMS_LEFT, float(await self._sums_left(left)), task),
             (metrics.TASK_SESSIONS_LEFT, float(left), task),
             (metrics.SESSIONS_OPEN, float(live is not None), task),
         ]
@@ -213,6 +213,14 @@ class Party(ABC, Generic[_Session]):
             found.append((metrics.ROUND_ANSWERED, float(live.shares_held), task))
             found.append((metrics.ROUND_EXPECTED, float(most), task))
         return found
+
+    async def _sums_left(self, sessions: int) -> int:
+        """Return how many sums may still come, as far as this party knows.
+
+        Args:
+            sessions: How many may still be begun.
+        """
+        return min(sessions, self._steps)
 
     @property
     def may_serve(self) -> bool:

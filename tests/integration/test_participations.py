@@ -299,7 +299,7 @@ async def test_operator_and_client_see_what_is_left(tmp_path, capsys):
         words = ["budget", "--config", str(tmp_path / "client.toml"), "--json"]
         assert await asyncio.to_thread(main, words) == 0
         (said,) = json.loads(capsys.readouterr().out.splitlines()[-1])["budgets"]
-        assert (said["covered"], said["given"], said["left"]) == (3, given, 3 - given)
+        assert (said["charges"], said["given"], said["left"]) == (3, given, 3 - given)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,16 @@ def test_both_sides_say_what_was_spent(told, monkeypatch):
     told("budget", "--task", "other", code=50)
     assert told("budget", config="client.toml")[1] == {
         "role": "client",
-        "budgets": [{"task": "counts", "given": 3, "under_way": 1, "given_back": 1}],
+        "budgets": [
+            {
+                "task": "counts",
+                "charges": 3,
+                "left": 0,
+                "given": 3,
+                "under_way": 1,
+                "given_back": 1,
+            }
+        ],
     }
 
 
