@@ -32,6 +32,7 @@ from secagg.storage.charges import BudgetSpentError
 from secagg.storage.spool import UploadSpool
 from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import run
+from secagg.testing.offers_only import OffersOnly
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import GetOffer
@@ -105,11 +106,17 @@ async def test_four_sums_of_which_each_client_is_in_two(tmp_path):
             for name, each in zip(cohort, given, strict=True):
                 assert each.sessions_left == 2 - seen[name]
             if number == 2:
-                # One that is in two sums is told that the task is over for it.
                 for name in cohort:
+                    way = server.connection(name)
                     with pytest.raises(ServiceError, match="has given its") as over:
-                        await contribute(server.connection(name), name, tmp_path)
+                        await way.call(GetOffer("t", 0))
                     assert over.value.code is ErrorCode.TASK_OVER
+                # The last session waits for the others alone.
+                others = server.connection(COHORTS[3][0])
+                offer = await others.call(GetOffer("t", 3, wait_ms=30_000))
+                assert offer.session_number == 4
+                (live,) = server._opened().aggregator.live()
+                assert set(live.missing) == set(NAMES) - set(cohort)
     assert set(seen.values()) == {2}
 
 
@@ -174,7 +181,8 @@ async def test_a_restarted_client_refuses_what_its_participations_do_not_cover(
             # What is stated covers every session that this client may give.
             assert f"in at most {covered} sessions" in given.privacy.privacy_unit
         with pytest.raises(BudgetSpentError, match=f"covers {covered}") as refused:
-            await contribute(InMemoryConnection(aggregator, name), name, tmp_path)
+            # Only offers come through: it must refuse before it says anything.
+            await contribute(OffersOnly(aggregator, name), name, tmp_path)
         return refused.value.code
 
     codes = await asyncio.gather(*(give(name) for name in NAMES[:4]))
@@ -321,7 +329,9 @@ def test_settings_that_the_clients_cannot_fill_are_refused(tmp_path, change, com
     assert refused.value.code is ErrorCode.BAD_SETTINGS
 
 
-async def test_more_sums_change_no_noise_where_participations_are_given(tmp_path):
+async def test_more_sums_change_no_noise_where_participations_are_given(
+    tmp_path, monkeypatch
+):
     path, book = tmp_path / "task.toml", inline_book()
     blocks = []
     for steps in (3, 4):
@@ -329,6 +339,8 @@ async def test_more_sums_change_no_noise_where_participations_are_given(tmp_path
         prepared = await settle_task(load_task_settings(path), book, reports=None)
         assert prepared.sums == steps
         blocks.append(prepared.parameters.noise_block)
+        # What was planned is remembered: no later planner is asked.
+        monkeypatch.setattr("secagg.server.task_setup.plan_noise", lambda _: 1 / 0)
     assert blocks[0] == blocks[1]
 
 
