@@ -8,7 +8,7 @@ from measurement import cpu_seconds, emit
 
 from secagg.messages import Envelope, Round, Upload
 from secagg.primitives.modular import bit_width
-from secagg.protocol import masking
+from secagg.protocol import client, masking
 from secagg.protocol.events import Received
 from secagg.protocol.outputs import MaskAndUpload
 from secagg.protocol.rounds import rounds_of
@@ -73,7 +73,11 @@ def _client_seconds(clients: int, dimension: int) -> dict[str, float]:
 
 
 def _record_upload(session: InProcessSession, number: int, digest: bytes) -> None:
-    upload = Envelope.of(Upload(session.packed_bytes, digest))
+    state = session.clients[number]
+    if not isinstance(state, client.ReadyForInput):
+        raise TypeError("a client that has uploaded is ready for its input")
+    named = Upload(session.packed_bytes, digest, client.view(state))
+    upload = Envelope.of(named)
     session.to_server(Received(upload, identity_of(number)))
 
 

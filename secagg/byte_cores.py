@@ -158,7 +158,8 @@ class ClientCore:
             elif isinstance(output, MaskAndUpload):
                 masked = mask_input(output.vector.residues, output.job)
                 packed = pack(masked, self._parameters.bits)
-                named = Upload(len(packed), sha256(packed).digest())
+                digest = sha256(packed).digest()
+                named = Upload(len(packed), digest, output.view)
                 sent.append(_closed(Envelope.of(named), packed))
         return sent
 

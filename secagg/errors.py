@@ -73,6 +73,7 @@ class ErrorCode(IntEnum):
     BAD_PROOF = 29
     BAD_EDGES = 30
     DISPUTED = 31
+    VIEW_DIFFERS = 32
 
     UNKNOWN_SESSION = 40
     UNAUTHENTICATED = 41

@@ -60,6 +60,7 @@ __all__ = [
     "SPOOL_FOREIGN",
     "STORAGE_REFUSED",
     "SUM_REPEATED",
+    "TABLES_DIFFER",
     "TASK_CHANGED",
     "TASK_DIFFERS",
     "TRANSPORT_DRAINING",
@@ -67,6 +68,7 @@ __all__ = [
     "TRANSPORT_STARTED",
     "TRANSPORT_STOPPED",
     "UPLOADS_LOST",
+    "VIEW_DIFFERS",
     "WATCH_FAILED",
     "ZEROS_GIVEN",
     "log_defect",
@@ -101,6 +103,8 @@ FILES_WRITTEN: Final = "files_written"
 SPOOL_FOREIGN: Final = "spool_foreign"
 MESSAGE_ACCEPTED: Final = "message_accepted"
 MESSAGE_REFUSED: Final = "message_refused"
+VIEW_DIFFERS: Final = "view_differs"
+TABLES_DIFFER: Final = "tables_differ"
 RECORD_REPEATED: Final = "record_repeated"
 REPORT_LOST: Final = "report_lost"
 AGGREGATOR_UNREACHABLE: Final = "aggregator_unreachable"

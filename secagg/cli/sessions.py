@@ -241,6 +241,7 @@ def _print_session(answer: dict[str, Any], output: Output) -> None:
                     f"{one} accuses {two}" for one, two, _ in receipt["disputes"]
                 ),
             ),
+            ("unconfirmed", ", ".join(receipt["unconfirmed"])),
             *(
                 (f"seconds in {name}", f"{lasted:.3f}")
                 for name, lasted in sorted(receipt["seconds"].items(), key=_in_time)
@@ -252,6 +253,8 @@ def _print_session(answer: dict[str, Any], output: Output) -> None:
         output.table(
             ("client", "lost in", "because"), receipt["lost"], title="Who was lost"
         )
+    if receipt["warning"]:
+        output.line(f"warning: {receipt['warning']}")
     if answer["next_step"]:
         output.line(f"next step: {answer['next_step']}")
 

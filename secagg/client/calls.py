@@ -4,26 +4,32 @@ Rule 1: every call is repeated until it is answered, refused, or its deadline ha
         passed; waits grow and carry jitter.
 Rule 2: whatever the server says about sizes is checked against what the session
         allows before it is believed.
+Rule 3: while a session is under way, only its own aggregator is asked and believed
+        (R5.0-6): names are compared before each call, after each answer, and before and
+        after each piece of a stream.
 """
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from secagg.client.backoff import Backoff
 from secagg.descriptor import SessionDescriptor
 from secagg.errors import (
     ErrorCode,
+    LocalProtocolError,
     RemoteProtocolError,
+    SecAggError,
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Envelope, Message, Round
+from secagg.messages import NO_VIEW, Envelope, Message, Round
 from secagg.primitives.entropy import Entropy
 from secagg.runtime.clock import Clock, finish_before
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
+from secagg.transport.handshake import StrangerError
 from secagg.wire.calls import (
     Blob,
     FetchChunk,
@@ -42,9 +48,16 @@ from secagg.wire.limits import (
     MAX_CHUNK_BYTES,
     MAX_HELD_MS,
     MAX_QUIET_SECONDS,
+    MessageSizes,
 )
 
-__all__ = ["PATIENT_TELL_SECONDS", "TELL_SECONDS", "ClientCalls", "repeated"]
+__all__ = [
+    "PATIENT_TELL_SECONDS",
+    "TELL_SECONDS",
+    "AnotherAggregatorError",
+    "ClientCalls",
+    "repeated",
+]
 
 RETRYABLE: Final = frozenset(
     {
@@ -65,6 +78,21 @@ PATIENT_TELL_SECONDS: Final = 600.0
 _MILLISECONDS: Final = 1000
 
 _Answer = TypeVar("_Answer")
+
+
+class AnotherAggregatorError(ServiceError):
+    """Another aggregator answers than the one whose session is under way (R5.0-6).
+
+    It may pass, as every way that is blocked: the session stays as it is.
+    """
+
+    def __init__(self, bound: str, who: str) -> None:
+        super().__init__(
+            f"the session under way is one of {bound!r}, and {who} answers",
+            code=ErrorCode.UNREACHABLE,
+            next_step=f"Check where client.server leads; the session resumes when "
+            f"{bound!r} answers, and is left when its time is over.",
+        )
 
 
 @dataclass(slots=True)
@@ -140,6 +168,24 @@ class ClientCalls:
         self._breaks = 0
         self.has_been_answered = False
         self.failure: ServiceError | None = None
+        self._bound: str | None = None
+
+    def bind(self, aggregator: str | None) -> None:
+        """Ask and believe this aggregator only, until told otherwise (R5.0-6).
+
+        Args:
+            aggregator: The one that the session's offer names; None between sessions.
+        """
+        self._bound = aggregator
+
+    async def meet(self, deadline: float) -> str:
+        """Return who answers there now; nothing of a session is said.
+
+        Raises:
+            ServiceError: Trying again will not help.
+            SessionAbortedError: DEADLINE.
+        """
+        return await self._repeated(self._connection.meet, deadline)
 
     async def send(self, request: Request[_Answer], deadline: float) -> _Answer:
         """Make a call until it is answered.
@@ -151,19 +197,47 @@ class ClientCalls:
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """
+
+        async def asked() -> _Answer:
+            await self._check_peer()
+            answer = await self._connection.call(request)
+            await self._check_peer()
+            return answer
+
+        answer = await self._repeated(asked, deadline)
+        self.has_been_answered = True
+        return answer
+
+    async def _check_peer(self) -> None:
+        if self._bound is None:
+            return
+        try:
+            found = self._connection.aggregator
+        except LocalProtocolError:  # it has turned to one that it has not met yet
+            found = await self._connection.meet()
+        if found != self._bound:
+            raise AnotherAggregatorError(self._bound, repr(found))
+
+    def _bound_error(self, error: ServiceError) -> ServiceError:
+        """Return what an error means while a session is under way."""
+        if self._bound is not None and isinstance(error, StrangerError):
+            return AnotherAggregatorError(self._bound, f"another peer ({error})")
+        return error
+
+    async def _repeated(
+        self, attempt: Callable[[], Coroutine[Any, Any, _Answer]], deadline: float
+    ) -> _Answer:
         backoff = Backoff(self._entropy, is_patient=math.isinf(deadline))
         reason = "it did not answer"
         while True:
             try:
-                answer = await finish_before(
-                    self._clock, deadline, self._connection.call(request)
-                )
+                answer = await finish_before(self._clock, deadline, attempt())
             except TimeoutError:
-                raise _too_late(reason) from None
-            except ServiceError as error:
-                self.failure = error
+                raise self._too_late(reason) from None
+            except ServiceError as caught:
+                self.failure = error = self._bound_error(caught)
                 if error.code not in RETRYABLE:
-                    raise
+                    raise error from None
                 reason = str(error)
                 self._breaks += error.code in _LOST
                 self._tell(error)
@@ -171,7 +245,7 @@ class ClientCalls:
                     backoff.next_wait(error.retry_after_seconds), deadline, reason
                 )
             else:
-                self.has_been_answered, self.failure = True, None
+                self.failure = None
                 return answer
 
     async def next_offer(
@@ -196,11 +270,12 @@ class ClientCalls:
                 "it has offered no session",
             )
 
-    async def next_update(
+    async def next_update(  # noqa: PLR0913 - what a caller knows of its session
         self,
         session_id: bytes,
         *,
         after: Round,
+        sizes: MessageSizes,
         deadline: float,
         on_wait: Callable[[Wait], float],
         on_return: Callable[[], Awaitable[None]] | None = None,
@@ -213,6 +288,8 @@ class ClientCalls:
         Args:
             session_id: The session.
             after: The round that the client is in.
+            sizes: What the messages of the session may have; a larger one that is
+                announced is refused before any of it is fetched.
             deadline: Until when to try.
             on_wait: Told of every answer that there is nothing yet; returns the
                 deadline from then on.
@@ -222,7 +299,8 @@ class ClientCalls:
 
         Raises:
             RemoteProtocolError: UNEXPECTED_MESSAGE for a large update of the past;
-                PAYLOAD_MISMATCH for one that is not what was announced.
+                PAYLOAD_MISMATCH for one that is not what was announced, or too large
+                for the session.
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """
@@ -231,17 +309,22 @@ class ClientCalls:
         while True:
             try:
                 answer = await self._streamed(session_id, after, deadline)
-            except ServiceError as error:
+            except ServiceError as caught:
+                error = self._bound_error(caught)
                 if error.code not in RETRYABLE:
                     raise
                 self._breaks += error.code in _LOST
+                if isinstance(error, AnotherAggregatorError):
+                    self.failure = error
                 # If the aggregator is the cause, those of all others broke with it.
                 await self._sleep(
                     broken.next_wait(error.retry_after_seconds), deadline, str(error)
                 )
                 answer = None
             is_polled = answer is None
-            if answer is None:
+            if answer is not None:
+                self.failure = None
+            else:
                 answer = await self.send(GetUpdate(session_id, after), deadline)
             if isinstance(answer, Wait):
                 deadline = on_wait(answer)
@@ -255,18 +338,29 @@ class ClientCalls:
                         "the round was not closed",
                     )
                 continue
-            if isinstance(answer, Envelope):
-                return answer
-            if after >= answer.kind.ROUND:
-                raise repeated(answer.kind)
-            data = await self.fetch(
-                session_id,
-                answer.blob,
-                max_bytes=answer.size,
-                digest=answer.digest,
-                deadline=deadline,
-            )
-            return Envelope(answer.kind, data)
+            if isinstance(answer, Reference):
+                if after >= answer.kind.ROUND:
+                    raise repeated(answer.kind)
+                return await self._fetch_update(session_id, answer, sizes, deadline)
+            return answer
+
+    async def _fetch_update(
+        self,
+        session_id: bytes,
+        announced: Reference,
+        sizes: MessageSizes,
+        deadline: float,
+    ) -> Envelope:
+        """Fetch an update that is too large for the answer that announces it."""
+        announced.check_size(sizes)
+        data = await self.fetch(
+            session_id,
+            announced.blob,
+            max_bytes=announced.size,
+            digest=announced.digest,
+            deadline=deadline,
+        )
+        return Envelope(announced.kind, data)
 
     async def _streamed(
         self, session_id: bytes, after: Round, deadline: float
@@ -288,6 +382,7 @@ class ClientCalls:
             or not stream.after <= after
         ):
             await self.hang_up()
+            await self._check_peer()
             said = self._connection.watch(WatchSession(session_id, after))
             stream = self._open_stream = _OpenStream(session_id, after, said)
         silent_at = self._clock.now() + stream.quiet_seconds
@@ -297,8 +392,12 @@ class ClientCalls:
                 self._clock, min(deadline, silent_at), stream.next()
             )
             self._breaks += answer is None
+            await self._check_peer()
         except TimeoutError:
             self._breaks += 1
+        except ServiceError:
+            answer = None
+            raise
         finally:
             is_last = isinstance(answer, Envelope | Reference) and (
                 answer.kind.ROUND is Round.FINISHED
@@ -356,6 +455,7 @@ class ClientCalls:
         packed: bytes,
         *,
         digest: bytes,
+        view: bytes = NO_VIEW,
         offset: int | None = None,
         deadline: float,
         on_chunk: Callable[[int], None],
@@ -366,6 +466,7 @@ class ClientCalls:
             session_id: The session.
             packed: The vector.
             digest: SHA-256 of it.
+            view: This client's, 32 bytes (R5.3-14).
             offset: Where an earlier attempt stopped, as the server has said; 0 without
                 one; None asks the server.
             deadline: When to give up.
@@ -376,9 +477,9 @@ class ClientCalls:
             ServiceError: UPLOAD_CORRUPT, again and again.
             SessionAbortedError: DEADLINE.
         """
-        restarts = 0
+        restarts, asking = 0, GetUploadStatus(session_id, view)
         if offset is None:
-            status = await self.send(GetUploadStatus(session_id), deadline)
+            status = await self.send(asking, deadline)
         else:
             status = UploadStatus(offset)
         while not status.complete:
@@ -390,7 +491,7 @@ class ClientCalls:
                 )
             on_chunk(offset)
             data = packed[offset : offset + MAX_CHUNK_BYTES]
-            chunk = UploadChunk(session_id, offset, len(packed), digest, data)
+            chunk = UploadChunk(session_id, offset, len(packed), digest, data, view)
             try:
                 status = await self.send(chunk, deadline)
             except ServiceError as error:
@@ -399,7 +500,7 @@ class ClientCalls:
                 restarts += 1
                 if restarts > MAX_UPLOAD_RESTARTS:
                     raise
-                status = await self.send(GetUploadStatus(session_id), deadline)
+                status = await self.send(asking, deadline)
             else:
                 if not status.complete and status.next_offset <= offset:
                     restarts += 1
@@ -419,20 +520,22 @@ class ClientCalls:
     async def _sleep(self, seconds: float, deadline: float, reason: str) -> None:
         if self._clock.now() + seconds >= deadline:
             await self._clock.sleep_until(deadline)
-            raise _too_late(reason)
+            raise self._too_late(reason)
         await self._clock.sleep_until(self._clock.now() + seconds)
+
+    def _too_late(self, reason: str) -> SecAggError:
+        if isinstance(self.failure, AnotherAggregatorError):
+            return self.failure  # its own aggregator was never asked: nothing is over
+        return SessionAbortedError(
+            f"the aggregator kept this client waiting beyond the deadline: {reason}",
+            code=ErrorCode.DEADLINE,
+            next_step="Check the network and the aggregator; the next session may "
+            "succeed.",
+        )
 
 
 def repeated(kind: type[Message]) -> RemoteProtocolError:
     """Return the complaint about an update of the past."""
     return RemoteProtocolError(
         f"the server repeats the opening of round {kind.ROUND.name} instead of waiting"
-    )
-
-
-def _too_late(reason: str) -> SessionAbortedError:
-    return SessionAbortedError(
-        f"the aggregator kept this client waiting beyond the deadline: {reason}",
-        code=ErrorCode.DEADLINE,
-        next_step="Check the network and the aggregator; the next session may succeed.",
     )

@@ -48,6 +48,7 @@ from secagg.client.evidence import certificate_of
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.judge import SessionInfo, judge_offer, policy_of
 from secagg.client.runner import (
+    DEFAULT_MAX_PAYLOAD_BYTES,
     ClientProgress,
     ClientRunner,
     ClientSettings,
@@ -247,6 +248,8 @@ class Client:
             again, `attempts` times in all, and raises UNREACHABLE.  The place in the
             session is kept, also for another process.  None waits for ever.
         fetch_sum: Whether the released sums are wanted.
+        max_payload_bytes: Largest payload of a session that is fetched, 1 GiB by
+            default; a session with a larger one is left before the client joins.
         retention: How long receipts of ended sessions stay on the disk; 400 days and
             10,000 of each task by default.  What was spent and which numbers were used
             stay for good.
@@ -308,6 +311,7 @@ class Client:
         attempts: int = 3,
         wait_seconds: float | None = 120.0,
         fetch_sum: bool = True,
+        max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
         retention: Retention | None = None,
         answer_at: float | None = None,
         on_progress: Callable[[ClientProgress], None] | None = None,
@@ -351,6 +355,7 @@ class Client:
         self._attempts = attempts
         self._wait_seconds = wait_seconds
         self._fetch_sum = fetch_sum
+        self._max_payload_bytes = max_payload_bytes
         self._retention = retention or Retention()
         self._answer_at = answer_at
         self._on_progress = on_progress
@@ -393,8 +398,10 @@ class Client:
                 accept=self._accept,
                 enrolment=self._enrolled(connection.identity),
                 total=self._data,
+                aggregator=self._aggregator,
                 settings=ClientSettings(
                     fetch_sum=self._fetch_sum,
+                    max_payload_bytes=self._max_payload_bytes,
                     offer_seconds=self._wait_seconds,
                     answer_at=self._answer_at,
                 ),

@@ -10,7 +10,9 @@ Rule 3: every round has a deadline of the client's own, twice the session's and 
         deadline anew, so that only a silent aggregator ends its patience, and that is
         as long as the one for an offer.  It ends the client's wait and not its place: a
         session in round 0 counts on those who have joined, and whoever calls again goes
-        on with it.  The end of the session is the last deadline of all rounds.
+        on with it.  The end of the session is the last deadline of all rounds: from
+        then on nothing is said in it but an answer that is durable already (R5-7), and
+        the slack behind it is for hearing what became of the session.
 Rule 4: in a task with noise the input leaves whatever becomes of the vector (R3.5-5).
         With `answer_at` the vector is due then, and encoding, masks and upload begin
         then, for a vector as for zeros.  Without it an input leaves when it is ready,
@@ -67,6 +69,7 @@ from secagg.wire.limits import message_sizes
 from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = [
+    "DEFAULT_MAX_PAYLOAD_BYTES",
     "ClientParts",
     "ClientPhase",
     "ClientProgress",
@@ -80,6 +83,9 @@ __all__ = [
 # As part of the round, when a vector is due where the owner has set no time.  Uploads
 # that have begun move the end of the round, so that the rest need not hold all of one.
 _DUE_AT: Final = 0.7
+# The client holds a payload in memory: a model of 2^28 float32, and no more unless its
+# owner says so.
+DEFAULT_MAX_PAYLOAD_BYTES: Final = 1 << 30
 
 # The server says that a message came too late; its next update says what that means.
 TOO_LATE: Final = frozenset(
@@ -184,7 +190,7 @@ class ClientSettings:
     fetch_sum: bool = True
     watch: bool = True
     offer_seconds: float | None = None
-    max_payload_bytes: int = 1 << 30
+    max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES
     slack_seconds: float = 30.0
     answer_at: float | None = None
 
@@ -255,13 +261,17 @@ class Conductor:
         self._entered = self._deadline = 0.0
         self._sharers: int | None = None
         self._ended_by_server = False
+        self._refusal: RemoteProtocolError | None = None
+        self._sizes = message_sizes(session.descriptor.parameters)
         self._is_certain = session.descriptor.parameters.is_complete_graph
         self._heard = Wait(0.0)
-        has_masked = isinstance(
-            session.state, client.Masked | client.Signed | client.Answered
-        )
-        self.reach = Reach.INPUT_LEFT if has_masked else Reach.JOINED
+        self.reach = Reach.INPUT_LEFT if session.has_bound else Reach.JOINED
         self._enter_round()
+
+    @property
+    def deadline(self) -> float:
+        """Until when the aggregator may be silent, on the client's clock."""
+        return self._deadline
 
     async def run(self) -> SessionOutcome:
         """Take the session to its end.
@@ -283,6 +293,7 @@ class Conductor:
             update = await self._parts.calls.next_update(
                 session.session_id,
                 after=session.round,
+                sizes=self._sizes,
                 deadline=self._deadline,
                 on_wait=self._wait_on,
                 on_return=self._upload_again,
@@ -297,11 +308,10 @@ class Conductor:
 
         Whether it is the roster of the others shows as with any: by its context.
         """
-        parameters = self._session.descriptor.parameters
         data = await self._parts.calls.fetch(
             self._session.session_id,
             Blob.ROSTER,
-            max_bytes=message_sizes(parameters).roster,
+            max_bytes=self._sizes.roster,
             digest=None,
             deadline=self._deadline,
         )
@@ -309,6 +319,12 @@ class Conductor:
 
     async def _take(self, update: Envelope) -> None:
         self._ended_by_server = update.kind is Aborted
+        if self._is_past and update.kind not in (Aborted, Released):
+            raise SessionAbortedError(
+                "the server goes on with a session after its own end",
+                code=ErrorCode.DEADLINE,
+                next_step="Check that the clocks of client and aggregator are right.",
+            )
         before = self._session.state
         if isinstance(before, client.Answered):
             self._sharers = before.sharers
@@ -356,19 +372,41 @@ class Conductor:
                         str(error), code=error.code, next_step=error.next_step
                     ) from None
                 if error.code not in TOO_LATE:
-                    raise
+                    self._bear(error)
 
     async def _send(self, envelope: Envelope) -> None:
         phase = _PHASE_OF.get(envelope.kind)
         if phase is not None:
             self._report(phase)
         request = carrier_of(self._session.session_id, envelope)
-        await self._parts.calls.send(request, self._deadline)
+        await self._say(lambda until: self._parts.calls.send(request, until))
+
+    @property
+    def _is_past(self) -> bool:
+        """Whether the session has ended for this client by its own end (R5-7)."""
+        end = self._session.descriptor.session_end
+        has_answered = isinstance(self._session.state, client.Answered)
+        return not has_answered and self._parts.clock.date() >= end
+
+    async def _say(self, saying: Callable[[float], Awaitable[object]]) -> None:
+        """Say something while the session lasts; then only its ending is awaited."""
+        clock, until = self._parts.clock, self._deadline
+        if not isinstance(self._session.state, client.Answered):
+            left = self._session.descriptor.session_end - clock.date()
+            until = min(until, clock.now() + left)
+        if self._is_past:
+            return
+        try:
+            await saying(until)
+        except SessionAbortedError as error:
+            if error.code is not ErrorCode.DEADLINE or not self._is_past:
+                raise
 
     async def _supply_input(self) -> None:
         """Ask the application for its input and upload it, unless that is done."""
         session = self._session
-        if isinstance(session.state, client.Masked) and await self._is_uploaded():
+        # Before anything is bound: a client that is odd is told so, and not charged.
+        if self._is_past or await self._is_uploaded():
             self._uploaded = True
             return
         self._report(ClientPhase.PREPARING)
@@ -393,7 +431,8 @@ class Conductor:
             payload,
             session.noise_secrets,
         )
-        await self._send_all(await session.apply(InputReady(vector)))
+        if not self._is_past:
+            await self._send_all(await session.apply(InputReady(vector)))
         self._uploaded = True
 
     def _due(self) -> float:
@@ -406,14 +445,17 @@ class Conductor:
         return self._entered + (_DUE_AT if part is None else part) * seconds
 
     async def _is_uploaded(self) -> bool:
-        """Whether an earlier process finished the upload, or the round is closed."""
+        """Whether an earlier process finished the upload, or none is taken any more.
+
+        Raises:
+            RemoteProtocolError: VIEW_DIFFERS, and no input is bound.
+        """
+        asking = GetUploadStatus(self._session.session_id, self._session.view)
         try:
-            status = await self._parts.calls.send(
-                GetUploadStatus(self._session.session_id), self._deadline
-            )
+            status = await self._parts.calls.send(asking, self._deadline)
         except RemoteProtocolError as error:
             if error.code not in TOO_LATE:
-                raise
+                self._bear(error)
             return True
         self._stored_bytes = status.next_offset
         return status.complete
@@ -431,7 +473,19 @@ class Conductor:
                 await self._send_upload(*self._sent)
         except RemoteProtocolError as error:
             if error.code not in TOO_LATE:
-                raise
+                self._bear(error)
+
+    def _bear(self, error: RemoteProtocolError) -> None:
+        """Wait for the end of a session in which an input is bound that is refused.
+
+        The refusal settles no charge (R5.6-3): what the ending says does.
+
+        Raises:
+            RemoteProtocolError: No input is bound, or it is another refusal.
+        """
+        if error.code is not ErrorCode.VIEW_DIFFERS or not self._session.has_bound:
+            raise error
+        self._refusal = error
 
     async def _upload(self, output: MaskAndUpload) -> None:
         bits = self._session.descriptor.parameters.bits
@@ -440,15 +494,18 @@ class Conductor:
         await self._send_upload(*self._sent)
 
     async def _send_upload(self, packed: bytes, digest: bytes) -> None:
-        await self._parts.calls.upload(
-            self._session.session_id,
-            packed,
-            digest=digest,
-            offset=self._stored_bytes,
-            deadline=self._deadline,
-            on_chunk=lambda sent: self._report(
-                ClientPhase.UPLOADING, sent_bytes=sent, total_bytes=len(packed)
-            ),
+        await self._say(
+            lambda until: self._parts.calls.upload(
+                self._session.session_id,
+                packed,
+                digest=digest,
+                view=self._session.view,
+                offset=self._stored_bytes,
+                deadline=until,
+                on_chunk=lambda sent: self._report(
+                    ClientPhase.UPLOADING, sent_bytes=sent, total_bytes=len(packed)
+                ),
+            )
         )
         self._report(
             ClientPhase.UPLOADED, sent_bytes=len(packed), total_bytes=len(packed)
@@ -483,8 +540,10 @@ class Conductor:
             )
         if not isinstance(state, client.Failed):
             raise InternalError("a session that is not over has no outcome")
+        if self._refusal is not None:
+            raise self._refusal
         code, reason = state.code, state.reason
-        if self._ended_by_server:
+        if self._ended_by_server or code is ErrorCode.SESSION_OVER:  # R5.6-4
             raise SessionAbortedError(
                 reason,
                 code=code,

@@ -140,8 +140,15 @@ class GrpcConnection:
 
     @property
     def aggregator(self) -> str:
-        """Name of the aggregator, proven by its certificate; after the first call."""
+        """Name of the aggregator, proven by its certificate; once met or called."""
         return self._channel.aggregator
+
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`: a TLS handshake, and no call."""
+        try:
+            return await self._channel.meet()
+        except grpc.aio.UsageError:
+            raise self._closed() from None
 
     async def __aenter__(self) -> Self:
         return self

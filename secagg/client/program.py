@@ -67,6 +67,7 @@ def client_of(
         attempts=client.attempts,
         wait_seconds=None if is_service else client.wait_seconds,
         fetch_sum=fetch_sum,
+        max_payload_bytes=client.max_payload_bytes,
         retention=Retention(
             keep_receipts_days=client.keep_receipts_days,
             keep_receipts=client.keep_receipts,

@@ -7,24 +7,33 @@ Rule 2: the payload is fetched and compared with the hash that the session is bo
         before the client joins and before the application sees it.
 Rule 3: the client keeps its own deadlines.  An aggregator that goes silent costs time,
         nothing else.
-Rule 4: the application's code runs on a thread and gets the descriptor, the payload
+Rule 4: a session is resumed with the aggregator of its offer only (R5.0-6): who answers
+        is asked by a handshake before anything of it is said.
+Rule 5: the application's code runs on a thread and gets the descriptor, the payload
         and a seed for its noise; the same three after a restart.
-Rule 5: the application is asked before a session is joined, and never again: what has
+Rule 6: the application is asked before a session is joined, and never again: what has
         seen the payload cannot keep a client away.
 
 The application decides what to sum; `secagg.distributed_dp` makes vectors with noise.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
 from secagg import telemetry
 from secagg.client.after_error import Reach
 from secagg.client.budget import check_budget
-from secagg.client.calls import PATIENT_TELL_SECONDS, TELL_SECONDS, ClientCalls
+from secagg.client.calls import (
+    PATIENT_TELL_SECONDS,
+    TELL_SECONDS,
+    AnotherAggregatorError,
+    ClientCalls,
+)
 from secagg.client.conductor import (
+    DEFAULT_MAX_PAYLOAD_BYTES,
     ClientParts,
     ClientPhase,
     ClientProgress,
@@ -50,6 +59,7 @@ from secagg.messages import Round
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.profiles import Trust
+from secagg.protocol import client
 from secagg.protocol.membership import Membership
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
@@ -59,6 +69,7 @@ from secagg.storage.change import Role
 from secagg.wire.calls import Blob
 
 __all__ = [
+    "DEFAULT_MAX_PAYLOAD_BYTES",
     "ClientPhase",
     "ClientProgress",
     "ClientRunner",
@@ -92,6 +103,8 @@ class ClientRunner:
         enrolment: Who the client is among the enrolled; None takes part in no session
             of a profile with credentials.
         total: Of the client's data over all tasks; None for no limit but each task's.
+        aggregator: The one aggregator that the settings name; None where they name
+            none, and the connection says who is there.
         settings: How the client behaves.
         clock: Time; the machine's by default.
         entropy: Seeds and jitter; the operating system's by default.
@@ -118,6 +131,7 @@ class ClientRunner:
         accept: Callable[[SessionDescriptor], Awaitable[object]] | None = None,
         enrolment: EnrolledClient | None = None,
         total: DataTotal | None = None,
+        aggregator: str | None = None,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -132,6 +146,7 @@ class ClientRunner:
         self._accept = accept
         self._enrolment = enrolment
         self._total = total
+        self._aggregator = aggregator
         self._settings = settings or ClientSettings()
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -197,19 +212,18 @@ class ClientRunner:
                 goes on: call again with a good input while it lasts.
             ServiceError: Storage, certificates, or no such task; the message says
                 what to do.  UNREACHABLE also when the aggregator fell silent before
-                the session began: call again, and it goes on.
+                the session began, or another one answers than the session's: call
+                again, and it goes on.
         """
         self.reach = Reach.NO_SESSION
         self.session_id = b""
-        session = await ClientSession.resume(
-            task_id,
-            self._identity,
-            book=self._book,
-            workers=self._workers,
-            policy=self._policy,
-            now=self._clock.date(),
-            enrolment=self._enrolment,
-        )
+        try:
+            return await self._run_session(task_id)
+        finally:
+            self._calls.bind(None)
+
+    async def _run_session(self, task_id: str) -> SessionOutcome:
+        session = await self._resumed(task_id)
         is_resumed = session is not None
         if session is None:
             session = await self._join(task_id)
@@ -217,12 +231,26 @@ class ClientRunner:
             self._log(telemetry.SESSION_RESUMED, session, round=session.round.name)
         self.session_id = session.session_id
         conductor = Conductor(self._parts, session)
-        try:
+        async with self._ended(session, conductor):
             if is_resumed:  # floors may have risen since
                 await self._check(session.descriptor)
                 if self._total is not None:  # it judges, too
                     await self._total.claim(session.descriptor)
             outcome = await conductor.run()
+        audit = await session.scrub()
+        self._log(telemetry.SESSION_COMPLETED, session)
+        self._on_progress(
+            ClientProgress(ClientPhase.COMPLETED, session.descriptor.session_number)
+        )
+        return replace(outcome, audit=audit)
+
+    @asynccontextmanager
+    async def _ended(
+        self, session: ClientSession, conductor: Conductor
+    ) -> AsyncIterator[None]:
+        """Leave the session on an error after which it cannot go on."""
+        try:
+            yield
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
             if self._may_yet_begin(session, error):
                 raise self._silent(session) from None
@@ -232,12 +260,54 @@ class ClientRunner:
         finally:
             self.reach = conductor.reach
             await self._calls.hang_up()
-        audit = await session.scrub()
-        self._log(telemetry.SESSION_COMPLETED, session)
-        self._on_progress(
-            ClientProgress(ClientPhase.COMPLETED, session.descriptor.session_number)
+
+    async def _resumed(self, task_id: str) -> ClientSession | None:
+        """Return the interrupted session of the aggregator that answers (R5.0-6).
+
+        One of another aggregator is left where no input is bound, and at its end.
+        Until then it is kept: its aggregator may come back.  A client whose settings
+        name the one that answers goes on with that; any other waits, since else who
+        can turn its address could end its sessions.
+        """
+        stored = await ClientSession.resume(
+            task_id,
+            self._identity,
+            book=self._book,
+            workers=self._workers,
+            policy=self._policy,
+            now=self._clock.date(),
+            enrolment=self._enrolment,
         )
-        return replace(outcome, audit=audit)
+        if not stored or client.is_over(stored[0].state):
+            return next(iter(stored), None)
+        first, waiting = stored[0], []
+        self._calls.bind(first.aggregator)
+        conductor = Conductor(self._parts, first)
+        met, who = "", "another peer"
+        try:
+            async with self._ended(first, conductor):
+                met = await self._calls.meet(conductor.deadline)
+            who = repr(met)
+        except AnotherAggregatorError:  # than the one that the settings name
+            if not all(self._is_past(session) for session in stored):
+                raise
+        for session in stored:
+            if session.aggregator == met:
+                self._calls.bind(met)
+                return session
+            error = AnotherAggregatorError(session.aggregator, who)
+            is_over = client.is_over(session.state) or self._is_past(session)
+            if is_over or not session.has_bound:
+                await self._leave(session, error)
+            elif self._aggregator is None:
+                waiting.append((session, error))
+        if waiting:
+            session, error = waiting[0]
+            self.session_id, self.reach = session.session_id, Reach.INPUT_LEFT
+            raise error
+        self.reach = Reach.NO_SESSION
+        self._calls.bind(None)
+        return None
 
     async def _join(self, task_id: str) -> ClientSession:
         self._on_progress(ClientProgress(ClientPhase.WAITING))
@@ -246,10 +316,11 @@ class ClientRunner:
         descriptor = await self._calls.next_offer(
             task_id, after_session=0, deadline=deadline
         )
-        # Only now it is proven who numbers these sessions.
-        tally = await self._book.tally(
-            Role.CLIENT, task_id, peer=self._connection.aggregator
-        )
+        # Only now it is proven who numbers these sessions; no other is asked or
+        # believed from here to the end of the session.
+        aggregator = self._connection.aggregator
+        self._calls.bind(aggregator)
+        tally = await self._book.tally(Role.CLIENT, task_id, peer=aggregator)
         if descriptor.session_number <= tally.highest_number:
             descriptor = await self._calls.next_offer(
                 task_id, after_session=tally.highest_number, deadline=deadline
@@ -270,7 +341,7 @@ class ClientRunner:
         session = await ClientSession.begin(
             descriptor,
             self._identity,
-            aggregator=self._connection.aggregator,
+            aggregator=aggregator,
             book=self._book,
             workers=self._workers,
             policy=self._policy,
@@ -343,8 +414,11 @@ class ClientRunner:
             isinstance(error, SessionAbortedError)
             and error.code is ErrorCode.DEADLINE
             and session.round is Round.ADVERTISE_KEYS
-            and self._clock.date() < session.descriptor.session_end
+            and not self._is_past(session)
         )
+
+    def _is_past(self, session: ClientSession) -> bool:
+        return self._clock.date() >= session.descriptor.session_end
 
     def _silent(self, session: ClientSession) -> ServiceError:
         number, why = session.descriptor.session_number, self._calls.failure

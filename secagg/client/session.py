@@ -207,13 +207,16 @@ class ClientSession:
         policy: ClientPolicy,
         now: float,
         enrolment: EnrolledClient | None = None,
-    ) -> Self | None:
-        """Return the interrupted session of a task, or None.
+    ) -> tuple[Self, ...]:
+        """Return the interrupted sessions of a task, the earliest first.
+
+        More than one only where they are of different aggregators (R5.0-6).
 
         Raises:
             ServiceError: STORAGE_FAILED; BAD_CREDENTIAL when the session was begun with
                 another identity and is not over by its own end.
         """
+        interrupted = []
         for stored in await cls.open_records(task_id, identity, book=book):
             descriptor, state, seed = _rebuilt(stored, policy, enrolment, now)
             session = cls(
@@ -226,10 +229,11 @@ class ClientSession:
                 policy=policy,
                 stored=stored,
             )
-            if not stored.restored:
-                return session
-            await session._end(_UNKNOWN_PAST)
-        return None
+            if stored.restored:
+                await session._end(_UNKNOWN_PAST)
+            else:
+                interrupted.append(session)
+        return tuple(interrupted)
 
     @staticmethod
     async def open_records(
@@ -264,6 +268,16 @@ class ClientSession:
         return self._state.ROUND
 
     @property
+    def aggregator(self) -> str:
+        """Name of the one aggregator that is asked and believed in it (R5.0-6)."""
+        return self._descriptor.aggregator
+
+    @property
+    def has_bound(self) -> bool:
+        """Whether an input is bound to its masks."""
+        return isinstance(self._state, client.Masked | client.Signed | client.Answered)
+
+    @property
     def wants_whole_roster(self) -> bool:
         """Whether this client reads everybody's advert where it need not."""
         return self._policy.whole_roster
@@ -272,6 +286,13 @@ class ClientSession:
     def needs_input(self) -> bool:
         """Whether the application's input is wanted, for the first time or again."""
         return isinstance(self._state, client.ReadyForInput)
+
+    @property
+    def view(self) -> bytes:
+        """What is shown before an input is bound, 32 bytes (R5.3-14)."""
+        if not isinstance(self._state, client.ReadyForInput):
+            raise InternalError("a view is shown when the set U2 is known")
+        return client.view(self._state)
 
     @property
     def noise_secrets(self) -> NoiseSecrets:

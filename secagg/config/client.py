@@ -71,6 +71,13 @@ class ClientSection(ProgramSection):
         high=float(MAX_DEADLINE_SECONDS),
         unit="seconds",
     )
+    max_payload_bytes: int = setting(
+        "Largest payload of a session that is fetched; it is held in memory.",
+        default=1 << 30,
+        low=0,
+        high=1 << 40,
+        unit="bytes",
+    )
     keep_receipts_days: float = setting(
         "How long this client's receipts of ended sessions stay in state_dir.",
         default=400.0,

@@ -80,6 +80,7 @@ from secagg.distributed_dp.reader import (
     offered_terms,
     read_noise_terms,
     subtract_layers,
+    table_hashes,
 )
 from secagg.distributed_dp.replacement import (
     ReplacedInput,
@@ -144,6 +145,7 @@ __all__ = [
     "room_for",
     "spent",
     "subtract_layers",
+    "table_hashes",
     "text_above",
     "text_below",
 ]

@@ -30,6 +30,7 @@ __all__ = [
     "offered_terms",
     "read_noise_terms",
     "subtract_layers",
+    "table_hashes",
 ]
 
 # Draws of all clients for so many entries stay in the processor's cache.
@@ -81,6 +82,23 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
         tolerated_losses=noise.tolerated_losses,
         reveals=_reveals(noise),
     )
+
+
+def table_hashes(parameters: ProtocolParameters, sharers: int) -> tuple[bytes, ...]:
+    """Return the hashes of the tables that noise is drawn with here, 32 bytes each.
+
+    None for a task without noise.
+
+    Args:
+        parameters: Of the session.
+        sharers: |U2|.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block describes no noise for so many.
+    """
+    if not parameters.noise_block:
+        return ()
+    return NoisedTask.from_parameters(parameters).table_hashes(sharers)
 
 
 def _reveals(noise: SessionNoise) -> tuple[tuple[int, ...], ...]:

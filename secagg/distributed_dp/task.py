@@ -472,6 +472,22 @@ class NoisedTask:
             given=counts,
         )
 
+    def table_hashes(self, sharers: int) -> tuple[bytes, ...]:
+        """Return the hashes of the tables that noise is drawn with, 32 bytes each.
+
+        Args:
+            sharers: |U2|.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the rule has no answer for so many, or
+                no sampler holds such noise.
+        """
+        noise = self.session_noise(sharers)
+        try:
+            return tuple(self.mechanism.sampler_digests(noise))
+        except DPNoiseError as error:
+            raise bad_block(str(error)) from None
+
     def noise_context(self, sharers: int) -> bytes:
         """Return 32 bytes that cover how noise is drawn, PROTOCOL §3.5.
 
@@ -483,15 +499,11 @@ class NoisedTask:
                 no sampler holds such noise.
         """
         noise = self.session_noise(sharers)
-        try:
-            digests = self.mechanism.sampler_digests(noise)
-        except DPNoiseError as error:
-            raise bad_block(str(error)) from None
         entries = {
             "base": rational_text(noise.base),
             "layers": [rational_text(layer) for layer in noise.layers],
             "roster": sharers,
-            "tables": [digest.hex() for digest in digests],
+            "tables": [digest.hex() for digest in self.table_hashes(sharers)],
         }
         return hash_parts(
             "noise-context", canonical_json(entries), suite=self.parameters.suite

@@ -49,6 +49,14 @@ class SpreadConnection:
         """Who answers them: all of them have one name."""
         return self.ways[self._at].aggregator
 
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`."""
+        try:
+            return await self.ways[self._at].meet()
+        except ServiceError as error:
+            self._judge(error)
+            raise
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
         try:

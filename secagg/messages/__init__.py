@@ -34,7 +34,7 @@ from secagg.messages.roster import Neighbourhood, Roster, RosterFrame, rank_key
 from secagg.messages.round import Round
 from secagg.messages.shares import BUNDLE_BYTES, Bundles, Complaint, Delivery, Shares
 from secagg.messages.survivors import Consistency, Quorum, RosterProof, Survivors
-from secagg.messages.upload import Upload
+from secagg.messages.upload import NO_VIEW, Upload
 
 __all__ = [
     "BUNDLE_BYTES",
@@ -44,6 +44,7 @@ __all__ = [
     "MAX_EDGES_BYTES",
     "MAX_IDENTITY_BYTES",
     "MAX_REASON_BYTES",
+    "NO_VIEW",
     "SIGNATURE_BYTES",
     "Aborted",
     "Advert",

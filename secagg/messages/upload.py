@@ -1,13 +1,16 @@
 """The masked input, as far as the state machines see it (PROTOCOL §5.3)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from secagg.messages.encoding import DIGEST_BYTES, decode
 from secagg.messages.round import Round
-from secagg.primitives.canonical import Writer
+from secagg.primitives.canonical import Reader, Writer
 
-__all__ = ["Upload"]
+__all__ = ["NO_VIEW", "Upload"]
+
+# Between two aggregators there is no U2, hence no view that could differ.
+NO_VIEW: Final = bytes(DIGEST_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,7 @@ class Upload:
     Attributes:
         size: Bytes of the packed vector.
         digest: SHA-256 of the packed vector; the blob is stored under this name.
+        view: Hash of ctx2 as the sender has computed it, 32 bytes (R5.3-14).
     """
 
     KIND: ClassVar[int] = 3
@@ -26,10 +30,12 @@ class Upload:
 
     size: int
     digest: bytes
+    view: bytes = NO_VIEW
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
-        return Writer().u64(self.size).fixed(self.digest).getvalue()
+        writer = Writer().u64(self.size).fixed(self.digest)
+        return writer.fixed(self.view).getvalue()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -38,4 +44,9 @@ class Upload:
         Raises:
             RemoteProtocolError: BAD_ENCODING.
         """
-        return decode("upload", data, lambda r: cls(r.u64(), r.fixed(DIGEST_BYTES)))
+        return decode("upload", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        size, digest = reader.u64(), reader.fixed(DIGEST_BYTES)
+        return cls(size, digest, reader.fixed(DIGEST_BYTES))

@@ -52,6 +52,7 @@ from secagg.protocol.client_endings import (
     give_up,
     ignore,
     leave,
+    miss,
 )
 from secagg.protocol.client_rounds import (
     advertise,
@@ -87,6 +88,7 @@ from secagg.protocol.client_states import (
     Shared,
     Signed,
 )
+from secagg.protocol.context import view_of
 from secagg.protocol.events import (
     AbortRequested,
     ClientEvent,
@@ -122,6 +124,7 @@ __all__ = [
     "resume_answered",
     "start",
     "step",
+    "view",
 ]
 
 
@@ -176,6 +179,7 @@ _BELIEVING: Final[_Table] = {
 # Where it is not, it is signed first, and answered when enough have signed the same.
 _AGREEING: Final[_Table] = {
     (Masked,      Survivors):          Edge(agree,        {Signed}),
+    (Masked,      Released):           Edge(miss,         set()),
     (Signed,      Quorum):             Edge(reveal_agreed, {Answered}),
     (Signed,      Roster):             Edge(repeat,       {Signed}),
     (Signed,      Delivery):           Edge(repeat,       {Signed}),
@@ -304,6 +308,11 @@ def noise_secrets(state: ReadyForInput, seed: SecretBytes) -> NoiseSecrets:
         context=delivered.ctx2,
         suite=state.facts.parameters.suite,
     )
+
+
+def view(state: ReadyForInput) -> bytes:
+    """Return what a client shows before an input is bound, 32 bytes (R5.3-14)."""
+    return view_of(state.delivered.ctx2, state.facts.parameters.suite)
 
 
 def resume_answered(  # noqa: PLR0913 - the fields of one state

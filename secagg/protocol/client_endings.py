@@ -20,7 +20,7 @@ from secagg.protocol.events import AbortRequested, ClientEvent, Received
 from secagg.protocol.outputs import Finish, Step
 from secagg.protocol.refund import Charge, Standing, charge_after
 
-__all__ = ["complete", "fail", "give_up", "ignore", "leave"]
+__all__ = ["complete", "fail", "give_up", "ignore", "leave", "miss"]
 
 
 def complete(
@@ -30,9 +30,27 @@ def complete(
 
     Only states with a bound input have this row (R5.6-1).
     """
+    released = _read_release(state, event)
+    charge = _charge_of(state, released.fate)
+    return Step(Completed(released, charge), (Finish(None, "a sum was released"),))
+
+
+def miss(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
+    """End without a sum that was released before this client has signed (R5.6-4)."""
+    released = _read_release(state, event)
+    return leave(
+        state,
+        ErrorCode.SESSION_OVER,
+        "a sum was released, and this client has signed no set for it",
+        fate=released.fate,
+    )
+
+
+def _read_release(state: Masked | Signed | Answered, event: Received) -> Released:
+    """Read a release that can be one of this session (R5.6-2, R5.6-4)."""
     released = Released.decode(event.envelope.data)
+    _check_fate(released.fate)
     if isinstance(state, Signed | Answered):
-        _check_fate(released.fate)
         vouched = int.from_bytes(state.survivors, "big").bit_count()
         if released.survivors != vouched:
             raise RemoteProtocolError(
@@ -40,8 +58,16 @@ def complete(
                 f"has vouched for {vouched}",
                 code=ErrorCode.U3_INVALID,
             )
-    charge = _charge_of(state, released.fate)
-    return Step(Completed(released, charge), (Finish(None, "a sum was released"),))
+        return released
+    parameters, most = state.facts.parameters, len(state.delivered.sharers)
+    least = max(parameters.threshold, parameters.min_survivors)
+    if not least <= released.survivors <= most:
+        raise RemoteProtocolError(
+            f"the sum is said to add up {released.survivors} inputs, where a sum has "
+            f"between {least} and {most}",
+            code=ErrorCode.U3_INVALID,
+        )
+    return released
 
 
 def fail(state: ClientState, event: Received, _: ClientPolicy) -> ClientStep:
@@ -73,11 +99,15 @@ def leave(
 
 
 def _check_fate(fate: Fate) -> None:
-    """Refuse an ending that denies the U3 that this client has vouched for (R5.6-2)."""
+    """Refuse an ending that leaves out a client that must be in U3.
+
+    One that has vouched for a U3 is in it (R5.6-2), and a sum is released to the
+    clients of U3 only (R5.6-4).
+    """
     if fate is not Fate.INCLUDED:
         raise RemoteProtocolError(
             "the server says that this client's input is not in U3, and has shown it "
-            "a U3 that names it: it lies, or has lost its state",
+            "a U3 that names it, or a sum: it lies, or has lost its state",
             code=ErrorCode.U3_INVALID,
         )
 

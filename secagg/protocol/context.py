@@ -132,6 +132,14 @@ def mask_context(
     return hash_parts("ctx2", ctx1, edge_root, sharers, noise_context, suite=suite)
 
 
+def view_of(ctx2: bytes, suite: CipherSuite) -> bytes:
+    """Return what a client shows of its ctx2 beside its upload, 32 bytes (R5.3-14).
+
+    ctx2 covers roster, U2 and the tables of the noise, and holds no secret.
+    """
+    return hash_parts("view", ctx2, suite=suite)
+
+
 def unmask_context(ctx2: bytes, survivors: bytes, suite: CipherSuite) -> bytes:
     """Return ctx3: ctx2 and the bitmap of U3."""
     return hash_parts("ctx3", ctx2, survivors, suite=suite)

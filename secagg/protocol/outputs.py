@@ -7,6 +7,7 @@ from secagg.errors import ErrorCode
 from secagg.messages import Envelope
 from secagg.primitives.cipher_suite import CipherSuite
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.context import view_of
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.protocol.rounds import DropReason
 
@@ -179,6 +180,11 @@ class MaskAndUpload:
 
     vector: PlainVector | NoisedVector
     job: MaskJob
+
+    @property
+    def view(self) -> bytes:
+        """What travels with the upload, 32 bytes (R5.3-14)."""
+        return view_of(self.job.mask_context, self.job.suite)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,9 @@ class DropReason(StrEnum):
     NO_SHARES = "sent no shares in time"
     NO_INPUT = "sent no masked input in time"
     LOST_INPUT = "did not send again an input that the server had lost"
+    OTHER_VIEW = (
+        "has another view of the noise, of the roster or of U2 than this server"
+    )
     NO_SIGNATURE = "did not sign the sets of clients in time"
     NO_ANSWER = "did not answer the unmask request in time"
     WITHHELD_SHARES = "withheld shares of clients that it had not complained about"

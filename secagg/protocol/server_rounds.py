@@ -347,6 +347,7 @@ def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
     sender = event.sender
     index = state.cohort.index_within(sender, state.sharers)
     upload = Upload.decode(event.envelope.data)
+    check_view(state, sender, upload.view)
     if upload.size != state.session.packed_bytes:
         raise RemoteProtocolError(
             f"{sender!r} uploaded {upload.size} bytes, a packed vector has "
@@ -357,6 +358,30 @@ def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
     state.uploads[index] = upload.digest
     state.session.accept(sender, event.envelope)
     return Step(state)
+
+
+def check_view(state: MaskedInputCollection, sender: str, view: bytes) -> None:
+    """Refuse a client whose ctx2 is not this server's (R5.3-14).
+
+    Its masks cancel with no others: with its vector the whole sum would be garbage.
+
+    Args:
+        state: Uploads are open.
+        sender: Who asks or uploads.
+        view: 32 bytes, as it has sent them.
+
+    Raises:
+        RemoteProtocolError: VIEW_DIFFERS, for this client alone.
+    """
+    suite = state.session.descriptor.parameters.suite
+    if view != context.view_of(state.ctx2, suite):
+        raise RemoteProtocolError(
+            f"{sender!r} {DropReason.OTHER_VIEW.value}",
+            code=ErrorCode.VIEW_DIFFERS,
+            sender=sender,
+            next_step="Install the release of secagg and dpnoise that the aggregator "
+            "runs; if they are the same, tell the operator.",
+        )
 
 
 def record_complaint(state: MaskedInputCollection, event: Received) -> ServerStep:

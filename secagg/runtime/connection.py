@@ -35,7 +35,21 @@ class AggregatorConnection(Protocol):
 
     @property
     def aggregator(self) -> str:
-        """Who answers them, as the transport has proven it; after the first call."""
+        """Who answers them, as the transport has proven it.
+
+        Known once `meet` has returned or a call was answered.
+        """
+
+    async def meet(self) -> str:
+        """Return who answers there now, before anything of a session is said.
+
+        Only the transport's own handshake leaves.  From the first call on it is settled
+        who is called; before that, each `meet` asks anew unless the settings name one.
+
+        Raises:
+            ServiceError: UNREACHABLE, or BAD_CERTIFICATE for a peer that proves to be
+                no aggregator of the client.
+        """
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Ask, and return the answer."""

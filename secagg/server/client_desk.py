@@ -285,7 +285,7 @@ class ClientDesk:
         self, identity: str, request: GetUploadStatus
     ) -> UploadStatus:
         runner = await self._runner(identity, request.session_id)
-        return await runner.upload_status(identity)
+        return await runner.upload_status(identity, request.view)
 
     async def _upload_chunk(self, identity: str, request: UploadChunk) -> UploadStatus:
         runner = await self._runner(identity, request.session_id)

@@ -59,6 +59,9 @@ class SessionReceipt:
             ones included; None without a budget.
         noise: What noise the sum holds; None for a task without noise, and where
             nothing was unmasked.
+        unconfirmed: Who of U3 has sent a signature over the sets that does not hold
+            (R5.4-7), by name; known to the process that has refused it.  In a task with
+            noise the sum may then be wrong.
         lost: Who was lost: name, title of the round, and why in words.
         finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.
@@ -82,6 +85,7 @@ class SessionReceipt:
     ring: RingRisk | None = None
     sessions_left: int | None = None
     noise: NoiseCertificate | None = None
+    unconfirmed: tuple[str, ...] = ()
     lost: tuple[tuple[str, str, str], ...] = ()
     finishers: tuple[str, ...] = ()
     contexts: tuple[bytes, ...] = ()
@@ -93,6 +97,19 @@ class SessionReceipt:
         if isinstance(self.outcome, Released):
             return "released"
         return self.outcome.code.name
+
+    @property
+    def warning(self) -> str:
+        """Why the released sum may be wrong, or ""."""
+        has_noise = bool(self.descriptor.parameters.noise_block)
+        is_released = isinstance(self.outcome, Released)
+        if not (self.unconfirmed and has_noise and is_released):
+            return ""
+        return (
+            "The sum may be wrong: a client in it has sent a signature over the sets "
+            "of clients that does not hold, so its masks and noise may be of other "
+            "sets."
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Return the receipt in values that JSON can hold."""
@@ -134,6 +151,8 @@ class SessionReceipt:
             "is_failure_proven": self.is_failure_proven,
             "sessions_left": self.sessions_left,
             "noise": None if self.noise is None else self.noise.to_dict(),
+            "unconfirmed": list(self.unconfirmed),
+            "warning": self.warning,
             "lost": [list(each) for each in self.lost],
             "finishers": list(self.finishers),
             "contexts": [context.hex() for context in self.contexts],
@@ -199,6 +218,7 @@ class SessionReceipt:
                 noise=None
                 if fields["noise"] is None
                 else NoiseCertificate.from_dict(fields["noise"]),
+                unconfirmed=tuple(map(str, fields["unconfirmed"])),
                 lost=tuple(
                     (str(name), str(title), str(reason))
                     for name, title, reason in fields["lost"]

@@ -101,6 +101,14 @@ class ReleasedSum:
     shortened: int | None = None
     replaced: int | None = None
 
+    @property
+    def unconfirmed(self) -> tuple[str, ...]:
+        """Who of the sum has sent a signature over its sets that does not hold.
+
+        By name.  In a task with noise the sum may then be wrong.
+        """
+        return self.receipt.unconfirmed
+
 
 class RunningTask:
     """A task of a server that runs; made by `Server.add_task`.

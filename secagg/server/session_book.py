@@ -51,6 +51,7 @@ from secagg.storage.change import (
     Role,
     SessionsSpentError,
 )
+from secagg.storage.other_names import refuse_sessions_of_another
 from secagg.storage.spool import PAYLOAD
 from secagg.storage.stored import SessionState, StoredSession
 
@@ -272,17 +273,21 @@ class SessionBook:
         Live sessions answer their clients at once and go on with `run_task`.
 
         Raises:
-            ServiceError: STORAGE_FAILED.
+            ServiceError: STORAGE_FAILED; BAD_SETTINGS where a session is open that has
+                another aggregator's name.
         """
         # Before the book is asked, so that it knows what others end meanwhile.
         stored_ids = await self._workers.run(self._context.spool.session_ids)
         running = await self._book.sessions(role=Role.SERVER)
-        for row in reversed(running):
-            stored = await self._book.load(row.key)
-            if stored is None:
-                continue
-            if stored.receipt is None:  # nobody has ended it meanwhile
-                await self._resume(stored)
+        loaded = [await self._book.load(row.key) for row in reversed(running)]
+        # One that another replica has ended meanwhile has a receipt.
+        interrupted = [each for each in loaded if each and each.receipt is None]
+        refuse_sessions_of_another(
+            self._aggregator,
+            (SessionRecord.decode(each).descriptor for each in interrupted),
+        )
+        for each in interrupted:
+            await self._resume(each)
         ended = await self._book.sessions(
             role=Role.SERVER, state=SessionState.ENDED, limit=self._kept_sessions
         )

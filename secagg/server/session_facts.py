@@ -24,7 +24,7 @@ from secagg.protocol.outputs import (
     ShareDisputed,
 )
 from secagg.protocol.ring_safety import RingRisk, graph_risk
-from secagg.protocol.rounds import ROUNDS
+from secagg.protocol.rounds import ROUNDS, DropReason
 from secagg.protocol.server_states import Rostered
 from secagg.server.progress import Dropped, SessionPhase, SessionProgress
 from secagg.server.receipt import SessionReceipt
@@ -68,6 +68,15 @@ class SessionFacts:
         )
         self._roster_proofs: Mapping[int, RosterProof] = {}
         self.dropped: list[Dropped] = []
+        # Known to the process that has refused them, and to no later one.
+        self.differing: set[str] = set()
+        self.unconfirmed: set[str] = set()
+
+    def note_view(self, identity: str) -> bool:
+        """Note that a client's view differs (R5.3-14); return whether that is new."""
+        is_new = identity not in self.differing
+        self.differing.add(identity)
+        return is_new
 
     def enter(
         self,
@@ -110,7 +119,7 @@ class SessionFacts:
             quorum = state.opening.data if state.opening.kind is Quorum else b""
             self._seen = replace(self._seen, survivors=survivors, quorum=quorum)
         lost = tuple(
-            Dropped(output.identity, closed, output.reason.value)
+            Dropped(output.identity, closed, self._reason(output))
             for output in outputs
             if isinstance(output, DropClient)
         )
@@ -128,6 +137,12 @@ class SessionFacts:
                 seeds = () if output.noise is None else output.noise.seeds
                 self._noise_given = Counter(layer for layer, _ in seeds)
         return lost
+
+    def _reason(self, lost: DropClient) -> str:
+        is_odd = lost.identity in self.differing
+        if is_odd and lost.reason is DropReason.NO_INPUT:
+            return DropReason.OTHER_VIEW.value
+        return lost.reason.value
 
     def tell(self, state: server.ServerState, identity: str) -> None:
         """Note that a client has been told how the session ended."""
@@ -196,6 +211,7 @@ class SessionFacts:
             is_failure_proven=self._failed is not None and self._failed.is_proven,
             sessions_left=self._sessions_left(is_spent=self.is_spent or was_restored),
             noise=self._noise(len(state.survivors)),
+            unconfirmed=tuple(sorted(self.unconfirmed & state.survivors)),
             lost=tuple(
                 (each.identity, ROUNDS[each.round].title, each.reason)
                 for each in self.dropped

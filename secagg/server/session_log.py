@@ -14,6 +14,7 @@ from secagg.errors import RemoteProtocolError
 from secagg.messages import Envelope
 from secagg.metrics import ROUND_SECONDS, SUM_SECONDS, Meter
 from secagg.protocol import server
+from secagg.protocol.rounds import DropReason
 from secagg.server.progress import Dropped, SessionProgress, named
 
 __all__ = ["SessionLog"]
@@ -63,6 +64,37 @@ class SessionLog:
             message=envelope.kind.__name__,
             sender=sender,
             code=error.code.name,
+        )
+
+    def view_differs(self, client: str) -> None:
+        """Note that a client has another view than this server (R5.3-14)."""
+        self.write(
+            telemetry.VIEW_DIFFERS,
+            level=logging.WARNING,
+            sender=client,
+            reason=DropReason.OTHER_VIEW.value,
+            next_step="Install the same release of secagg and dpnoise there and here.",
+        )
+
+    def tables_differ(
+        self, differing: int, sharers: int, tables: Iterable[bytes]
+    ) -> None:
+        """Note that so many views differ that this server may be the odd one.
+
+        Args:
+            differing: How many clients.
+            sharers: |U2|.
+            tables: Hashes of the tables that this server draws noise with.
+        """
+        self.write(
+            telemetry.TABLES_DIFFER,
+            level=logging.ERROR,
+            differing=differing,
+            clients=sharers,
+            reason="this server, or most clients, compute other tables",
+            tables=named([each.hex() for each in tables], NAMED_AT_MOST),
+            next_step="Compare the releases of secagg, dpnoise and their libraries "
+            "here and at a client.",
         )
 
     def lost(self, clients: Iterable[Dropped]) -> None:

@@ -117,6 +117,9 @@ def report_of(
             "reason": outcome.reason,
             "next_step": next_step_after(receipt),
         }
+    warning: dict[str, object] = {}
+    if receipt.warning:
+        warning["warning"] = receipt.warning
     return {
         "format": _FORMAT,
         "aggregator": descriptor.aggregator,
@@ -142,6 +145,8 @@ def report_of(
             {"client": client, "round": title, "reason": reason}
             for client, title, reason in receipt.lost
         ],
+        "unconfirmed": list(receipt.unconfirmed),
+        **warning,
         "left_out": list(progress.left_out),
         "disputes": [
             {"accuser": accuser, "accused": accused, "code": ErrorCode(code).name}

@@ -27,15 +27,24 @@ from typing import Final
 from secagg import telemetry
 from secagg.audit.receipt import AuditReceipt
 from secagg.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
+from secagg.distributed_dp import table_hashes
 from secagg.errors import (
     ErrorCode,
     InternalError,
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.messages import Aborted, Envelope, Fate, Released, Round, Upload
+from secagg.messages import (
+    Aborted,
+    Consistency,
+    Envelope,
+    Fate,
+    Released,
+    Round,
+    Upload,
+)
 from secagg.parameters import ProtocolParameters
-from secagg.protocol import server
+from secagg.protocol import server, server_rounds
 from secagg.protocol.events import (
     AbortRequested,
     Received,
@@ -309,9 +318,13 @@ class SessionRunner:
             is_new = await self._submitted(Received(envelope, sender))
         except RemoteProtocolError as error:
             self.log.refused(sender, envelope, error)
+            if envelope.kind is Consistency and error.code is ErrorCode.BAD_SIGNATURE:
+                self._facts.unconfirmed.add(sender)
             raise
         if is_new:
             self.log.accepted(sender, envelope)
+            if envelope.kind is Consistency:
+                self._facts.unconfirmed.discard(sender)
 
     async def _submitted(self, event: Received) -> bool:
         try:
@@ -323,23 +336,31 @@ class SessionRunner:
         await self.look()
         return await self._durable.submit(event)
 
-    async def upload_status(self, identity: str) -> UploadStatus:
-        """Return where a client's upload goes on."""
+    async def upload_status(self, identity: str, view: bytes) -> UploadStatus:
+        """Return where a client's upload goes on.
+
+        Args:
+            identity: The client.
+            view: What it has sent of its view (R5.3-14).
+
+        Raises:
+            RemoteProtocolError: VIEW_DIFFERS, or it cannot upload now.
+        """
         if self._context.book.is_shared and not self._has_uploaded(identity):
             await self.look()  # another aggregator may have taken it
         if self._has_uploaded(identity) and not await self._is_missing(identity):
             return self._desk.finished()
-        self._check_uploader(identity)
+        self._check_uploader(identity, view)
         return await self._desk.status(identity)
 
     async def upload_chunk(self, identity: str, chunk: UploadChunk) -> UploadStatus:
         """Take one chunk of a client's masked input."""
-        upload = Envelope.of(Upload(chunk.total_size, chunk.digest))
+        upload = Envelope.of(Upload(chunk.total_size, chunk.digest, chunk.view))
         if self._state.session.has_accepted(
             identity, upload
         ) and not await self._is_missing(identity):
             return self._desk.finished()
-        self._check_uploader(identity)
+        self._check_uploader(identity, chunk.view)
         status = await self._desk.take(identity, chunk)
         if not status.complete:
             self._publish()
@@ -386,12 +407,17 @@ class SessionRunner:
         is_whole = not (is_open and self._desk.missing)
         return is_whole and server.is_round_full(self._state)
 
-    def _check_uploader(self, identity: str) -> None:
-        """Refuse whoever cannot upload now, before any byte is touched."""
+    def _check_uploader(self, identity: str, view: bytes) -> None:
+        """Refuse a client that cannot upload now, before any byte is touched."""
         state = self._state
         if isinstance(state, server.MaskedInputCollection):
             index = state.cohort.index_of.get(identity)
             if index is not None and index in state.sharers:
+                try:
+                    server_rounds.check_view(state, identity, view)
+                except RemoteProtocolError:
+                    self._note_view(state, identity)
+                    raise
                 return
         over = state.ROUND > Round.MASKED_INPUT_COLLECTION
         raise RemoteProtocolError(
@@ -400,6 +426,17 @@ class SessionRunner:
             sender=identity,
             next_step="Fetch the session's current update first.",
         )
+
+    def _note_view(self, state: server.MaskedInputCollection, identity: str) -> None:
+        """Write down that a client's view differs, once; and if the odd one is here."""
+        if not self._facts.note_view(identity):
+            return
+        self.log.view_differs(identity)
+        parameters, sharers = self.record.descriptor.parameters, len(state.sharers)
+        differing, few = len(self._facts.differing), parameters.max_dropouts
+        if differing == min(few, sharers // 2) + 1:
+            hashes = table_hashes(parameters, sharers)
+            self.log.tables_differ(differing, sharers, hashes)
 
     def update_for(self, identity: str, after: Round | None) -> Envelope | None:
         """Return the update that opens a round after `after`, if there is one."""

@@ -81,6 +81,7 @@ class SumFiles:
                 "dimension": int(values.shape[0]),
                 "l2_clip": released.l2_clip,
                 "fitted": released.fitted,
+                "unconfirmed": list(released.unconfirmed),
                 "sessions_left_in_budget": released.receipt.sessions_left,
                 "privacy": self._privacy(released.receipt.ring),
                 "graph": self._graph(),

@@ -215,7 +215,8 @@ class UploadDesk:
             self.received_bytes += len(chunk.data)
             if received < chunk.total_size:
                 return UploadStatus(received)
-            await self._accept(sender, Envelope.of(Upload(self._size, chunk.digest)))
+            named = Upload(self._size, chunk.digest, chunk.view)
+            await self._accept(sender, Envelope.of(named))
             self._returned.add(sender)
             if sender in self.missing:
                 self.missing -= {sender}

@@ -26,6 +26,7 @@ from secagg.primitives.modular import add_into, reduce_in_place, zeros
 from secagg.primitives.prg import add_masks
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol import client, masking, server
+from secagg.protocol.context import view_of
 from secagg.protocol.events import (
     ClientEvent,
     InputReady,
@@ -103,6 +104,7 @@ class InProcessSession:
         server_nonce: 32 bytes.
         graph_seed: 32 bytes that order a ring.
         read_noise: Reads the noise block for a U2.
+        takes_every_view: The server lies and compares no views (R5.3-14).
     """
 
     parameters: ProtocolParameters
@@ -115,6 +117,7 @@ class InProcessSession:
     server_nonce: bytes = hashlib.sha256(b"nonce").digest()
     graph_seed: bytes = hashlib.sha256(b"graph").digest()
     read_noise: NoiseReader = read_noise_terms
+    takes_every_view: bool = False
 
     _accepting: ClientPolicy = field(init=False, repr=False)
     descriptor: SessionDescriptor = field(init=False)
@@ -264,7 +267,13 @@ class InProcessSession:
                 packed = pack(masked, self.parameters.bits)
                 digest = hashlib.sha256(packed).digest()
                 self.uploads[digest] = packed
-                envelope = Envelope.of(Upload(len(packed), digest))
+                view, state = output.view, self.server_state
+                if self.takes_every_view and isinstance(
+                    state, server.MaskedInputCollection
+                ):
+                    view = view_of(state.ctx2, self.parameters.suite)
+                named = Upload(len(packed), digest, view)
+                envelope = Envelope.of(named)
             case _:
                 return None
         return Received(envelope, identity_of(number))

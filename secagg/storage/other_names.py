@@ -3,13 +3,38 @@
 from collections.abc import Iterable
 from typing import Final
 
+from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.stored import Replica, ReplicaRow
 
-__all__ = ["refuse_other_names"]
+__all__ = ["refuse_other_names", "refuse_sessions_of_another"]
 
 # Three signs of life: whoever was silent for longer has ended, or is about to.
 _PRESENT_SECONDS: Final = 15.0
+
+
+def refuse_sessions_of_another(own: str, opened: Iterable[SessionDescriptor]) -> None:
+    """Refuse to go on, under another name, with sessions that are open (R5.0-6).
+
+    Their clients believe the name of their offer alone: they would never be told how
+    their sessions ended.
+
+    Args:
+        own: Name in this aggregator's certificate.
+        opened: The sessions of its book that are not over.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    for each in opened:
+        if each.aggregator != own:
+            raise ServiceError(
+                f"session {each.session_number} of task {each.task_id!r} is open and "
+                f"one of {each.aggregator!r}; the certificate here names {own!r}",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Start under the old name; to change it, drain the "
+                "aggregator first, so that no session is open.",
+            )
 
 
 def refuse_other_names(own: Replica, rows: Iterable[ReplicaRow]) -> None:

@@ -373,6 +373,10 @@ class CrashingConnection:
         """See `AggregatorConnection.aggregator`."""
         return self._inner.aggregator
 
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`."""
+        return await self._inner.meet()
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Die before or after the call."""
         with self._switch.around(CALLS[type(request)].name):
@@ -402,6 +406,10 @@ class MortalConnection:
     def aggregator(self) -> str:
         """See `AggregatorConnection.aggregator`."""
         return self._inner.aggregator
+
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`."""
+        return await self._inner.meet()
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Make the call; it breaks when the process at the other end dies."""

@@ -68,6 +68,10 @@ class LossyConnection:
         """See `AggregatorConnection.aggregator`."""
         return self._reached().aggregator
 
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`."""
+        return await self._reached().meet()
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Note and send, as the script says."""
         if isinstance(request, SendMessage):

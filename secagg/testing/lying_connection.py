@@ -34,6 +34,10 @@ class LyingConnection:
         """See `AggregatorConnection.aggregator`."""
         return self._inner.aggregator
 
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`."""
+        return await self._inner.meet()
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Ask, and lie about the answer."""
         answer = await self._inner.call(request)

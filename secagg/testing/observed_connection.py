@@ -123,6 +123,10 @@ class ObservedConnection:
         """See `AggregatorConnection.aggregator`."""
         return self._inner.aggregator
 
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`."""
+        return await self._inner.meet()
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Make the call, and note what is asked and answered."""
         self._observer.heard(self.identity, request)

@@ -63,6 +63,10 @@ class PausingConnection:
         """See `AggregatorConnection.aggregator`."""
         return self._connection.aggregator
 
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`."""
+        return await self._connection.meet()
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Take note of the session, and stop at the chosen call."""
         is_chosen = isinstance(request, PAUSES[self._before])

@@ -73,6 +73,10 @@ class Between:
         self._inner = inner
         self.identity, self.aggregator = inner.identity, inner.aggregator
 
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`."""
+        return await self._inner.meet()
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Hand a request on."""
         return await self._inner.call(request)

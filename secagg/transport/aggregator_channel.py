@@ -4,7 +4,8 @@ Rule 1: gRPC's TLS demands, for every connection it ever makes, a certificate wi
         aggregator's reserved DNS name (`PeerIdentity.dns_name`).  Role, trust domain
         and name are checked by it before a byte of ours leaves.
 Rule 2: who that aggregator is comes from the settings; without them, from one
-        handshake with the address, whose host must then be in the certificate.
+        handshake with the address, whose host must then be in the certificate.  It is
+        settled when the first call is made; until then another one may be met.
 Rule 3: a handshake of our own comes first, which reads the whole certificate and ends
         before our own is shown; and another one when the way fails, to say why.
 Rule 4: who was met once has the right settings.  What stands in the way later (a
@@ -58,6 +59,9 @@ class AggregatorChannel:
         self._identity = identity
         self._clock = clock or SystemClock()
         self._peer: PeerIdentity | None = None
+        # Whether another aggregator is refused: the settings name this one, or a
+        # channel to it was made.
+        self._is_settled = identity is None or aggregator is not None
         self._channel: grpc.aio.Channel | None = None
         self._is_closed = False
         self._has_been_answered = False
@@ -88,9 +92,26 @@ class AggregatorChannel:
         """
         if self._peer is None:
             raise LocalProtocolError(
-                "who the aggregator is shows when the first call was made"
+                "the aggregator's name is known once it was met or called"
             )
         return self._peer.name
+
+    async def meet(self) -> str:
+        """Return the name of the aggregator that listens there.
+
+        Nothing is sent but a handshake.  While no channel was made and the settings
+        name no aggregator, each call asks anew, and another one may have come.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE or UNREACHABLE, as `handshake.meet`.
+            grpc.aio.UsageError: It was closed.
+        """
+        async with self._opening:
+            if self._is_closed:
+                raise grpc.aio.UsageError("the channel is closed")
+            if self._channel is None and self._identity is not None:
+                self._peer = await self._met(self._identity)
+            return self.aggregator
 
     async def open(self) -> grpc.aio.Channel:
         """Return the channel.
@@ -109,16 +130,11 @@ class AggregatorChannel:
     async def _opened(self) -> grpc.aio.Channel:
         if self._identity is None:
             return grpc.aio.insecure_channel(str(self._address), options=CLIENT_OPTIONS)
-        try:
-            expected = self._expected(self._identity)
-            self._peer = await meet(
-                self._address, self._identity, expected, self._clock
-            )
-        except ServiceError as error:
-            # A proxy may lead where no direct way does.  TLS checks a name from the
-            # settings without our help, and `explain` says what is wrong.
-            if self._peer is None or error.code is not ErrorCode.UNREACHABLE:
-                raise
+        if self._peer is None or self._is_settled:
+            self._peer = await self._met(self._identity)
+        # One that was met is not looked for again: who answers the first call must be
+        # the one that the caller has been told of, and gRPC's TLS demands its name.
+        self._is_settled = True
         return grpc.aio.secure_channel(
             str(self._address),
             self._identity.channel_credentials(),
@@ -127,6 +143,23 @@ class AggregatorChannel:
                 ("grpc.ssl_target_name_override", self._peer.dns_name),
             ],
         )
+
+    async def _met(self, identity: TLSIdentity) -> PeerIdentity:
+        """Look who is there; only the one that is settled, where one is."""
+        try:
+            return await meet(
+                self._address, identity, self._expected(identity), self._clock
+            )
+        except ServiceError as error:
+            # A proxy may lead where no direct way does.  TLS checks a settled name
+            # without our help, and `explain` says what is wrong.
+            if (
+                self._peer is None
+                or not self._is_settled
+                or error.code is not ErrorCode.UNREACHABLE
+            ):
+                raise
+            return self._peer
 
     def note_answered(self) -> None:
         """Hear that a call got through: whoever is there has accepted us."""
@@ -199,7 +232,7 @@ class AggregatorChannel:
             await self._channel.close()
 
     def _expected(self, identity: TLSIdentity) -> Expected:
-        name = None if self._peer is None else self._peer.name
+        name = self._peer.name if self._peer and self._is_settled else None
         return Expected(identity.identity.trust_domain, name)
 
 

@@ -40,6 +40,10 @@ class InMemoryConnection:
         self.identity: Final = identity
         self.aggregator: Final = aggregator
 
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`."""
+        return self.aggregator
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
         with self._across():

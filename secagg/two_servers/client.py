@@ -52,6 +52,7 @@ from secagg.two_servers.terms import check_pair
 from secagg.two_servers.verification import verify_shared_receipt
 from secagg.vectors import as_vector
 from secagg.wire.calls import Blob
+from secagg.wire.limits import message_sizes
 from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = ["SharedContribution", "TwoServerClient", "total_between_two"]
@@ -191,8 +192,20 @@ class TwoServerClient:
             ServiceError: An aggregator cannot be reached, or the disk refuses.
         """
         given = await self._workers.run(_copied, vector)
-        joined = await self._join()
-        as_vector(given, joined.noise.dim)  # the length is no secret
+        try:
+            joined = await self._join()
+            # From here to the end each is the one that has made its offer (R5.0-6).
+            self._leader.bind(joined.leader.aggregator)
+            self._helper.bind(joined.helper.aggregator)
+            as_vector(given, joined.noise.dim)  # the length is no secret
+            return await self._contribute(joined, given)
+        finally:
+            self._leader.bind(None)
+            self._helper.bind(None)
+
+    async def _contribute(
+        self, joined: _Joined, given: npt.NDArray[Any]
+    ) -> SharedContribution:
         session_id = joined.leader.session_id
         seed = SecretBytes(self._entropy.token(SEED_SIZE))
         share = await self._workers.run(self._leader_share, joined, given, seed)
@@ -203,6 +216,7 @@ class TwoServerClient:
             update = await self._leader.next_update(
                 session_id,
                 after=Round.MASKED_INPUT_COLLECTION,
+                sizes=message_sizes(joined.leader.parameters),
                 deadline=joined.deadline,
                 on_wait=lambda _: joined.deadline,
             )

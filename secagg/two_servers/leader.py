@@ -316,6 +316,7 @@ class Leader(Party[_Session]):
             raise no_more_sums(self._task)
         known = int.from_bytes(tally.facts[:_COUNTER_BYTES], "big")
         try:
+            self._calls.bind(None)
             helper = await self._calls.next_offer(
                 self._task,
                 after_session=known,
@@ -538,6 +539,7 @@ class Leader(Party[_Session]):
         accepted = AcceptedShares(session.offer.encode(), named).encode()
         deadline = self._clock.now() + parameters.deadlines.unmasking
         try:
+            self._calls.bind(session.helper.aggregator)  # R5.0-6
             await self._calls.upload(
                 session.helper.session_id,
                 accepted,

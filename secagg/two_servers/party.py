@@ -26,6 +26,7 @@ from secagg.server.measured_calls import measured_call
 from secagg.server.prometheus_meter import Reading
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
+from secagg.storage.other_names import refuse_sessions_of_another
 from secagg.storage.purging import purge_once
 from secagg.storage.spool import SUM
 from secagg.storage.stored import Retention, StoredSession
@@ -142,15 +143,17 @@ class Party(ABC, Generic[_Session]):
         """Load what an earlier process left; call it before the transport opens.
 
         Raises:
-            ServiceError: STORAGE_FAILED, or STATE_DAMAGED.
+            ServiceError: STORAGE_FAILED, or STATE_DAMAGED; BAD_SETTINGS where a session
+                is open that has another aggregator's name.
         """
         book = self._storage.book
         rows = await book.sessions(role=Role.SERVER, task=self._task)
-        for place, row in enumerate(rows):
-            stored = await book.load(row.key)
-            if stored is None:
-                continue
-            session = self._resumed(stored)
+        loaded = [await book.load(row.key) for row in rows]
+        interrupted = [(each, self._resumed(each)) for each in loaded if each]
+        refuse_sessions_of_another(
+            self._name, (session.offer for _, session in interrupted)
+        )
+        for place, (stored, session) in enumerate(interrupted):
             if place or stored.restored:
                 await self._give_up(session)
             else:

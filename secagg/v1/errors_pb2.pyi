@@ -39,6 +39,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_BAD_PROOF: _ClassVar[ErrorCode]
     ERROR_CODE_BAD_EDGES: _ClassVar[ErrorCode]
     ERROR_CODE_DISPUTED: _ClassVar[ErrorCode]
+    ERROR_CODE_VIEW_DIFFERS: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_SESSION: _ClassVar[ErrorCode]
     ERROR_CODE_UNAUTHENTICATED: _ClassVar[ErrorCode]
     ERROR_CODE_NOT_INVITED: _ClassVar[ErrorCode]
@@ -91,6 +92,7 @@ ERROR_CODE_BAD_CREDENTIAL: ErrorCode
 ERROR_CODE_BAD_PROOF: ErrorCode
 ERROR_CODE_BAD_EDGES: ErrorCode
 ERROR_CODE_DISPUTED: ErrorCode
+ERROR_CODE_VIEW_DIFFERS: ErrorCode
 ERROR_CODE_UNKNOWN_SESSION: ErrorCode
 ERROR_CODE_UNAUTHENTICATED: ErrorCode
 ERROR_CODE_NOT_INVITED: ErrorCode

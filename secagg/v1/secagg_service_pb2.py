@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from secagg.v1 import messages_pb2 as secagg_dot_v1_dot_messages__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esecagg/v1/secagg_service.proto\x12\tsecagg.v1\x1a\x18secagg/v1/messages.proto\"J\n\x0fGetOfferRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x15\n\rafter_session\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"S\n\x10GetOfferResponse\x12\x14\n\ndescriptor\x18\x01 \x01(\x0cH\x00\x12\x1f\n\x04wait\x18\x02 \x01(\x0b\x32\x0f.secagg.v1.WaitH\x00\x42\x08\n\x06\x61nswer\";\n\x14\x41\x64vertiseKeysRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x17\n\x15\x41\x64vertiseKeysResponse\"9\n\x12\x43hooseEdgesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x15\n\x13\x43hooseEdgesResponse\"7\n\x10ShareKeysRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x13\n\x11ShareKeysResponse\"=\n\x16ReportViolationRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x19\n\x17ReportViolationResponse\",\n\x16GetUploadStatusRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"B\n\x17GetUploadStatusResponse\x12\'\n\x06status\x18\x01 \x01(\x0b\x32\x17.secagg.v1.UploadStatus\"j\n\x12UploadChunkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x12\n\ntotal_size\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\">\n\x13UploadChunkResponse\x12\'\n\x06status\x18\x01 \x01(\x0b\x32\x17.secagg.v1.UploadStatus\"=\n\x16SignConsistencyRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x19\n\x17SignConsistencyResponse\":\n\x13RevealSharesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x16\n\x14RevealSharesResponse\"G\n\x10GetUpdateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1f\n\x05\x61\x66ter\x18\x02 \x01(\x0e\x32\x10.secagg.v1.Round\"i\n\x11GetUpdateResponse\x12)\n\x06update\x18\x01 \x01(\x0b\x32\x17.secagg.v1.ServerUpdateH\x00\x12\x1f\n\x04wait\x18\x02 \x01(\x0b\x32\x0f.secagg.v1.WaitH\x00\x42\x08\n\x06\x61nswer\"J\n\x13WatchSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1f\n\x05\x61\x66ter\x18\x02 \x01(\x0e\x32\x10.secagg.v1.Round\"l\n\x14WatchSessionResponse\x12)\n\x06update\x18\x01 \x01(\x0b\x32\x17.secagg.v1.ServerUpdateH\x00\x12\x1f\n\x04wait\x18\x02 \x01(\x0b\x32\x0f.secagg.v1.WaitH\x00\x42\x08\n\x06\x61nswer\"i\n\x11\x46\x65tchChunkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1d\n\x04\x62lob\x18\x02 \x01(\x0e\x32\x0f.secagg.v1.Blob\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\"6\n\x12\x46\x65tchChunkResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x12\n\ntotal_size\x18\x02 \x01(\x04\x32\xd1\x07\n\rSecAggService\x12\x43\n\x08GetOffer\x12\x1a.secagg.v1.GetOfferRequest\x1a\x1b.secagg.v1.GetOfferResponse\x12R\n\rAdvertiseKeys\x12\x1f.secagg.v1.AdvertiseKeysRequest\x1a .secagg.v1.AdvertiseKeysResponse\x12L\n\x0b\x43hooseEdges\x12\x1d.secagg.v1.ChooseEdgesRequest\x1a\x1e.secagg.v1.ChooseEdgesResponse\x12\x46\n\tShareKeys\x12\x1b.secagg.v1.ShareKeysRequest\x1a\x1c.secagg.v1.ShareKeysResponse\x12X\n\x0fReportViolation\x12!.secagg.v1.ReportViolationRequest\x1a\".secagg.v1.ReportViolationResponse\x12X\n\x0fGetUploadStatus\x12!.secagg.v1.GetUploadStatusRequest\x1a\".secagg.v1.GetUploadStatusResponse\x12L\n\x0bUploadChunk\x12\x1d.secagg.v1.UploadChunkRequest\x1a\x1e.secagg.v1.UploadChunkResponse\x12X\n\x0fSignConsistency\x12!.secagg.v1.SignConsistencyRequest\x1a\".secagg.v1.SignConsistencyResponse\x12O\n\x0cRevealShares\x12\x1e.secagg.v1.RevealSharesRequest\x1a\x1f.secagg.v1.RevealSharesResponse\x12\x46\n\tGetUpdate\x12\x1b.secagg.v1.GetUpdateRequest\x1a\x1c.secagg.v1.GetUpdateResponse\x12Q\n\x0cWatchSession\x12\x1e.secagg.v1.WatchSessionRequest\x1a\x1f.secagg.v1.WatchSessionResponse0\x01\x12I\n\nFetchChunk\x12\x1c.secagg.v1.FetchChunkRequest\x1a\x1d.secagg.v1.FetchChunkResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1esecagg/v1/secagg_service.proto\x12\tsecagg.v1\x1a\x18secagg/v1/messages.proto\"J\n\x0fGetOfferRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x15\n\rafter_session\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"S\n\x10GetOfferResponse\x12\x14\n\ndescriptor\x18\x01 \x01(\x0cH\x00\x12\x1f\n\x04wait\x18\x02 \x01(\x0b\x32\x0f.secagg.v1.WaitH\x00\x42\x08\n\x06\x61nswer\";\n\x14\x41\x64vertiseKeysRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x17\n\x15\x41\x64vertiseKeysResponse\"9\n\x12\x43hooseEdgesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x15\n\x13\x43hooseEdgesResponse\"7\n\x10ShareKeysRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x13\n\x11ShareKeysResponse\"=\n\x16ReportViolationRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x19\n\x17ReportViolationResponse\":\n\x16GetUploadStatusRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0c\n\x04view\x18\x02 \x01(\x0c\"B\n\x17GetUploadStatusResponse\x12\'\n\x06status\x18\x01 \x01(\x0b\x32\x17.secagg.v1.UploadStatus\"x\n\x12UploadChunkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x12\n\ntotal_size\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x0c\n\x04view\x18\x06 \x01(\x0c\">\n\x13UploadChunkResponse\x12\'\n\x06status\x18\x01 \x01(\x0b\x32\x17.secagg.v1.UploadStatus\"=\n\x16SignConsistencyRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x19\n\x17SignConsistencyResponse\":\n\x13RevealSharesRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x16\n\x14RevealSharesResponse\"G\n\x10GetUpdateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1f\n\x05\x61\x66ter\x18\x02 \x01(\x0e\x32\x10.secagg.v1.Round\"i\n\x11GetUpdateResponse\x12)\n\x06update\x18\x01 \x01(\x0b\x32\x17.secagg.v1.ServerUpdateH\x00\x12\x1f\n\x04wait\x18\x02 \x01(\x0b\x32\x0f.secagg.v1.WaitH\x00\x42\x08\n\x06\x61nswer\"J\n\x13WatchSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1f\n\x05\x61\x66ter\x18\x02 \x01(\x0e\x32\x10.secagg.v1.Round\"l\n\x14WatchSessionResponse\x12)\n\x06update\x18\x01 \x01(\x0b\x32\x17.secagg.v1.ServerUpdateH\x00\x12\x1f\n\x04wait\x18\x02 \x01(\x0b\x32\x0f.secagg.v1.WaitH\x00\x42\x08\n\x06\x61nswer\"i\n\x11\x46\x65tchChunkRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x1d\n\x04\x62lob\x18\x02 \x01(\x0e\x32\x0f.secagg.v1.Blob\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\"6\n\x12\x46\x65tchChunkResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x12\n\ntotal_size\x18\x02 \x01(\x04\x32\xd1\x07\n\rSecAggService\x12\x43\n\x08GetOffer\x12\x1a.secagg.v1.GetOfferRequest\x1a\x1b.secagg.v1.GetOfferResponse\x12R\n\rAdvertiseKeys\x12\x1f.secagg.v1.AdvertiseKeysRequest\x1a .secagg.v1.AdvertiseKeysResponse\x12L\n\x0b\x43hooseEdges\x12\x1d.secagg.v1.ChooseEdgesRequest\x1a\x1e.secagg.v1.ChooseEdgesResponse\x12\x46\n\tShareKeys\x12\x1b.secagg.v1.ShareKeysRequest\x1a\x1c.secagg.v1.ShareKeysResponse\x12X\n\x0fReportViolation\x12!.secagg.v1.ReportViolationRequest\x1a\".secagg.v1.ReportViolationResponse\x12X\n\x0fGetUploadStatus\x12!.secagg.v1.GetUploadStatusRequest\x1a\".secagg.v1.GetUploadStatusResponse\x12L\n\x0bUploadChunk\x12\x1d.secagg.v1.UploadChunkRequest\x1a\x1e.secagg.v1.UploadChunkResponse\x12X\n\x0fSignConsistency\x12!.secagg.v1.SignConsistencyRequest\x1a\".secagg.v1.SignConsistencyResponse\x12O\n\x0cRevealShares\x12\x1e.secagg.v1.RevealSharesRequest\x1a\x1f.secagg.v1.RevealSharesResponse\x12\x46\n\tGetUpdate\x12\x1b.secagg.v1.GetUpdateRequest\x1a\x1c.secagg.v1.GetUpdateResponse\x12Q\n\x0cWatchSession\x12\x1e.secagg.v1.WatchSessionRequest\x1a\x1f.secagg.v1.WatchSessionResponse0\x01\x12I\n\nFetchChunk\x12\x1c.secagg.v1.FetchChunkRequest\x1a\x1d.secagg.v1.FetchChunkResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -53,33 +53,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTVIOLATIONRESPONSE']._serialized_start=541
   _globals['_REPORTVIOLATIONRESPONSE']._serialized_end=566
   _globals['_GETUPLOADSTATUSREQUEST']._serialized_start=568
-  _globals['_GETUPLOADSTATUSREQUEST']._serialized_end=612
-  _globals['_GETUPLOADSTATUSRESPONSE']._serialized_start=614
-  _globals['_GETUPLOADSTATUSRESPONSE']._serialized_end=680
-  _globals['_UPLOADCHUNKREQUEST']._serialized_start=682
-  _globals['_UPLOADCHUNKREQUEST']._serialized_end=788
-  _globals['_UPLOADCHUNKRESPONSE']._serialized_start=790
-  _globals['_UPLOADCHUNKRESPONSE']._serialized_end=852
-  _globals['_SIGNCONSISTENCYREQUEST']._serialized_start=854
-  _globals['_SIGNCONSISTENCYREQUEST']._serialized_end=915
-  _globals['_SIGNCONSISTENCYRESPONSE']._serialized_start=917
-  _globals['_SIGNCONSISTENCYRESPONSE']._serialized_end=942
-  _globals['_REVEALSHARESREQUEST']._serialized_start=944
-  _globals['_REVEALSHARESREQUEST']._serialized_end=1002
-  _globals['_REVEALSHARESRESPONSE']._serialized_start=1004
-  _globals['_REVEALSHARESRESPONSE']._serialized_end=1026
-  _globals['_GETUPDATEREQUEST']._serialized_start=1028
-  _globals['_GETUPDATEREQUEST']._serialized_end=1099
-  _globals['_GETUPDATERESPONSE']._serialized_start=1101
-  _globals['_GETUPDATERESPONSE']._serialized_end=1206
-  _globals['_WATCHSESSIONREQUEST']._serialized_start=1208
-  _globals['_WATCHSESSIONREQUEST']._serialized_end=1282
-  _globals['_WATCHSESSIONRESPONSE']._serialized_start=1284
-  _globals['_WATCHSESSIONRESPONSE']._serialized_end=1392
-  _globals['_FETCHCHUNKREQUEST']._serialized_start=1394
-  _globals['_FETCHCHUNKREQUEST']._serialized_end=1499
-  _globals['_FETCHCHUNKRESPONSE']._serialized_start=1501
-  _globals['_FETCHCHUNKRESPONSE']._serialized_end=1555
-  _globals['_SECAGGSERVICE']._serialized_start=1558
-  _globals['_SECAGGSERVICE']._serialized_end=2535
+  _globals['_GETUPLOADSTATUSREQUEST']._serialized_end=626
+  _globals['_GETUPLOADSTATUSRESPONSE']._serialized_start=628
+  _globals['_GETUPLOADSTATUSRESPONSE']._serialized_end=694
+  _globals['_UPLOADCHUNKREQUEST']._serialized_start=696
+  _globals['_UPLOADCHUNKREQUEST']._serialized_end=816
+  _globals['_UPLOADCHUNKRESPONSE']._serialized_start=818
+  _globals['_UPLOADCHUNKRESPONSE']._serialized_end=880
+  _globals['_SIGNCONSISTENCYREQUEST']._serialized_start=882
+  _globals['_SIGNCONSISTENCYREQUEST']._serialized_end=943
+  _globals['_SIGNCONSISTENCYRESPONSE']._serialized_start=945
+  _globals['_SIGNCONSISTENCYRESPONSE']._serialized_end=970
+  _globals['_REVEALSHARESREQUEST']._serialized_start=972
+  _globals['_REVEALSHARESREQUEST']._serialized_end=1030
+  _globals['_REVEALSHARESRESPONSE']._serialized_start=1032
+  _globals['_REVEALSHARESRESPONSE']._serialized_end=1054
+  _globals['_GETUPDATEREQUEST']._serialized_start=1056
+  _globals['_GETUPDATEREQUEST']._serialized_end=1127
+  _globals['_GETUPDATERESPONSE']._serialized_start=1129
+  _globals['_GETUPDATERESPONSE']._serialized_end=1234
+  _globals['_WATCHSESSIONREQUEST']._serialized_start=1236
+  _globals['_WATCHSESSIONREQUEST']._serialized_end=1310
+  _globals['_WATCHSESSIONRESPONSE']._serialized_start=1312
+  _globals['_WATCHSESSIONRESPONSE']._serialized_end=1420
+  _globals['_FETCHCHUNKREQUEST']._serialized_start=1422
+  _globals['_FETCHCHUNKREQUEST']._serialized_end=1527
+  _globals['_FETCHCHUNKRESPONSE']._serialized_start=1529
+  _globals['_FETCHCHUNKRESPONSE']._serialized_end=1583
+  _globals['_SECAGGSERVICE']._serialized_start=1586
+  _globals['_SECAGGSERVICE']._serialized_end=2563
 # @@protoc_insertion_point(module_scope)

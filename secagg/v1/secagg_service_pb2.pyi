@@ -73,10 +73,12 @@ class ReportViolationResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GetUploadStatusRequest(_message.Message):
-    __slots__ = ("session_id",)
+    __slots__ = ("session_id", "view")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
-    def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
+    view: bytes
+    def __init__(self, session_id: _Optional[bytes] = ..., view: _Optional[bytes] = ...) -> None: ...
 
 class GetUploadStatusResponse(_message.Message):
     __slots__ = ("status",)
@@ -85,18 +87,20 @@ class GetUploadStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[_messages_pb2.UploadStatus, _Mapping]] = ...) -> None: ...
 
 class UploadChunkRequest(_message.Message):
-    __slots__ = ("session_id", "offset", "total_size", "digest", "data")
+    __slots__ = ("session_id", "offset", "total_size", "digest", "data", "view")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOTAL_SIZE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     offset: int
     total_size: int
     digest: bytes
     data: bytes
-    def __init__(self, session_id: _Optional[bytes] = ..., offset: _Optional[int] = ..., total_size: _Optional[int] = ..., digest: _Optional[bytes] = ..., data: _Optional[bytes] = ...) -> None: ...
+    view: bytes
+    def __init__(self, session_id: _Optional[bytes] = ..., offset: _Optional[int] = ..., total_size: _Optional[int] = ..., digest: _Optional[bytes] = ..., data: _Optional[bytes] = ..., view: _Optional[bytes] = ...) -> None: ...
 
 class UploadChunkResponse(_message.Message):
     __slots__ = ("status",)

@@ -22,11 +22,13 @@ from enum import Enum, IntEnum, auto, unique
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
 
 from secagg.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     DIGEST_BYTES,
     KINDS,
     MAX_ADVERT_BYTES,
     MAX_EDGES_BYTES,
+    NO_VIEW,
     Aborted,
     Advert,
     Bundles,
@@ -59,6 +61,7 @@ from secagg.wire.limits import (
     MAX_RETRY_AFTER_SECONDS,
     MAX_UPLOAD_BYTES,
     SESSION_ID_BYTES,
+    MessageSizes,
 )
 
 __all__ = [
@@ -178,6 +181,30 @@ class Reference:
         if is_neighbourhood(update):
             blob = Blob.NEIGHBOURHOOD
         return cls(update.kind, update.digest, len(update.data), blob)
+
+    def check_size(self, sizes: MessageSizes) -> None:
+        """Refuse a message that no session of these sizes can have.
+
+        Args:
+            sizes: Of the session that the message is of.
+
+        Raises:
+            RemoteProtocolError: PAYLOAD_MISMATCH; nothing was fetched yet.
+        """
+        largest = {
+            Blob.ROSTER: sizes.roster,
+            Blob.NEIGHBOURHOOD: sizes.neighbourhood,
+            Blob.EDGES: sizes.edges,
+            Blob.DELIVERY: sizes.delivery,
+            Blob.QUORUM: sizes.quorum,
+        }[self.blob]
+        if self.size > largest:
+            raise RemoteProtocolError(
+                f"the server announces a {self.blob.name.lower()} of {self.size} "
+                f"bytes; in this session one has at most {largest}",
+                code=ErrorCode.PAYLOAD_MISMATCH,
+                next_step="Tell the operator: the aggregator is broken or lies.",
+            )
 
 
 # What a server may send, and what of it grows with the cohort, by the names
@@ -348,11 +375,22 @@ class RevealShares(SendMessage):
 
 @dataclass(frozen=True, slots=True)
 class GetUploadStatus(Request[UploadStatus]):
-    """MaskedInputCollection: from where shall I send?"""
+    """MaskedInputCollection: from where shall I send, and is my view yours?
+
+    Attributes:
+        session_id: 32 bytes.
+        view: Of the session, 32 bytes (R5.3-14); `NO_VIEW` between two aggregators.
+    """
 
     WIRE = secagg_service_pb2.GetUploadStatusRequest
 
     session_id: bytes
+    view: bytes = NO_VIEW
+
+    def check(self) -> None:
+        """See `Request.check`."""
+        exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
+        exact_bytes(self.view, DIGEST_BYTES, "view")
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +403,7 @@ class UploadChunk(Request[UploadStatus]):
         total_size: Bytes of the whole packed vector; the same in every chunk.
         digest: SHA-256 of the whole packed vector; the same in every chunk.
         data: 1 byte to 1 MiB.
+        view: As in `GetUploadStatus`; the same in every chunk.
     """
 
     WIRE = secagg_service_pb2.UploadChunkRequest
@@ -374,11 +413,13 @@ class UploadChunk(Request[UploadStatus]):
     total_size: int
     digest: bytes
     data: bytes = field(repr=False)
+    view: bytes = NO_VIEW
 
     def check(self) -> None:
         """See `Request.check`."""
         exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
         exact_bytes(self.digest, DIGEST_BYTES, "digest")
+        exact_bytes(self.view, DIGEST_BYTES, "view")
         bounded_bytes(self.data, "data", at_least=1, at_most=MAX_CHUNK_BYTES)
         in_range(self.total_size, "total_size", at_least=1, at_most=MAX_UPLOAD_BYTES)
         in_range(

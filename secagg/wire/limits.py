@@ -117,15 +117,19 @@ class MessageSizes:
     Attributes:
         roster: At most, and whole; to every client that reads it.
         edges: What one client is shown of drawn neighbours; 0 where nobody draws.
-        bundles: From one client, and to it on the other graphs.
+        bundles: From one client.
         shares: From one client.
-        quorum: To every client of U3; 0 in the profile in which clients sign nothing.
+        quorum: At most, to every client of U3; 0 where no client signs.
+        neighbourhood: At most, to one client; 0 on graphs without one.
+        delivery: At most, to one client.
     """
 
     roster: int
     edges: int
     bundles: int
     shares: int
+    neighbourhood: int
+    delivery: int
     quorum: int
 
 
@@ -135,7 +139,9 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
     neighbours = n - 1 if parameters.is_complete_graph else parameters.degree
     # Where clients draw, as many as the cap allows may have drawn one.
     tail = parameters.tail
+    is_drawn = isinstance(tail, SparseTail)
     dealers = tail.in_cap if isinstance(tail, SparseTail) else neighbours + 1
+    has_neighbourhood = not (parameters.is_complete_graph or is_drawn)
     return MessageSizes(
         roster=n * (MAX_ADVERT_BYTES + 4) + 41,
         edges=_published_edges(parameters),
@@ -150,7 +156,18 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
         quorum=8 + n * (4 + DIGEST_BYTES + SIGNATURE_BYTES)
         if parameters.profile.has_identities
         else 0,
+        neighbourhood=_neighbourhood(parameters) if has_neighbourhood else 0,
+        # Two lengths around the bitmap of U2 and one bundle of each dealer.
+        delivery=8 + -(-n // 8) + (dealers if is_drawn else neighbours) * BUNDLE_BYTES,
     )
+
+
+def _neighbourhood(parameters: ProtocolParameters) -> int:
+    """Return the largest that a neighbourhood can be (PROTOCOL §5.1)."""
+    shown = parameters.degree + 1
+    depth = (parameters.max_clients - 1).bit_length()
+    # Head and graph seed; each advert with its index and length; the proof.
+    return 53 + shown * (8 + MAX_ADVERT_BYTES) + shown * depth * DIGEST_BYTES
 
 
 def _published_edges(parameters: ProtocolParameters) -> int:

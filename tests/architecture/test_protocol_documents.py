@@ -107,6 +107,7 @@ BEYOND_BYTES = {
     "R5-7": "a clock",
     "R5.0-4": "the client's own policy",
     "R5.0-5": "what is not remembered",
+    "R5.0-6": "who answers: the transport's",
     "R5.1-1": "who is invited",
     "R5.2-7": "R3.2-8 and R5.2-2 refuse all of it",
     "R5.2-8": "R3.2-7 and R5.2-2 refuse all of it",

@@ -453,6 +453,7 @@ def test_the_session_id_is_recomputed_so_every_field_changes_it():
 def test_two_views_of_u2_give_garbage_and_not_a_partial_sum():
     """A6: masks are bound to ctx2; a client shown another U2 does not cancel."""
     session, full = shared()
+    session.takes_every_view = True
     part = Delivery(encode_set({0, 1, 2, 3}, CLIENTS), full.bundles[: 3 * BUNDLE_BYTES])
     session.to_client(0, received(part))
     session.send(0, session.supply_input(0))

@@ -12,7 +12,7 @@ from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumCom
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import InProcessSession, identity_of
-from secagg.testing.cohorts import one_hot, parameters_for
+from secagg.testing.cohorts import one_hot, parameters_for, signing_parameters_for
 
 CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 
@@ -142,8 +142,40 @@ def test_a_sum_is_not_believed_before_an_input_is_in(kind):
 def test_a_sum_is_believed_from_masked_and_answered():
     for kind in (client.Masked, client.Answered):
         assert after(in_state(kind), SUM) == client.Completed(SUM, Charge.KEPT)
-    ended = after(in_state(client.Masked), replace(SUM, fate=Fate.LEFT_OUT))
-    assert ended.charge is Charge.GIVEN_BACK
+
+
+@pytest.mark.parametrize("fate", [Fate.INCLUDED, Fate.LEFT_OUT])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, CLIENTS, CLIENTS + 1, 2**32 - 1])
+def test_a_sum_that_cannot_be_is_not_believed_from_masked(fate, count):
+    # R5.6-4: the threshold is 3, and all have sent their bundles.
+    ended = after(in_state(client.Masked), replace(SUM, fate=fate, survivors=count))
+    if fate is Fate.INCLUDED and 3 <= count <= CLIENTS:
+        assert ended.outcome.survivors == count
+    else:
+        assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)
+
+
+@pytest.mark.parametrize("fate", [Fate.INCLUDED, Fate.LEFT_OUT])
+@pytest.mark.parametrize("count", [0, 1, 4, 6, 7, 2**32 - 1])
+def test_where_clients_sign_who_has_not_signed_has_no_sum(fate, count):
+    # R5.6-4
+    session = InProcessSession(
+        signing_parameters_for(CLIENTS, dimension=CLIENTS),
+        [one_hot(number, CLIENTS, 1 << 20) for number in range(CLIENTS)],
+    )
+    for which in rounds_of(Profile.MALICIOUS_SERVER):
+        if which is Round.CONSISTENCY_CHECK:
+            break
+        session.play(which)
+        session.close(which)
+    assert isinstance(session.clients[0], client.Masked)
+    ended = after(session, replace(SUM, fate=fate, survivors=count))
+    is_plausible = fate is Fate.INCLUDED and 4 <= count <= 6
+    assert isinstance(ended, client.Failed)
+    assert ended.charge is Charge.KEPT
+    assert ended.code is (
+        ErrorCode.SESSION_OVER if is_plausible else ErrorCode.U3_INVALID
+    )
 
 
 @pytest.mark.parametrize("count", [0, CLIENTS - 1, CLIENTS + 1])

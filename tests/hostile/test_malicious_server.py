@@ -434,6 +434,7 @@ def delivered(without=None):
         without: By client, who is missing from the U2 that it is shown.
     """
     session = played(Round.SHARE_KEYS)
+    session.takes_every_view = True
     for number in session.clients:
         told = session.fetch(number).open()
         if number in (without or {}):

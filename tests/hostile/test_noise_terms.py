@@ -10,7 +10,7 @@ from secagg.messages import Envelope, Round, Survivors
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import client, server
 from secagg.protocol.events import InputReady, NoisedVector, Received
-from secagg.simulation import run_session
+from secagg.simulation import identity_of, run_session
 from secagg.testing.cohorts import any_noise, one_hot, parameters_for, with_noise
 from secagg.testing.observed_session import ObservedSession
 
@@ -88,9 +88,28 @@ def test_both_ends_ask_for_the_size_of_u2():
     assert set(asked) == {5}
 
 
+def test_a_client_that_draws_other_noise_is_refused_before_its_vector_counts():
+    # R5.3-14
+    session = session_of()
+    session.clients[2] = client.start(
+        lambda parameters, sharers: any_noise(parameters, sharers + 1)
+    )
+    with pytest.raises(RemoteProtocolError) as caught:
+        masked(session)
+    assert caught.value.code is ErrorCode.VIEW_DIFFERS
+    assert caught.value.sender == identity_of(2)
+    session.play(Round.MASKED_INPUT_COLLECTION, [0, 1, 3, 4, 5])
+    session.close(Round.MASKED_INPUT_COLLECTION)
+    session.play(Round.UNMASKING, [0, 1, 3, 4, 5])
+    session.close(Round.UNMASKING)
+    others = [0 if number == 2 else MODULUS - 1 for number in range(CLIENTS)]
+    assert session.total.tolist() == others + [0] * 2
+
+
 def test_whoever_draws_other_noise_has_masks_that_do_not_cancel():
     """Another build, or another |U2| told: garbage, and never a sum with less noise."""
     session = session_of()
+    session.takes_every_view = True
     session.clients[2] = client.start(
         lambda parameters, sharers: any_noise(parameters, sharers + 1)
     )

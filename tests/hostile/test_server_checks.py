@@ -23,7 +23,7 @@ from secagg.messages import (
 )
 from secagg.parameters import Profile
 from secagg.primitives.share_encoding import SHARE_SIZE
-from secagg.protocol import reconstruction, server
+from secagg.protocol import client, reconstruction, server
 from secagg.protocol.disputes import left_out
 from secagg.protocol.events import (
     AbortRequested,
@@ -214,8 +214,9 @@ def test_bundles_of_a_wrong_size_are_refused(change):
 def test_an_upload_of_a_wrong_size_is_refused_and_costs_nobody_else():
     session = new_session()
     run_until(session, Round.MASKED_INPUT_COLLECTION, without_first(Upload))
-    event = sent_by(identity_of(0), Upload(session.packed_bytes + 1, b"d" * 32))
-    assert refused(session, event) is ErrorCode.BAD_VECTOR
+    view = client.view(session.clients[0])
+    upload = Upload(session.packed_bytes + 1, b"d" * 32, view)
+    assert refused(session, sent_by(identity_of(0), upload)) is ErrorCode.BAD_VECTOR
     total = finish(session, Round.MASKED_INPUT_COLLECTION)
     assert total.tolist() == [0, *ALL_IN[1:]]
 

@@ -98,6 +98,10 @@ class _Guarded:
         """See `AggregatorConnection.identity`."""
         return self.inner.identity
 
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`."""
+        return await self.inner.meet()
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
 

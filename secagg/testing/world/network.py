@@ -158,6 +158,10 @@ class Link:
         self._network = network
         self._process = process
 
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`: all of this network have one name."""
+        return self.aggregator
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
         self._leave(request)

@@ -1,6 +1,7 @@
 """Two cores that take and give byte strings add up what their clients gave."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,9 +19,11 @@ from secagg.parameters import ProtocolParameters
 from secagg.plain_sums import encode_integers
 from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import SeededEntropy
+from secagg.primitives.modular import zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.profiles import Profile
 from secagg.protocol import client
+from secagg.protocol.events import NoisedVector
 from secagg.simulation.driver import accepting
 from secagg.simulation.enrolled import membership_of
 from secagg.testing.cohorts import signing_parameters_for, sparse_parameters_for
@@ -226,6 +229,53 @@ def test_noise_of_a_task_is_added_by_its_reader():
     values = task.decode(session.run(), session_id=session.hub.session.session_id)
     # Everything here is seeded: it is the same sum in every run.
     assert np.abs(values - 2.0).max() < 8 * made.forecast.expected_mse**0.5
+
+
+def test_a_client_with_other_tables_is_refused_and_the_sum_is_of_the_others():
+    # R5.3-14
+    made = plan(
+        clients=4,
+        min_survivors=3,
+        dimension=DIMENSION,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+    )
+    parameters = NoisedTask.from_plan(made, PARAMETERS).parameters
+
+    def other_tables(parameters, sharers):
+        terms = read_noise_terms(parameters, sharers)
+        return replace(terms, context=hashlib.sha256(terms.context).digest())
+
+    def exact(name, session):
+        """Return a client whose noise is nothing, so that the sum can be compared."""
+        residues = zeros(parameters.dimension, parameters.modulus) + 1
+        block = parameters.noise_block
+        return ClientCore(
+            session,
+            name,
+            aggregator="hub",
+            now=NOW,
+            seed=seed_of(name),
+            policy=ClientPolicy(min_clients=3, min_survivors=3),
+            make_input=lambda given: NoisedVector(residues, block, given.context),
+            read_noise=other_tables if name == "bob" else read_noise_terms,
+        )
+
+    session = Session(exact, parameters, read_noise=read_noise_terms)
+    session.join()
+    session.round()
+    with pytest.raises(RemoteProtocolError, match="'bob' has another view") as caught:
+        session.round()
+    assert caught.value.code is ErrorCode.VIEW_DIFFERS
+    for name in ("cleo", "dan"):
+        session.carry(name, session.people[name].receive(session.hub.news_for(name)))
+    session.hub.close_round()
+    for name in ("ann", "cleo", "dan"):
+        session.carry(name, session.people[name].receive(session.hub.news_for(name)))
+    session.hub.close_round()
+    assert session.hub.total.tolist() == [3] * parameters.dimension
 
 
 def test_a_client_that_begins_anew_and_hears_the_same_says_the_same():

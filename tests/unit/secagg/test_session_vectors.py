@@ -166,6 +166,7 @@ class VectorClient:
     def mask(self):
         (output,) = self.supply_input()
         assert isinstance(output, MaskAndUpload)
+        assert output.view == bytes_of(self.session, "view")
         masked = masking.mask_input(output.vector.residues, output.job)
         return pack(masked, self.parameters.bits)
 
@@ -452,8 +453,10 @@ class VectorServer:
         self.state = result.state
         return result.outputs
 
-    def receive(self, round_number, identity, message):
-        self.step(server_event(round_number, identity, message))
+    def receive(self, round_number, identity, message, view=None):
+        if view is None and self.session["view"] is not None:
+            view = bytes_of(self.session, "view")
+        self.step(server_event(round_number, identity, message, view))
 
     def receive_all(self, round_number, senders=None):
         name = FIELDS[round_number]
@@ -479,9 +482,9 @@ class VectorServer:
         return server.update_for(self.state, identity)
 
 
-def server_event(round_number, identity, message):
+def server_event(round_number, identity, message, view=b""):
     if round_number == Round.MASKED_INPUT_COLLECTION:
-        upload = Upload(len(message), hashlib.sha256(message).digest())
+        upload = Upload(len(message), hashlib.sha256(message).digest(), view)
         return Received(Envelope.of(upload), identity)
     return Received(Envelope(ROUNDS[round_number].message, message), identity)
 
@@ -571,8 +574,10 @@ def test_our_server_refuses_with_the_recorded_code_and_goes_on(case):
     if case["code"] == ErrorCode.BAD_VECTOR:
         refuse_upload(ours, case)
     else:
+        view = bytes_of(case, "view") if "view" in case else None
+        message = bytes_of(case, "message")
         with pytest.raises(RemoteProtocolError) as refused:
-            ours.receive(case["round"], case["sender"], bytes_of(case, "message"))
+            ours.receive(case["round"], case["sender"], message, view)
         assert refused.value.code == case["code"]
     assert ours.state is before
     ours.receive_all(case["open"])  # everybody else, and the sender once more

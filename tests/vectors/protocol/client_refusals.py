@@ -387,6 +387,7 @@ def endings(complete: Run, signed: Run) -> Iterator[dict[str, Any]]:
             code = ref.UNEXPECTED_MESSAGE
             end = RELEASE, release(2, count)
             yield end_case(run, me, after, (named, code), end)
+        yield from implausible_releases(run, me)
         for after in rounds[rounds.index(MASK) + 1 :]:
             for named, kind, message in (
                 ("a sum without this client", RELEASE, release(1, count)),
@@ -397,6 +398,25 @@ def endings(complete: Run, signed: Run) -> Iterator[dict[str, Any]]:
             ):
                 told = (f"R5.6-2 {named}", ref.U3_INVALID)
                 yield end_case(run, me, after, told, (kind, message))
+
+
+def implausible_releases(run: Run, me: str) -> Iterator[dict[str, Any]]:
+    """Sums that a client is told of that has sent its vector and seen no set."""
+    most = sum(byte.bit_count() for byte in run.announced("u2"))
+    rules = run.offer.parameters
+    least = max(rules.threshold, rules.min_survivors)
+    for named, fate, count in (
+        ("a sum without this client", 1, most),
+        ("a sum of nothing", 2, 0),
+        ("a sum of one less than can be", 2, least - 1),
+        ("a sum of one more than can be", 2, most + 1),
+        ("a sum of more than there are", 2, 2**32 - 1),
+    ):
+        told = (f"R5.6-4 {named}", ref.U3_INVALID)
+        yield end_case(run, me, MASK, told, (RELEASE, release(fate, count)))
+    if rules.profile != ref.CURIOUS:
+        told = ("R5.6-4 a sum before this client has signed", ref.SESSION_OVER)
+        yield end_case(run, me, MASK, told, (RELEASE, release(2, most)))
 
 
 def end_case(

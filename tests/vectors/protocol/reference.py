@@ -59,6 +59,7 @@ BAD_CREDENTIAL = 28
 BAD_PROOF = 29
 BAD_EDGES = 30
 DISPUTED = 31
+VIEW_DIFFERS = 32
 UNAUTHENTICATED = 41
 SESSION_OVER = 43
 
@@ -442,6 +443,11 @@ def context_2(
     noise_context: bytes = b"",
 ) -> bytes:
     return digest(suite, "ctx2", ctx1, edge_root, sharers, noise_context)
+
+
+def view_beside_upload(suite: int, ctx2: bytes) -> bytes:
+    """R5.3-14."""
+    return digest(suite, "view", ctx2)
 
 
 def context_3(suite: int, ctx2: bytes, survivors: bytes) -> bytes:

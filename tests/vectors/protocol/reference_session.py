@@ -43,6 +43,7 @@ from reference import (
     U3_TOO_SMALL,
     UNAUTHENTICATED,
     UNEXPECTED_MESSAGE,
+    VIEW_DIFFERS,
     Decoder,
     Offer,
     Refused,
@@ -67,6 +68,7 @@ from reference import (
     u16,
     u32,
     unpack,
+    view_beside_upload,
 )
 from reference_edges import Edges, Lists, Reader, set_apart
 from reference_enrolment import Credential, check_credential
@@ -337,6 +339,11 @@ class View:
         prefix = tag("client", "bundles", self.suite) + blob(self.contexts[1])
         return prefix + u32(sender) + hashed
 
+    @property
+    def shown(self) -> bytes:
+        """What travels beside an upload."""
+        return view_beside_upload(self.suite, self.contexts[2])
+
     def set_to_sign(self) -> bytes:
         return tag("client", "consistency", self.suite) + blob(self.contexts[3])
 
@@ -439,11 +446,23 @@ class Client:
             decoder.take(32)
             decoder.number(8)
             survivors = decoder.number(4)
+            if fate != INCLUDED:  # R5.6-2, R5.6-4
+                raise Refused(U3_INVALID)
         vouched = len(self.view.survivors)  # of the set that it has signed or answered
         if vouched and fate != INCLUDED:  # R5.6-2
             raise Refused(U3_INVALID)
-        if vouched and kind == RELEASE and survivors != vouched:
+        if kind != RELEASE:
+            return
+        if vouched:
+            if survivors != vouched:
+                raise Refused(U3_INVALID)
+            return
+        rules = self.view.offer.parameters  # R5.6-4
+        least = max(rules.threshold, rules.min_survivors)
+        if not least <= survivors <= len(self.view.sharers):
             raise Refused(U3_INVALID)
+        if self.view.is_signed:
+            raise Refused(SESSION_OVER)
 
     def advert(self) -> bytes:
         mine, view = self.secrets, self.view
@@ -682,21 +701,29 @@ class Server:
         self.open_round = ADVERTISE
         self._taken: dict[tuple[int, str], bytes] = {}
 
-    def receive(self, round_number: int, sender: str, data: bytes) -> None:
-        """Take a message; R5-1 comes first."""
+    def receive(
+        self, round_number: int, sender: str, data: bytes, view: bytes | None = None
+    ) -> None:
+        """Take a message; R5-1 comes first.
+
+        Of message 3 `data` is the vector that it names, and `view` its last field; None
+        for what this server computes itself.
+        """
         known = self._taken.get((round_number, sender))
         if known is not None:
-            if known != data:
+            if known != data or view not in {None, self.view.shown}:
                 raise Refused(EQUIVOCATION)
             return
         if round_number < self.open_round:
             raise Refused(DEADLINE)
         if round_number > self.open_round:
             raise Refused(UNEXPECTED_MESSAGE)
-        self._receive_new(round_number, sender, data)
+        self._receive_new(round_number, sender, data, view)
         self._taken[round_number, sender] = data
 
-    def _receive_new(self, round_number: int, sender: str, data: bytes) -> None:
+    def _receive_new(
+        self, round_number: int, sender: str, data: bytes, shown: bytes | None
+    ) -> None:
         if round_number == ADVERTISE:
             self._receive_advert(sender, data)
             return
@@ -714,6 +741,8 @@ class Server:
         }[round_number]
         if index not in members:
             raise Refused(SESSION_OVER)
+        if shown not in {None, view.shown if round_number == MASK else None}:
+            raise Refused(VIEW_DIFFERS)
         check(index, data)
         store[index] = data
 

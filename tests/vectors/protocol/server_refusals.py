@@ -72,8 +72,12 @@ def server_case(  # noqa: PLR0913 - what tells one case from another
     *,
     after: tuple[str, ...] = (),
     of: int | None = None,
+    view: bytes | None = None,
 ) -> dict[str, Any]:
-    """Send a message while a round is open; one `of` another round, if that is said."""
+    """Send a message while a round is open.
+
+    One `of` another round, if that is said; an upload with another view likewise.
+    """
     sent = round_number if of is None else of
     rule, _, name = named[0].partition(" ")
     case = {
@@ -87,12 +91,13 @@ def server_case(  # noqa: PLR0913 - what tells one case from another
         "open": round_number,
         "round": sent,
         "message": data.hex(),
+        **({} if view is None else {"view": view.hex()}),
     }
     server = played_server(run, round_number)
     for earlier in after:
         known = run.bytes_of(earlier, FIELDS[round_number])
         server.receive(round_number, earlier, known)
-    return agreeing(case, lambda: server.receive(sent, sender, data))
+    return agreeing(case, lambda: server.receive(sent, sender, data, view))
 
 
 def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
@@ -163,6 +168,15 @@ def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
     ):
         named = f"R5.3-8 {name}", ref.BAD_VECTOR
         yield server_case(ring, sender, MASK, named, data)
+
+    shown = bytes.fromhex(ring.record["view"])
+    other = bytes([shown[0] ^ 1]) + shown[1:]
+    named = "R5.3-14 another view", ref.VIEW_DIFFERS
+    yield server_case(ring, sender, MASK, named, upload, view=other)
+    named = "R5.3-14 another view, before the vector is judged", ref.VIEW_DIFFERS
+    yield server_case(ring, sender, MASK, named, upload[:-1], view=other)
+    named = "R5-1 an upload again, with another view", ref.EQUIVOCATION
+    yield server_case(ring, sender, MASK, named, upload, after=(sender,), view=other)
 
     answer = run.bytes_of(me, "answer")
     head, shares = answer[:1], answer[1:]

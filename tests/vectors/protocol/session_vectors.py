@@ -298,6 +298,7 @@ class Game:
             "cfg_hash": ref.configuration_hash(self.offer).hex(),
             "sid": view.sid.hex(),
             "contexts": [context.hex() for context in view.contexts],
+            "view": view.shown.hex() if "u2" in self.announced else None,
             "graph_seed": plan.graph_seed.hex(),
             "revocations": (
                 REVOCATIONS.encode().hex() if plan.parameters.trust else None

@@ -5,9 +5,10 @@ import hashlib
 
 import pytest
 
-from secagg.client.calls import ClientCalls
+from secagg.client.calls import AnotherAggregatorError, ClientCalls
 from secagg.errors import (
     ErrorCode,
+    LocalProtocolError,
     RemoteProtocolError,
     ServiceError,
     SessionAbortedError,
@@ -26,12 +27,24 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
 from secagg.storage.inline_executor import InlineExecutor
 from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
 from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.scripted_service import ScriptedService
+from secagg.transport.handshake import StrangerError
 from secagg.transport.in_memory import InMemoryConnection
-from secagg.wire.calls import Blob, BlobChunk, FetchChunk, GetUpdate, Wait
+from secagg.wire.calls import (
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    Reference,
+    Wait,
+)
+from secagg.wire.limits import MAX_INLINE_BYTES, message_sizes
 
 WHOLE = bytes(range(250))
+SIZES = message_sizes(parameters_for(4, dimension=4, threshold=3))
 UPDATES = [Envelope(kind, b"") for kind in (Delivery, Survivors, Quorum)]
 
 
@@ -99,6 +112,7 @@ def test_one_stream_serves_a_whole_session_and_ends_with_it():
             return await calls.next_update(
                 session_id,
                 after=after,
+                sizes=SIZES,
                 deadline=clock.now() + 60,
                 on_wait=lambda _: pytest.fail("nobody has to wait"),
             )
@@ -165,6 +179,7 @@ def test_a_round_that_the_profile_leaves_out_needs_no_stream_of_its_own():
             update = await calls.next_update(
                 bytes(32),
                 after=after,
+                sizes=SIZES,
                 deadline=clock.now() + 60,
                 on_wait=lambda _: clock.now() + 60,
             )
@@ -191,6 +206,7 @@ def test_a_quiet_stream_is_kept_while_it_says_that_there_is_nothing():
         update = await stream.calls().next_update(
             bytes(32),
             after=Round.SHARE_KEYS,
+            sizes=SIZES,
             deadline=clock.now() + 60,
             on_wait=on_wait,
         )
@@ -221,6 +237,7 @@ def test_a_silent_stream_is_given_up_and_the_aggregator_asked(said, asked):
         update = await calls.next_update(
             bytes(32),
             after=Round.SHARE_KEYS,
+            sizes=SIZES,
             deadline=begun + 9000,
             on_wait=lambda _: begun + 9000,
         )
@@ -248,6 +265,7 @@ def test_behind_an_update_a_stream_is_heard_of_soon():
             update = await calls.next_update(
                 bytes(32),
                 after=after,
+                sizes=SIZES,
                 deadline=begun + 9000,
                 on_wait=lambda _: begun + 9000,
             )
@@ -274,6 +292,7 @@ def test_another_stream_is_opened_when_the_aggregator_has_nothing_either(said):
         update = await stream.calls().next_update(
             bytes(32),
             after=Round.SHARE_KEYS,
+            sizes=SIZES,
             deadline=clock.now() + 9000,
             on_wait=lambda _: clock.now() + 9000,
         )
@@ -298,6 +317,7 @@ def test_whoever_loses_its_stream_asks_a_little_later_each_time():
         await stream.calls().next_update(
             bytes(32),
             after=Round.SHARE_KEYS,
+            sizes=SIZES,
             deadline=begun + 9000,
             on_wait=lambda _: begun + 9000,
         )
@@ -318,6 +338,7 @@ def test_whoever_loses_its_stream_waits_as_long_as_it_was_told():
         await stream.calls().next_update(
             bytes(32),
             after=Round.SHARE_KEYS,
+            sizes=SIZES,
             deadline=begun + 9000,
             on_wait=lambda _: begun + 9000,
         )
@@ -334,6 +355,7 @@ def test_a_stream_is_closed_when_it_has_said_how_the_session_ended():
         update = await calls.next_update(
             bytes(32),
             after=Round.UNMASKING,
+            sizes=SIZES,
             deadline=clock.now() + 60,
             on_wait=lambda _: pytest.fail("nobody has to wait"),
         )
@@ -356,6 +378,7 @@ def test_a_stream_is_not_believed_beyond_the_round():
             await stream.calls().next_update(
                 bytes(32),
                 after=Round.SHARE_KEYS,
+                sizes=SIZES,
                 deadline=begun + 500,
                 on_wait=lambda _: begun + 500,
             )
@@ -363,3 +386,148 @@ def test_a_stream_is_not_believed_beyond_the_round():
         assert clock.now() == begun + 500
 
     manual_clock.run(follow)
+
+
+def test_a_message_larger_than_the_session_can_have_is_not_fetched():
+    """A reference may name 70 MB; here a roster has no more than a few thousand."""
+    large = Reference(Roster, bytes(32), SIZES.roster + MAX_INLINE_BYTES, Blob.ROSTER)
+
+    async def follow(clock):
+        service = ScriptedService({GetUpdate: large})
+        calls = calls_over(InMemoryConnection(service, "client"), clock)
+        with pytest.raises(RemoteProtocolError, match="at most") as caught:
+            await calls.next_update(
+                bytes(32),
+                after=Round.ADVERTISE_KEYS,
+                sizes=SIZES,
+                deadline=clock.now() + 60,
+                on_wait=lambda _: clock.now() + 60,
+            )
+        assert caught.value.code is ErrorCode.PAYLOAD_MISMATCH
+        assert [type(request) for _, request in service.calls] == [GetUpdate]
+
+    manual_clock.run(follow)
+
+
+# --- whose answers (R5.0-6) -----------------------------------------------------------
+
+
+def calls_over(connection, clock, *, watch=False):
+    return ClientCalls(
+        connection,
+        clock,
+        SeededEntropy(SecretBytes(bytes(32)), b"jitter"),
+        Workers(general=InlineExecutor()),
+        watch=watch,
+    )
+
+
+class Changing:
+    """A way whose other end changes: its name is what the last call has left it."""
+
+    identity = "client"
+
+    def __init__(self, *names):
+        self.names, self.asked = list(names), []
+
+    @property
+    def aggregator(self):
+        return self.names[0]
+
+    def turn(self):
+        if len(self.names) > 1:
+            self.names.pop(0)
+
+    async def call(self, _):
+        self.asked.append(self.aggregator)
+        self.turn()
+        return self.asked[-1]
+
+    async def watch(self, _):
+        self.asked.append(self.aggregator)
+        self.turn()
+        yield UPDATES[0]
+
+
+def test_an_answer_that_came_while_the_other_end_changed_is_asked_for_again():
+    async def main(clock):
+        way = Changing("a", "b")
+        calls = calls_over(way, clock)
+        calls.bind("a")
+        asking = asyncio.ensure_future(calls.send(GetOffer("t"), clock.now() + 60))
+        await clock.sleep_until(clock.now() + 30)
+        assert way.asked == ["a"]  # `b` has answered for `a`, and is not asked again
+        way.names = ["a"]
+        assert await asking == "a"
+        assert way.asked == ["a", "a"]
+
+    manual_clock.run(main)
+
+
+def test_a_way_that_has_turned_to_one_it_has_not_met_meets_it_first():
+    async def main(clock):
+        class Turned(Changing):
+            met = 0
+
+            @property
+            def aggregator(self):
+                if not self.met:
+                    raise LocalProtocolError("not known yet")
+                return self.names[0]
+
+            async def meet(self):
+                self.met += 1
+                return self.names[0]
+
+        way = Turned("a")
+        calls = calls_over(way, clock)
+        calls.bind("a")
+        assert await calls.send(GetOffer("t"), clock.now() + 60) == "a"
+        assert way.met == 1
+
+    manual_clock.run(main)
+
+
+@pytest.mark.parametrize("names", [("b",), ("a", "b")])
+def test_no_stream_of_another_aggregator_is_opened_or_believed(names):
+    async def main(clock):
+        way = Changing(*names)
+        calls = calls_over(way, clock, watch=True)
+        calls.bind("a")
+        with pytest.raises(AnotherAggregatorError) as caught:
+            await calls.next_update(
+                bytes(32),
+                after=Round.SHARE_KEYS,
+                sizes=SIZES,
+                deadline=clock.now() + 60,
+                on_wait=lambda _: clock.now() + 60,
+            )
+        assert caught.value.code is ErrorCode.UNREACHABLE
+        assert "b" not in way.asked
+
+    manual_clock.run(main)
+
+
+def test_a_peer_of_another_name_ends_a_client_only_while_no_session_is_under_way():
+    async def main(clock):
+        stranger = StrangerError("the aggregator there is 'b'", "Check client.server.")
+        asked = []
+
+        class Barred(Changing):
+            async def call(self, request):
+                asked.append(request)
+                raise stranger
+
+        calls = calls_over(Barred("aggregator"), clock)
+        with pytest.raises(ServiceError) as caught:
+            await calls.send(GetOffer("t"), clock.now() + 60)
+        assert caught.value.code is ErrorCode.BAD_CERTIFICATE
+        assert len(asked) == 1
+
+        calls.bind("aggregator")
+        with pytest.raises(AnotherAggregatorError, match="there is 'b'") as caught:
+            await calls.send(GetOffer("t"), clock.now() + 60)
+        assert caught.value.code is ErrorCode.UNREACHABLE
+        assert len(asked) > 2  # it may pass, and was tried again until then
+
+    manual_clock.run(main)

@@ -125,6 +125,25 @@ async def test_a_task_with_five_times_the_accepted_epsilon_is_refused(aggregator
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
+async def test_a_payload_larger_than_the_owner_allows_keeps_the_client_out(aggregator):
+    class Recorded(InMemoryConnection):
+        asked: tuple = ()
+
+        async def call(self, request):
+            self.asked += (type(request).__name__,)
+            return await super().call(request)
+
+    connection = Recorded(aggregator, "alice")
+    async with (
+        Serving(aggregator, noised(), payload=b"four"),
+        Client(connection, task="t", floors=floors(), max_payload_bytes=3) as one,
+    ):
+        with pytest.raises(RemoteProtocolError, match="4 bytes, at most 3") as caught:
+            await one.contribute(np.ones(DIMENSION))
+    assert caught.value.code is ErrorCode.PAYLOAD_MISMATCH
+    assert connection.asked == ("GetOffer", "FetchChunk")
+
+
 async def test_clients_of_one_process_can_share_their_threads(aggregator):
     used = set()
 

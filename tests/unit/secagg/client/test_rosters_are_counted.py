@@ -123,7 +123,7 @@ async def test_the_count_is_on_the_disk_before_shares_leave(book):
     await party.see_the_roster()
     # The shares are only pending yet; a process that dies here has counted.
     assert await party.count() == 1
-    resumed = await ClientSession.resume(
+    (resumed,) = await ClientSession.resume(
         "test-task",
         identity_of(0),
         book=book,

@@ -18,10 +18,19 @@ from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
     RemoteProtocolError,
+    SecAggError,
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Delivery, Envelope, Released, Roster, Survivors
+from secagg.messages import (
+    Aborted,
+    Delivery,
+    Envelope,
+    Fate,
+    Released,
+    Roster,
+    Survivors,
+)
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
@@ -29,16 +38,24 @@ from secagg.runtime.clock import finish_before
 from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
 from secagg.storage.change import Role
+from secagg.storage.charges import ChargeState
 from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer, parameters_for
+from secagg.testing.cohorts import (
+    LENIENT_POLICY,
+    accept_every_offer,
+    offer_of,
+    parameters_for,
+    with_noise,
+)
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.testing.scripted_service import ScriptedService
+from secagg.transport.handshake import StrangerError
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -414,6 +431,138 @@ def test_nobody_waits_for_an_offer_for_ever_unless_asked_to():
             await runner.run_session("t")
         assert caught.value.code is ErrorCode.DEADLINE
         assert clock.now() - started == pytest.approx(100)
+
+    manual_clock.run(main)
+
+
+# --- the end of the session (R5-7) ----------------------------------------------------
+
+
+def at_the_end(script):
+    """Run a client whose session ends ten seconds after its offer.
+
+    Returns:
+        What it says and asks from then on, and the error that it ends with.
+    """
+
+    async def main(clock):
+        asked = []
+
+        async def offered(_, __):
+            parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
+            return offer_of(parameters, session_end=int(clock.date()) + 10)
+
+        class Timed(InMemoryConnection):
+            async def call(self, request):
+                asked.append((clock.now() - begun, request))
+                return await super().call(request)
+
+        service = ScriptedService({GetOffer: offered, **script(clock)})
+        runner = ClientRunner(
+            "me",
+            Timed(service, "me"),
+            inline_book(),
+            policy=LENIENT_POLICY,
+            judge=accept_every_offer,
+            make_input=lambda *_: None,
+            settings=ClientSettings(watch=False),
+            clock=clock,
+            workers=Workers(general=InlineExecutor()),
+        )
+        begun = clock.now()
+        with pytest.raises(SecAggError) as caught:
+            await runner.run_session("t")
+        return [each for instant, each in asked if instant >= 10], caught.value
+
+    return manual_clock.run(main)
+
+
+def test_nothing_is_said_behind_the_end_of_the_session_and_its_ending_is_heard():
+    unreachable = ServiceError("no way there", code=ErrorCode.UNREACHABLE)
+    over = Envelope.of(Aborted(Fate.NEVER_FIXED, ErrorCode.ROSTER_TOO_SMALL, "over"))
+    asked, error = at_the_end(
+        lambda _: {AdvertiseKeys: unreachable, GetUpdate: over},
+    )
+    assert [type(each) for each in asked] == [GetUpdate]
+    assert (type(error), error.code) == (
+        SessionAbortedError,
+        ErrorCode.ROSTER_TOO_SMALL,
+    )
+
+
+def test_no_message_is_taken_behind_the_end_of_the_session():
+    def late(clock):
+        begun = clock.now()
+
+        async def update(_, __):
+            late = clock.now() - begun >= 10
+            return Envelope(Roster, b"unreadable") if late else Wait(1.0)
+
+        return {GetUpdate: update}
+
+    asked, error = at_the_end(late)
+    assert {type(each) for each in asked} == {GetUpdate}
+    assert (type(error), error.code) == (SessionAbortedError, ErrorCode.DEADLINE)
+
+
+class Barred(InMemoryConnection):
+    """Leads to an aggregator of another name than the one that the settings name."""
+
+    async def meet(self):
+        raise StrangerError("the aggregator there is 'b'", "Check client.server.")
+
+
+@pytest.mark.parametrize("way", [InMemoryConnection, Barred], ids=["", "named"])
+def test_a_session_of_another_aggregator_is_left_not_told_at_its_end(way):
+    """R5.0-6: until then it waits, since its own may come back."""
+    parameters = with_noise(parameters_for(CLIENTS, dimension=9, threshold=3))
+    unknown = ServiceError("no such task", code=ErrorCode.TASK_OVER)
+    book, service = inline_book(), ScriptedService({GetOffer: unknown})
+
+    async def main(clock):
+        deployment = Deployment(clock, parameters, CLIENTS, max_attempts=1)
+
+        def runner(connection):
+            return ClientRunner(
+                identity_of(VICTIM),
+                connection,
+                book,
+                policy=LENIENT_POLICY,
+                judge=accept_every_offer,
+                make_input=deployment._input(VICTIM),
+                clock=clock,
+                workers=Workers(general=InlineExecutor()),
+            )
+
+        class Dying(LyingConnection):
+            async def call(self, request):
+                if isinstance(request, UploadChunk):
+                    raise asyncio.CancelledError
+                return await super().call(request)
+
+        serving = asyncio.ensure_future(deployment.serve())
+        others = [
+            asyncio.ensure_future(deployment.take_part(number))
+            for number in range(CLIENTS)
+            if number != VICTIM
+        ]
+        with pytest.raises(asyncio.CancelledError):
+            await runner(Dying(deployment._link(VICTIM), {})).run_session(TASK_ID)
+        elsewhere = runner(way(service, identity_of(VICTIM), aggregator="b"))
+        for _ in range(2):
+            with pytest.raises(ServiceError, match=r"'b'.* answers") as caught:
+                await elsewhere.run_session(TASK_ID)
+            assert caught.value.code is ErrorCode.UNREACHABLE
+            assert not service.calls
+            await clock.sleep_until(clock.now() + 60)
+        await clock.sleep_until(clock.now() + 7200)
+        with pytest.raises(ServiceError) as caught:
+            await elsewhere.run_session(TASK_ID)
+        assert caught.value.code is ErrorCode.TASK_OVER
+        (charge,) = await book.charges(TASK_ID)
+        assert charge.state is ChargeState.KEPT
+        serving.cancel()
+        await asyncio.wait({serving, *others})
 
     manual_clock.run(main)
 

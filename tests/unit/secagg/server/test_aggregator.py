@@ -17,6 +17,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import (
+    NO_VIEW,
     Aborted,
     Advert,
     Envelope,
@@ -180,12 +181,20 @@ class World:
             self.step(name, Received(Envelope.of(update)))
         return task
 
+    def view(self, name):
+        state = self.states.get(name)
+        return client.view(state) if isinstance(state, client.ReadyForInput) else b""
+
+    def asking(self, name):
+        return GetUploadStatus(self.id, self.view(name) or NO_VIEW)
+
     async def upload(self, name, packed, **changes):
         fields = {
             "offset": 0,
             "total_size": len(packed),
             "digest": hashlib.sha256(packed).digest(),
             "data": packed,
+            "view": self.view(name) or NO_VIEW,
         }
         return await self.aggregator.answer(
             name, UploadChunk(self.id, **(fields | changes))
@@ -730,15 +739,44 @@ def test_an_upload_with_padding_that_is_not_zero_is_refused_and_may_be_corrected
     scenario(test)
 
 
+def test_no_byte_of_a_client_with_another_view_is_stored():
+    # R5.3-14
+    async def test(world):
+        await world.open_round_two()
+        other = bytes([world.view("a")[0] ^ 1]) + world.view("a")[1:]
+        first = {"data": VECTOR[:5], "total_size": SIZE}
+        for view in (other, NO_VIEW, world.id):
+            for asked in (
+                world.aggregator.answer("a", GetUploadStatus(world.id, view)),
+                world.upload("a", VECTOR, view=view),
+                world.upload("a", VECTOR, **first, view=view),
+            ):
+                with pytest.raises(RemoteProtocolError) as caught:
+                    await asked
+                assert caught.value.code is ErrorCode.VIEW_DIFFERS
+        # Also in the middle of an upload that has begun with the right one.
+        assert await world.upload("a", VECTOR, **first) == UploadStatus(5)
+        rest = {"offset": 5, "data": VECTOR[5:], "total_size": SIZE}
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.upload("a", VECTOR, **rest, view=other)
+        assert caught.value.code is ErrorCode.VIEW_DIFFERS
+        assert await world.aggregator.answer("a", world.asking("a")) == UploadStatus(5)
+        assert (await world.upload("a", VECTOR, **rest)).complete
+        # An upload that is in is repeated by the same bytes only (R5-1).
+        with pytest.raises(RemoteProtocolError) as caught:
+            await world.upload("a", VECTOR, view=other)
+        assert caught.value.code is ErrorCode.EQUIVOCATION
+
+    scenario(test)
+
+
 def test_a_corrupt_upload_begins_again():
     async def test(world):
         await world.open_round_two()
         with pytest.raises(ServiceError) as caught:
             await world.upload("a", VECTOR, digest=bytes(32))
         assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
-        assert await world.aggregator.answer(
-            "a", GetUploadStatus(world.id)
-        ) == UploadStatus(0)
+        assert await world.aggregator.answer("a", world.asking("a")) == UploadStatus(0)
         assert (await world.upload("a", VECTOR)).complete
 
     scenario(test)
@@ -753,7 +791,7 @@ def test_a_second_upload_is_an_equivocation_and_a_repeat_is_not():
         with pytest.raises(RemoteProtocolError) as caught:
             await world.upload("a", other)
         assert caught.value.code is ErrorCode.EQUIVOCATION
-        assert (await world.aggregator.answer("a", GetUploadStatus(world.id))).complete
+        assert (await world.aggregator.answer("a", world.asking("a"))).complete
 
     scenario(test)
 
@@ -788,7 +826,7 @@ def test_uploads_before_their_round_and_by_strangers_are_refused():
             await world.upload("a", VECTOR)
         assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE
         with pytest.raises(RemoteProtocolError):
-            await world.aggregator.answer("a", GetUploadStatus(world.id))
+            await world.aggregator.answer("a", world.asking("a"))
         assert world.spool.session_ids() == ()
 
     scenario(test)
@@ -908,7 +946,7 @@ def test_a_chunk_whose_sender_hangs_up_is_finished_before_the_next_one_begins():
         assert caught.value.code is ErrorCode.OVERLOADED
         held.release()
         await world.settle()
-        assert (await world.aggregator.answer("a", GetUploadStatus(world.id))).complete
+        assert (await world.aggregator.answer("a", world.asking("a"))).complete
 
     scenario(test)
 

@@ -87,7 +87,8 @@ class Run:
         message = bytes.fromhex(row[FIELDS[which]])
         envelope = Envelope(ROUNDS[which].message, message)
         if which == Round.MASKED_INPUT_COLLECTION:
-            upload = Upload(len(message), hashlib.sha256(message).digest())
+            view = bytes.fromhex(self.session["view"])
+            upload = Upload(len(message), hashlib.sha256(message).digest(), view)
             envelope = Envelope.of(upload)
         self.step(Received(envelope, row["identity"]))
 

@@ -89,6 +89,7 @@ EXAMPLES = [
     ShareKeys(SESSION, b"b" * 96 * 3),
     ShareKeys(SESSION, b""),
     GetUploadStatus(SESSION),
+    GetUploadStatus(SESSION, b"v" * 32),
     UploadChunk(SESSION, 10, 12, DIGEST, b"xy"),
     UploadChunk(SESSION, 0, MAX_UPLOAD_BYTES, DIGEST, bytes(MAX_CHUNK_BYTES)),
     ReportViolation(SESSION, b"c" * 6),
@@ -129,6 +130,8 @@ BAD = [
     (UploadChunk(SESSION, 10, 10, DIGEST, b"x"), "end of a chunk"),
     (UploadChunk(SESSION, (1 << 64) - 1, 10, DIGEST, b"x"), "end of a chunk"),
     (UploadChunk(SESSION, 0, 10, DIGEST[:5], b"x"), "digest"),
+    (UploadChunk(SESSION, 0, 10, DIGEST, b"x", b""), "view"),
+    (GetUploadStatus(SESSION, DIGEST[:5]), "view"),
     (
         UploadChunk(SESSION, 0, 2 << 20, DIGEST, b"x" * (MAX_CHUNK_BYTES + 1)),
         "data",

@@ -1,0 +1,372 @@
+"""A session belongs to the aggregator of its offer, also after a restart (R5.0-6).
+
+The client's process dies when its input has left for aggregator `a`, which is honest.
+It starts again where aggregator `b` of the same trust domain answers, with a
+certificate of its own: another address, a name that resolves elsewhere, a fail-over.
+The budget of the task covers one session.
+"""
+
+import asyncio
+import hashlib
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secagg.client.client import Client
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.service import ClientService
+from secagg.client.storage import open_storage
+from secagg.errors import ErrorCode, ServiceError
+from secagg.messages import Aborted, Envelope, Fate, Released, Survivors
+from secagg.policy import PrivacyFloors
+from secagg.primitives.modular import word_dtype
+from secagg.primitives.transcript import encode_set
+from secagg.profiles import RoundDeadlines
+from secagg.server.aggregator import Aggregator
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.task import TaskDefinition
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.charges import ChargeState
+from secagg.storage.spool import UploadSpool
+from secagg.testing.cohorts import parameters_for, with_noise
+from secagg.testing.inline_book import inline_book
+from secagg.testing.scripted_service import ScriptedService
+from secagg.testing.tls_deployment import TLSDeployment
+from secagg.transport.address import Address
+from secagg.transport.in_memory import InMemoryConnection
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    UploadChunk,
+    UploadStatus,
+)
+from secagg.wire.packing import pack
+
+DIMENSION = 4
+OTHERS = ("bob", "carol", "dave")
+# Unmasking ends without alice; all other rounds end with the last message.
+PARAMETERS = with_noise(
+    parameters_for(
+        4, dimension=DIMENSION, threshold=3, deadlines=RoundDeadlines(unmasking=1)
+    )
+)
+LOOPBACK = Address("127.0.0.1", 0)
+FORGED_SUM = pack(
+    np.full(DIMENSION, 5, word_dtype(PARAMETERS.modulus)), PARAMETERS.bits
+)
+TASK_OVER = ServiceError("no such task", code=ErrorCode.TASK_OVER)
+REFUND = Envelope.of(Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, "maintenance"))
+
+
+def dying(connection, behind=UploadChunk):
+    """Let a client's process end behind a call, of an upload behind the last one."""
+    inner = connection.call
+
+    async def call(request):
+        answer = await inner(request)
+        if isinstance(request, behind) and getattr(answer, "complete", True):
+            raise asyncio.CancelledError
+        return answer
+
+    connection.call = call
+    return connection
+
+
+class InMemory:
+    """Aggregators in this process."""
+
+    def __init__(self, _directory):
+        self.stack = AsyncExitStack()
+
+    async def serve(self, service, name):
+        return service, name
+
+    async def connect(self, place, client):
+        service, name = place
+        return InMemoryConnection(service, client, aggregator=name)
+
+
+class OverTLS:
+    """Aggregators behind sockets, each with a certificate of its own name."""
+
+    def __init__(self, directory):
+        self.stack = AsyncExitStack()
+        self.certificates = TLSDeployment(directory)
+
+    async def serve(self, service, name):
+        server = await self.stack.enter_async_context(
+            await GrpcServer.start(
+                service, LOOPBACK, identity=self.certificates.server(name=name)
+            )
+        )
+        return server.address
+
+    async def connect(self, place, client):
+        return await self.stack.enter_async_context(
+            GrpcConnection(place, identity=self.certificates.client(client))
+        )
+
+
+@pytest.fixture(params=[InMemory, OverTLS], ids=["in memory", "over TLS"])
+async def way(request, tmp_path_factory):
+    made = request.param(tmp_path_factory.mktemp("certificates"))
+    async with made.stack:
+        yield made
+
+
+def client_of(connection, state, **options):
+    return Client(
+        connection,
+        task="t",
+        floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+        state_dir=state,
+        rollback_mark=Path(f"{state}.mark"),
+        attempts=1,
+        **options,
+    )
+
+
+async def charge_of(state):
+    storage = await open_storage(state, mark=Path(f"{state}.mark"))
+    try:
+        return [each.state for each in await storage.book.charges("t")]
+    finally:
+        await storage.close()
+
+
+class Honest:
+    """Aggregator `a` with one task, of which alice dies behind her upload."""
+
+    def __init__(self, way, directory):
+        self.way, self.directory = way, directory
+        self.sums = []
+
+    async def start(self):
+        self.aggregator = Aggregator(
+            inline_book(), UploadSpool(MemoryBlobs()), name="a"
+        )
+
+        async def payload(_):
+            return b""
+
+        async def on_sum(released):
+            self.sums.append(released)
+
+        self.running = asyncio.create_task(
+            self.aggregator.run_task(
+                TaskDefinition(task_id="t", parameters=PARAMETERS, sessions=1),
+                next_payload=payload,
+                on_sum=on_sum,
+            )
+        )
+        await asyncio.sleep(0)
+        self.place = await self.way.serve(self.aggregator, "a")
+        return self
+
+    async def session(self):
+        """Run the session to its sum; alice's input is in it, her answer is not."""
+
+        async def give(name):
+            connection = await self.way.connect(self.place, name)
+            if name == "alice":
+                connection = dying(connection)
+            async with client_of(connection, self.directory / name) as client:
+                return await client.contribute(np.ones(DIMENSION))
+
+        return await asyncio.gather(
+            *map(give, ("alice", *OTHERS)), return_exceptions=True
+        )
+
+    async def stop(self):
+        self.running.cancel()
+        await asyncio.wait({self.running})
+
+
+@pytest.fixture
+async def honest(way, tmp_path):
+    made = await Honest(way, tmp_path).start()
+    yield made
+    await made.stop()
+
+
+def refunding():
+    """Return an aggregator that says that no session of its ever fixed U3."""
+    return ScriptedService(
+        {
+            GetUploadStatus: UploadStatus(0, complete=True),
+            GetUpdate: REFUND,
+            GetOffer: TASK_OVER,
+        },
+        updates=[REFUND],
+    )
+
+
+def reaping():
+    """Return an aggregator that takes whatever a session of `a` has to give."""
+    survivors = Envelope.of(Survivors(encode_set({0, 1, 2}, 4)))
+    released = Released(
+        Fate.INCLUDED, hashlib.sha256(FORGED_SUM).digest(), len(FORGED_SUM), 3, 0
+    )
+
+    async def stored(_, chunk):
+        end = chunk.offset + len(chunk.data)
+        return UploadStatus(end, complete=end == chunk.total_size)
+
+    return ScriptedService(
+        {
+            GetUploadStatus: UploadStatus(0),
+            UploadChunk: stored,
+            FetchChunk: BlobChunk(FORGED_SUM, len(FORGED_SUM)),
+            GetUpdate: survivors,
+            GetOffer: TASK_OVER,
+        },
+        updates=[survivors, Envelope.of(released)],
+    )
+
+
+@pytest.mark.parametrize("lies", [refunding, reaping])
+async def test_a_stored_session_is_neither_shown_to_another_nor_ended_by_it(
+    honest, way, tmp_path, lies
+):
+    results = await honest.session()
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert [each.inputs for each in results[1:]] == [4, 4, 4]
+    assert await charge_of(tmp_path / "alice") == [ChargeState.BOUND]
+
+    impostor = lies()
+    elsewhere = await way.serve(impostor, "b")
+    connection = await way.connect(elsewhere, "alice")
+    async with client_of(connection, tmp_path / "alice") as client:
+        with pytest.raises(ServiceError, match="one of 'a', and 'b' answers") as caught:
+            await client.contribute(np.ones(DIMENSION))
+    assert caught.value.code is ErrorCode.UNREACHABLE
+    assert not impostor.calls  # not even the name of the session
+    assert await charge_of(tmp_path / "alice") == [ChargeState.BOUND]
+
+    # Its own aggregator is still believed; the sum counts her, so the charge is kept.
+    connection = await way.connect(honest.place, "alice")
+    async with client_of(connection, tmp_path / "alice") as client:
+        given = await client.contribute(np.ones(DIMENSION))
+    assert given.inputs == 4
+    assert await charge_of(tmp_path / "alice") == [ChargeState.KEPT]
+    assert len(honest.sums) == 1
+
+
+class Turning:
+    """A way that leads to one aggregator, and later to another."""
+
+    def __init__(self, *inner):
+        self.inner = list(inner)
+        self.identity = inner[0].identity
+
+    @property
+    def aggregator(self):
+        return self.inner[0].aggregator
+
+    async def meet(self):
+        return await self.inner[0].meet()
+
+    async def call(self, request):
+        return await self.inner[0].call(request)
+
+    def watch(self, request):
+        return self.inner[0].watch(request)
+
+
+async def test_a_service_waits_until_its_aggregator_answers_again(
+    honest, way, tmp_path
+):
+    await honest.session()
+    impostor, waits, given = refunding(), [], []
+    elsewhere = await way.serve(impostor, "b")
+    turning = Turning(
+        await way.connect(elsewhere, "alice"), await way.connect(honest.place, "alice")
+    )
+
+    class Clock:
+        def now(self):
+            return float(len(waits))
+
+        async def sleep_until(self, instant):
+            waits.append(instant)
+            if len(waits) == 3:
+                turning.inner.pop(0)
+
+    async with client_of(turning, tmp_path / "alice") as client:
+        await ClientService(
+            client,
+            make=lambda _: np.ones(DIMENSION),
+            accept=lambda _: None,
+            on_given=given.append,
+            on_failed=lambda _: asyncio.sleep(0),
+            clock=Clock(),
+        ).run()
+    assert [each.inputs for each in given] == [4]
+    assert len(waits) == 3
+    assert not impostor.calls
+
+
+async def test_a_session_without_an_input_is_left_and_the_client_goes_on(
+    honest, way, tmp_path
+):
+    connection = dying(await way.connect(honest.place, "alice"), AdvertiseKeys)
+    async with client_of(connection, tmp_path / "alice") as client:
+        with pytest.raises(asyncio.CancelledError):
+            await client.contribute(np.ones(DIMENSION))
+    other = refunding()
+    connection = await way.connect(await way.serve(other, "b"), "alice")
+    async with client_of(connection, tmp_path / "alice") as client:
+        with pytest.raises(ServiceError) as caught:
+            await client.contribute(np.ones(DIMENSION))
+    assert caught.value.code is ErrorCode.TASK_OVER
+    assert [type(request) for _, request in other.calls] == [GetOffer]
+    assert await charge_of(tmp_path / "alice") == []
+
+
+async def test_a_client_that_names_another_aggregator_goes_on_with_it(tmp_path):
+    way = OverTLS(tmp_path)
+    async with way.stack:
+        honest = await Honest(way, tmp_path).start()
+        await honest.session()
+        other = refunding()
+        elsewhere = await way.serve(other, "b")
+
+        async def give(place, name):
+            async with client_of(
+                str(place),
+                tmp_path / "alice",
+                identity=way.certificates.client("alice"),
+                aggregator=name,
+            ) as client:
+                return await client.contribute(np.ones(DIMENSION))
+
+        with pytest.raises(ServiceError) as caught:
+            await give(elsewhere, "b")
+        assert caught.value.code is ErrorCode.TASK_OVER
+        assert [type(request) for _, request in other.calls] == [GetOffer]
+        # The session of `a` is neither left nor settled by that.
+        assert await charge_of(tmp_path / "alice") == [ChargeState.BOUND]
+        assert (await give(honest.place, "a")).inputs == 4
+        assert await charge_of(tmp_path / "alice") == [ChargeState.KEPT]
+        await honest.stop()
+
+
+async def test_until_a_call_is_made_a_connection_meets_who_listens_now(tmp_path):
+    way = OverTLS(tmp_path)
+    async with way.stack:
+        first = await way.serve(ScriptedService({GetOffer: TASK_OVER}), "b")
+        connection = await way.connect(first, "alice")
+        assert await connection.meet() == "b"
+        second = await way.serve(ScriptedService({GetOffer: TASK_OVER}), "a")
+        connection._channel._address = second
+        assert await connection.meet() == connection.aggregator == "a"
+        with pytest.raises(ServiceError, match="no such task"):
+            await connection.call(GetOffer("t"))
+        connection._channel._address = first  # too late: it is settled
+        assert await connection.meet() == "a"

@@ -1,0 +1,330 @@
+"""A client that computes another ctx2 is refused by name, and the sum is of the others.
+
+Its masks would cancel with no others: one build of the sampler with other tables, or
+another U2 told, would make the sum of all garbage, and nothing would show it
+(R5.3-14).  And what is left of that where the view has agreed and the signature over
+the sets does not hold (R5.4-7).
+"""
+
+import asyncio
+import logging
+from contextvars import ContextVar
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+from secagg.client import session as client_session
+from secagg.client.client import Client
+from secagg.client.conductor import ClientSettings
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.runner import ClientRunner
+from secagg.distributed_dp import read_noise_terms, table_hashes
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
+from secagg.policy import PrivacyFloors
+from secagg.primitives.modular import zeros
+from secagg.profiles import RoundDeadlines
+from secagg.protocol.rounds import DropReason
+from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.grpc_server import GrpcServer
+from secagg.server.session_report import report_of
+from secagg.server.task import TaskDefinition
+from secagg.simulation import identity_of
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.charges import ChargeState
+from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.spool import UploadSpool
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import (
+    LENIENT_POLICY,
+    accept_every_offer,
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
+from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
+from secagg.testing.inline_book import inline_book
+from secagg.testing.lossy_connection import Fault
+from secagg.testing.lying_connection import LyingConnection
+from secagg.testing.tls_deployment import TLSDeployment
+from secagg.transport.address import Address
+from secagg.wire.calls import GetUploadStatus, SignConsistency, UploadChunk
+
+CLIENTS, ODD = 4, 1
+DIMENSION = 9
+PARAMETERS = with_noise(parameters_for(CLIENTS, dimension=DIMENSION, threshold=3))
+# Which tables the client of this task or thread of execution has.
+_HAS_OTHER_TABLES = ContextVar("_HAS_OTHER_TABLES", default=False)
+
+
+@pytest.fixture(autouse=True)
+def tables_by_client(monkeypatch):
+    """Let a client that says so draw its noise with other tables than all others."""
+
+    def read(parameters, sharers):
+        terms = read_noise_terms(parameters, sharers)
+        if not _HAS_OTHER_TABLES.get():
+            return terms
+        return replace(terms, context=sha256(terms.context).digest())
+
+    monkeypatch.setattr(client_session, "read_noise_terms", read)
+
+
+async def oddly(work):
+    _HAS_OTHER_TABLES.set(True)
+    return await work
+
+
+def run(parameters=PARAMETERS, *, odd=(ODD,), **options):
+    """Run a task in which some clients have other tables."""
+
+    async def main(clock):
+        deployment = Deployment(clock, parameters, CLIENTS, max_attempts=1, **options)
+        serving = asyncio.ensure_future(deployment.serve())
+        endings = await asyncio.gather(
+            *(
+                asyncio.ensure_future(
+                    oddly(deployment.take_part(number))
+                    if number in odd
+                    else deployment.take_part(number)
+                )
+                for number in range(CLIENTS)
+            )
+        )
+        await serving
+        return deployment, endings
+
+    return manual_clock.run(main)
+
+
+def sum_without(number, parameters=PARAMETERS):
+    """Return the exact sum of all but one: these clients add no noise."""
+    total = zeros(parameters.dimension, parameters.modulus)
+    for other in range(CLIENTS):
+        if other != number:
+            total = (total + one_hot_input(other, parameters)) % parameters.modulus
+    return total.tolist()
+
+
+def lost_answer(number, call, count):
+    is_first = number == ODD and call is GetUploadStatus and count == 0
+    return Fault.LOSE_ANSWER if is_first else Fault.NONE
+
+
+@pytest.mark.parametrize("watch", [True, False], ids=["streams", "polls"])
+@pytest.mark.parametrize(
+    "faults", [{}, {"fault_of": lost_answer}], ids=["", "its answer is lost"]
+)
+@pytest.mark.parametrize("is_signed", [False, True], ids=["profile 1", "profile 2"])
+def test_the_odd_client_is_refused_by_name_and_the_sum_is_of_the_others(
+    watch, faults, is_signed, caplog
+):
+    caplog.set_level(logging.WARNING, logger="secagg.server")
+    parameters = PARAMETERS
+    if is_signed:
+        parameters = with_noise(signing_parameters_for(CLIENTS, dimension=DIMENSION))
+    settings = ClientSettings(offer_seconds=600.0, watch=watch)
+    deployment, endings = run(parameters, settings=settings, **faults)
+    name = identity_of(ODD)
+    refused = endings[ODD]
+    assert isinstance(refused, RemoteProtocolError)
+    assert refused.code is ErrorCode.VIEW_DIFFERS
+    assert name in str(refused)
+    assert "release" in refused.next_step
+    (released,) = deployment.sums
+    assert released.residues.tolist() == sum_without(ODD, parameters)
+    assert [each.survivors for n, each in enumerate(endings) if n != ODD] == [3] * 3
+    # Nothing was bound: not even a profile that gives nothing back charges it.
+    charged = asyncio.run(deployment.charged())
+    assert charged[name] == 0
+    # Report and log say why it is lost.
+    (lost,) = released.receipt.lost
+    assert lost[0] == name
+    assert lost[2] == DropReason.OTHER_VIEW.value
+    (line,) = [r for r in caplog.records if r.event == "view_differs"]
+    assert line.facts["sender"] == name
+
+
+def test_where_most_differ_the_server_says_that_it_may_be_the_odd_one(caplog):
+    caplog.set_level(logging.WARNING, logger="secagg.server")
+    deployment, endings = run(odd=(0, 1, 2))
+    assert not deployment.sums
+    assert [each.code for each in endings[:3]] == [ErrorCode.VIEW_DIFFERS] * 3
+    (line,) = [r for r in caplog.records if r.event == "tables_differ"]
+    assert "this server, or most clients" in line.facts["reason"]
+    for digest in table_hashes(PARAMETERS, CLIENTS):
+        assert digest.hex() in line.facts["tables"]
+
+
+@pytest.mark.parametrize("is_signed", [False, True], ids=["profile 1", "profile 2"])
+def test_a_client_restarted_with_other_tables_waits_for_the_fate_of_its_input(
+    is_signed,
+):
+    """The refusal settles no charge: the ending does (R5.6-3)."""
+    parameters = PARAMETERS
+    if is_signed:
+        parameters = with_noise(signing_parameters_for(CLIENTS, dimension=DIMENSION))
+    book, uploads = inline_book(), []
+
+    class Dying(LyingConnection):
+        async def call(self, request):
+            if isinstance(request, UploadChunk):
+                raise asyncio.CancelledError
+            return await super().call(request)
+
+    class Counting(LyingConnection):
+        async def call(self, request):
+            if isinstance(request, UploadChunk):
+                uploads.append(request)
+            return await super().call(request)
+
+    async def main(clock):
+        deployment = Deployment(clock, parameters, CLIENTS, max_attempts=1)
+
+        def runner(connection):
+            return ClientRunner(
+                identity_of(ODD),
+                connection(deployment._link(ODD), {}),
+                book,
+                policy=LENIENT_POLICY,
+                judge=accept_every_offer,
+                make_input=deployment._input(ODD),
+                enrolment=deployment._enrolment(ODD),
+                clock=clock,
+                workers=Workers(general=InlineExecutor()),
+            )
+
+        serving = asyncio.ensure_future(deployment.serve())
+        others = [
+            asyncio.ensure_future(deployment.take_part(number))
+            for number in range(CLIENTS)
+            if number != ODD
+        ]
+        with pytest.raises(asyncio.CancelledError):
+            await runner(Dying).run_session(TASK_ID)
+        with pytest.raises(RemoteProtocolError) as caught:
+            await asyncio.ensure_future(oddly(runner(Counting).run_session(TASK_ID)))
+        assert caught.value.code is ErrorCode.VIEW_DIFFERS
+        await asyncio.gather(*others)
+        await serving
+        return deployment
+
+    deployment = manual_clock.run(main)
+    assert not uploads
+    (released,) = deployment.sums
+    assert released.residues.tolist() == sum_without(ODD, parameters)
+    (charge,) = asyncio.run(book.charges(TASK_ID))
+    assert charge.state is (ChargeState.KEPT if is_signed else ChargeState.VOID)
+
+
+async def test_over_tls_one_client_with_other_tables_is_refused(tmp_path):
+    certificates = TLSDeployment(tmp_path)
+    parameters = with_noise(
+        parameters_for(
+            CLIENTS,
+            dimension=DIMENSION,
+            threshold=3,
+            deadlines=RoundDeadlines(masked_input=5),
+        )
+    )
+    aggregator, sums = Aggregator(inline_book(), UploadSpool(MemoryBlobs())), []
+
+    async def payload(_):
+        return b""
+
+    async def on_sum(released):
+        sums.append(released)
+
+    running = asyncio.create_task(
+        aggregator.run_task(
+            TaskDefinition(task_id="t", parameters=parameters),
+            next_payload=payload,
+            on_sum=on_sum,
+        )
+    )
+    await asyncio.sleep(0)
+    aggregator_identity = certificates.server(name="aggregator")
+    async with await GrpcServer.start(
+        aggregator, Address("127.0.0.1", 0), identity=aggregator_identity
+    ) as server:
+
+        async def give(name):
+            identity = certificates.client(name)
+            async with (
+                GrpcConnection(server.address, identity=identity) as connection,
+                Client(
+                    connection,
+                    task="t",
+                    floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+                    attempts=1,
+                    threads=InlineExecutor(),
+                ) as one,
+            ):
+                return await one.contribute(np.ones(DIMENSION))
+
+        results = await asyncio.gather(
+            *(
+                asyncio.ensure_future(
+                    oddly(give(name)) if name == "bob" else give(name)
+                )
+                for name in ("alice", "bob", "carol", "dave")
+            ),
+            return_exceptions=True,
+        )
+        odd = results.pop(1)
+        assert isinstance(odd, SecAggError)
+        assert odd.code is ErrorCode.VIEW_DIFFERS
+        assert "'bob'" in str(odd)
+        assert [each.inputs for each in results] == [3, 3, 3]
+        running.cancel()
+        await asyncio.wait({running})
+    assert [name for name, _, _ in sums[0].receipt.lost] == ["bob"]
+
+
+class Ended:
+    """What a report asks of the progress of a session that is over."""
+
+    left_out = ()
+    upload_bytes = 0
+
+
+# --- where a signature over the sets does not hold -----------------------------------
+
+
+def test_a_signature_that_does_not_hold_ends_nothing_and_is_reported():
+    clients = 5
+    parameters = with_noise(signing_parameters_for(clients, dimension=DIMENSION))
+
+    class Forging(LyingConnection):
+        async def call(self, request):
+            if isinstance(request, SignConsistency):
+                request = replace(request, message=bytes(64))
+            return await super().call(request)
+
+    def tamper(number, connection):
+        return Forging(connection, {}) if number == ODD else connection
+
+    async def main(clock):
+        deployment = Deployment(
+            clock, parameters, clients, tamper=tamper, max_attempts=1
+        )
+        serving = asyncio.ensure_future(deployment.serve())
+        endings = await asyncio.gather(*map(deployment.take_part, range(clients)))
+        await serving
+        return deployment, endings
+
+    deployment, endings = manual_clock.run(main)
+    assert endings[ODD].code is ErrorCode.BAD_SIGNATURE
+    (released,) = deployment.sums
+    assert released.survivors == clients
+    receipt = released.receipt
+    assert receipt.unconfirmed == (identity_of(ODD),)
+    assert type(receipt).decode(receipt.encode()).unconfirmed == receipt.unconfirmed
+    written = report_of(receipt, Ended(), opened=0.0, ended=1.0)
+    assert written["unconfirmed"] == [identity_of(ODD)]
+    assert "may be wrong" in written["warning"]
+    sound = report_of(replace(receipt, unconfirmed=()), Ended(), opened=0.0, ended=1.0)
+    assert sound["unconfirmed"] == []
+    assert "warning" not in sound

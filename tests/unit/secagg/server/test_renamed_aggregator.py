@@ -1,0 +1,68 @@
+"""A renamed aggregator does not go on with sessions that are open (R5.0-6)."""
+
+import asyncio
+
+import pytest
+
+from secagg.descriptor import SessionDescriptor
+from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.task import TaskDefinition
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.spool import UploadSpool
+from secagg.testing import manual_clock
+from secagg.testing.cohorts import parameters_for
+from secagg.testing.inline_book import inline_book
+from secagg.wire.calls import GetOffer
+
+
+def test_it_starts_under_the_old_name_or_when_no_session_is_open():
+    async def main(clock):
+        book, spool = inline_book(), UploadSpool(MemoryBlobs())
+        workers = Workers(general=InlineExecutor())
+
+        async def nothing(_):
+            return b""
+
+        def process(name):
+            return Aggregator(book, spool, name=name, clock=clock, workers=workers)
+
+        async def offered(aggregator):
+            running = asyncio.create_task(
+                aggregator.run_task(
+                    TaskDefinition(
+                        task_id="t",
+                        parameters=parameters_for(4, dimension=4, threshold=3),
+                    ),
+                    next_payload=nothing,
+                    on_sum=nothing,
+                )
+            )
+            offer = None
+            while not isinstance(offer, SessionDescriptor):
+                await clock.sleep_until(clock.now() + 1)
+                offer = await aggregator.answer("alice", GetOffer("t"))
+            return running, offer
+
+        first = process("a")
+        running, offer = await offered(first)
+        assert offer.aggregator == "a"
+        running.cancel()
+        await asyncio.wait({running})
+
+        with pytest.raises(ServiceError, match=r"one of 'a'.*names 'b'") as caught:
+            await process("b").recover()
+        assert caught.value.code is ErrorCode.BAD_SETTINGS
+        assert "drain" in caught.value.next_step
+
+        again = process("a")  # another process of the name, and nothing has changed
+        await again.recover()
+        running, same = await offered(again)
+        assert same == offer
+        await again.end_task("t", "drained")
+        await asyncio.wait({running})
+        await process("b").recover()
+
+    manual_clock.run(main)
