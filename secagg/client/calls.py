@@ -310,12 +310,7 @@ class ClientCalls:
             try:
                 answer = await self._streamed(session_id, after, deadline)
             except ServiceError as caught:
-                error = self._bound_error(caught)
-                if error.code not in RETRYABLE:
-                    raise
-                self._breaks += error.code in _LOST
-                if isinstance(error, AnotherAggregatorError):
-                    self.failure = error
+                error = self._note_break(caught)
                 # If the aggregator is the cause, those of all others broke with it.
                 await self._sleep(
                     broken.next_wait(error.retry_after_seconds), deadline, str(error)
@@ -343,6 +338,20 @@ class ClientCalls:
                     raise repeated(answer.kind)
                 return await self._fetch_update(session_id, answer, sizes, deadline)
             return answer
+
+    def _note_break(self, caught: ServiceError) -> ServiceError:
+        """Note that a stream broke, and return why.
+
+        Raises:
+            ServiceError: Trying again will not help.
+        """
+        error = self._bound_error(caught)
+        if error.code not in RETRYABLE:
+            raise error from None
+        self._breaks += error.code in _LOST
+        if isinstance(error, AnotherAggregatorError):
+            self.failure = error
+        return error
 
     async def _fetch_update(
         self,
