@@ -276,7 +276,8 @@ class Server:
         state_dir: Where sessions and uploads are kept, for this server alone; required
             with an address.  None keeps them in memory.
         store: URL of a PostgreSQL database that keeps sessions, numbers and budgets; a
-            file in `state_dir` by default.
+            file in `state_dir` by default.  A database that is unavailable at the start
+            is waited for, ten minutes at most.
         blobs: URL of a store of uploads, payloads and sums; a folder in `state_dir` by
             default.  Servers with the same `store` and the same `blobs` share the work.
         rollback_mark: File outside `state_dir` that tells a state that was put back
