@@ -117,6 +117,7 @@ class _Session:
     log: SessionLog
     desk: UploadDesk
     uploads: dict[str, Upload] = field(default_factory=dict)
+    lost: dict[str, Upload] = field(default_factory=dict)  # accepted, and gone since
     named: tuple[str, ...] | None = None
     agreed: AgreedPart | None = None
     is_full: asyncio.Event = field(default_factory=asyncio.Event)
@@ -255,10 +256,10 @@ class Leader(Party[_Session]):
 
     async def _take(self, identity: str, chunk: UploadChunk) -> UploadStatus:
         session = self._collecting(chunk.session_id)
-        known = session.uploads.get(identity)
-        if known is not None:
-            if known.digest != chunk.digest:
-                raise second_upload(identity)
+        known = session.uploads.get(identity) or session.lost.get(identity)
+        if known is not None and known.digest != chunk.digest:
+            raise second_upload(identity)
+        if identity in session.uploads:
             return session.desk.finished()
         if session.named is not None or session.is_full.is_set():
             raise no_such_session()
@@ -269,7 +270,8 @@ class Leader(Party[_Session]):
         async with self._turn:
             if session.named is not None or session.is_full.is_set():
                 raise no_such_session()
-            await session.log.append(Record(_SHARE, name, upload.encode()))
+            if session.lost.pop(name, None) is None:  # else it is on record
+                await session.log.append(Record(_SHARE, name, upload.encode()))
             session.uploads[name] = upload
             if len(session.uploads) == session.offer.parameters.max_clients:
                 session.is_full.set()
@@ -461,6 +463,8 @@ class Leader(Party[_Session]):
                 session.uploads[record.sender] = upload
             elif record.kind == _CLOSED:
                 session.named = names_of(Reader(record.body, "names"))
+                held = session.uploads
+                session.uploads = {name: held[name] for name in session.named}
             elif record.kind == _AGREED:
                 session.agreed = AgreedPart.decode(record.body)
         if len(session.uploads) >= offer.parameters.max_clients:
@@ -473,6 +477,7 @@ class Leader(Party[_Session]):
             digests = {upload.digest for upload in session.uploads.values()}
             await self._read_shares(session, session.desk.check_stored(digests))
             return
+        await self._set_lost_aside(session)
         deadlines = session.offer.parameters.deadlines
         # Whoever was away for long still has to ask the helper before the end.
         left = session.offer.session_end - deadlines.unmasking - self._clock.date()
@@ -480,6 +485,7 @@ class Leader(Party[_Session]):
         began = self._clock.now()
         is_full = await is_set_before(self._clock, began + seconds, session.is_full)
         self._measures.closed(Round.MASKED_INPUT_COLLECTION, began, is_full=is_full)
+        await self._set_lost_aside(session)
         async with self._turn:
             names = tuple(sorted(session.uploads, key=str.encode))
             writer = Writer()
@@ -495,6 +501,19 @@ class Leader(Party[_Session]):
                 code=ErrorCode.U3_TOO_SMALL,
                 next_step="Invite more clients, or collect for longer.",
             )
+
+    async def _set_lost_aside(self, session: _Session) -> None:
+        """Name no client whose share is gone; the same bytes may come again.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        await session.desk.search(
+            {name: upload.digest for name, upload in session.uploads.items()}
+        )
+        for name in session.desk.missing & session.uploads.keys():
+            session.lost[name] = session.uploads.pop(name)
+            session.is_full.clear()
 
     async def _read_shares(self, session: _Session, reading: Awaitable[_Read]) -> _Read:
         """Read what clients sent; what is lost for good must not stop the next sum."""

@@ -30,6 +30,7 @@ from secagg.testing.two_aggregators import (
     TwoAggregators,
     noise_for,
 )
+from secagg.transport.in_memory import InMemoryConnection
 from secagg.two_servers.messages import HelperShare, NoisyShare
 from secagg.two_servers.verification import verify_shared_receipt
 from secagg.wire.calls import (
@@ -38,7 +39,9 @@ from secagg.wire.calls import (
     FetchChunk,
     GetOffer,
     GetUpdate,
+    GetUploadStatus,
     UploadChunk,
+    UploadStatus,
 )
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
@@ -134,6 +137,45 @@ def test_a_leader_that_comes_back_goes_on_collecting() -> None:
         return found[0].inputs
 
     assert run(main) == 4
+
+
+@pytest.mark.parametrize("comes_again", [True, False])
+def test_a_share_that_is_gone_is_named_only_if_it_comes_again(comes_again) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        chunks = []
+
+        class Noting(LyingConnection):
+            async def call(self, request):
+                if isinstance(request, UploadChunk):
+                    chunks.append(request)
+                return await super().call(request)
+
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        way = Noting(house.way_to(two_aggregators._LEADER, "early"), {})
+        client = house.client("early", leader=way)
+        early = asyncio.ensure_future(client.contribute(VECTORS[0]))
+        await clock.sleep_until(clock.now() + 5.0)
+        for each in (summing, early):
+            each.cancel()
+        (chunk,) = chunks
+        spool = house.storages[0].spool
+        spool.drop_uploads(chunk.session_id)
+        again = house.restarted(noise_for())
+        await again.helper.recover()
+        await again.leader.recover()
+        giving = asyncio.ensure_future(again.give(VECTORS[:3]))
+        await clock.sleep_until(clock.now() + 1.0)
+        way = InMemoryConnection(again.leader, "early")
+        assert await way.call(GetUploadStatus(chunk.session_id)) == UploadStatus(0)
+        with pytest.raises(RemoteProtocolError) as caught:
+            await way.call(replace(chunk, digest=bytes(32)))
+        assert caught.value.code is ErrorCode.EQUIVOCATION
+        if comes_again:
+            assert (await way.call(chunk)).complete
+        return (await giving)[0].inputs
+
+    assert run(main) == 3 + comes_again
 
 
 def test_a_helper_that_comes_back_is_asked_for_its_next_session() -> None:
