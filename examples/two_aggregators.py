@@ -135,7 +135,7 @@ async def main(directory: Path) -> None:
                     leader_name="leader",
                     helper_name="helper",
                     floors=secagg.PrivacyFloors(max_epsilon=5.0, max_delta=1e-5),
-                    min_survivors=PEOPLE - 2,
+                    cohort=secagg.ClientPolicy(min_survivors=PEOPLE - 2),
                     storage=await open_client_storage(None),
                     leader_key=keys["leader"].public_bytes,
                     helper_key=keys["helper"].public_bytes,

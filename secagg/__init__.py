@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from secagg.client.enrolment import (
         ClientEnrolment,
     )
+    from secagg.client.gate import (
+        SessionInfo,
+    )
     from secagg.client.grpc_connection import (
         CallDeadlines,
         GrpcConnection,
     )
-    from secagg.client.judge import (
-        SessionInfo,
-    )
     from secagg.client.taken_part import (
         TakenPart,
     )
-    from secagg.client.total import (
+    from secagg.client.total_claim import (
         TotalSpentError,
     )
     from secagg.descriptor import SessionDescriptor
@@ -248,9 +248,9 @@ _MODULES: Final = {
     "client.conductor": ("ClientPhase", "ClientProgress"),
     "client.enrolment": ("ClientEnrolment",),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
-    "client.judge": ("SessionInfo",),
+    "client.gate": ("SessionInfo",),
     "client.taken_part": ("TakenPart",),
-    "client.total": ("TotalSpentError",),
+    "client.total_claim": ("TotalSpentError",),
     "descriptor": ("SessionDescriptor",),
     "distributed_dp": (
         "ClippingSchedule",

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from secagg.client.client import Client as AsyncClient
 from secagg.client.client import Contribution, VectorMaker
-from secagg.client.judge import SessionInfo
+from secagg.client.gate import SessionInfo
 from secagg.client.taken_part import TakenPart
 from secagg.errors import LocalProtocolError
 from secagg.one_process import LocalCohort

@@ -2,21 +2,25 @@
 
 Rule 1: nothing is shortened but the network: these are the product's own server and
         clients, with their floors.
-Rule 2: everything is kept in memory and forgotten at the end, keys of enrolment
-        included.
+Rule 2: without a ledger everything is kept in memory and forgotten at the end; keys of
+        enrolment always are.
 """
 
 import asyncio
 import itertools
+import logging
 import statistics
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final
 
 import numpy.typing as npt
 
+from secagg import telemetry
 from secagg.client.application import DaemonThreads
 from secagg.client.client import (
     Client,
@@ -31,7 +35,7 @@ from secagg.enrolment.identity_files import ClientIdentity
 from secagg.enrolment.published import PublishedEnrolment
 from secagg.errors import LocalProtocolError
 from secagg.plain_sums import encode_integers
-from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
+from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors, TotalBudget
 from secagg.primitives.entropy import SystemEntropy
 from secagg.primitives.signature import IdentityKey
 from secagg.server.server import ReleasedSum, RunningTask, Server
@@ -40,7 +44,9 @@ from secagg.vectors import as_vector
 
 __all__ = ["ClippingWarning", "LocalCohort", "LocalEnrolment", "local"]
 
+_LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 _TASK: Final = "local"
+_NAME_DIGITS: Final = 16
 # As long as a process may live.
 _FOR_EVER: Final = (1 << 63) - 1
 # Functions of all clients of one cohort that run at once.
@@ -156,6 +162,7 @@ class LocalCohort:
                 one.cancel()
             await asyncio.wait(everything)
         self.task.take()
+        await self.task.recorded()
         total = released.result()
         if total is None:
             raise LocalProtocolError("the task has released all its sums")
@@ -245,6 +252,8 @@ async def local(  # noqa: PLR0913 - what server and clients are told
     steps: int | None = None,
     payload: bytes | Callable[[int], bytes] | None = None,
     enrolment: LocalEnrolment | None = None,
+    total: TotalBudget | None = None,
+    ledger: Path | None = None,
 ) -> AsyncIterator[LocalCohort]:
     """Open an aggregator and its clients in this process, without network.
 
@@ -259,19 +268,32 @@ async def local(  # noqa: PLR0913 - what server and clients are told
         payload: As in `Server.add_task`.
         enrolment: Who enrols the clients, in profiles that distrust the server: the one
             whose `published` the task was prepared with.
+        total: What all tasks together may cost the data of each client. Without a
+            ledger it knows of this block alone.
+        ledger: Directory that outlives the block: which sums were released, and what
+            each client has spent and claimed. A further block with the same noise
+            continues its budget. None forgets all of it: the next block of the same
+            task spends the budget again, of which a warning is logged once.
 
     Yields:
         Server, task and clients.
 
     Raises:
         LocalProtocolError: There are no floors, more or fewer clients than the sums of
-            the task need, or the task goes by another enrolment.
+            the task need, the task goes by another enrolment, or all clients would
+            share one directory of claims.
+        ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE, of the ledger.
     """
     published = None if enrolment is None else enrolment.published
     if prepared.enrolment != published:
         raise LocalProtocolError(
             "the task was prepared with another enrolment than the clients have",
             next_step="Give Cohort and local the same LocalEnrolment, or neither.",
+        )
+    if total is not None and total.directory is not None:
+        raise LocalProtocolError(
+            "each client of a block has a total of its own",
+            next_step="Leave TotalBudget.directory out, and give ledger.",
         )
     wanted = prepared.sums if steps is None else steps
     budget = None if prepared.noised is None else prepared.noised.budget
@@ -288,8 +310,12 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             next_step="Open more, or plan with more participations.",
         )
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(Server(None))
-        task = await server.add_task(_TASK, prepared, steps=steps, payload=payload)
+        state = None if ledger is None else ledger / "server"
+        server = await stack.enter_async_context(Server(None, state_dir=state))
+        name = _name_of(prepared)
+        task = await server.add_task(name, prepared, steps=steps, payload=payload)
+        if ledger is None:
+            _warn_of_forgotten_budget(name)
         if cohort is None:
             named = prepared.parameters
             cohort = ClientPolicy(
@@ -300,10 +326,12 @@ async def local(  # noqa: PLR0913 - what server and clients are told
         for number in range(1, clients + 1):
             client = _LocalClient(
                 server.connection(f"client-{number}"),
-                task=_TASK,
+                task=name,
                 floors=floors,
                 cohort=cohort,
                 threads=threads,
+                total=total,
+                state_dir=None if ledger is None else ledger / f"client-{number}",
             )
             client.local_enrolment = enrolment
             opened.append(await stack.enter_async_context(client))
@@ -318,3 +346,33 @@ def _check_count(prepared: PreparedTask, count: int, *, what: str) -> None:
             f"a session of this task takes {fewest} to {most} {what}, not {count}",
             next_step="Give as many, or plan the task for another number.",
         )
+
+
+def _name_of(prepared: PreparedTask) -> str:
+    """Return the name of a task: one budget has one name, in every block."""
+    block = prepared.parameters.noise_block
+    if not block:
+        return _TASK
+    return f"{_TASK}-{sha256(block).hexdigest()[:_NAME_DIGITS]}"
+
+
+# Names of the tasks with noise that were opened without a ledger in this process.
+_FORGOTTEN: Final[set[str]] = set()
+_WARNED: Final[set[str]] = set()
+
+
+def _warn_of_forgotten_budget(name: str) -> None:
+    """Log once that a budget begins anew that an earlier block has spent."""
+    if name == _TASK:
+        return
+    if name in _FORGOTTEN and name not in _WARNED:
+        _WARNED.add(name)
+        telemetry.log_event(
+            _LOG,
+            logging.WARNING,
+            telemetry.BUDGET_FORGOTTEN,
+            task=name,
+            next_step="epsilon holds for one block alone: give secagg.local a ledger "
+            "where the vectors are of the same people",
+        )
+    _FORGOTTEN.add(name)

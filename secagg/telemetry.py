@@ -112,6 +112,7 @@ SERVICE_WAITS: Final = "service_waits"
 BUDGET_SHORT: Final = "budget_short"
 DATA_CLAIMED: Final = "data_claimed"
 ZEROS_GIVEN: Final = "zeros_given"
+BUDGET_FORGOTTEN: Final = "budget_forgotten"
 RENEWAL_RAN: Final = "renewal_ran"
 RENEWAL_FAILED: Final = "renewal_failed"
 

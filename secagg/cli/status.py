@@ -148,7 +148,12 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
         load_two_server_settings,
     )
     from secagg.storage.book_reader import reading
-    from secagg.storage.charges import ChargeState, budget_of
+    from secagg.storage.charges import (
+        BudgetKey,
+        ChargeRow,
+        ChargeState,
+        budget_of,
+    )
     from secagg.storage.open_book import BOOK_FILE
 
     settings: ClientSettings | SharingClientSettings
@@ -162,27 +167,37 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
     wanted = task or settings.client.task
     total = total_budget(settings.policy)
 
-    async def given() -> dict[str, Any]:
+    async def rows() -> tuple[ChargeRow, ...]:
         with reading(state_dir / BOOK_FILE) as book:
-            charges = await book.charges(wanted)
+            return await book.charges(wanted)
+
+    charges = asyncio.run(rows())
+
+    def given(key: BudgetKey) -> dict[str, Any]:
+        own = [row for row in charges if row.budget == key]
         # One noise, so one number of sessions that are covered, and that come back.
-        allowed = max((row.allowed for row in charges), default=None)
-        refunds = max((row.refunds for row in charges), default=0)
-        spent = budget_of(charges, allowed=allowed or 0, refunds=refunds)
+        allowed = max((row.allowed for row in own), default=None)
+        refunds = max((row.refunds for row in own), default=0)
+        spent = budget_of(own, key, allowed=allowed or 0, refunds=refunds)
         return {
             "task": wanted,
+            "aggregator": key.aggregator or None,
+            "trust_domain": key.trust_domain or None,
             # Unknown before the first session: the number stands in its offer.
             "charges": allowed,
             "left": None if allowed is None else spent.left,
             "given": spent.given,
-            "under_way": sum(row.state is ChargeState.BOUND for row in charges),
+            "under_way": sum(row.state is ChargeState.BOUND for row in own),
             "given_back": spent.void,
         }
 
-    budgets = [asyncio.run(given())]
+    # Aggregators that use one name for their tasks have a budget each.
+    nothing = BudgetKey(trust_domain="", aggregator="", task=wanted)
+    keys = dict.fromkeys(row.budget for row in charges) or {nothing: None}
+    budgets = [given(key) for key in keys]
     if total is None:
         return {"role": "client", "budgets": budgets}
-    from secagg.client.data_use import look_at_use
+    from secagg.client.total import look_at_use
 
     use = asyncio.run(look_at_use(total, state_dir))
     return {"role": "client", "budgets": budgets, "data": use.to_dict()}
@@ -207,10 +222,11 @@ def _print_data(data: dict[str, Any], output: Output) -> None:
         left += f"; one with Gaussian noise about epsilon {further}"
     output.line(f"any further task may take {left}")
     output.table(
-        ("task", "epsilon", "delta", "against", "since"),
+        ("task", "aggregator", "epsilon", "delta", "against", "since"),
         [
             (
                 each["task"],
+                each["aggregator"],
                 text_above(each["epsilon"], 4),
                 text_above(each["delta"], 3),
                 each["against"],
@@ -218,7 +234,7 @@ def _print_data(data: dict[str, Any], output: Output) -> None:
             )
             for each in data["claims"]
         ],
-        numeric=(1, 2),
+        numeric=(2, 3),
     )
 
 

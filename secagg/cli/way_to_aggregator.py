@@ -8,29 +8,30 @@ from typing import Final
 
 from secagg.cli.findings import Caution
 from secagg.cli.preflight import identity_of
+from secagg.client.enrolment import load_enrolled
+from secagg.client.gate import (
+    GateRequest,
+    GateStage,
+    KnownFacts,
+    Need,
+    OwnEnrolment,
+    OwnRules,
+    admit,
+)
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.judge import judge_offer
-from secagg.client.program import client_policy, privacy_floors
+from secagg.client.program import client_enrolment, client_policy, privacy_floors
 from secagg.config import ClientSettings
 from secagg.descriptor import SessionDescriptor
-from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.errors import ErrorCode, ServiceError, printable
 from secagg.runtime.clock import SystemClock
 from secagg.transport.address import Address
 from secagg.transport.handshake import Expected, meet
-from secagg.transport.identity import Role
+from secagg.transport.identity import PeerIdentity, Role
 from secagg.wire.calls import GetOffer, Wait
 
 __all__ = ["WayToAggregator"]
 
 _ANSWER_SECONDS: Final = 5.0
-
-
-class _Computes:
-    """Computes reports, and keeps none."""
-
-    def report_of(self, task: NoisedTask) -> PrivacyReport:
-        return task.report()
 
 
 class WayToAggregator:
@@ -47,6 +48,7 @@ class WayToAggregator:
         self._settings = settings
         self._address: Address | None = None
         self._offer: SessionDescriptor | Wait | None = None
+        self._aggregator: str | None = None
 
     @property
     def _to(self) -> Address:
@@ -151,6 +153,7 @@ class WayToAggregator:
                 if not isinstance(self._offer, Wait) or clock.now() >= patience:
                     break
                 await clock.sleep_until(clock.now() + 1.0)
+            self._aggregator = connection.aggregator
         if isinstance(self._offer, Wait):
             return Caution(
                 f"task {client.task!r} is there, and no session of it takes clients "
@@ -172,17 +175,40 @@ class WayToAggregator:
         """Judge the offer as the client would."""
         if not isinstance(self._offer, SessionDescriptor):
             return "cannot be compared without an offer"
-        session = judge_offer(
-            self._offer,
-            floors=privacy_floors(self._settings),
-            cohort=client_policy(self._settings),
-            storage=_Computes(),
+        offer = self._offer
+        identity = identity_of(self._settings.tls, Role.CLIENT).identity
+        admitted = admit(
+            GateRequest(
+                offer=offer,
+                stage=GateStage.OFFER,
+                aggregator=self._aggregator or offer.aggregator,
+                trust_domain=identity.trust_domain,
+                now=int(time.time()),
+                own=OwnRules(
+                    limits=privacy_floors(self._settings),
+                    cohort=client_policy(self._settings),
+                    enrolment=self._enrolment(identity),
+                ),
+                # What the state knows is looked at by itself; the client may hold it.
+                known=KnownFacts(),
+            )
         )
+        if isinstance(admitted, Need):
+            return "fits, as far as it can be compared without the revocation list"
+        session = admitted.info
         task = printable(session.task, max_bytes=256)
         if session.privacy is None:
             return f"takes part in {task!r}: exact sums, which it accepts"
         spent = session.privacy.server.figures()
         return f"takes part in {task!r}: {spent} for the whole task"
+
+    def _enrolment(self, identity: PeerIdentity) -> OwnEnrolment | None:
+        files = client_enrolment(self._settings)
+        if files is None:
+            return None
+        return load_enrolled(
+            files, name=identity.name, trust_domain=identity.trust_domain
+        ).rules()
 
 
 def _unreachable(complaint: str, next_step: str) -> ServiceError:

@@ -6,8 +6,9 @@ Rule 2: what becomes of a charge is said by the table of `secagg.protocol.refund
         and written by the change that ends the session.  Silence, deadlines, errors of
         a call and this client's own faults give nothing back.  Of a task in
         which one client has n participations at most n of its sessions come back, ever.
-Rule 3: one task has one description of its noise.  A server that changes it would
-        begin a second budget under the first one's name.
+Rule 3: a budget is that of one task of one aggregator of one trust domain, and has one
+        description of its noise.  An aggregator under another name is another one, as
+        a task under another name is: it has a fresh budget, and a total counts both.
 Rule 4: a task gets the participations of this client that its block states, and the
         spare sessions beside them, even if its server offers more.
 Rule 5: on a sparse graph every roster counts that the client accepts, before its shares
@@ -24,14 +25,35 @@ from hashlib import sha256
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask
 from secagg.protocol import refund
-from secagg.storage.book import Book
-from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
+from secagg.storage.charges import BudgetKey, Charge, ChargeState, Settlement
 
-__all__ = ["charge_of", "check_budget", "max_rosters_of", "settlement_of"]
+__all__ = ["budget_key_of", "charge_of", "max_rosters_of", "settlement_of"]
 
 
-def charge_of(descriptor: SessionDescriptor) -> Charge | None:
+def budget_key_of(
+    descriptor: SessionDescriptor, *, trust_domain: str | None
+) -> BudgetKey:
+    """Return the name of the budget that a session is charged to.
+
+    Args:
+        descriptor: The session; between two aggregators, the leader's.
+        trust_domain: Of its aggregator, as the connection has proven it.
+    """
+    return BudgetKey(
+        trust_domain=trust_domain or "",
+        aggregator=descriptor.aggregator,
+        task=descriptor.task_id,
+    )
+
+
+def charge_of(
+    descriptor: SessionDescriptor, *, trust_domain: str | None
+) -> Charge | None:
     """Return what a session costs; None for a session without noise.
+
+    Args:
+        descriptor: The session.
+        trust_domain: As `budget_key_of` has it.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; its noise cannot be read.
@@ -41,7 +63,7 @@ def charge_of(descriptor: SessionDescriptor) -> Charge | None:
         return None
     budget = NoisedTask.from_parameters(parameters).budget
     return Charge(
-        task=descriptor.task_id,
+        budget=budget_key_of(descriptor, trust_domain=trust_domain),
         session_id=descriptor.session_id,
         noise_digest=sha256(parameters.noise_block).digest(),
         allowed=budget.charges,
@@ -61,22 +83,6 @@ def max_rosters_of(descriptor: SessionDescriptor) -> int | None:
     if not parameters.noise_block:
         return None
     return NoisedTask.from_parameters(parameters).max_rosters
-
-
-async def check_budget(book: Book, offered: SessionDescriptor) -> None:
-    """Refuse an offer that the budget of its task does not cover any more.
-
-    Raises:
-        BudgetSpentError: The budget is spent.
-        NoiseChangedError: The task was charged with other noise before.
-        ServiceError: STORAGE_FAILED.
-    """
-    charge = charge_of(offered)
-    if charge is not None:
-        rows = await book.charges(charge.task)
-        # An offer of a session known before is refused by its number.
-        others = (row for row in rows if row.session_id != charge.session_id)
-        is_new_charge(others, charge)
 
 
 def settlement_of(descriptor: SessionDescriptor, charge: refund.Charge) -> Settlement:

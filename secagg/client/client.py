@@ -38,6 +38,7 @@ from secagg.audit.receipt import AuditReceipt
 from secagg.client.after_error import Attempts
 from secagg.client.application import Application
 from secagg.client.backoff import Backoff
+from secagg.client.budget import budget_key_of
 from secagg.client.data_use import DataUse
 from secagg.client.enrolment import (
     ClientEnrolment,
@@ -45,8 +46,8 @@ from secagg.client.enrolment import (
     load_enrolled,
 )
 from secagg.client.evidence import certificate_of
+from secagg.client.gate import OwnRules, SessionInfo
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.judge import SessionInfo, judge_offer, policy_of
 from secagg.client.runner import (
     DEFAULT_MAX_PAYLOAD_BYTES,
     ClientProgress,
@@ -57,7 +58,8 @@ from secagg.client.runner import (
 )
 from secagg.client.storage import ClientStorage, open_storage
 from secagg.client.taken_part import TakenPart, last_part, receipt_of
-from secagg.client.total import DataTotal, adversary_of, loss_of_session
+from secagg.client.total import DataTotal
+from secagg.client.total_claim import adversary_of, loss_of_session
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import (
     NoisedTask,
@@ -391,10 +393,14 @@ class Client:
                 connection.identity,
                 connection,
                 storage.book,
-                policy=policy_of(self._floors, self._cohort),
-                judge=self._judge,
+                rules=OwnRules(
+                    limits=self._floors,
+                    cohort=self._cohort,
+                    report_of=storage.report_of,
+                ),
                 make_input=self._make_input,
                 prepare=self._prepare,
+                on_admitted=self._note_session,
                 accept=self._accept,
                 enrolment=self._enrolled(connection.identity),
                 total=self._data,
@@ -593,7 +599,9 @@ class Client:
             self._total,
             storage,
             against=against,
-            loss_of=partial(loss_of_session, storage=storage, against=against),
+            loss_of=partial(
+                loss_of_session, report_of=storage.report_of, against=against
+            ),
             workers=workers,
         )
         await total.open()
@@ -645,7 +653,8 @@ class Client:
         if not noise:
             return contribution
         task = NoisedTask.from_parameters(outcome.descriptor.parameters)
-        left = await storage.sessions_left(self._task, task)
+        key = budget_key_of(outcome.descriptor, trust_domain=runner.trust_domain)
+        left = await storage.sessions_left(key, task)
         self._warn_if_short(left, task.budget.spare)
         return replace(contribution, sessions_left=left)
 
@@ -686,9 +695,11 @@ class Client:
             "links.",
         )
 
-    async def _accept(self, _: SessionDescriptor) -> None:
-        turn = self._this_turn()
-        await self._application.judge(turn.source.accept, turn.known_session)
+    def _note_session(self, admitted: SessionInfo) -> None:
+        self._this_turn().session = admitted
+
+    async def _accept(self, admitted: SessionInfo) -> None:
+        await self._application.judge(self._this_turn().source.accept, admitted)
 
     async def _prepare(self, given: Preparation) -> None:
         """Have the vector made, or find out why there is none."""
@@ -714,12 +725,6 @@ class Client:
         )
 
     # --- called on threads ------------------------------------------------------------
-
-    def _judge(self, offered: SessionDescriptor) -> None:
-        (_, storage), turn = self._parts(), self._this_turn()
-        turn.session = judge_offer(
-            offered, floors=self._floors, cohort=self._cohort, storage=storage
-        )
 
     def _make_input(
         self, descriptor: SessionDescriptor, _: bytes, secrets: NoiseSecrets

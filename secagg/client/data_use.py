@@ -1,8 +1,7 @@
 """What tasks have claimed of a client's data, and what is left: for people and JSON."""
 
 import math
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,21 +15,15 @@ from secagg.distributed_dp import (
     room_for,
     spent,
 )
-from secagg.errors import ErrorCode, ServiceError
 from secagg.policy import TotalBudget
-from secagg.storage.book_reader import reading
 from secagg.storage.claims import Claim, ClaimRow
-from secagg.storage.open_book import BOOK_FILE
-from secagg.storage.turns import in_turn
 
 __all__ = [
     "ClaimedTask",
     "DataUse",
     "least_sum",
     "limit_of",
-    "look_at_use",
     "loss_in",
-    "turn_at_claims",
     "use_of",
 ]
 
@@ -41,6 +34,8 @@ class ClaimedTask:
 
     Attributes:
         task: Its name.
+        aggregator: Name of its aggregator; between two, of the leader.
+        trust_domain: Of that aggregator; "" where the connection proves none.
         epsilon: Over all sessions that its budget covers, spare ones included.
         delta: That goes with it.
         is_gaussian: Whether the claim can be added up as a Gaussian release.
@@ -50,6 +45,8 @@ class ClaimedTask:
     """
 
     task: str
+    aggregator: str
+    trust_domain: str
     epsilon: float
     delta: float
     is_gaussian: bool
@@ -99,65 +96,6 @@ class DataUse:
             "claims": [asdict(each) for each in self.claims],
             "kept_in": place,
         }
-
-
-async def look_at_use(budget: TotalBudget, state_dir: Path) -> DataUse:
-    """Read what is claimed of a client's data while its own state is not in use.
-
-    Args:
-        budget: The total.
-        state_dir: The client's.
-
-    Raises:
-        BookInUseError: A process has the client's state open, and the claims are there.
-        StateDamagedError: What is stored does not fit together.
-        ServiceError: STORAGE_FAILED; they cannot be read.
-    """
-    if budget.directory is None:
-        return await _looked(budget, state_dir)
-    if not (budget.directory / BOOK_FILE).exists():
-        return use_of(budget, (), budget.directory)  # nothing was claimed yet
-    async with turn_at_claims(budget.directory):
-        return await _looked(budget, budget.directory)
-
-
-@asynccontextmanager
-async def turn_at_claims(directory: Path) -> AsyncIterator[None]:
-    """Keep others away from claims that clients share.
-
-    Args:
-        directory: Of the claims.
-
-    Raises:
-        ServiceError: STORAGE_FAILED; others keep it. RESTORED_STATE, raised within, as
-            it is meant for claims: nobody can accept it, since nobody knows which
-            tasks were forgotten.
-    """
-    async with in_turn(directory):
-        try:
-            yield
-        except ServiceError as error:
-            if error.code is not ErrorCode.RESTORED_STATE:
-                raise
-            raise ServiceError(
-                f"the claims on data in {directory} may not be the newest, so what is "
-                f"left of the total is not known: {error}",
-                code=ErrorCode.RESTORED_STATE,
-                next_step="Put the newest claims back, with their rollback mark. If "
-                "they are lost, set policy.data to another name, policy.data_dir to "
-                "another directory (and data_rollback_mark, where it is set, to "
-                "another file), and total_epsilon and total_delta to what is left when "
-                "every task that these data were given to is subtracted: `secagg "
-                "budget` lists those that this copy knows. --restored is for a "
-                "client's own state and lets no claims in; to remove the directory "
-                "and its mark would give the whole total once more.",
-            ) from None
-
-
-async def _looked(budget: TotalBudget, place: Path) -> DataUse:
-    with reading(place / BOOK_FILE) as book:
-        rows = await book.claims(budget.data)
-    return use_of(budget, rows, place)
 
 
 def use_of(
@@ -226,7 +164,9 @@ def _gaussian_left(losses: Sequence[TaskLoss], limit: LossLimit) -> float | None
 def _claimed(row: ClaimRow) -> ClaimedTask:
     claim = row.claim
     return ClaimedTask(
-        task=claim.task,
+        task=claim.budget.task,
+        aggregator=claim.budget.aggregator,
+        trust_domain=claim.budget.trust_domain,
         epsilon=claim.epsilon,
         delta=claim.delta,
         is_gaussian=claim.shift is not None,

@@ -1,11 +1,12 @@
-"""What a client with an identity makes of the enrolment that an offer names.
+"""What a client has of the enrolment: its files, and the lists that it has read.
 
-Rule 1: before anything is fetched or said, the offer is held to the pinned key and to
-        the newest revocation list that this client has read (R5.0-1, R5.0-3).
-Rule 2: a list is remembered after it was read whole, and before the advert leaves: an
-        offer that names a number without a list locks nobody out (R2.1-0, R5.0-5).
-Rule 3: a list is fetched once, not for every session that names it.
-Rule 4: a credential that was renewed for the same key is taken with the next offer.
+Rule 1: a list is remembered after the gate has admitted a session that goes by it, and
+        before the advert leaves: an offer that names a number without a list locks no
+        client out (R2.1-0, R5.0-5).
+Rule 2: a list is fetched once, not for every session that names it.
+Rule 3: a credential that was renewed for the same key is accepted with the next offer.
+
+Whether an offer is believed says `secagg.client.gate`.
 """
 
 from collections.abc import Callable
@@ -14,17 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from secagg.client.gate import OwnEnrolment
 from secagg.enrolment.identity_files import ClientIdentity
 from secagg.enrolment.keys import parse_key
-from secagg.enrolment.revocation import read_revocations
-from secagg.enrolment.rules import (
-    VerifiedCredentials,
-    check_revocation_age,
-    judge_trust,
-)
+from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import SecAggError
 from secagg.profiles import Trust
-from secagg.protocol.membership import Membership
 from secagg.storage.book import Book
 from secagg.transport.certificate_expiry import Expiry, ExpiryWarnings
 
@@ -108,27 +104,23 @@ class EnrolledClient:
     reload: Callable[[], ClientIdentity] | None = field(default=None, repr=False)
     _read: dict[bytes, bytes] = field(default_factory=dict, init=False, repr=False)
 
-    async def judge(self, trust: Trust, book: Book) -> None:
-        """Judge what an offer says of enrolment, before its list is fetched.
+    def rules(self) -> OwnEnrolment:
+        """Return what an offer is judged by, with the credential as it is now."""
+        self._follow()
+        return OwnEnrolment(
+            identity=self.identity,
+            max_revocation_seconds=self.max_revocation_seconds,
+            verified=self.verified,
+        )
 
-        Args:
-            trust: Of the offer's parameters.
-            book: Of this client.
+    async def newest_list(self, book: Book) -> Trust | None:
+        """Return what names the newest list that this client has read.
 
         Raises:
-            RemoteProtocolError: UNAUTHENTICATED or POLICY_VIOLATION.
             ServiceError: STORAGE_FAILED.
         """
-        self._follow()
-        issued = self.identity.issued
-        judge_trust(
-            trust,
-            pinned_domain=issued.trust_domain,
-            pinned_key=self.identity.enrolment_key,
-            seen=await book.seen_revocations(
-                self.identity.enrolment_key, issued.trust_domain
-            ),
-            demands_list=self.max_revocation_seconds is not None,
+        return await book.seen_revocations(
+            self.identity.enrolment_key, self.identity.issued.trust_domain
         )
 
     def _follow(self) -> None:
@@ -147,41 +139,18 @@ class EnrolledClient:
             return b""
         return self._read.get(trust.revocation_hash)
 
-    async def membership(
-        self, trust: Trust, revocations: bytes, *, now: float, book: Book
-    ) -> Membership:
-        """Read the list of an offer that was judged; then the session may begin.
+    async def remember(self, trust: Trust, revocations: bytes, *, book: Book) -> None:
+        """Remember the list of a session that the gate has admitted.
 
         Args:
-            trust: Of the offer's parameters.
+            trust: Of the offer.
             revocations: The list's bytes; empty where the offer names none.
-            now: This client's Unix seconds; they judge the list's age alone.
-            book: Of this client; remembers the list.
-
-        Returns:
-            This client's place in the session, by which the core judges the
-            credentials of all, its own first.
+            book: Of this client.
 
         Raises:
-            RemoteProtocolError: BAD_CREDENTIAL for a list that does not fit;
-                POLICY_VIOLATION for one that is too old.
             ServiceError: STORAGE_FAILED; the advert must not leave.
         """
-        found = read_revocations(revocations, trust)
-        if found is not None:
+        if trust.revocation_number:
             await book.see_revocations(trust)
             self._read.clear()  # numbers only grow
             self._read[trust.revocation_hash] = revocations
-        if self.max_revocation_seconds is not None:
-            check_revocation_age(
-                found, now=now, max_age_seconds=self.max_revocation_seconds
-            )
-        issued = self.identity.issued
-        return Membership(
-            trust_domain=issued.trust_domain,
-            enrolment_key=self.identity.enrolment_key,
-            key=self.identity.key,
-            credential=issued.credential,
-            revoked=frozenset() if found is None else frozenset(found.serials),
-            verified=self.verified,
-        )

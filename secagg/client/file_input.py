@@ -14,8 +14,8 @@ from typing import Any
 import numpy.typing as npt
 
 from secagg.client.client import check_given
+from secagg.client.gate import SessionInfo
 from secagg.client.given_files import GivenFiles, mark_of
-from secagg.client.judge import SessionInfo
 from secagg.client.session_paths import SessionPath
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.vector_files import load_vector, write_bytes

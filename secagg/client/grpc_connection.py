@@ -150,6 +150,12 @@ class GrpcConnection:
         except grpc.aio.UsageError:
             raise self._closed() from None
 
+    @property
+    def trust_domain(self) -> str | None:
+        """Of the client, which the aggregator's certificate must share."""
+        followed = self.certificate
+        return None if followed is None else followed.identity.trust_domain
+
     async def __aenter__(self) -> Self:
         return self
 

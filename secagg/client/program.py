@@ -3,7 +3,7 @@
 What is printed is decided by whoever calls.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from secagg.client.client import Client
 from secagg.client.enrolment import ClientEnrolment
@@ -18,12 +18,19 @@ from secagg.policy import (
     ExactSumsAccepted,
     PrivacyFloors,
 )
+from secagg.primitives.cipher_suite import CipherSuite
 from secagg.profiles import Profile
 from secagg.storage.stored import Retention
 from secagg.transport.identity import Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["client_enrolment", "client_of", "client_policy", "privacy_floors"]
+__all__ = [
+    "client_enrolment",
+    "client_of",
+    "client_policy",
+    "privacy_floors",
+    "suites_of",
+]
 
 
 def client_of(
@@ -97,7 +104,7 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
     """Return the floors of the cohort as the core enforces them.
 
     Raises:
-        ServiceError: BAD_SETTINGS for an unknown profile or graph.
+        ServiceError: BAD_SETTINGS for an unknown profile, suite or graph.
     """
     section = settings.policy
     try:
@@ -118,6 +125,7 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
         ) from None
     return ClientPolicy(
         profiles=profiles,
+        suites=suites_of(section.suites),
         aggregators=None
         if settings.client.aggregator is None
         else frozenset({settings.client.aggregator}),
@@ -134,6 +142,22 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
         max_modulus_bits=section.max_modulus_bits,
         require_noise=section.require_noise,
     )
+
+
+def suites_of(labels: Iterable[str]) -> frozenset[CipherSuite]:
+    """Return the cipher suites of `policy.suites`.
+
+    Raises:
+        ServiceError: BAD_SETTINGS for an unknown one.
+    """
+    try:
+        return frozenset(map(CipherSuite.from_label, labels))
+    except ValueError as error:
+        raise ServiceError(
+            f"policy.suites: {error}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Name only suites of that list.",
+        ) from None
 
 
 def privacy_floors(settings: ClientSettings) -> PrivacyFloors | ExactSumsAccepted:

@@ -25,7 +25,6 @@ from typing import Final
 
 from secagg import telemetry
 from secagg.client.after_error import Reach
-from secagg.client.budget import check_budget
 from secagg.client.calls import (
     PATIENT_TELL_SECONDS,
     TELL_SECONDS,
@@ -44,19 +43,30 @@ from secagg.client.conductor import (
     SessionOutcome,
 )
 from secagg.client.enrolment import EnrolledClient
+from secagg.client.gate import (
+    AdmittedSession,
+    GateRequest,
+    GateStage,
+    KnownFacts,
+    Need,
+    OwnRules,
+    SessionInfo,
+    admit,
+    is_claimed,
+)
 from secagg.client.session import ClientSession
 from secagg.client.total import DataTotal
 from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.revocation import MAX_REVOCATION_BYTES
 from secagg.errors import (
     ErrorCode,
+    InternalError,
     RemoteProtocolError,
     SecAggError,
     ServiceError,
     SessionAbortedError,
 )
 from secagg.messages import Round
-from secagg.policy import ClientPolicy
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.profiles import Trust
 from secagg.protocol import client
@@ -92,14 +102,13 @@ class ClientRunner:
         identity: The client's name, as in its certificate.
         connection: The way to the aggregator.
         book: The durable book; closed by whoever opened it.
-        policy: The client's floors and caps, as the core enforces them.
-        judge: Raises for a session that this client may not take part in; called on a
-            thread before a key is made, and again before a session is resumed.
+        rules: What the client's owner has settled, but for enrolment and total.
         make_input: Encodes the input; called on a thread, once per session and again
             after a restart, when it must return the same one.
         prepare: The application: awaited before `make_input`; None where that does all.
-        accept: The application: awaited with a session that was judged, before it is
-            joined, and never when it is resumed; None accepts all.
+        on_admitted: Told of each session that the gate has admitted, a stored one too.
+        accept: The application: awaited with a session that the gate has admitted,
+            before it is joined, and never when it is resumed; None accepts all.
         enrolment: Who the client is among the enrolled; None takes part in no session
             of a profile with credentials.
         total: Of the client's data over all tasks; None for no limit but each task's.
@@ -124,11 +133,11 @@ class ClientRunner:
         connection: AggregatorConnection,
         book: Book,
         *,
-        policy: ClientPolicy,
-        judge: Callable[[SessionDescriptor], object],
+        rules: OwnRules,
         make_input: MakeInput,
         prepare: Callable[[Preparation], Awaitable[None]] | None = None,
-        accept: Callable[[SessionDescriptor], Awaitable[object]] | None = None,
+        on_admitted: Callable[[SessionInfo], None] = lambda _: None,
+        accept: Callable[[SessionInfo], Awaitable[object]] | None = None,
         enrolment: EnrolledClient | None = None,
         total: DataTotal | None = None,
         aggregator: str | None = None,
@@ -141,8 +150,8 @@ class ClientRunner:
         self._identity = identity
         self._connection = connection
         self._book = book
-        self._policy = policy
-        self._judge = judge
+        self._rules = rules
+        self._on_admitted = on_admitted
         self._accept = accept
         self._enrolment = enrolment
         self._total = total
@@ -174,6 +183,11 @@ class ClientRunner:
             prepare=prepare,
         )
         self.session_id = b""
+
+    @property
+    def trust_domain(self) -> str | None:
+        """Of the aggregator, as the connection has proven it; None where it has not."""
+        return self._connection.trust_domain
 
     @property
     def has_been_answered(self) -> bool:
@@ -232,10 +246,8 @@ class ClientRunner:
         self.session_id = session.session_id
         conductor = Conductor(self._parts, session)
         async with self._ended(session, conductor):
-            if is_resumed:  # floors may have risen since
-                await self._check(session.descriptor)
-                if self._total is not None:  # it judges, too
-                    await self._total.claim(session.descriptor)
+            if is_resumed:
+                await self._readmit(session)
             outcome = await conductor.run()
         audit = await session.scrub()
         self._log(telemetry.SESSION_COMPLETED, session)
@@ -274,8 +286,9 @@ class ClientRunner:
             self._identity,
             book=self._book,
             workers=self._workers,
-            policy=self._policy,
+            policy=self._rules.policy,
             now=self._clock.date(),
+            trust_domain=self._connection.trust_domain,
             enrolment=self._enrolment,
         )
         if not stored or client.is_over(stored[0].state):
@@ -331,20 +344,17 @@ class ClientRunner:
                 f"instead of {task_id!r}",
                 code=ErrorCode.BAD_CONFIG,
             )
-        descriptor.validate()
-        await self._check(descriptor)
-        if self._accept is not None:
-            await self._accept(descriptor)
-        if self._total is not None:
-            await self._total.check(descriptor)
-        membership = await self._membership(descriptor, deadline)
+        membership = await self._admitted(
+            descriptor, highest_number=tally.highest_number, deadline=deadline
+        )
         session = await ClientSession.begin(
             descriptor,
             self._identity,
             aggregator=aggregator,
+            trust_domain=self._connection.trust_domain,
             book=self._book,
             workers=self._workers,
-            policy=self._policy,
+            policy=self._rules.policy,
             entropy=self._entropy,
             now=int(self._clock.date()),
             membership=membership,
@@ -353,28 +363,99 @@ class ClientRunner:
         self._log(telemetry.SESSION_OPENED, session)
         return session
 
-    async def _check(self, offered: SessionDescriptor) -> None:
-        """Refuse what floors, application or the task's budget do not allow."""
-        await self._workers.run(self._judge, offered)
-        await check_budget(self._book, offered)
-
-    async def _membership(
-        self, offered: SessionDescriptor, deadline: float
+    async def _admitted(
+        self, offered: SessionDescriptor, *, highest_number: int, deadline: float
     ) -> Membership | None:
-        """Judge what an offer says of enrolment, with the list that it names."""
+        """Have the gate judge an offer, with the list that it names.
+
+        Returns:
+            The client's place among the enrolled, where the profile has any.
+        """
+        own = self._own_rules()
+        request = GateRequest(
+            offer=offered,
+            stage=GateStage.OFFER,
+            aggregator=self._connection.aggregator,
+            trust_domain=self._connection.trust_domain,
+            now=int(self._clock.date()),
+            own=own,
+            known=await self._known(offered, highest_number=highest_number),
+            revocations=self._list_at_hand(offered),
+        )
+        admitted = await self._workers.run(admit, request)
         trust, enrolment = offered.parameters.trust, self._enrolment
-        if trust is None or enrolment is None:
-            return None  # the core refuses whoever needs one
-        await enrolment.judge(trust, self._book)
-        revocations = enrolment.list_of(trust)
-        if revocations is None:
+        if admitted is Need.REVOCATIONS and trust is not None:
             # The session may end meanwhile: the next one may do.
             self.reach = Reach.JOINED
             revocations = await self._fetched_list(offered, trust, deadline)
             self.reach = Reach.NO_SESSION
-        return await enrolment.membership(
-            trust, revocations, now=self._clock.date(), book=self._book
+            request = replace(
+                request, now=int(self._clock.date()), revocations=revocations
+            )
+            admitted = await self._workers.run(admit, request)
+        if not isinstance(admitted, AdmittedSession):
+            raise InternalError("the gate needs what it was given")
+        self._on_admitted(admitted.info)
+        if self._accept is not None:
+            await self._accept(admitted.info)
+        if trust is not None and enrolment is not None:
+            await enrolment.remember(trust, request.revocations or b"", book=self._book)
+        return admitted.membership
+
+    async def _readmit(self, session: ClientSession) -> None:
+        """Judge a session of the store again: limits may have become stricter."""
+        if client.is_over(session.state):
+            return  # what ended it is said where it is concluded
+        offered = session.descriptor
+        known = replace(
+            await self._known(offered, highest_number=0),
+            list_made_at=session.list_made_at,
+            is_bound=session.is_bound,
         )
+        request = GateRequest(
+            offer=offered,
+            stage=GateStage.RESUME,
+            aggregator=self._connection.aggregator,
+            trust_domain=self._connection.trust_domain,
+            now=int(self._clock.date()),
+            own=self._own_rules(),
+            known=known,
+            joined_at=session.joined_at,
+        )
+        admitted = await self._workers.run(admit, request)
+        if not isinstance(admitted, AdmittedSession):
+            raise InternalError("the gate needs what a stored session has")
+        self._on_admitted(admitted.info)
+        if self._total is not None and not is_claimed(request):
+            await self._total.claim(offered, trust_domain=request.trust_domain)
+
+    def _own_rules(self) -> OwnRules:
+        return replace(
+            self._rules,
+            enrolment=None if self._enrolment is None else self._enrolment.rules(),
+            total=None if self._total is None else self._total.rules,
+        )
+
+    async def _known(
+        self, offered: SessionDescriptor, *, highest_number: int
+    ) -> KnownFacts:
+        """Return what the store knows that a session is judged by."""
+        total, enrolment = self._total, self._enrolment
+        return KnownFacts(
+            highest_number=highest_number,
+            charges=await self._book.charges(offered.task_id),
+            claims=() if total is None else await total.claims(),
+            holder=b"" if total is None else await total.holder(),
+            newest_list=None
+            if enrolment is None
+            else await enrolment.newest_list(self._book),
+        )
+
+    def _list_at_hand(self, offered: SessionDescriptor) -> bytes | None:
+        trust = offered.parameters.trust
+        if trust is None or self._enrolment is None:
+            return None
+        return self._enrolment.list_of(trust)
 
     async def _fetched_list(
         self, offered: SessionDescriptor, trust: Trust, deadline: float

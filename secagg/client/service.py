@@ -27,7 +27,7 @@ from secagg import telemetry
 from secagg.client.after_error import Next, Reach, after_error
 from secagg.client.backoff import Backoff
 from secagg.client.client import Client, Contribution, VectorMaker
-from secagg.client.judge import SessionInfo
+from secagg.client.gate import SessionInfo
 from secagg.errors import ErrorCode, InputError, SecAggError
 from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.runtime.clock import Clock, SystemClock, finish_before

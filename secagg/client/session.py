@@ -24,6 +24,7 @@ It talks to nobody: that is `secagg.client.runner`.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Final, Self
 
 from secagg.audit.receipt import AuditReceipt
@@ -69,6 +70,7 @@ from secagg.storage.change import (
 )
 from secagg.storage.journal import (
     Ending,
+    StoredOffer,
     decode_answered,
     decode_client_event,
     decode_ending,
@@ -99,6 +101,8 @@ class ClientSession:
         book: Book,
         workers: Workers,
         policy: ClientPolicy,
+        trust_domain: str | None,
+        begun: StoredOffer | None = None,
         stored: StoredSession | None = None,
     ) -> None:
         self._descriptor = descriptor
@@ -107,6 +111,8 @@ class ClientSession:
         self._book = book
         self._workers = workers
         self._policy = policy
+        self._trust_domain = trust_domain
+        self._begun = begun
         self.session_id = descriptor.session_id
         self._key = _key_prefix(identity) + self.session_id.hex()
         self._sequence = 0 if stored is None else stored.sequence
@@ -119,6 +125,7 @@ class ClientSession:
         identity: str,
         *,
         aggregator: str,
+        trust_domain: str | None,
         book: Book,
         workers: Workers,
         policy: ClientPolicy,
@@ -133,6 +140,7 @@ class ClientSession:
             descriptor: The offer.
             identity: The client's own name.
             aggregator: The server's name, as its connection has proven it.
+            trust_domain: The server's, likewise; None where none is proven.
             book: Of this client.
             workers: Threads for heavy steps.
             policy: Floors and caps of the cohort.
@@ -162,12 +170,13 @@ class ClientSession:
             book=book,
             workers=workers,
             policy=policy,
+            trust_domain=trust_domain,
         )
         if isinstance(session._state, client.Failed):
             refused = session._state
             raise RemoteProtocolError(refused.reason, code=refused.code)
         if total is not None:
-            await total.claim(descriptor)
+            await total.claim(descriptor, trust_domain=trust_domain)
         new = NewSession(
             role=Role.CLIENT,
             task=descriptor.task_id,
@@ -206,11 +215,13 @@ class ClientSession:
         workers: Workers,
         policy: ClientPolicy,
         now: float,
+        trust_domain: str | None,
         enrolment: EnrolledClient | None = None,
     ) -> tuple[Self, ...]:
-        """Return the interrupted sessions of a task, the earliest first.
+        """Return the interrupted sessions of a task, the newest first.
 
-        More than one only where they are of different aggregators (R5.0-6).
+        They are not judged yet.  More than one only where they are of different
+        aggregators (R5.0-6).
 
         Raises:
             ServiceError: STORAGE_FAILED; BAD_CREDENTIAL when the session was begun with
@@ -218,7 +229,7 @@ class ClientSession:
         """
         interrupted = []
         for stored in await cls.open_records(task_id, identity, book=book):
-            descriptor, state, seed = _rebuilt(stored, policy, enrolment, now)
+            begun, descriptor, state, seed = _rebuilt(stored, policy, enrolment, now)
             session = cls(
                 descriptor,
                 identity,
@@ -227,6 +238,8 @@ class ClientSession:
                 book=book,
                 workers=workers,
                 policy=policy,
+                trust_domain=trust_domain,
+                begun=begun,
                 stored=stored,
             )
             if stored.restored:
@@ -259,6 +272,22 @@ class ClientSession:
     def state(self) -> client.ClientState:
         """Where the session stands."""
         return self._state
+
+    @property
+    def joined_at(self) -> int | None:
+        """When a resumed session was begun, in Unix seconds; None once it answered."""
+        return None if self._begun is None else self._begun.offered.now
+
+    @property
+    def list_made_at(self) -> int | None:
+        """When the revocation list of a resumed session was made; None for none."""
+        return None if self._begun is None else self._begun.list_made_at
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether an input is bound to the session, so that it may have left."""
+        bound = client.Masked | client.Signed | client.Answered
+        return isinstance(self._state, bound)
 
     @property
     def round(self) -> Round:
@@ -380,7 +409,9 @@ class ClientSession:
                 key=self._key,
                 # Hashed already, off the event loop.
                 records=(record_of(InputBound(state.bound_input)),),
-                charge=await self._workers.run(charge_of, self.descriptor),
+                charge=await self._workers.run(
+                    partial(charge_of, self.descriptor, trust_domain=self._trust_domain)
+                ),
             )
         if isinstance(state, client.Answered):
             # The seed and what was received are overwritten on the disk: from here on
@@ -440,23 +471,28 @@ def _rebuilt(
     policy: ClientPolicy,
     enrolment: EnrolledClient | None,
     now: float,
-) -> tuple[SessionDescriptor, client.ClientState, SecretBytes | None]:
-    """Return offer, state and seed of a stored session; no seed once it answered."""
+) -> tuple[
+    StoredOffer | None, SessionDescriptor, client.ClientState, SecretBytes | None
+]:
+    """Return what a session began with, its offer, state and seed.
+
+    Neither beginning nor seed are there once it has answered.
+    """
     if is_answered(stored.header):
-        return *decode_answered(stored.header), None
+        return None, *decode_answered(stored.header), None
     begun = decode_offer(stored.header)
     own = None if enrolment is None else enrolment.identity
     if not begun.fits(own):
         if not stored.restored:
             _check_is_over(begun.offered.descriptor, now)
-        return begun.offered.descriptor, _IDENTITY_LOST, begun.offered.seed
+        return begun, begun.offered.descriptor, _IDENTITY_LOST, begun.offered.seed
     offered = begun.resumed(own, None if enrolment is None else enrolment.verified)
     state = client.step(client.start(read_noise_terms), offered, policy=policy).state
     for record in stored.records:
         if client.is_over(state):
             break  # the policy is stricter than when the session was accepted
         state = client.step(state, decode_client_event(record), policy=policy).state
-    return offered.descriptor, state, offered.seed
+    return begun, offered.descriptor, state, offered.seed
 
 
 def _check_is_over(descriptor: SessionDescriptor, now: float) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from secagg.distributed_dp import NoisedTask, PrivacyReport
 from secagg.report_cache import privacy_report
 from secagg.storage.book import Book
-from secagg.storage.charges import budget_of
+from secagg.storage.charges import BudgetKey, budget_of
 from secagg.storage.open_book import open_state
 
 __all__ = ["ClientStorage", "open_storage"]
@@ -34,11 +34,14 @@ class ClientStorage:
             return task.report()
         return privacy_report(task, self.directory)
 
-    async def sessions_left(self, task_id: str, task: NoisedTask) -> int:
-        """Return how many more sessions the budget of a task covers."""
-        charges = await self.book.charges(task_id)
+    async def sessions_left(self, key: BudgetKey, task: NoisedTask) -> int:
+        """Return how many more sessions a budget covers."""
+        charges = await self.book.charges(key.task)
         return budget_of(
-            charges, allowed=task.budget.charges, refunds=task.budget.participations
+            charges,
+            key,
+            allowed=task.budget.charges,
+            refunds=task.budget.participations,
         ).left
 
 

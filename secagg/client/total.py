@@ -21,59 +21,35 @@ Which claims fit together says `dpnoise.accounting.across_tasks`.
 
 import asyncio
 import logging
-import struct
-from collections.abc import Awaitable, Callable, Sequence
-from hashlib import sha256
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from secagg import telemetry
-from secagg.client.data_use import (
-    DataUse,
-    least_sum,
-    limit_of,
-    loss_in,
-    turn_at_claims,
-    use_of,
-)
+from secagg.client.data_use import DataUse, use_of
+from secagg.client.gate_checks import check_claim
 from secagg.client.storage import ClientStorage
+from secagg.client.total_claim import OwnTotal, claim_for
 from secagg.descriptor import SessionDescriptor
-from secagg.distributed_dp import (
-    LossLimit,
-    NoisedTask,
-    Room,
-    Spent,
-    TaskLoss,
-    fits,
-    loss_against_broken_masks,
-    loss_against_server,
-    room_for,
-    text_above,
-    text_below,
-)
-from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
-from secagg.policy import PrivacyFloors, TotalBudget
+from secagg.distributed_dp import Spent, TaskLoss, text_above
+from secagg.errors import ErrorCode, InternalError, ServiceError
+from secagg.policy import TotalBudget
 from secagg.runtime.workers import Workers
 from secagg.storage.book import Book
+from secagg.storage.book_reader import reading
 from secagg.storage.claims import Against, Claim, ClaimRow
-from secagg.storage.open_book import open_state
+from secagg.storage.open_book import BOOK_FILE, open_state
+from secagg.storage.turns import in_turn
 
-__all__ = [
-    "DataTotal",
-    "TotalSpentError",
-    "adversary_of",
-    "loss_of_session",
-]
+__all__ = ["DataTotal", "look_at_use", "turn_at_claims"]
 
 _Result = TypeVar("_Result")
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 _DIGITS: Final = 4
 _DELTA_DIGITS: Final = 3
-
-
-class TotalSpentError(RemoteProtocolError):
-    """A task does not fit into what its data may cost over all tasks."""
 
 
 class DataTotal:
@@ -86,6 +62,9 @@ class DataTotal:
         loss_of: Returns what all sessions of a task cost against it, by this client's
             own computation; called on a thread.
         workers: Threads.
+
+    Attributes:
+        rules: The same, as `secagg.client.gate` judges by it.
     """
 
     def __init__(
@@ -97,10 +76,9 @@ class DataTotal:
         loss_of: Callable[[SessionDescriptor], TaskLoss],
         workers: Workers,
     ) -> None:
+        self.rules = OwnTotal(budget=budget, against=against, loss_of=loss_of)
         self._budget = budget
         self._storage = storage
-        self._against = against
-        self._loss_of = loss_of
         self._workers = workers
         own, shared = storage.directory, budget.directory
         if own is not None and shared is not None and own.resolve() == shared.resolve():
@@ -116,25 +94,37 @@ class DataTotal:
         """
         await self._on_claims(self._all)
 
-    async def check(self, offered: SessionDescriptor) -> None:
-        """Refuse a session whose task does not fit; write nothing.
+    async def claims(self) -> tuple[ClaimRow, ...]:
+        """Return all claims on the data.
+
+        Raises:
+            ServiceError: As `open`.
+        """
+        return await self._on_claims(self._all)
+
+    async def claim(
+        self, offered: SessionDescriptor, *, trust_domain: str | None = None
+    ) -> None:
+        """Have a task's claim on the disk; nothing happens where it is there.
+
+        Args:
+            offered: A session of the task.
+            trust_domain: Of its aggregator, as the connection has proven it.
 
         Raises:
             TotalSpentError: POLICY_VIOLATION; it does not fit.
             RemoteProtocolError: POLICY_VIOLATION; nothing bounds what the task costs.
             ServiceError: As `open`.
         """
-        claim = await self._claim_of(offered)
-        await self._judge(await self._on_claims(self._all), claim)
-
-    async def claim(self, offered: SessionDescriptor) -> None:
-        """Have a task's claim on the disk; nothing happens where it is there.
-
-        Raises:
-            RemoteProtocolError: As `check`.
-            ServiceError: As `open`.
-        """
-        claim = await self._claim_of(offered)
+        claim = await self._workers.run(
+            partial(
+                claim_for,
+                self.rules,
+                offered,
+                trust_domain=trust_domain,
+                holder=await self.holder(),
+            )
+        )
 
         async def add(book: Book) -> Spent | None:
             while True:
@@ -153,7 +143,7 @@ class DataTotal:
             logging.INFO,
             telemetry.DATA_CLAIMED,
             data=claim.data,
-            task=claim.task,
+            task=claim.budget.task,
             epsilon=text_above(claim.epsilon, _DIGITS),
             delta=text_above(claim.delta, _DELTA_DIGITS),
             spent_epsilon=text_above(added.epsilon, _DIGITS),
@@ -200,158 +190,71 @@ class DataTotal:
         if not running.cancelled():
             running.exception()  # seen, though its caller may have gone away
 
-    async def _claim_of(self, offered: SessionDescriptor) -> Claim:
-        loss = await self._workers.run(self._loss_of, offered)
+    async def holder(self) -> bytes:
+        """Return the name of the store that counts the client's sessions."""
         holder = await self._storage.book.mark()
         if holder is None:
             raise InternalError("a book has a name")
-        # The graph is no part of the block, and the figures follow from it, too.
-        described = offered.parameters.noise_block + struct.pack(">d", loss.added_delta)
-        gaussian = loss.gaussian
-        return Claim(
-            data=self._budget.data,
-            holder=holder.book_id,
-            task=offered.task_id,
-            noise_digest=sha256(described).digest(),
-            against=self._against,
-            epsilon=loss.epsilon,
-            delta=loss.delta,
-            shift=None if gaussian is None else gaussian.shift,
-            distance=0.0 if gaussian is None else gaussian.distance,
-            added_delta=loss.added_delta,
-        )
+        return holder.book_id
 
     async def _judge(self, rows: Sequence[ClaimRow], claim: Claim) -> Spent:
-        return await self._workers.run(_judged, self._budget, rows, claim)
+        return await self._workers.run(check_claim, self.rules.budget, rows, claim)
 
 
-def adversary_of(floors: PrivacyFloors | None) -> Against:
-    """Return the adversary that a client's floors name."""
-    if floors is None or floors.max_local_epsilon is None:
-        return Against.SERVER
-    return Against.BROKEN_MASKS
-
-
-def loss_of_session(
-    offered: SessionDescriptor, *, storage: ClientStorage, against: Against
-) -> TaskLoss:
-    """Return what all sessions of a task cost; takes up to seconds.
+async def look_at_use(budget: TotalBudget, state_dir: Path) -> DataUse:
+    """Read what is claimed of a client's data while its own state is not in use.
 
     Args:
-        offered: One of them.
-        storage: May have computed it before.
-        against: The adversary.
+        budget: The total.
+        state_dir: The client's.
 
     Raises:
-        RemoteProtocolError: POLICY_VIOLATION; there is no noise, or no randomiser, that
-            would bound it. BAD_CONFIG for noise that cannot be.
+        BookInUseError: A process has the client's state open, and the claims are there.
+        StateDamagedError: What is stored does not fit together.
+        ServiceError: STORAGE_FAILED; they cannot be read.
     """
-    noise_block = offered.parameters.noise_block
-    if not noise_block:
-        raise _unbounded("it releases the sum without noise")
-    report = storage.report_of(NoisedTask.of_session(offered))
-    if against is Against.SERVER:
-        return loss_against_server(noise_block, report)
-    loss = loss_against_broken_masks(report)
-    if loss is None:
-        raise _unbounded("no local randomiser protects a vector without masks")
-    return loss
+    if budget.directory is None:
+        return await _looked(budget, state_dir)
+    if not (budget.directory / BOOK_FILE).exists():
+        return use_of(budget, (), budget.directory)  # nothing was claimed yet
+    async with turn_at_claims(budget.directory):
+        return await _looked(budget, budget.directory)
 
 
-def _judged(budget: TotalBudget, rows: Sequence[ClaimRow], claim: Claim) -> Spent:
-    """Return what all claims come to with one more, if they fit.
+@asynccontextmanager
+async def turn_at_claims(directory: Path) -> AsyncIterator[None]:
+    """Keep others away from claims that clients share.
+
+    Args:
+        directory: Of the claims.
 
     Raises:
-        TotalSpentError: They do not.
+        ServiceError: STORAGE_FAILED; others keep it. RESTORED_STATE, raised within, as
+            it is meant for claims: nobody can accept it, since nobody knows which
+            tasks were forgotten.
     """
-    if claim.against is Against.BROKEN_MASKS:
-        _refuse_weaker(rows, claim)
-    limit = limit_of(budget)
-    losses = [loss_in(row.claim) for row in rows]
-    is_known = any(row.claim.is_of(claim) for row in rows)
-    together = losses if is_known else [*losses, loss_in(claim)]
-    found = least_sum(together, limit)
-    if fits(together, limit):
-        return found
-    if is_known:
-        raise _lowered(budget, found)
-    room = room_for(loss_in(claim), losses, limit)
-    raise _refused(budget, claim, use_of(budget, rows, None), room)
+    async with in_turn(directory):
+        try:
+            yield
+        except ServiceError as error:
+            if error.code is not ErrorCode.RESTORED_STATE:
+                raise
+            raise ServiceError(
+                f"the claims on data in {directory} may not be the newest, so what is "
+                f"left of the total is not known: {error}",
+                code=ErrorCode.RESTORED_STATE,
+                next_step="Put the newest claims back, with their rollback mark. If "
+                "they are lost, set policy.data to another name, policy.data_dir to "
+                "another directory (and data_rollback_mark, where it is set, to "
+                "another file), and total_epsilon and total_delta to what is left when "
+                "every task that these data were given to is subtracted: `secagg "
+                "budget` lists those that this copy knows. --restored is for a "
+                "client's own state and lets no claims in; to remove the directory "
+                "and its mark would give the whole total once more.",
+            ) from None
 
 
-def _refuse_weaker(rows: Sequence[ClaimRow], claim: Claim) -> None:
-    for row in rows:
-        if row.claim.against is Against.SERVER:
-            raise TotalSpentError(
-                f"task {row.claim.task!r} has a claim on the data {claim.data!r} that "
-                "says nothing of a server that breaks the masks, so no total over it "
-                "does",
-                code=ErrorCode.POLICY_VIOLATION,
-                next_step="Give data that were used without policy.max_local_epsilon "
-                "to no task under it: set policy.data to the name of other data, or "
-                "leave max_local_epsilon out.",
-            )
-
-
-def _refused(
-    budget: TotalBudget, claim: Claim, use: DataUse, room: Room
-) -> TotalSpentError:
-    delta = text_above(claim.delta, _DELTA_DIGITS)
-    if room.epsilon > 0.0:
-        nearest = (
-            "A task of epsilon up to about "
-            f"{text_below(room.epsilon, _DIGITS)} at delta {delta} fits: ask its "
-            "operator for one (noise.epsilon)"
-        )
-    else:
-        nearest = f"No task of delta {delta} fits: ask its operator for a smaller one"
-    return TotalSpentError(
-        f"task {claim.task!r} takes epsilon {text_above(claim.epsilon, _DIGITS)} and "
-        f"delta {delta} over all its sessions; of the data {budget.data!r} any further "
-        f"task may take epsilon {text_below(use.remaining_epsilon, _DIGITS)} of "
-        f"{budget.epsilon:g} and delta "
-        f"{text_below(use.remaining_delta, _DELTA_DIGITS)} of {budget.delta:g}; "
-        f"tasks with claims: {len(use.claims)}",
-        code=ErrorCode.POLICY_VIOLATION,
-        next_step=f"{nearest}. The total is this client's own: "
-        f"{_enough(budget, room.needed)}. `secagg budget` lists the claims.",
-    )
-
-
-def _enough(budget: TotalBudget, needed: LossLimit | None) -> str:
-    """Name what has to be set for a task that does not fit."""
-    if needed is None:
-        return "no other takes this one"
-    settings = []
-    if needed.delta > budget.delta:
-        least = text_above(needed.delta, _DELTA_DIGITS)
-        settings.append(f"policy.total_delta of at least {least}")
-    if needed.epsilon > budget.epsilon:
-        least = text_above(needed.epsilon, _DIGITS)
-        settings.append(f"policy.total_epsilon of at least {least}")
-    takes = "takes" if len(settings) == 1 else "together take"
-    return (
-        f"{' and '.join(settings)} {takes} this one, if that is what the owner of the "
-        "data wants"
-    )
-
-
-def _lowered(budget: TotalBudget, found: Spent) -> TotalSpentError:
-    return TotalSpentError(
-        f"tasks with claims on the data {budget.data!r} come to epsilon "
-        f"{text_above(found.epsilon, _DIGITS)} and delta "
-        f"{text_above(found.delta, _DELTA_DIGITS)}; this client's total is "
-        f"{budget.epsilon:g} and {budget.delta:g}",
-        code=ErrorCode.POLICY_VIOLATION,
-        next_step="policy.total_epsilon or policy.total_delta was lowered below what "
-        "is claimed already, and claims stay: give no more, or raise it again.",
-    )
-
-
-def _unbounded(complaint: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"nothing bounds what the task costs this client's data: {complaint}",
-        code=ErrorCode.POLICY_VIOLATION,
-        next_step="Give data with a total (policy.data) to tasks only whose loss "
-        "against the adversary of this client's policy is bounded.",
-    )
+async def _looked(budget: TotalBudget, place: Path) -> DataUse:
+    with reading(place / BOOK_FILE) as book:
+        rows = await book.claims(budget.data)
+    return use_of(budget, rows, place)

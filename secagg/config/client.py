@@ -118,6 +118,10 @@ class PolicySection(DataSection):
         "unreviewed.",
         default=("honest-curious-server",),
     )
+    suites: tuple[str, ...] = setting(
+        "Cipher suites that are accepted: aes-256-ctr, aes-128-ctr.",
+        default=("aes-256-ctr", "aes-128-ctr"),
+    )
     graphs: tuple[str, ...] = setting(
         "Who may share with whom: complete, ring, k-out (drawn neighbours, in the "
         "profile malicious-server-sparse).",

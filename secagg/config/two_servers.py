@@ -169,8 +169,25 @@ class SharingPolicySection(DataSection):
         "Largest epsilon over all sessions of the task, against either aggregator."
     )
     max_delta: float = setting("Largest failure probability of it.")
+    grounds: tuple[str, ...] = setting(
+        "How epsilon must be known: proven, certified, numerical, recalled.",
+        default=("proven", "certified"),
+    )
     min_survivors: int = setting(
         "Fewest vectors in a sum.", low=2, high=65_535, unit="clients"
+    )
+    max_clients: int = setting(
+        "Most vectors in a sum.", default=10_000, low=2, high=65_535, unit="clients"
+    )
+    suites: tuple[str, ...] = setting(
+        "Cipher suites that are accepted: aes-256-ctr, aes-128-ctr.",
+        default=("aes-256-ctr", "aes-128-ctr"),
+    )
+    max_dimension: int = setting(
+        "Longest vector.", default=1 << 26, low=1, high=1 << 30, unit="entries"
+    )
+    max_modulus_bits: int = setting(
+        "Widest entry.", default=62, low=1, high=62, unit="bits"
     )
 
 

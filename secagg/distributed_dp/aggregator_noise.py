@@ -13,6 +13,7 @@ Nothing in here does input or output.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, cast
 
@@ -312,19 +313,35 @@ class AggregatorNoise:
             charges=self.budget.charges,
         )
 
-    def kept_claim(self) -> TwoAggregatorReport:
+    def kept_claim(
+        self, *, report_of: Callable[[], TwoAggregatorReport] | None = None
+    ) -> TwoAggregatorReport:
         """Return the report of a task whose noise keeps what the task claims.
+
+        Args:
+            report_of: Returns this task's own report; computes it by default.
 
         Raises:
             RemoteProtocolError: POLICY_VIOLATION; it does not, or epsilon is only a
                 hypothetical one. BAD_CONFIG as `report`.
         """
-        report = self.report()
+        report = (report_of or self.report)()
         check_claim(report.aggregator, self.budget)
         return report
 
-    def check(self, floors: PrivacyFloors) -> TwoAggregatorReport:
+    def check(
+        self,
+        floors: PrivacyFloors,
+        *,
+        report_of: Callable[[], TwoAggregatorReport] | None = None,
+    ) -> TwoAggregatorReport:
         """Compare the task with a client's privacy floors.
+
+        Every value of `min_colluder_fraction` holds: the noise of no client is counted.
+
+        Args:
+            floors: What the client insists on.
+            report_of: As for `kept_claim`; called only if the rest fits.
 
         Raises:
             RemoteProtocolError: POLICY_VIOLATION, naming the floor; BAD_CONFIG as
@@ -335,7 +352,8 @@ class AggregatorNoise:
             "no local randomiser protects a vector that both aggregators read together",
         )
         _insist(
-            floors.min_local_noise_stddev == 0.0,
+            floors.min_local_noise_stddev == 0.0
+            and floors.min_local_noise_multiplier == 0.0,
             "no client adds noise to its own vector",
         )
         _insist(
@@ -349,7 +367,7 @@ class AggregatorNoise:
             f"{floors.max_epsilon:.4g} "
             "is accepted",
         )
-        report = self.kept_claim()
+        report = self.kept_claim(report_of=report_of)
         stated = report.aggregator
         _insist(
             floors.accepts(status=stated.status, proof=stated.proof),

@@ -9,7 +9,7 @@ Rule 3: what was verified is remembered under everything that was signed, the ke
         (R2.1-8).
 
 Source:
-    PROTOCOL §2.1 (R2.1-1 to R2.1-6, R2.1-8) and §5.0.
+    PROTOCOL §2.1 (R2.1-1 to R2.1-6, R2.1-8).
 """
 
 from collections import OrderedDict
@@ -20,7 +20,6 @@ from typing import Final
 
 from secagg.enrolment.credential import Credential
 from secagg.enrolment.documents import is_name, not_a_name
-from secagg.enrolment.revocation import RevocationList, refuse_older
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.signature import (
     SignatureError,
@@ -28,15 +27,12 @@ from secagg.primitives.signature import (
     check_identity_form,
     verify,
 )
-from secagg.profiles import Trust
 
 __all__ = [
     "EnrolmentRules",
     "VerifiedCredentials",
     "check_credential",
-    "check_revocation_age",
     "check_signing_credential",
-    "judge_trust",
 ]
 
 # Two full rosters of the largest cohort, at about 120 bytes each.
@@ -216,75 +212,3 @@ class _UnfitError(Exception):
     def __init__(self, complaint: str, next_step: str) -> None:
         super().__init__(complaint)
         self.next_step = next_step
-
-
-def judge_trust(
-    trust: Trust,
-    *,
-    pinned_domain: str,
-    pinned_key: bytes,
-    seen: Trust | None,
-    demands_list: bool,
-) -> None:
-    """Judge what an offer says of enrolment, before its list is fetched (R5.0-3).
-
-    Args:
-        trust: Of the offer.
-        pinned_domain: This client's own trust domain.
-        pinned_key: The enrolment key in this client's settings.
-        seen: Names the newest list that this client has read under both; None for
-            none.
-        demands_list: The client limits the age of lists, so that one must exist.
-
-    Raises:
-        RemoteProtocolError: UNAUTHENTICATED for another trust domain (R5.0-1), else
-            POLICY_VIOLATION.
-    """
-    if trust.trust_domain != pinned_domain:  # R5.0-1
-        raise RemoteProtocolError(
-            f"the aggregator goes by the trust domain {trust.trust_domain[:60]!r}, "
-            f"this client belongs to {pinned_domain!r}",
-            code=ErrorCode.UNAUTHENTICATED,
-            next_step="Check which aggregator this is.",
-        )
-    if trust.enrolment_key != pinned_key:
-        raise RemoteProtocolError(
-            "the aggregator goes by another enrolment key than the one in this "
-            "client's settings",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="Do not take part: whoever holds that key can invent clients. "
-            "If the issuer has changed, have the new key confirmed on another way.",
-        )
-    if trust.revocation_number == 0 and demands_list:
-        raise RemoteProtocolError(
-            "the aggregator names no revocation list, and this client limits its age",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="Issuer: publish a list, also an empty one, with "
-            "`secagg pki enrol revoke`.",
-        )
-    if seen is not None:
-        refuse_older(trust, seen=seen)
-
-
-def check_revocation_age(
-    revocations: RevocationList | None, *, now: float, max_age_seconds: float
-) -> None:
-    """Refuse a list that is older than this client allows (R5.0-4).
-
-    Args:
-        revocations: What `read_revocations` returned.
-        now: Unix seconds of this client.
-        max_age_seconds: The client's floor.
-
-    Raises:
-        RemoteProtocolError: POLICY_VIOLATION.
-    """
-    age = None if revocations is None else now - revocations.made_at
-    if age is None or age > max_age_seconds:
-        found = "there is none" if age is None else f"it is {age:.0f} seconds old"
-        raise RemoteProtocolError(
-            f"the revocation list is too old for this client: {found}, at most "
-            f"{max_age_seconds:.0f} are allowed",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="Issuer: publish a fresh list with `secagg pki enrol revoke`.",
-        )

@@ -57,6 +57,11 @@ class SpreadConnection:
             self._judge(error)
             raise
 
+    @property
+    def trust_domain(self) -> str | None:
+        """Of all of them, which have one authority."""
+        return self.ways[self._at].trust_domain
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
         try:

@@ -30,6 +30,24 @@ class CipherSuite(enum.IntEnum):
     """Masks from AES-128 in counter mode: about an eighth less work per mask."""
 
     @property
+    def label(self) -> str:
+        """As settings name it, for example "aes-256-ctr"."""
+        return self.name.lower().replace("_", "-")
+
+    @classmethod
+    def from_label(cls, label: str) -> "CipherSuite":
+        """Return the suite that settings name.
+
+        Raises:
+            ValueError: There is none of this name.
+        """
+        for suite in cls:
+            if suite.label == label:
+                return suite
+        known = ", ".join(suite.label for suite in cls)
+        raise ValueError(f"{label!r} is not a cipher suite; known: {known}")
+
+    @property
     def mask_key_size(self) -> int:
         """Bytes of one mask key: 32 or 16."""
         return 32 if self is CipherSuite.AES_256_CTR else 16

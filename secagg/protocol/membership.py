@@ -44,6 +44,7 @@ class Membership:
         credential: What vouches for it.
         revoked: Serials of the revocation list that the offer names; the list itself
             has been checked (R2.1-0).
+        list_made_at: When that list was made, in Unix seconds; None for no list.
         verified: Which credentials were verified in earlier sessions.
     """
 
@@ -52,6 +53,7 @@ class Membership:
     key: IdentityKey = field(repr=False, compare=False)
     credential: Credential
     revoked: frozenset[int] = frozenset()
+    list_made_at: int | None = None
     verified: VerifiedCredentials | None = field(
         default=None, repr=False, compare=False
     )

@@ -51,6 +51,10 @@ class AggregatorConnection(Protocol):
                 no aggregator of the client.
         """
 
+    @property
+    def trust_domain(self) -> str | None:
+        """Of both ends, as the transport has proven it; None where it proves none."""
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Ask, and return the answer."""
 

@@ -120,7 +120,7 @@ class RunningTask:
         sums_left: Sums that are still to be taken.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a task is made of
         self,
         task_id: str,
         prepared: PreparedTask,
@@ -128,11 +128,14 @@ class RunningTask:
         sums_left: int,
         released_before: int,
         run: Callable[[OnSum], Coroutine[Any, Any, None]],
+        count_recorded: Callable[[], Awaitable[int]],
     ) -> None:
+        self._count_recorded = count_recorded
         self.task_id: Final = task_id
         self.prepared: Final = prepared
         self.released_before: Final = released_before
         self.sums_left = sums_left
+        self._wanted = released_before + sums_left
         self._untaken: tuple[SessionSum, asyncio.Future[None]] | None = None
         self._is_given = asyncio.Event()
         self._running = asyncio.create_task(run(self._give))
@@ -185,6 +188,19 @@ class RunningTask:
             self.sums_left -= 1
             if not taken.done():
                 taken.set_result(None)
+
+    async def recorded(self) -> None:
+        """Wait until each sum that was taken is recorded, so that none is given again.
+
+        A process that ends sooner gives the last one to the next process once more.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        taken = self._wanted - self.sums_left
+        # Each question waits its turn behind the commits of the store.
+        while not self.is_done and await self._count_recorded() < taken:
+            pass
 
     def put_off(self, why: ServiceError) -> None:
         """Say that the sum cannot be put to use for now.
@@ -578,6 +594,7 @@ class Server:
             run=lambda on_sum: parts.aggregator.run_task(
                 definition, next_payload=next_payload, on_sum=on_sum
             ),
+            count_recorded=partial(parts.storage.sums_released, task_id),
         )
         self._tasks[task_id] = running
         await asyncio.sleep(0)  # the task is known before anybody can ask for it

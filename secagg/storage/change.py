@@ -90,8 +90,8 @@ class NewSession:
             this task and peer.
         header: What the session starts with.
         peer: At a client, the aggregator that numbers the sessions; else empty.
-        allowed: Sessions of the task that may ever be spent, these included that still
-            run, whatever their peers; None for a task without such a limit.
+        allowed: Sessions of task and peer that may ever be spent, these included that
+            still run; None for a task without such a limit.
         alone: No other session of the task may be open.
         task_version: The task's row must still have this version; None for a task that
             has no row.

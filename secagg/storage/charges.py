@@ -2,8 +2,8 @@
 
 Rule 1: a charge is bound before anything leaves, and settled once; what is settled
         stays as it is.
-Rule 2: a task is charged with one noise only.  Another noise is another budget, and
-        needs another name.
+Rule 2: a budget is that of one task of one aggregator of one trust domain, and is
+        charged with one noise only.  Another noise needs another name.
 Rule 3: as many charges of a task come back as it is to release sums, and no more.  The
         others count, even if they are void: whoever ends session after session sees
         masked inputs without end otherwise.
@@ -17,6 +17,7 @@ from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
 
 __all__ = [
     "Budget",
+    "BudgetKey",
     "BudgetSpentError",
     "Charge",
     "ChargeRow",
@@ -42,18 +43,34 @@ class ChargeState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetKey:
+    """Names a budget: another aggregator under the same task name has another one.
+
+    Attributes:
+        trust_domain: Of the aggregator, as its certificate proves it; "" where the
+            connection proves none.
+        aggregator: Name of the aggregator; between two, of the leader.
+        task: Name of the task.
+    """
+
+    trust_domain: str
+    aggregator: str
+    task: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
     """A session of a task with noise takes its input into the client's budget.
 
     Attributes:
-        task: Name of the task.
+        budget: The budget that is charged.
         session_id: Of the session, the name of the charge.
         noise_digest: SHA-256 of the task's description of its noise.
         allowed: Sessions that the budget covers, spare ones included.
         refunds: How many of the task's sessions may come back.
     """
 
-    task: str
+    budget: BudgetKey
     session_id: bytes
     noise_digest: bytes
     allowed: int
@@ -80,6 +97,7 @@ class ChargeRow:
     """One line of a client's ledger.
 
     Attributes:
+        budget: The budget that is charged.
         session_id: Of the session.
         noise_digest: SHA-256 of the task's description of its noise.
         state: What became of the input.
@@ -88,6 +106,7 @@ class ChargeRow:
         at: When the state was set, in Unix seconds.
     """
 
+    budget: BudgetKey
     session_id: bytes
     noise_digest: bytes
     state: ChargeState
@@ -116,7 +135,7 @@ class BudgetSpentError(RemoteProtocolError):
 
     def __init__(self, charge: Charge, *, given: int) -> None:
         super().__init__(
-            f"this client has given {given} sessions to task {charge.task!r}, whose "
+            f"this client has given {given} sessions to {_named(charge)}, whose "
             f"budget covers {charge.allowed}",
             code=ErrorCode.POLICY_VIOLATION,
             next_step="The budget is spent. A new task id is a new budget, to be "
@@ -129,18 +148,21 @@ class NoiseChangedError(RemoteProtocolError):
 
     def __init__(self, charge: Charge) -> None:
         super().__init__(
-            f"task {charge.task!r} has changed its noise since this client first took "
-            "part",
+            f"{_named(charge)} has changed its noise since this client first took part",
             code=ErrorCode.POLICY_VIOLATION,
             next_step="Ask the operator to run the new parameters under a new task id.",
         )
+
+
+def _named(charge: Charge) -> str:
+    return f"task {charge.budget.task!r} of aggregator {charge.budget.aggregator!r}"
 
 
 def is_new_charge(charges: Iterable[ChargeRow], charge: Charge) -> bool:
     """Judge a charge against those made before.
 
     Args:
-        charges: All charges of this task.
+        charges: Those made before; other budgets' are left aside.
         charge: The one to be made.
 
     Returns:
@@ -151,7 +173,7 @@ def is_new_charge(charges: Iterable[ChargeRow], charge: Charge) -> bool:
         BudgetSpentError: The budget is spent.
         InternalError: The session was given back and would be used again.
     """
-    made = tuple(charges)
+    made = tuple(row for row in charges if row.budget == charge.budget)
     known: ChargeState | None = None
     for row in made:
         if row.noise_digest != charge.noise_digest:
@@ -160,9 +182,11 @@ def is_new_charge(charges: Iterable[ChargeRow], charge: Charge) -> bool:
             known = row.state
     if known is ChargeState.VOID:
         raise InternalError(
-            f"a session of task {charge.task!r} was given back and is charged again"
+            f"a session of {_named(charge)} was given back and is charged again"
         )
-    budget = budget_of(made, allowed=charge.allowed, refunds=charge.refunds)
+    budget = budget_of(
+        made, charge.budget, allowed=charge.allowed, refunds=charge.refunds
+    )
     if known is None and not budget.left:
         raise BudgetSpentError(charge, given=budget.given)
     return known is None
@@ -173,15 +197,18 @@ def settled(state: ChargeState, wanted: ChargeState) -> ChargeState:
     return wanted if state is ChargeState.BOUND else state
 
 
-def budget_of(charges: Iterable[ChargeRow], *, allowed: int, refunds: int) -> Budget:
+def budget_of(
+    charges: Iterable[ChargeRow], key: BudgetKey, *, allowed: int, refunds: int
+) -> Budget:
     """Return how much of a task's budget is used.
 
     Args:
-        charges: All charges of the task.
+        charges: All charges made before; other budgets' are left aside.
+        key: Names the budget.
         allowed: Sessions that the budget covers.
         refunds: How many of them may come back.
     """
-    states = [row.state for row in charges]
+    states = [row.state for row in charges if row.budget == key]
     void = min(states.count(ChargeState.VOID), refunds)
     given = len(states) - void
     return Budget(given=given, void=void, left=max(0, allowed - given))

@@ -4,14 +4,19 @@ Rule 1: a claim is a task's whole loss.  It is written once, before the client f
         joins the task, and stays: no word of a server takes a claim back.
 Rule 2: whoever adds a claim says how many of the data's it has judged; if there are
         others by then, nothing is written.
-Rule 3: a claim covers the sessions that one book counts.  Another book counts anew, so
-        its claim on the same task is another claim.
+Rule 3: a claim covers the sessions that one book counts for one budget.  Another book
+        counts anew, and so does another aggregator under the same task name: the key
+        of a claim contains the key of a budget.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum, unique
+from typing import Any
 
-__all__ = ["Against", "Claim", "ClaimRow"]
+from secagg.storage.charges import BudgetKey
+
+__all__ = ["Against", "Claim", "ClaimRow", "claim_of", "columns_of"]
 
 
 @unique
@@ -31,7 +36,7 @@ class Claim:
     Attributes:
         data: Name of the data, the client owner's.
         holder: Name of the book that counts the task's sessions.
-        task: Name of the task.
+        budget: The budget whose sessions it covers.
         noise_digest: SHA-256 of what the figures follow from.
         against: The adversary of the figures.
         epsilon: Over all sessions that the task's budget covers.
@@ -43,7 +48,7 @@ class Claim:
 
     data: str
     holder: bytes
-    task: str
+    budget: BudgetKey
     noise_digest: bytes
     against: Against
     epsilon: float
@@ -54,12 +59,28 @@ class Claim:
 
     def is_of(self, other: "Claim") -> bool:
         """Return whether both are the one claim of a task on its data."""
-        return (self.data, self.holder, self.task, self.noise_digest) == (
-            other.data,
-            other.holder,
-            other.task,
-            other.noise_digest,
-        )
+        return self.key == other.key
+
+    @property
+    def key(self) -> tuple[str, bytes, BudgetKey, bytes]:
+        """What two claims on the same data have in common if they are one."""
+        return self.data, self.holder, self.budget, self.noise_digest
+
+
+def columns_of(claim: Claim) -> dict[str, Any]:
+    """Return a claim as a store keeps it, by name of the column."""
+    named = asdict(claim) | {"against": claim.against.value}
+    budget: dict[str, Any] = named.pop("budget")
+    return budget | named
+
+
+def claim_of(columns: Mapping[str, Any]) -> Claim:
+    """Return the claim that `columns_of` has described; further columns are ignored."""
+    budget = BudgetKey(**{each.name: columns[each.name] for each in fields(BudgetKey)})
+    own = {
+        each.name: columns[each.name] for each in fields(Claim) if each.name != "budget"
+    }
+    return Claim(**own | {"budget": budget, "against": Against(own["against"])})
 
 
 @dataclass(frozen=True, slots=True)

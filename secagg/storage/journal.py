@@ -190,6 +190,9 @@ def encode_offer(offered: SessionOffered) -> bytes:
     writer.flag(membership is not None)
     if membership is not None:
         membership.credential.encode_into(writer)
+        writer.flag(membership.list_made_at is not None)
+        if membership.list_made_at is not None:
+            writer.u64(membership.list_made_at)
         writer.u32(len(membership.revoked))
         for serial in sorted(membership.revoked):
             writer.u32(serial)
@@ -204,11 +207,13 @@ class StoredOffer:
         offered: The offer, without the client's place among the enrolled.
         credential: What vouched for it; None where no credentials are asked for.
         revoked: Serials of the list that the offer names.
+        list_made_at: When that list was made, in Unix seconds; None for no list.
     """
 
     offered: SessionOffered
     credential: Credential | None = None
     revoked: frozenset[int] = field(default=frozenset(), repr=False)
+    list_made_at: int | None = None
 
     def fits(self, own: ClientIdentity | None) -> bool:
         """Whether a client is still who it was when the session began."""
@@ -233,6 +238,7 @@ class StoredOffer:
             key=own.key,
             credential=self.credential,
             revoked=self.revoked,
+            list_made_at=self.list_made_at,
             verified=verified,
         )
         return replace(self.offered, membership=membership)
@@ -423,8 +429,9 @@ def _offer(reader: Reader, _: str) -> StoredOffer:
     if not reader.flag():
         return StoredOffer(offered)
     credential = Credential.decode_from(reader, name=offered.identity)
+    list_made_at = reader.u64() if reader.flag() else None
     revoked = frozenset(reader.u32() for _ in range(reader.u32()))
-    return StoredOffer(offered, credential, revoked)
+    return StoredOffer(offered, credential, revoked, list_made_at)
 
 
 _OFFERS: Final[_Readers[StoredOffer]] = {_SESSION_OFFERED: _offer}

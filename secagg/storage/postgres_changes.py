@@ -9,7 +9,7 @@ Rule 3: nothing is written where the session stands elsewhere; the reason is ask
         afterwards, and told apart (`Behind`, `Ended`, too early, `TimelineError`).
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import asyncpg
@@ -34,7 +34,7 @@ from secagg.storage.change import (
     number_nobody_has_seen,
 )
 from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
-from secagg.storage.claims import Claim
+from secagg.storage.claims import Claim, columns_of
 from secagg.storage.postgres_database import Database
 from secagg.storage.postgres_queries import (
     FIRST_NUMBER,
@@ -248,15 +248,13 @@ async def _create(
     # Before it is counted: the session that stands in the way may be the last allowed.
     await _refuse_overtaken(database, new)
     if new.allowed is not None:
-        # A session that runs may yet be spent: it must not be promised twice.  A task
-        # is one task, whoever numbers its sessions.
+        # A session that runs may yet be spent: it must not be promised twice.
         row = await database.fetchrow(
             "SELECT (SELECT count(*) FROM session WHERE role = $1 AND task = $2 "
-            "AND ended IS NULL AND NOT spent) "
+            "AND peer = $3 AND ended IS NULL AND NOT spent) "
             "+ (SELECT coalesce(sum(spent), 0)::bigint FROM tally "
-            "WHERE role = $1 AND task = $2)",
-            new.role.value,
-            new.task,
+            "WHERE role = $1 AND task = $2 AND peer = $3)",
+            *numbered,
         )
         used = 0 if row is None else int(row[0])
         if used >= new.allowed:
@@ -328,13 +326,16 @@ async def _apply_to_budgets(
 
 
 async def _charge(database: Database, charge: Charge, instant: int | None) -> None:
-    if is_new_charge(await read_charges(database, charge.task), charge):
+    budget = charge.budget
+    if is_new_charge(await read_charges(database, budget.task), charge):
         await database.execute(
-            "INSERT INTO charge "
-            "(task, session_id, noise_digest, state, allowed, refunds, at) "
-            f"SELECT $2, $3, $4, $5, $6, $7, {INSTANT}",
+            "INSERT INTO charge (trust_domain, aggregator, task, session_id, "
+            "noise_digest, state, allowed, refunds, at) "
+            f"SELECT $2, $3, $4, $5, $6, $7, $8, $9, {INSTANT}",
             instant,
-            charge.task,
+            budget.trust_domain,
+            budget.aggregator,
+            budget.task,
             charge.session_id,
             charge.noise_digest,
             ChargeState.BOUND.value,
@@ -366,7 +367,7 @@ async def put_claim(
     await database.execute("LOCK TABLE claim IN EXCLUSIVE MODE")
     if len(await read_claims(database, claim.data)) != after:
         return False
-    named = asdict(claim) | {"against": claim.against.value}
+    named = columns_of(claim)
     places = ", ".join(f"${number}" for number in range(2, len(named) + 2))
     await database.execute(
         f"INSERT INTO claim ({', '.join(named)}, at) SELECT {places}, {INSTANT}",

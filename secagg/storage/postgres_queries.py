@@ -19,8 +19,8 @@ from secagg.storage.change import (
     Role,
     StaleLeaseError,
 )
-from secagg.storage.charges import ChargeRow, ChargeState
-from secagg.storage.claims import Against, Claim, ClaimRow
+from secagg.storage.charges import BudgetKey, ChargeRow, ChargeState
+from secagg.storage.claims import Claim, ClaimRow, claim_of
 from secagg.storage.postgres_database import Database
 from secagg.storage.rollback_mark import Mark, mark_in
 from secagg.storage.session_columns import (
@@ -82,7 +82,11 @@ FIRST_NUMBER: Final = (
 """Where numbers of a new task begin (`pass_over_numbers`); its role is argument 1."""
 
 _COLUMNS: Final = ", ".join(field.name for field in fields(SessionColumns))
-_CLAIM: Final = tuple(field.name for field in fields(Claim))
+_CLAIM: Final = tuple(
+    field.name
+    for field in (*fields(BudgetKey), *fields(Claim))
+    if field.name != "budget"
+)
 _SELECT: Final = f"SELECT {_COLUMNS} FROM session WHERE "  # noqa: S608 - our names
 
 
@@ -352,12 +356,14 @@ async def read_mark(database: Database) -> Mark | None:
 async def read_charges(database: Database, task: str) -> tuple[ChargeRow, ...]:
     """See `Book.charges`."""
     rows = await database.fetch(
-        "SELECT session_id, noise_digest, state, allowed, refunds, at FROM charge "
+        "SELECT trust_domain, aggregator, session_id, noise_digest, state, allowed, "
+        "refunds, at FROM charge "
         "WHERE task = $1 ORDER BY ordinal",
         task,
     )
     return tuple(
         ChargeRow(
+            BudgetKey(trust_domain=trust_domain, aggregator=aggregator, task=task),
             session_id,
             noise_digest,
             ChargeState(state),
@@ -365,7 +371,16 @@ async def read_charges(database: Database, task: str) -> tuple[ChargeRow, ...]:
             refunds,
             at / MILLISECONDS,
         )
-        for session_id, noise_digest, state, allowed, refunds, at in rows
+        for (
+            trust_domain,
+            aggregator,
+            session_id,
+            noise_digest,
+            state,
+            allowed,
+            refunds,
+            at,
+        ) in rows
     )
 
 
@@ -379,8 +394,7 @@ async def read_claims(database: Database, data: str | None) -> tuple[ClaimRow, .
     found = []
     for *words, at in rows:
         named = dict(zip(_CLAIM, words, strict=True))
-        claim = Claim(**named | {"against": Against(named["against"])})
-        found.append(ClaimRow(claim, at / MILLISECONDS))
+        found.append(ClaimRow(claim_of(named), at / MILLISECONDS))
     return tuple(found)
 
 

@@ -37,7 +37,7 @@ from secagg.storage.charges import (
     is_new_charge,
     settled,
 )
-from secagg.storage.claims import Claim
+from secagg.storage.claims import Claim, columns_of
 from secagg.storage.session_columns import (
     MILLISECONDS,
     PURGE_ROWS,
@@ -228,16 +228,14 @@ def _created(
     # Before it is counted: the session that stands in the way may be the last allowed.
     _refuse_overtaken(database, new)
     if new.allowed is not None:
-        # A session that runs may yet be spent: it must not be promised twice.  A task
-        # is one task, whoever numbers its sessions.
-        both = (new.role.value, new.task)
+        # A session that runs may yet be spent: it must not be promised twice.
+        which = (new.role.value, new.task, new.peer)
         (running,) = database.execute(
-            "SELECT count(*) FROM session WHERE role = ? AND task = ? "
+            "SELECT count(*) FROM session WHERE role = ? AND task = ? AND peer = ? "
             "AND ended IS NULL AND spent = 0",
-            both,
+            which,
         ).fetchone()
-        tallies = TALLIES.find(database, "role = ? AND task = ?", *both)
-        used = running + sum(each.spent for each in tallies)
+        used = running + tally.spent
         if used >= new.allowed:
             raise SessionsSpentError(new, used=used)
     if session_at(database, key) is not None:
@@ -283,11 +281,14 @@ def _refuse_overtaken(database: sqlite3.Connection, new: NewSession) -> None:
 
 
 def _charge(database: sqlite3.Connection, charge: Charge, now: float) -> None:
-    if is_new_charge(read_charges(database, charge.task), charge):
+    budget = charge.budget
+    if is_new_charge(read_charges(database, budget.task), charge):
         CHARGES.put(
             database,
             ChargeColumns(
-                charge.task,
+                budget.trust_domain,
+                budget.aggregator,
+                budget.task,
                 charge.session_id,
                 charge.noise_digest,
                 ChargeState.BOUND.value,
@@ -318,8 +319,7 @@ def put_claim(
     """See `Book.put_claim`."""
     if len(read_claims(database, claim.data)) != after:
         return False
-    named = dataclasses.asdict(claim) | {"against": claim.against.value}
-    CLAIMS.put(database, ClaimColumns(**named, at=int(now * MILLISECONDS)))
+    CLAIMS.put(database, ClaimColumns(**columns_of(claim), at=int(now * MILLISECONDS)))
     return True
 
 

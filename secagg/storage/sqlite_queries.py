@@ -4,13 +4,14 @@ Nothing here changes anything, and nothing begins or ends a transaction: that is
 business of `secagg.storage.sqlite_file`.
 """
 
+import dataclasses
 import sqlite3
 
 from secagg.profiles import Trust
 from secagg.storage.book import StateDamagedError
 from secagg.storage.change import Record, Role
-from secagg.storage.charges import ChargeRow, ChargeState
-from secagg.storage.claims import Against, Claim, ClaimRow
+from secagg.storage.charges import BudgetKey, ChargeRow, ChargeState
+from secagg.storage.claims import ClaimRow, claim_of
 from secagg.storage.rollback_mark import Mark, mark_in
 from secagg.storage.session_columns import (
     MILLISECONDS,
@@ -143,6 +144,11 @@ def read_charges(database: sqlite3.Connection, task: str) -> tuple[ChargeRow, ..
     """See `Book.charges`."""
     return tuple(
         ChargeRow(
+            BudgetKey(
+                trust_domain=row.trust_domain,
+                aggregator=row.aggregator,
+                task=row.task,
+            ),
             row.session_id,
             row.noise_digest,
             ChargeState(row.state),
@@ -159,18 +165,7 @@ def read_claims(database: sqlite3.Connection, data: str | None) -> tuple[ClaimRo
     where = "?1 IS NULL OR data = ?1 ORDER BY rowid"
     return tuple(
         ClaimRow(
-            Claim(
-                data=row.data,
-                holder=row.holder,
-                task=row.task,
-                noise_digest=row.noise_digest,
-                against=Against(row.against),
-                epsilon=row.epsilon,
-                delta=row.delta,
-                shift=row.shift,
-                distance=row.distance,
-                added_delta=row.added_delta,
-            ),
+            claim_of(dataclasses.asdict(row)),
             row.at / MILLISECONDS,
         )
         for row in CLAIMS.find(database, where, data)

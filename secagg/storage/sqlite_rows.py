@@ -97,6 +97,8 @@ CREATE TABLE task (
     seal BLOB NOT NULL
 ) STRICT;
 CREATE TABLE charge (
+    trust_domain TEXT NOT NULL,
+    aggregator TEXT NOT NULL,
     task TEXT NOT NULL,
     session_id BLOB NOT NULL,
     noise_digest BLOB NOT NULL,
@@ -105,11 +107,13 @@ CREATE TABLE charge (
     refunds INTEGER NOT NULL,
     at INTEGER NOT NULL,
     seal BLOB NOT NULL,
-    UNIQUE (task, session_id)
+    UNIQUE (trust_domain, aggregator, task, session_id)
 ) STRICT;
 CREATE TABLE claim (
     data TEXT NOT NULL,
     holder BLOB NOT NULL,
+    trust_domain TEXT NOT NULL,
+    aggregator TEXT NOT NULL,
     task TEXT NOT NULL,
     noise_digest BLOB NOT NULL,
     against TEXT NOT NULL,
@@ -120,7 +124,7 @@ CREATE TABLE claim (
     added_delta REAL NOT NULL,
     at INTEGER NOT NULL,
     seal BLOB NOT NULL,
-    UNIQUE (data, holder, task, noise_digest)
+    UNIQUE (data, holder, trust_domain, aggregator, task, noise_digest)
 ) STRICT;
 CREATE TABLE revocation (
     enrolment_key BLOB NOT NULL,
@@ -163,6 +167,8 @@ class TaskColumns:
 class ChargeColumns:
     """A charge."""
 
+    trust_domain: str
+    aggregator: str
     task: str
     session_id: bytes
     noise_digest: bytes
@@ -178,6 +184,8 @@ class ClaimColumns:
 
     data: str
     holder: bytes
+    trust_domain: str
+    aggregator: str
     task: str
     noise_digest: bytes
     against: str
@@ -271,9 +279,18 @@ class SealedTable(Generic[_Row]):
 SESSIONS: Final = SealedTable("session", SessionColumns, "position")
 TALLIES: Final = SealedTable("tally", TallyColumns, "role", "task", "peer")
 TASKS: Final = SealedTable("task", TaskColumns, "task_id")
-CHARGES: Final = SealedTable("charge", ChargeColumns, "task", "session_id")
+CHARGES: Final = SealedTable(
+    "charge", ChargeColumns, "trust_domain", "aggregator", "task", "session_id"
+)
 CLAIMS: Final = SealedTable(
-    "claim", ClaimColumns, "data", "holder", "task", "noise_digest"
+    "claim",
+    ClaimColumns,
+    "data",
+    "holder",
+    "trust_domain",
+    "aggregator",
+    "task",
+    "noise_digest",
 )
 REVOCATIONS: Final = SealedTable(
     "revocation", RevocationColumns, "enrolment_key", "trust_domain"

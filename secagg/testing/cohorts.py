@@ -5,11 +5,16 @@ from functools import cache
 from hashlib import sha256
 from typing import Any
 
+from secagg.client.gate import OwnRules
 from secagg.descriptor import SessionDescriptor
-from secagg.distributed_dp import NoisedTask, plan
+from secagg.distributed_dp import NoisedTask, PrivacyReport, plan
 from secagg.edge_odds import judge_edges
 from secagg.parameters import Graph, ProtocolParameters
-from secagg.policy import ClientPolicy
+from secagg.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ClientPolicy,
+    ExactSumsAccepted,
+)
 from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.profiles import (
     HonestTail,
@@ -28,12 +33,13 @@ from secagg.simulation.enrolled import simulated_trust
 __all__ = [
     "LENIENT_POLICY",
     "RecordedSession",
-    "accept_every_offer",
     "any_noise",
+    "lenient_rules",
     "noised_task",
     "offer_of",
     "one_hot",
     "parameters_for",
+    "report_of",
     "signing_parameters_for",
     "sparse_parameters_for",
     "with_noise",
@@ -51,8 +57,20 @@ LENIENT_POLICY = ClientPolicy(
 )
 
 
-def accept_every_offer(_: SessionDescriptor) -> None:
-    """Judge nothing; for tests of what runs below the judgement."""
+@cache
+def _report_of(parameters: ProtocolParameters) -> PrivacyReport:
+    return NoisedTask.from_parameters(parameters).report()
+
+
+def report_of(task: NoisedTask) -> PrivacyReport:
+    """Return what a task costs, computed once in a process."""
+    return _report_of(task.parameters)
+
+
+def lenient_rules(cohort: ClientPolicy = LENIENT_POLICY) -> OwnRules:
+    """Return the rules of a client that is not asked about its privacy."""
+    waived = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+    return OwnRules(limits=waived, cohort=cohort, report_of=report_of)
 
 
 def parameters_for(

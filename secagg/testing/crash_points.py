@@ -377,6 +377,11 @@ class CrashingConnection:
         """See `AggregatorConnection.meet`."""
         return await self._inner.meet()
 
+    @property
+    def trust_domain(self) -> str | None:
+        """See `AggregatorConnection.trust_domain`."""
+        return self._inner.trust_domain
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Die before or after the call."""
         with self._switch.around(CALLS[type(request)].name):
@@ -410,6 +415,11 @@ class MortalConnection:
     async def meet(self) -> str:
         """See `AggregatorConnection.meet`."""
         return await self._inner.meet()
+
+    @property
+    def trust_domain(self) -> str | None:
+        """See `AggregatorConnection.trust_domain`."""
+        return self._inner.trust_domain
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Make the call; it breaks when the process at the other end dies."""

@@ -46,7 +46,7 @@ from secagg.storage.book import Book
 from secagg.storage.charges import ChargeState
 from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import Spool, UploadSpool
-from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer
+from secagg.testing.cohorts import LENIENT_POLICY, lenient_rules
 from secagg.testing.crash_points import (
     CrashingBook,
     CrashingConnection,
@@ -275,8 +275,7 @@ class Deployment:
             identity_of(number),
             ObservedConnection(connection, self.observer),
             CrashingBook(book, switch),
-            policy=self.policy,
-            judge=accept_every_offer,
+            rules=lenient_rules(self.policy),
             make_input=make_input,
             enrolment=self._enrolment(number),
             settings=self.settings,

@@ -72,6 +72,12 @@ class LossyConnection:
         """See `AggregatorConnection.meet`."""
         return await self._reached().meet()
 
+    @property
+    def trust_domain(self) -> str | None:
+        """See `AggregatorConnection.trust_domain`; none while nothing listens."""
+        found = self._find()
+        return None if found is None else found.trust_domain
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Note and send, as the script says."""
         if isinstance(request, SendMessage):

@@ -38,6 +38,11 @@ class LyingConnection:
         """See `AggregatorConnection.meet`."""
         return await self._inner.meet()
 
+    @property
+    def trust_domain(self) -> str | None:
+        """See `AggregatorConnection.trust_domain`."""
+        return self._inner.trust_domain
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Ask, and lie about the answer."""
         answer = await self._inner.call(request)

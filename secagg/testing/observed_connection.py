@@ -127,6 +127,11 @@ class ObservedConnection:
         """See `AggregatorConnection.meet`."""
         return await self._inner.meet()
 
+    @property
+    def trust_domain(self) -> str | None:
+        """See `AggregatorConnection.trust_domain`."""
+        return self._inner.trust_domain
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Make the call, and note what is asked and answered."""
         self._observer.heard(self.identity, request)

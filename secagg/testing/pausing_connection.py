@@ -67,6 +67,11 @@ class PausingConnection:
         """See `AggregatorConnection.meet`."""
         return await self._connection.meet()
 
+    @property
+    def trust_domain(self) -> str | None:
+        """See `AggregatorConnection.trust_domain`."""
+        return self._connection.trust_domain
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Take note of the session, and stop at the chosen call."""
         is_chosen = isinstance(request, PAUSES[self._before])

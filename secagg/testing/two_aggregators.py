@@ -15,7 +15,7 @@ import numpy.typing as npt
 from secagg.client.storage import ClientStorage
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
 from secagg.metrics import Meter
-from secagg.policy import PrivacyFloors
+from secagg.policy import ClientPolicy, PrivacyFloors
 from secagg.primitives.modular import UnsignedArray
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
@@ -72,6 +72,7 @@ class Between:
     def __init__(self, inner: AggregatorConnection) -> None:
         self._inner = inner
         self.identity, self.aggregator = inner.identity, inner.aggregator
+        self.trust_domain = inner.trust_domain
 
     async def meet(self) -> str:
         """See `AggregatorConnection.meet`."""
@@ -205,7 +206,7 @@ class TwoAggregators:
             "leader_key": LEADER_KEY.public_bytes,
             "helper_key": HELPER_KEY.public_bytes,
             "floors": PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
-            "min_survivors": 3,
+            "cohort": ClientPolicy(),
             "storage": ClientStorage(self._book(), None),
             "clock": self.clock,
             "workers": self.workers,

@@ -27,6 +27,7 @@ class InMemoryConnection:
     Attributes:
         identity: As whom the calls are made.
         aggregator: Who answers them; by default somebody without a certificate.
+        trust_domain: Of both ends; None for none.
     """
 
     def __init__(
@@ -35,10 +36,12 @@ class InMemoryConnection:
         identity: str,
         *,
         aggregator: str = UNCERTIFIED_AGGREGATOR,
+        trust_domain: str | None = None,
     ) -> None:
         self._service = service
         self.identity: Final = identity
         self.aggregator: Final = aggregator
+        self.trust_domain: Final = trust_domain
 
     async def meet(self) -> str:
         """See `AggregatorConnection.meet`."""

@@ -1,6 +1,7 @@
 """A client of two aggregators: judges both offers, cuts the vector, sends two shares.
 
-Rule 1: floors and names come from the client's own settings. Both aggregators are
+Rule 1: limits and names come from the client's own settings, and
+        `secagg.two_servers.gate` judges both offers by them. Both aggregators are
         named in advance, and a session of one that plays both parts is refused.
 Rule 2: the vector is judged before the first call. It is encoded, and the session
         charged to the client's budget and its number claimed, before anything is sent.
@@ -13,13 +14,13 @@ Rule 4: the seed goes first and serves once. Who has sent one share of two has t
 
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg.client.calls import ClientCalls
+from secagg.client.gate import KnownFacts
 from secagg.client.storage import ClientStorage
 from secagg.client.total import DataTotal
 from secagg.descriptor import SessionDescriptor
@@ -36,19 +37,19 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import Aborted, Envelope, Fate, Released, Round
-from secagg.policy import PrivacyFloors, TotalBudget
+from secagg.policy import ClientPolicy, PrivacyFloors, TotalBudget
 from secagg.primitives.entropy import SEED_SIZE, Entropy, SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.storage.change import Change, Committed, NewSession, NumberTakenError, Role
-from secagg.storage.charges import Charge, ChargeState, Settlement, is_new_charge
+from secagg.storage.charges import Charge, ChargeState, Settlement
 from secagg.storage.claims import Against
+from secagg.two_servers.gate import PairRequest, PairRules, admit_pair
 from secagg.two_servers.messages import HelperShare
 from secagg.two_servers.receipt import MAX_CLIENT_RECEIPT_BYTES, SharedReceipt
 from secagg.two_servers.shares import leader_share
-from secagg.two_servers.terms import check_pair
 from secagg.two_servers.verification import verify_shared_receipt
 from secagg.vectors import as_vector
 from secagg.wire.calls import Blob
@@ -57,8 +58,6 @@ from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = ["SharedContribution", "TwoServerClient", "total_between_two"]
 
-# A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
-DEFAULT_MAX_DIMENSION: Final = 1 << 26
 _OFFER_SECONDS: Final = 600.0
 _AGAIN_SECONDS: Final = 0.5
 
@@ -94,6 +93,8 @@ class _Joined:
     helper: SessionDescriptor
     noise: AggregatorNoise
     report: TwoAggregatorReport
+    charge: Charge
+    trust_domain: str | None
     deadline: float
 
 
@@ -108,7 +109,7 @@ class TwoServerClient:
         helper_name: Whom the helper's must name. That both are run by different
             people is for whoever settles these names.
         floors: The privacy that this client insists on.
-        min_survivors: Fewest vectors in a sum that this client accepts.
+        cohort: Suites, aggregators and sizes of a cohort that this client accepts.
         leader_key: What the leader signs receipts with, 32 bytes, as its operator
             says it.
         helper_key: The same of the helper. Another key than the leader's: a leader
@@ -116,7 +117,6 @@ class TwoServerClient:
         storage: Where numbers and spent budget are kept, for this client alone.
         total: What all tasks together may cost the data that this client gives, see
             `total_between_two`; None keeps the budget of the task alone.
-        max_dimension: Longest vector that it sends.
         clock: Time; the machine's by default.
         entropy: Source of seeds and jitter; the system's by default.
         workers: Run what blocks; some threads by default.
@@ -134,12 +134,11 @@ class TwoServerClient:
         leader_name: str,
         helper_name: str,
         floors: PrivacyFloors,
-        min_survivors: int,
+        cohort: ClientPolicy,
         storage: ClientStorage,
         leader_key: bytes,
         helper_key: bytes,
         total: DataTotal | None = None,
-        max_dimension: int = DEFAULT_MAX_DIMENSION,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
@@ -155,9 +154,9 @@ class TwoServerClient:
         self._task = task
         self._names = (leader_name, helper_name)
         self._floors = floors
-        self._min_survivors = min_survivors
+        self._cohort = cohort
         self._keys = (leader_key, helper_key)
-        self._max_dimension = max_dimension
+        self._storage = storage
         self._book = storage.book
         self._total = total
         self._clock = clock or SystemClock()
@@ -239,7 +238,7 @@ class TwoServerClient:
                 self._task, after_session=0, deadline=patience
             )
             if leader.server_nonce == offered.session_id:
-                return await self._workers.run(self._judged, leader, offered)
+                return await self._judged(leader, offered, tally.highest_number)
             if self._clock.now() + _AGAIN_SECONDS >= patience:
                 raise SessionAbortedError(
                     "the two aggregators have offered no session together",
@@ -249,35 +248,43 @@ class TwoServerClient:
                 )
             await self._clock.sleep_until(self._clock.now() + _AGAIN_SECONDS)
 
-    def _judged(self, leader: SessionDescriptor, helper: SessionDescriptor) -> _Joined:
-        check_pair(leader, helper)
-        now = int(self._clock.date())
-        for offer in (leader, helper):
-            offer.check_clock(now)
-        parameters = leader.parameters
-        for connection, name, offer in zip(
-            self._connections, self._names, (leader, helper), strict=True
-        ):
-            _insist(
-                offer.aggregator == name == connection.aggregator,
-                f"{connection.aggregator!r} offers a session of {offer.aggregator!r}, "
-                f"where {name!r} is expected",
-            )
-        _insist(leader.task_id == self._task, "it is one of another task")
-        _insist(
-            parameters.min_survivors >= self._min_survivors,
-            f"min_survivors is {parameters.min_survivors}, at least "
-            f"{self._min_survivors} is demanded",
+    async def _judged(
+        self, leader: SessionDescriptor, helper: SessionDescriptor, highest: int
+    ) -> _Joined:
+        now, total = int(self._clock.date()), self._total
+        to_leader, to_helper = self._connections
+        known = KnownFacts(
+            highest_number=highest,
+            charges=await self._book.charges(self._task),
+            claims=() if total is None else await total.claims(),
+            holder=b"" if total is None else await total.holder(),
         )
-        _insist(
-            parameters.dimension <= self._max_dimension,
-            f"dimension is {parameters.dimension}, at most {self._max_dimension} is "
-            "accepted",
+        request = PairRequest(
+            leader=leader,
+            helper=helper,
+            aggregators=(to_leader.aggregator, to_helper.aggregator),
+            trust_domain=to_leader.trust_domain,
+            now=now,
+            own=PairRules(
+                task=self._task,
+                names=self._names,
+                limits=self._floors,
+                cohort=self._cohort,
+                total=None if total is None else total.rules,
+            ),
+            known=known,
         )
-        noise = AggregatorNoise.from_parameters(parameters)
-        report = noise.check(self._floors)
+        admitted = await self._workers.run(admit_pair, request)
         left = min(leader.session_end, helper.session_end) - now
-        return _Joined(leader, helper, noise, report, self._clock.now() + left)
+        return _Joined(
+            leader=admitted.leader,
+            helper=admitted.helper,
+            noise=admitted.noise,
+            report=admitted.report,
+            charge=admitted.charge,
+            trust_domain=request.trust_domain,
+            deadline=self._clock.now() + left,
+        )
 
     def _leader_share(
         self, joined: _Joined, vector: npt.NDArray[Any], seed: SecretBytes
@@ -292,17 +299,8 @@ class TwoServerClient:
     async def _charge(self, key: str, joined: _Joined) -> None:
         """Claim data and number, and charge the session, before anything leaves."""
         offer = joined.leader
-        charge = Charge(
-            task=self._task,
-            session_id=offer.session_id,
-            noise_digest=sha256(offer.parameters.noise_block).digest(),
-            allowed=joined.noise.budget.charges,
-            refunds=0,
-        )
         if self._total is not None:
-            # What the task's own budget refuses makes no claim.
-            is_new_charge(await self._book.charges(self._task), charge)
-            await self._total.claim(offer)
+            await self._total.claim(offer, trust_domain=joined.trust_domain)
         new = NewSession(
             role=Role.CLIENT,
             task=self._task,
@@ -311,7 +309,9 @@ class TwoServerClient:
             peer=self._names[0],
         )
         try:
-            begun = await self._book.commit(Change(key=key, create=new, charge=charge))
+            begun = await self._book.commit(
+                Change(key=key, create=new, charge=joined.charge)
+            )
         except NumberTakenError as error:
             raise RemoteProtocolError(
                 f"the leader offers session {offer.session_number} of task "
@@ -476,13 +476,3 @@ def _decoded(joined: _Joined, packed: bytes) -> npt.NDArray[np.float64]:
     given = joined.leader.parameters
     residues = unpack(packed, given.dimension, given.bits, given.modulus)
     return joined.noise.decode(residues, session_id=joined.leader.session_id)
-
-
-def _insist(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about
-    if not holds:
-        raise RemoteProtocolError(
-            f"the session breaks this client's policy: {complaint}",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="Ask the operators for other parameters, or change the client's "
-            "own settings if that is what you want.",
-        )

@@ -20,6 +20,7 @@ from typing import Final
 import numpy.typing as npt
 
 from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.program import suites_of
 from secagg.client.storage import open_storage as open_client_storage
 from secagg.config.data_total import total_budget
 from secagg.config.program import TLSSection
@@ -38,7 +39,7 @@ from secagg.distributed_dp import (
 )
 from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
-from secagg.policy import PrivacyFloors
+from secagg.policy import ClientPolicy, PrivacyFloors
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.workers import Workers
 from secagg.server.grpc_server import GrpcServer
@@ -334,6 +335,33 @@ async def leading(
         )
 
 
+def sharing_limits(settings: SharingClientSettings) -> PrivacyFloors:
+    """Return the privacy that a client's settings insist on."""
+    policy = settings.policy
+    return PrivacyFloors(
+        max_epsilon=policy.max_epsilon,
+        max_delta=policy.max_delta,
+        statuses=frozenset(policy.grounds),
+    )
+
+
+def sharing_cohort(settings: SharingClientSettings) -> ClientPolicy:
+    """Return what a client's settings accept of a cohort.
+
+    Raises:
+        ServiceError: BAD_SETTINGS for an unknown suite.
+    """
+    policy = settings.policy
+    return ClientPolicy(
+        suites=suites_of(policy.suites),
+        min_clients=policy.min_survivors,  # the same number between two
+        max_clients=policy.max_clients,
+        min_survivors=policy.min_survivors,
+        max_dimension=policy.max_dimension,
+        max_modulus_bits=policy.max_modulus_bits,
+    )
+
+
 async def give_vector(
     settings: SharingClientSettings,
     vector: npt.ArrayLike,
@@ -375,10 +403,8 @@ async def give_vector(
             helper_name=settings.helper.name,
             leader_key=leader_key,
             helper_key=helper_key,
-            floors=PrivacyFloors(
-                max_epsilon=policy.max_epsilon, max_delta=policy.max_delta
-            ),
-            min_survivors=policy.min_survivors,
+            floors=sharing_limits(settings),
+            cohort=sharing_cohort(settings),
             storage=storage,
             total=total,
             workers=workers,

@@ -85,6 +85,10 @@ class Corrupt:
     def aggregator(self):
         return self.inner.aggregator
 
+    @property
+    def trust_domain(self):
+        return self.inner.trust_domain
+
     async def call(self, request):
         answer = await self.inner.call(await self.changed(request))
         match answer:

@@ -53,7 +53,7 @@ from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, Record
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.storage.spool import UploadSpool
-from secagg.testing.cohorts import accept_every_offer
+from secagg.testing.cohorts import lenient_rules
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.inline_book import ask, inline_book
 from secagg.testing.lying_connection import LyingConnection
@@ -285,8 +285,7 @@ class Run:
                     connection.identity,
                     link,
                     self.books[number],
-                    policy=POLICY,
-                    judge=accept_every_offer,
+                    rules=lenient_rules(POLICY),
                     make_input=lambda *args: self.make_input(number, *args),
                     settings=ClientSettings(watch=number % 2 == 0),
                     workers=workers,

@@ -19,7 +19,7 @@ from secagg.server.grpc_server import GrpcServer
 from secagg.server.task import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.testing.cohorts import accept_every_offer
+from secagg.testing.cohorts import lenient_rules
 from secagg.testing.inline_book import inline_book
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
@@ -104,8 +104,7 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
                 connection.identity,
                 connection,
                 inline_book(),
-                policy=ClientPolicy(require_noise=False),
-                judge=accept_every_offer,
+                rules=lenient_rules(ClientPolicy(require_noise=False)),
                 make_input=make_input,
                 settings=ClientSettings(watch=watch),
                 workers=workers,

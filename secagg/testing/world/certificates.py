@@ -102,6 +102,11 @@ class _Guarded:
         """See `AggregatorConnection.meet`."""
         return await self.inner.meet()
 
+    @property
+    def trust_domain(self) -> str | None:
+        """See `AggregatorConnection.trust_domain`."""
+        return self.inner.trust_domain
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
 

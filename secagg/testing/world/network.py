@@ -152,6 +152,7 @@ class Link:
     """
 
     aggregator: Final = UNCERTIFIED_AGGREGATOR
+    trust_domain: Final = None
 
     def __init__(self, network: Network, identity: str, process: Process) -> None:
         self.identity: Final = identity

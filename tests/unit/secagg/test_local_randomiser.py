@@ -11,7 +11,7 @@ import pytest
 
 import secagg
 from secagg.client.client import Client
-from secagg.client.total import TotalSpentError
+from secagg.client.total_claim import TotalSpentError
 from secagg.config import load_server_settings
 from secagg.distributed_dp import NoisedTask, randomised_mse
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError

@@ -253,7 +253,7 @@ def endless():
         ("abc", secagg.LocalProtocolError, "str is no sequence"),
         (Table(), secagg.LocalProtocolError, "Table is no sequence"),
         ({"a": [1] * 4, "b": [1] * 4, "c": 1}, secagg.InputError, "vector 1 of 3 is"),
-        ([np.ones(4)] * 2 + [None], secagg.InputError, "vector 3 of 3 is None"),
+        ([np.ones(4)] * 2 + [None], secagg.LocalProtocolError, "3 to 3 vectors, not 2"),
         ([np.ones(4)] * 2 + [[np.nan] * 4], secagg.InputError, "first at entry 0"),
         ([np.ones(4)] * 2 + [np.ones(5)], secagg.InputError, "5 entries"),
         ([np.ones(4)] * 2 + [[1 << 60] * 4], secagg.InputError, "float64 cannot hold"),
@@ -312,3 +312,56 @@ async def test_fractions_are_refused_where_whole_numbers_are_summed():
             await cohort.sum([[1, 0, 0, 0], [0, 1, 0, 0], [0.5, 0, 0, 0]])
         total = await cohort.sum([[1, 0, 0, 0], [0, 1, 0, 0], lambda _: [0.5, 0, 0, 0]])
     assert (total.inputs, total.replaced) == (3, 1)
+
+
+# --- budgets that outlive a block ------------------------------------------------
+
+
+async def test_a_ledger_outlives_the_block(tmp_path):
+    """A task that is planned for two sums gives two, in however many blocks."""
+    task, inputs = prepared(steps=2), [np.ones(4)] * 3
+    for number in (1, 2):
+        async with secagg.local(
+            task, clients=3, floors=FLOORS, ledger=tmp_path
+        ) as cohort:
+            assert (await cohort.sum(inputs)).session_number == number
+    async with secagg.local(task, clients=3, floors=FLOORS, ledger=tmp_path) as cohort:
+        with pytest.raises(secagg.LocalProtocolError, match="all its sums"):
+            await cohort.sum(inputs)
+
+
+async def test_a_total_over_the_tasks_of_a_ledger(tmp_path):
+    total = secagg.TotalBudget(data="people", epsilon=9.0, delta=1e-4)
+    inputs = [np.ones(4)] * 3
+    async with secagg.local(
+        prepared(), clients=3, floors=FLOORS, total=total, ledger=tmp_path
+    ) as cohort:
+        await cohort.sum(inputs)
+        (claim,) = (await cohort.clients[0].data_use()).claims
+    assert claim.epsilon <= 8.0
+    async with secagg.local(
+        prepared(7.0), clients=3, floors=FLOORS, total=total, ledger=tmp_path
+    ) as cohort:
+        with pytest.raises(secagg.TotalSpentError):
+            await cohort.sum(inputs)
+
+
+async def test_one_directory_is_not_the_total_of_many_people(tmp_path):
+    total = secagg.TotalBudget(
+        data="people", epsilon=9.0, delta=1e-4, directory=tmp_path
+    )
+    with pytest.raises(secagg.LocalProtocolError, match="a total of its own"):
+        async with secagg.local(prepared(), clients=3, floors=FLOORS, total=total):
+            pass
+
+
+async def test_a_budget_that_is_forgotten_is_warned_of_once(caplog, tmp_path):
+    task = prepared(epsilon=6.25)
+    warnings = []
+    for ledger in (None, None, tmp_path, None):
+        async with secagg.local(task, clients=3, floors=FLOORS, ledger=ledger):
+            pass
+        warnings.append(
+            sum(getattr(r, "event", "") == "budget_forgotten" for r in caplog.records)
+        )
+    assert warnings == [0, 1, 1, 1]

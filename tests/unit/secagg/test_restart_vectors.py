@@ -34,6 +34,7 @@ async def test_a_number_that_was_seen_is_refused(case):
             offered,
             "bob",
             aggregator=offered.aggregator,
+            trust_domain=None,
             book=book,
             workers=Workers(general=InlineExecutor()),
             policy=LENIENT_POLICY,

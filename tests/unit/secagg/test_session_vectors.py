@@ -13,11 +13,18 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from secagg.client.gate import (
+    GateRequest,
+    GateStage,
+    KnownFacts,
+    OwnEnrolment,
+    admit,
+)
 from secagg.conformance import read_vectors
 from secagg.descriptor import SessionDescriptor
-from secagg.enrolment.credential import Credential
+from secagg.enrolment.credential import Credential, IssuedCredential
+from secagg.enrolment.identity_files import ClientIdentity
 from secagg.enrolment.revocation import read_revocations
-from secagg.enrolment.rules import judge_trust
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import (
     KINDS,
@@ -51,7 +58,7 @@ from secagg.protocol.noise_terms import NoiseTerms, no_noise
 from secagg.protocol.outputs import ComputeSum, DropClient, Finish, MaskAndUpload
 from secagg.protocol.rounds import ROUNDS, DropReason
 from secagg.server.mask_executor import check_packed_vector
-from secagg.testing.cohorts import LENIENT_POLICY
+from secagg.testing.cohorts import LENIENT_POLICY, lenient_rules
 from secagg.testing.scripted_entropy import ScriptedEntropy
 from secagg.wire.packing import pack, packed_size, unpack
 
@@ -310,8 +317,7 @@ def test_our_client_judges_an_offer_before_it_makes_a_key(case):
     # R5.0-1 to R5.0-3
     session = SESSIONS[case["session"]]
     descriptor, row = descriptor_of(session), session["clients"][0]
-    trust = descriptor.parameters.tail.trust
-    if trust is not None and (code := judged_code(trust, case)):
+    if code := gate_code(session, descriptor, row, case):
         assert code == case["code"]
         return
     offered = SessionOffered(
@@ -326,19 +332,28 @@ def test_our_client_judges_an_offer_before_it_makes_a_key(case):
     assert getattr(state, "code", 0) == case["code"]
 
 
-def judged_code(trust, case):
-    """The code with which a client refuses an offer's enrolment; 0 if it does not."""
-    seen = None
+def gate_code(session, descriptor, row, case):
+    """The code with which the gate refuses an offer; 0 if it does not."""
+    seen, enrolment = None, None
     if case["seen"] is not None:
         seen = Trust.decode_from(Reader(bytes_of(case, "seen"), "trust"))
-    try:
-        judge_trust(
-            trust,
-            pinned_domain=case["trust_domain"],
-            pinned_key=bytes_of(case, "enrolment_key"),
-            seen=seen,
-            demands_list=False,
+    if descriptor.parameters.trust is not None:
+        place = membership_of(session, row)
+        issued = IssuedCredential(case["trust_domain"], place.credential)
+        enrolment = OwnEnrolment(
+            identity=ClientIdentity(place.key, issued, bytes_of(case, "enrolment_key"))
         )
+    request = GateRequest(
+        offer=descriptor,
+        stage=GateStage.OFFER,
+        aggregator=case["aggregator"],
+        trust_domain=None,
+        now=case["now"],
+        own=replace(lenient_rules(POLICY), enrolment=enrolment),
+        known=KnownFacts(newest_list=seen),
+    )
+    try:
+        admit(request)
     except RemoteProtocolError as refused:
         return refused.code
     return 0

@@ -66,12 +66,14 @@ CREATE TABLE task (
 
 CREATE TABLE charge (
     ordinal bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    trust_domain text COLLATE "C" NOT NULL,
+    aggregator text COLLATE "C" NOT NULL,
     task text COLLATE "C" NOT NULL,
     session_id bytea NOT NULL,
     noise_digest bytea NOT NULL,
     state smallint NOT NULL CHECK (state IN (1, 2, 3)),
     at bigint NOT NULL,
-    UNIQUE (task, session_id)
+    UNIQUE (trust_domain, aggregator, task, session_id)
 );
 
 CREATE TABLE revocation (

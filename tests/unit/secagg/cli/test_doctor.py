@@ -26,6 +26,7 @@ from secagg.server.server import Server
 from secagg.server.task_setup import Cohort, PreparedTask
 from secagg.storage.change import Change, NewSession
 from secagg.storage.change import Role as BookRole
+from secagg.storage.charges import BudgetKey
 from secagg.storage.claims import Against, Claim
 from secagg.storage.journal import SumAttempt, record_of
 from secagg.storage.open_book import open_book, open_state
@@ -315,7 +316,7 @@ async def test_claims_on_data_are_looked_at(place):
     claim = Claim(
         data="patients",
         holder=bytes(16),
-        task="first",
+        budget=BudgetKey(trust_domain="domain", aggregator="aggregator", task="first"),
         noise_digest=bytes(32),
         against=Against.SERVER,
         epsilon=0.51234,

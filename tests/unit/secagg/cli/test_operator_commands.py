@@ -19,7 +19,7 @@ from secagg.server.task_folder import privacy_folder_of
 from secagg.server.task_setup import settle_task
 from secagg.server.views import budgets_view, sessions_view
 from secagg.storage.change import Change, NewSession, Role
-from secagg.storage.charges import Charge, ChargeState, Settlement
+from secagg.storage.charges import BudgetKey, Charge, ChargeState, Settlement
 from secagg.storage.claims import Against, Claim
 from secagg.storage.open_book import open_book
 from secagg.testing.cohorts import offer_of, parameters_for
@@ -78,7 +78,9 @@ async def write_books(place):
     void = ((2, ChargeState.VOID), (3, ChargeState.VOID))
     for number, settled in ((1, ChargeState.KEPT), *void, (4, None)):
         charge = Charge(
-            task="counts",
+            budget=BudgetKey(
+                trust_domain="domain", aggregator="aggregator", task="counts"
+            ),
             session_id=bytes([number]),
             noise_digest=b"n",
             allowed=3,
@@ -100,7 +102,7 @@ async def write_books(place):
         claim = Claim(
             data="patients",
             holder=bytes(16),
-            task=task,
+            budget=BudgetKey(trust_domain="domain", aggregator="aggregator", task=task),
             noise_digest=bytes(32),
             against=Against.SERVER,
             epsilon=0.25 + number,
@@ -208,6 +210,8 @@ def test_both_sides_say_what_was_spent(told, monkeypatch):
         "budgets": [
             {
                 "task": "counts",
+                "aggregator": "aggregator",
+                "trust_domain": "domain",
                 "charges": 3,
                 "left": 0,
                 "given": 3,

@@ -6,10 +6,10 @@ import pytest
 
 from secagg.client.budget import (
     charge_of,
-    check_budget,
     max_rosters_of,
     settlement_of,
 )
+from secagg.client.gate_checks import check_budget
 from secagg.errors import ErrorCode
 from secagg.profiles import HonestTail
 from secagg.protocol.refund import Charge
@@ -39,12 +39,20 @@ async def charged(book, descriptor):
         role=Role.CLIENT, task="t", number=descriptor.session_number, header=b""
     )
     key = descriptor.session_id.hex()
-    await book.commit(Change(key=key, create=new, charge=charge_of(descriptor)))
+    await book.commit(Change(key=key, create=new, charge=charge(descriptor)))
+
+
+def charge(descriptor, domain="domain"):
+    return charge_of(descriptor, trust_domain=domain)
+
+
+async def judged(book, descriptor):
+    check_budget(charge(descriptor), await book.charges(descriptor.task_id))
 
 
 def test_a_session_without_noise_costs_nothing(offered):
     exact = replace(offered.parameters, noise_block=b"")
-    assert charge_of(replace(offered, parameters=exact)) is None
+    assert charge(replace(offered, parameters=exact)) is None
 
 
 def test_a_ring_is_seen_ten_times_for_each_session_of_the_budget(offered):
@@ -58,19 +66,19 @@ def test_a_ring_is_seen_ten_times_for_each_session_of_the_budget(offered):
 async def test_a_task_gets_as_many_sessions_as_it_claims_and_its_spare_ones(offered):
     book = inline_book()
     sessions = [replace(offered, session_number=n) for n in (1, 2, 3, 4)]
-    assert (charge_of(offered).allowed, charge_of(offered).refunds) == (3, 2)
+    assert (charge(offered).allowed, charge(offered).refunds) == (3, 2)
     for session in sessions[:3]:
-        await check_budget(book, session)
+        await judged(book, session)
         await charged(book, session)
     with pytest.raises(BudgetSpentError, match="covers 3") as caught:
-        await check_budget(book, sessions[3])
+        await judged(book, sessions[3])
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
     # An interrupted session goes on: it is charged already.
-    await check_budget(book, sessions[0])
+    await judged(book, sessions[0])
     await book.settle(settlement_of(sessions[0], Charge.GIVEN_BACK))
-    await check_budget(book, sessions[3])
+    await judged(book, sessions[3])
     # Of a session that was given back not the budget judges, but its number.
-    await check_budget(book, sessions[0])
+    await judged(book, sessions[0])
 
 
 async def test_a_task_keeps_its_noise(offered):
@@ -78,13 +86,13 @@ async def test_a_task_keeps_its_noise(offered):
     await charged(book, offered)
     other = replace(offered, session_number=2, parameters=noised(epsilon=7.0))
     with pytest.raises(NoiseChangedError):
-        await check_budget(book, other)
+        await judged(book, other)
 
 
-@pytest.mark.parametrize("charge", Charge)
-def test_only_what_the_table_gives_back_is_void(offered, charge):
-    is_void = charge is Charge.GIVEN_BACK
-    assert settlement_of(offered, charge) == Settlement(
+@pytest.mark.parametrize("outcome", Charge)
+def test_only_what_the_table_gives_back_is_void(offered, outcome):
+    is_void = outcome is Charge.GIVEN_BACK
+    assert settlement_of(offered, outcome) == Settlement(
         task="t",
         session_id=offered.session_id,
         state=ChargeState.VOID if is_void else ChargeState.KEPT,

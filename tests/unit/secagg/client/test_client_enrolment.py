@@ -6,6 +6,7 @@ import time
 import pytest
 
 from secagg.client.enrolment import ClientEnrolment, EnrolledClient, load_enrolled
+from secagg.client.gate import GateRequest, GateStage, KnownFacts, Need, admit
 from secagg.enrolment.credential import Credential, IssuedCredential
 from secagg.enrolment.identity_files import (
     CREDENTIAL,
@@ -22,8 +23,9 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.entropy import SystemEntropy
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.primitives.signature import IdentityKey
-from secagg.profiles import Trust
+from secagg.profiles import MaliciousTail, Trust
 from secagg.storage.open_book import open_book
+from secagg.testing.cohorts import lenient_rules, offer_of, signing_parameters_for
 from secagg.testing.crash_points import CrashingBook, CrashSwitch, SimulatedCrashError
 
 ISSUER = IdentityKey.from_bytes(SecretBytes(bytes([1]) * 32))
@@ -63,12 +65,28 @@ async def book():
     await opened.close()
 
 
-async def rules(book, found, *, enrolment=ENROLMENT, trust=None, now=NOW):
-    trust = trust or trusting(found)
-    await enrolment.judge(trust, book)
-    place = await enrolment.membership(
-        trust, b"" if found is None else found.encode(), now=now, book=book
+async def admitted(book, trust, data, *, enrolment=ENROLMENT, now=NOW):
+    """Judge an offer as a client does, with the list's bytes at hand or without."""
+    parameters = signing_parameters_for(5, dimension=2, tail=MaliciousTail(trust))
+    offer = offer_of(parameters, session_end=SESSION_END)
+    request = GateRequest(
+        offer=offer,
+        stage=GateStage.OFFER,
+        aggregator=offer.aggregator,
+        trust_domain=None,
+        now=now,
+        own=dataclasses.replace(lenient_rules(), enrolment=enrolment.rules()),
+        known=KnownFacts(newest_list=await enrolment.newest_list(book)),
+        revocations=data,
     )
+    return admit(request)
+
+
+async def rules(book, found, *, enrolment=ENROLMENT, trust=None, now=NOW):
+    trust, data = trust or trusting(found), b"" if found is None else found.encode()
+    session = await admitted(book, trust, data, enrolment=enrolment, now=now)
+    await enrolment.remember(trust, data, book=book)
+    place = session.membership
     assert (place.key, place.credential) == (
         CLIENT,
         enrolment.identity.issued.credential,
@@ -129,9 +147,8 @@ async def test_a_renewed_credential_is_taken_with_the_next_offer(
 
     async def serial():
         trust = Trust(DOMAIN, key)
-        await enrolment.judge(trust, book)
-        place = await enrolment.membership(trust, b"", now=now, book=book)
-        return place.credential.serial
+        session = await admitted(book, trust, b"", enrolment=enrolment)
+        return session.membership.credential.serial
 
     newest = renew(90)
     assert await serial() == newest
@@ -161,7 +178,7 @@ async def test_a_number_without_a_list_locks_nobody_out(book):
     huge = dataclasses.replace(
         trusting(None), revocation_number=(1 << 32) - 1, revocation_hash=bytes(32)
     )
-    await ENROLMENT.judge(huge, book)
+    assert await admitted(book, huge, None) is Need.REVOCATIONS
     await refusal(ErrorCode.BAD_CREDENTIAL, rules(book, None, trust=huge))
     assert await seen(book) is None
     forged = dataclasses.replace(revocations((1 << 32) - 1), signature=bytes(64))
@@ -176,7 +193,7 @@ async def test_another_key_or_trust_domain_is_refused_before_anything_is_fetched
         ({"trust_domain": "b.example"}, ErrorCode.UNAUTHENTICATED),
     ):
         offered = dataclasses.replace(trusting(None), **change)
-        await refusal(code, ENROLMENT.judge(offered, book))
+        await refusal(code, admitted(book, offered, None))
 
 
 async def test_a_list_may_be_too_old(book):

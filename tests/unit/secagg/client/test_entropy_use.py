@@ -16,7 +16,7 @@ from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import LENIENT_POLICY, accept_every_offer, parameters_for
+from secagg.testing.cohorts import lenient_rules, parameters_for
 from secagg.testing.deployment import TASK_ID, one_hot_input
 from secagg.testing.inline_book import inline_book
 from secagg.testing.scripted_entropy import RecordingEntropy, ScriptedEntropy
@@ -72,8 +72,7 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
                 identity_of(n),
                 InMemoryConnection(aggregator, identity_of(n)),
                 client_books[n],
-                policy=LENIENT_POLICY,
-                judge=accept_every_offer,
+                rules=lenient_rules(),
                 make_input=lambda descriptor, _payload, _seed, n=n: PlainVector(
                     one_hot_input(n, descriptor.parameters)
                 ),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from secagg.client.file_input import FileInput
-from secagg.client.judge import SessionInfo
+from secagg.client.gate import SessionInfo
 from secagg.testing.cohorts import offer_of, parameters_for
 
 OFFER = offer_of(

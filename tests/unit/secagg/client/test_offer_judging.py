@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from secagg.client.file_input import FileInput
-from secagg.client.judge import SessionInfo
+from secagg.client.gate import SessionInfo
 from secagg.client.program import client_policy, privacy_floors
 from secagg.config import ClientSettings, load_client_settings
 from secagg.errors import ErrorCode, InputError, LocalProtocolError, ServiceError

@@ -72,6 +72,7 @@ class Party:
             self.driver.descriptor,
             identity_of(0),
             aggregator=self.aggregator,
+            trust_domain=None,
             book=self.book,
             workers=Workers(general=InlineExecutor()),
             policy=accepting(self.parameters),
@@ -129,6 +130,7 @@ async def test_the_count_is_on_the_disk_before_shares_leave(book):
         book=book,
         workers=Workers(general=InlineExecutor()),
         policy=accepting(RING),
+        trust_domain=None,
         now=OFFERED_AT,
     )
     assert isinstance(resumed.state, client.Shared)
@@ -148,13 +150,17 @@ async def test_a_roster_that_is_refused_is_not_counted(book):
     assert await party.count() == 0
 
 
-async def test_a_second_aggregator_of_the_task_gets_no_rings_on_top(book):
+async def test_rings_are_counted_for_each_aggregator_as_its_budget_is(book):
+    """Another aggregator under the same task name cannot use up this one's rings."""
     one, other = Party(book), Party(book, aggregator="other")
-    for party, number in ((one, 1), (other, 1), (one, 2)):
-        await (await (await party.begin(number)).see_the_roster()).leave()
-    for party in (one, other):
-        with pytest.raises(RemoteProtocolError, match="3 sparse graphs"):
-            await party.begin(3)
+    for number in (1, 2, 3):
+        await (await (await other.begin(number)).see_the_roster()).leave()
+    with pytest.raises(RemoteProtocolError, match="3 sparse graphs"):
+        await other.begin(4)
+    for number in (1, 2, 3):
+        await (await (await one.begin(number)).see_the_roster()).leave()
+    with pytest.raises(RemoteProtocolError, match="3 sparse graphs"):
+        await one.begin(4)
 
 
 async def test_the_complete_graph_has_no_ring_to_count(book):

@@ -4,6 +4,7 @@ import asyncio
 import math
 import re
 import shutil
+import time
 from dataclasses import replace
 from functools import partial
 from statistics import NormalDist
@@ -12,15 +13,12 @@ import numpy as np
 import pytest
 
 from secagg.client.client import Client
-from secagg.client.data_use import look_at_use
+from secagg.client.gate_checks import check_claim
 from secagg.client.runner import ClientRunner
 from secagg.client.session import ClientSession
 from secagg.client.storage import ClientStorage, open_storage
-from secagg.client.total import (
-    DataTotal,
-    TotalSpentError,
-    loss_of_session,
-)
+from secagg.client.total import DataTotal, look_at_use
+from secagg.client.total_claim import TotalSpentError, claim_for, loss_of_session
 from secagg.distributed_dp import GaussianLoss, NoisedTask, TaskLoss
 from secagg.errors import (
     ErrorCode,
@@ -39,7 +37,7 @@ from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.claims import Against
 from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
-from secagg.testing.cohorts import offer_of, parameters_for, with_noise
+from secagg.testing.cohorts import lenient_rules, offer_of, parameters_for, with_noise
 from secagg.testing.crash_points import (
     CrashingBook,
     CrashSwitch,
@@ -73,9 +71,17 @@ def total_on(book, owners=None, *, loss_of=None, against=Against.SERVER):
         owners or budget(),
         storage,
         against=against,
-        loss_of=loss_of or partial(loss_of_session, storage=storage, against=against),
+        loss_of=loss_of
+        or partial(loss_of_session, report_of=storage.report_of, against=against),
         workers=Workers(general=InlineExecutor()),
     )
+
+
+async def check(total, offered):
+    """Judge a task as the gate does, and write nothing."""
+    holder = await total.holder()
+    claim = claim_for(total.rules, offered, trust_domain=None, holder=holder)
+    check_claim(total.rules.budget, await total.claims(), claim)
 
 
 @pytest.fixture(name="offers", scope="module")
@@ -101,7 +107,7 @@ async def test_a_claim_is_what_the_clients_own_report_states(offers):
     assert (row.claim.epsilon, row.claim.delta) == (report.epsilon, report.delta)
     assert 3.9 < row.claim.epsilon <= 4.0
     assert row.claim.shift is not None
-    assert (row.claim.data, row.claim.task) == ("patients", "task 4")
+    assert (row.claim.data, row.claim.budget.task) == ("patients", "task 4")
 
 
 async def test_a_task_that_is_joined_again_is_claimed_once(offers):
@@ -135,9 +141,9 @@ async def test_another_graph_is_another_claim(offers):
 async def test_looking_claims_nothing(offers):
     book = inline_book()
     total = total_on(book, budget(epsilon=3.0))
-    await total.check(offers[2])
+    await check(total, offers[2])
     with pytest.raises(TotalSpentError):
-        await total.check(offers[4])
+        await check(total, offers[4])
     with pytest.raises(TotalSpentError):
         await total.claim(offers[4])
     assert await book.claims() == ()
@@ -174,17 +180,17 @@ async def test_the_second_of_two_is_refused_with_what_is_left(offers):
     fitting = offer_of(
         parameters(epsilon=nearest * 0.99, steps=2, spare=1), task_id="smaller"
     )
-    await total.check(fitting)
-    await total_on(book, budget(epsilon=needed)).check(offers[6])
+    await check(total, fitting)
+    await check(total_on(book, budget(epsilon=needed)), offers[6])
     with pytest.raises(TotalSpentError):
-        await total_on(book, budget(epsilon=needed * 0.99)).check(offers[6])
+        await check(total_on(book, budget(epsilon=needed * 0.99)), offers[6])
 
 
 async def test_where_delta_is_the_trouble_delta_is_named(offers):
     lost = TaskLoss(epsilon=0.1, delta=1e-3)
     total = total_on(inline_book(), loss_of=lambda _: lost)
     with pytest.raises(TotalSpentError) as caught:
-        await total.check(offers[2])
+        await check(total, offers[2])
     assert "policy.total_delta of at least 0.001" in caught.value.next_step
     assert "smaller one" in caught.value.next_step
 
@@ -205,13 +211,13 @@ async def test_where_both_are_the_trouble_both_are_named_and_suffice(offers):
 
     await total(1.0, 1e-6).claim(offers[2])
     with pytest.raises(TotalSpentError) as caught:
-        await total(1.0, 1e-6).check(offers[3])
+        await check(total(1.0, 1e-6), offers[3])
     delta, epsilon = re.findall(r"of at least (\S+)", caught.value.next_step)
     assert "policy.total_delta of at least 1.4e-06 and" in caught.value.next_step
     for enough in ((1.0, float(delta)), (float(epsilon), 1e-6)):
         with pytest.raises(TotalSpentError):
-            await total(*enough).check(offers[3])
-    await total(float(epsilon), float(delta)).check(offers[3])
+            await check(total(*enough), offers[3])
+    await check(total(float(epsilon), float(delta)), offers[3])
 
 
 async def test_a_total_that_was_lowered_below_its_claims_stops_them(offers):
@@ -225,7 +231,7 @@ async def test_a_total_that_was_lowered_below_its_claims_stops_them(offers):
 async def test_a_task_without_noise_has_no_place_in_a_total(offers):
     exact = replace(offers[2].parameters, noise_block=b"")
     with pytest.raises(RemoteProtocolError, match="without noise") as caught:
-        await total_on(inline_book()).check(replace(offers[2], parameters=exact))
+        await check(total_on(inline_book()), replace(offers[2], parameters=exact))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
@@ -282,16 +288,17 @@ async def test_what_is_let_in_is_what_composition_by_other_code_lets_in(offers, 
 # --- crashes, copies, company ---------------------------------------------------------
 
 
-async def begin(book, offered, total):
+async def begin(book, offered, total, *, now=1_800_000_000):
     return await ClientSession.begin(
         offered,
         "alice",
         aggregator="aggregator",
+        trust_domain=None,
         book=book,
         workers=Workers(general=InlineExecutor()),
         policy=ClientPolicy(),
         entropy=SeededEntropy(SecretBytes(bytes(32)), b"a test"),
-        now=1_800_000_000,
+        now=now,
         total=total,
     )
 
@@ -325,31 +332,40 @@ def _key(offered):
 
 
 async def test_a_session_that_goes_on_is_judged_once(offers):
-    """Shared claims are read in turn, and a claim judges."""
+    """Shared claims are read in turn: what is claimed already takes one turn."""
     book, turns = inline_book(), []
-    await begin(book, offers[2], None)
+    now = int(time.time())
+    offer = replace(offers[2], session_end=now + 300)
+    await begin(book, offer, total_on(book), now=now)
 
-    class Total:
-        async def check(self, _):
-            turns.append("check")
+    class Total(DataTotal):
+        async def claims(self):
+            turns.append("claims")
+            return await super().claims()
 
-        async def claim(self, _):
+        async def claim(self, *_, **__):
             turns.append("claim")
-            raise TotalSpentError("enough", code=ErrorCode.POLICY_VIOLATION)
 
+    honest, low = total_on(book), budget(epsilon=0.1)
+    total = Total(
+        low,
+        ClientStorage(book, None),
+        against=Against.SERVER,
+        loss_of=honest.rules.loss_of,
+        workers=Workers(general=InlineExecutor()),
+    )
     runner = ClientRunner(
         "alice",
         InMemoryConnection(None, "alice"),
         book,
-        policy=ClientPolicy(),
-        judge=lambda _: None,
+        rules=lenient_rules(),
         make_input=None,
-        total=Total(),
+        total=total,
         workers=Workers(general=InlineExecutor()),
     )
     with pytest.raises(TotalSpentError):
-        await runner.run_session(offers[2].task_id)
-    assert turns == ["claim"]
+        await runner.run_session(offer.task_id)
+    assert turns == ["claims"]
 
 
 async def test_what_is_refused_begins_no_session(offers):
@@ -368,7 +384,9 @@ async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
             owners,
             storage,
             against=Against.SERVER,
-            loss_of=partial(loss_of_session, storage=storage, against=Against.SERVER),
+            loss_of=partial(
+                loss_of_session, report_of=storage.report_of, against=Against.SERVER
+            ),
             workers=Workers(general=InlineExecutor()),
         )
         for storage in storages
@@ -446,7 +464,9 @@ async def test_a_copy_that_was_put_back_is_noticed_and_claims_anew(offers, tmp_p
     total = total_on(third.book)
     for _ in range(2):
         await total.claim(offers[2])
-    assert [row.claim.task for row in await third.book.claims()] == ["task 2"] * 2
+    assert [row.claim.budget.task for row in await third.book.claims()] == [
+        "task 2"
+    ] * 2
     await third.close()
 
 
@@ -510,7 +530,7 @@ async def test_against_broken_masks_levels_of_randomisers_are_claimed(offers):
 async def test_a_task_without_a_randomiser_bounds_nothing_there(offers):
     total = total_on(inline_book(), against=Against.BROKEN_MASKS)
     with pytest.raises(RemoteProtocolError, match="no local randomiser"):
-        await total.check(offers[2])
+        await check(total, offers[2])
 
 
 @pytest.mark.parametrize(

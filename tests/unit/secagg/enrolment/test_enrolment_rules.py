@@ -3,6 +3,12 @@ from hashlib import sha256
 
 import pytest
 
+from secagg.client.gate_checks import (
+    check_enrolment_key,
+    check_list_age,
+    check_list_number,
+    check_trust_domain,
+)
 from secagg.enrolment import revocation
 from secagg.enrolment import rules as module
 from secagg.enrolment.credential import Credential
@@ -16,8 +22,6 @@ from secagg.enrolment.rules import (
     EnrolmentRules,
     VerifiedCredentials,
     check_credential,
-    check_revocation_age,
-    judge_trust,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.primitives.secret_bytes import SecretBytes
@@ -292,14 +296,11 @@ def test_a_list_of_exactly_the_limit_is_read(monkeypatch):
 SEEN = trusting(3, LIST.digest)
 
 
-def judge(seen=SEEN, *, demands_list=False, **changes):
-    judge_trust(
-        dataclasses.replace(SEEN, **changes),
-        pinned_domain=DOMAIN,
-        pinned_key=ISSUER.public_bytes,
-        seen=seen,
-        demands_list=demands_list,
-    )
+def judge(seen=SEEN, **changes):
+    trust = dataclasses.replace(SEEN, **changes)
+    check_trust_domain(trust, DOMAIN)
+    check_enrolment_key(trust, ISSUER.public_bytes)
+    check_list_number(trust, seen)
 
 
 def test_an_offer_with_the_pinned_key_and_no_older_list_will_do():
@@ -307,7 +308,6 @@ def test_an_offer_with_the_pinned_key_and_no_older_list_will_do():
     judge(revocation_number=4, revocation_hash=bytes(32))
     judge(seen=None)
     judge(seen=None, revocation_number=0, revocation_hash=NO_DIGEST)
-    judge(seen=None, demands_list=True)
 
 
 @pytest.mark.parametrize(
@@ -334,11 +334,6 @@ def test_an_offer_with_the_pinned_key_and_no_older_list_will_do():
             ErrorCode.POLICY_VIOLATION,
             "another revocation list 3",
         ),
-        (
-            {"seen": None, "revocation_number": 0, "demands_list": True},
-            ErrorCode.POLICY_VIOLATION,
-            "names no revocation list",
-        ),
     ],
 )
 def test_another_offer_is_refused(changes, code, complaint):
@@ -348,9 +343,12 @@ def test_another_offer_is_refused(changes, code, complaint):
 
 
 def test_the_age_of_a_list_is_limited():
-    check_revocation_age(LIST, now=1_050.0, max_age_seconds=100.0)
-    for revocations, now in ((LIST, 1_050.5), (None, 0.0)):
-        error = refusal(
-            check_revocation_age, revocations, now=now, max_age_seconds=100.0
-        )
+    check_list_age(SEEN, LIST.made_at, now=1_050.0, max_age_seconds=100.0)
+    none = trusting(0, NO_DIGEST)
+    for trust, made_at, now in (
+        (SEEN, LIST.made_at, 1_050.5),
+        (none, None, 0.0),
+        (none, LIST.made_at, LIST.made_at),
+    ):
+        error = refusal(check_list_age, trust, made_at, now=now, max_age_seconds=100.0)
         assert error.code is ErrorCode.POLICY_VIOLATION

@@ -248,6 +248,7 @@ class Way:
     def __init__(self, name, *errors):
         self.name, self.errors = name, list(errors)
         self.identity = self.aggregator = name
+        self.trust_domain = None
 
     async def call(self, _):
         if self.errors:

@@ -25,6 +25,7 @@ from secagg.storage.change import (
     Record,
     Role,
 )
+from secagg.storage.charges import BudgetKey
 from secagg.storage.claims import Against, Claim
 from secagg.storage.open_book import open_book
 from secagg.storage.postgres_address import judged_address
@@ -647,7 +648,7 @@ def claim_of(task):
     return Claim(
         data="patients",
         holder=bytes(16),
-        task=task,
+        budget=BudgetKey(trust_domain="domain", aggregator="aggregator", task=task),
         noise_digest=bytes(32),
         against=Against.SERVER,
         epsilon=0.1,

@@ -18,7 +18,7 @@ from secagg.profiles import Trust
 from secagg.storage import sqlite_file
 from secagg.storage.book import StateDamagedError, unknown_session
 from secagg.storage.change import Change, Committed, NewSession, Record, Resealed, Role
-from secagg.storage.charges import Charge
+from secagg.storage.charges import BudgetKey, Charge
 from secagg.storage.claims import Against, Claim
 from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.open_book import open_book, open_state
@@ -31,6 +31,8 @@ from secagg.testing.power_cut import PowerCut, shares_a_sqlite_library
 # 1500 of each were tried once.
 DAMAGED = int(os.environ.get("SECAGG_DAMAGED_COPIES", "300"))
 SECRET = b"\xa5secret seed\x5a" * 3
+
+KEY = BudgetKey(trust_domain="domain", aggregator="aggregator", task="task")
 
 
 @pytest.fixture
@@ -82,7 +84,11 @@ async def test_everything_is_there_after_reopening(path):
     first = await opening(path)
     at = await begin(first, records=(record(1), record(2)))
     charge = Charge(
-        task="task", session_id=b"s", noise_digest=b"n", allowed=1, refunds=1
+        budget=KEY,
+        session_id=b"s",
+        noise_digest=b"n",
+        allowed=1,
+        refunds=1,
     )
     at = await step(first, at, charge=charge, spend=True)
     await first.put_task(
@@ -567,7 +573,7 @@ async def filled(path):
         book, at, records=tuple(record(n, bytes([n]) * 4000) for n in range(9))
     )
     charge = Charge(
-        task="task",
+        budget=KEY,
         session_id=bytes(32),
         noise_digest=bytes(32),
         allowed=1,
@@ -577,7 +583,7 @@ async def filled(path):
     claim = Claim(
         data="patients",
         holder=bytes(16),
-        task="task",
+        budget=KEY,
         noise_digest=bytes(32),
         against=Against.SERVER,
         epsilon=0.1,

@@ -439,9 +439,19 @@ def test_who_answers_and_who_is_named_are_both_the_expected_one() -> None:
             {GetOffer: lambda offer: replace(offer, aggregator="third")},
         )
         proven = InMemoryConnection(house.leader, "c", aggregator="third")
-        for way in (named, proven):
-            with pytest.raises(RemoteProtocolError, match="'leader' is expected"):
+        for way, words, code in (
+            (named, "a session of 'third'", ErrorCode.UNAUTHENTICATED),
+            (proven, "a session of 'leader'", ErrorCode.UNAUTHENTICATED),
+        ):
+            with pytest.raises(RemoteProtocolError, match=words) as refused:
                 await house.client("c", leader=way).contribute(VECTORS[0])
+            assert refused.value.code is code
+        honest = house.client(
+            "c", leader_name="third", leader=house.way_to("leader", "c")
+        )
+        with pytest.raises(RemoteProtocolError, match="'third' is expected") as refused:
+            await honest.contribute(VECTORS[0])
+        assert refused.value.code is ErrorCode.POLICY_VIOLATION
         summing.cancel()
 
     run(main)

@@ -349,6 +349,7 @@ def test_an_unreachable_helper_costs_no_session() -> None:
         def broken(way):
             class Gone:
                 identity, aggregator = way.identity, way.aggregator
+                trust_domain = way.trust_domain
 
                 async def call(self, request):
                     if isinstance(request, GetOffer):

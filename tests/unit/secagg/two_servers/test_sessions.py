@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from secagg.client.storage import ClientStorage
-from secagg.client.total import TotalSpentError
+from secagg.client.total_claim import TotalSpentError
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -15,7 +15,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.policy import PrivacyFloors, TotalBudget
+from secagg.policy import ClientPolicy, PrivacyFloors, TotalBudget
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.charges import BudgetSpentError
 from secagg.testing.cohorts import offer_of
@@ -38,6 +38,7 @@ class Deaf:
         self._silently = silently
         self.identity = inner.identity
         self.aggregator = inner.aggregator
+        self.trust_domain = inner.trust_domain
 
     async def call(self, request):
         if not isinstance(request, UploadChunk):
@@ -229,8 +230,8 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
             },
             "no local randomiser",
         ),
-        ({"min_survivors": 4}, "min_survivors is 3"),
-        ({"max_dimension": 4}, "dimension is 5"),
+        ({"cohort": ClientPolicy(min_survivors=4)}, "min_survivors is 3"),
+        ({"cohort": ClientPolicy(max_dimension=4)}, "dimension is 5"),
         ({"helper_name": "somebody"}, "'somebody' is expected"),
         ({"leader_name": "somebody"}, "'somebody' is expected"),
     ],

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dpnoise.accounting import Proof, Status
-from secagg.client.judge import judge_offer, policy_of
+from secagg.client.gate import GateRequest, GateStage, KnownFacts, OwnRules, admit
 from secagg.distributed_dp import PrivacyReport
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.policy import (
@@ -49,27 +49,28 @@ def stating(task, epsilon, status="certified", proof="own"):
     return replace(honest, server=stated)
 
 
-def judged(parameters, floors, report=None, **cohort):
-    storage = Computed(report)
-    session = judge_offer(
-        offer_of(parameters),
-        floors=floors,
-        cohort=ClientPolicy(**cohort),
-        storage=storage,
+def judged(parameters, floors, report=None, *, storage=None, **cohort):
+    storage = storage or Computed(report)
+    offer = offer_of(parameters)
+    request = GateRequest(
+        offer=offer,
+        stage=GateStage.OFFER,
+        aggregator=offer.aggregator,
+        trust_domain=None,
+        now=offer.session_end - 1,
+        own=OwnRules(
+            limits=floors, cohort=ClientPolicy(**cohort), report_of=storage.report_of
+        ),
+        known=KnownFacts(),
     )
-    return session, storage.asked
+    return admit(request).info, storage.asked
 
 
 def refused(parameters, floors, report=None, **cohort):
     """Return why an offer is refused, and how often its epsilon was computed."""
     storage = Computed(report)
     with pytest.raises(RemoteProtocolError) as caught:
-        judge_offer(
-            offer_of(parameters),
-            floors=floors,
-            cohort=ClientPolicy(**cohort),
-            storage=storage,
-        )
+        judged(parameters, floors, storage=storage, **cohort)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
     return str(caught.value), storage.asked
 
@@ -104,10 +105,14 @@ def test_the_floors_of_the_cohort_are_judged_before_the_noise(noised, is_noised)
 @pytest.mark.parametrize("require_noise", [True, False])
 def test_the_floors_alone_decide_whether_noise_is_demanded(require_noise):
     cohort = ClientPolicy(require_noise=require_noise, min_clients=7)
-    assert policy_of(FLOORS, cohort) == replace(cohort, require_noise=True)
-    assert policy_of(WAIVER, cohort) == replace(cohort, require_noise=False)
+    assert OwnRules(limits=FLOORS, cohort=cohort).policy == replace(
+        cohort, require_noise=True
+    )
+    assert OwnRules(limits=WAIVER, cohort=cohort).policy == replace(
+        cohort, require_noise=False
+    )
     both = replace(WAIVER, noised=FLOORS)
-    assert not policy_of(both, cohort).require_noise
+    assert not OwnRules(limits=both, cohort=cohort).policy.require_noise
     complaint, _ = refused(EXACT, FLOORS, require_noise=require_noise)
     assert "without noise" in complaint
 

@@ -1,0 +1,510 @@
+"""Whether a client may take part in a session: one decision for every way into it.
+
+Rule 1: `admit` reads and writes nothing.  Everything that it judges by is in its
+        request: the offer, the client's own rules, and what its store knows.
+Rule 2: everything is judged before a key is made, in the order of PROTOCOL §5.0, and
+        again when a session is resumed: limits may have become stricter since.
+Rule 3: nothing around a client removes a rule: the client judges, not its connection.
+Rule 4: a check that a stage leaves out is exempt by name, with its reason.
+
+The commit that begins or charges a session compares number, budget and total once more,
+since another process may have changed them meanwhile.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto, unique
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final, Generic, Protocol, TypeVar
+
+from secagg.client.budget import charge_of
+from secagg.client.gate_checks import (
+    check_aggregator,
+    check_budget,
+    check_claim,
+    check_clock,
+    check_end,
+    check_enrolment_key,
+    check_limits,
+    check_list_age,
+    check_list_number,
+    check_number,
+    check_trust_domain,
+)
+from secagg.client.total_claim import OwnTotal, claim_for
+from secagg.descriptor import SessionDescriptor
+from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.enrolment.identity_files import ClientIdentity
+from secagg.enrolment.revocation import RevocationList, read_revocations
+from secagg.enrolment.rules import VerifiedCredentials
+from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
+from secagg.profiles import Trust
+from secagg.protocol.membership import Membership
+from secagg.storage.charges import ChargeRow
+from secagg.storage.claims import Claim, ClaimRow
+
+__all__ = [
+    "GATE_CHECKS",
+    "AdmittedSession",
+    "GateCheck",
+    "GateRequest",
+    "GateStage",
+    "KnownFacts",
+    "Need",
+    "OwnEnrolment",
+    "OwnRules",
+    "SessionInfo",
+    "admit",
+    "is_claimed",
+    "run_checks",
+]
+
+
+@unique
+class GateStage(Enum):
+    """What is judged."""
+
+    OFFER = auto()
+    """A session that the client has said nothing in."""
+    RESUME = auto()
+    """A session of the client's own store."""
+
+
+@unique
+class Need(Enum):
+    """What the gate cannot decide without."""
+
+    REVOCATIONS = auto()
+    """The revocation list that the offer names: ask again with its bytes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionInfo:
+    """What a client knows of a session when it makes its vector.
+
+    Attributes:
+        descriptor: The session, with all parameters.
+        dimension: Entries of one vector, before any encoding.
+        privacy: What the task costs this client, computed by itself; None for a task
+            that releases exact sums.
+        payload: What the session hands out, for example a model; b"" for nothing, and
+            while the offer is judged.
+    """
+
+    descriptor: SessionDescriptor
+    dimension: int
+    privacy: PrivacyReport | None
+    payload: bytes = field(default=b"", repr=False)
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        return self.descriptor.task_id
+
+    @property
+    def session_number(self) -> int:
+        """Number of the session, from 1; aborted sessions have one, too."""
+        return self.descriptor.session_number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEnrolment:
+    """Who a client is among the enrolled, and which lists it goes by.
+
+    Attributes:
+        identity: Its key, credential and pinned enrolment key.
+        max_revocation_seconds: Oldest revocation list that it goes by; None for no
+            limit.
+        verified: Credentials that it has verified in earlier sessions.
+    """
+
+    identity: ClientIdentity
+    max_revocation_seconds: float | None = None
+    verified: VerifiedCredentials | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRules:
+    """What a client's owner has settled; no server changes any of it.
+
+    Attributes:
+        limits: Of privacy, or their waiver.
+        cohort: Floors and caps of the cohort.
+        report_of: Returns what a task costs this client, by its own computation or as
+            it remembers it; may take seconds.
+        enrolment: Who the client is among the enrolled; None for a client that is not.
+        total: Of its data over all tasks; None for no total.
+    """
+
+    limits: PrivacyFloors | ExactSumsAccepted
+    cohort: ClientPolicy
+    report_of: Callable[[NoisedTask], PrivacyReport] = NoisedTask.report
+    enrolment: OwnEnrolment | None = None
+    total: OwnTotal | None = None
+
+    @property
+    def policy(self) -> ClientPolicy:
+        """The rules of the cohort; noise is demanded unless the limits waive it."""
+        return replace(
+            self.cohort, require_noise=isinstance(self.limits, PrivacyFloors)
+        )
+
+    @property
+    def noise_limits(self) -> PrivacyFloors | None:
+        """What noise is held to, where a task has any; None for nothing."""
+        limits = self.limits
+        return limits if isinstance(limits, PrivacyFloors) else limits.noised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFacts:
+    """What a client's store knows that a session is judged by.
+
+    Attributes:
+        highest_number: Highest session number of aggregator and task; 0 for none.
+        charges: Charges of all tasks of this name.
+        claims: Claims on the client's data, where it has a total.
+        holder: Name of the store that counts the client's sessions.
+        newest_list: Names the newest revocation list that was read under the client's
+            enrolment key and trust domain; None for none.
+        list_made_at: RESUME: when the list that the session goes by was made, in Unix
+            seconds; None for no list, and where it is not stored any more.
+        is_bound: RESUME: an input is bound, and may have left.
+    """
+
+    highest_number: int = 0
+    charges: Sequence[ChargeRow] = ()
+    claims: Sequence[ClaimRow] = ()
+    holder: bytes = b""
+    newest_list: Trust | None = None
+    list_made_at: int | None = None
+    is_bound: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRequest:
+    """Everything that decides whether a client takes part in a session.
+
+    Attributes:
+        offer: The session.
+        stage: Whether it is offered or resumed.
+        aggregator: Name of the server, as the carrier has proven it.
+        trust_domain: Of the server, likewise; None where the carrier proves none.
+        now: The client's time, in Unix seconds.
+        own: What its owner has settled.
+        known: What its store knows.
+        joined_at: RESUME: when the session was begun, in Unix seconds; None for one
+            that has answered, of which it is not stored any more.
+        revocations: Bytes of the list that the offer names; None for "not there yet".
+    """
+
+    offer: SessionDescriptor
+    stage: GateStage
+    aggregator: str
+    trust_domain: str | None
+    now: int
+    own: OwnRules
+    known: KnownFacts
+    joined_at: int | None = None
+    revocations: bytes | None = field(default=None, repr=False)
+
+    @cached_property
+    def task(self) -> NoisedTask | None:
+        """The task of an offer with noise.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; its noise cannot be.
+        """
+        if not self.offer.parameters.noise_block:
+            return None
+        return NoisedTask.of_session(self.offer)
+
+    @cached_property
+    def report(self) -> PrivacyReport | None:
+        """What the task costs, computed once."""
+        return None if self.task is None else self.own.report_of(self.task)
+
+    @cached_property
+    def claim(self) -> Claim | None:
+        """What the task claims of the client's data; None without a total.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION; nothing bounds what the task costs.
+        """
+        if self.own.total is None:
+            return None
+        return claim_for(
+            self.own.total,
+            self.offer,
+            trust_domain=self.trust_domain,
+            holder=self.known.holder,
+        )
+
+    @property
+    def enrolled(self) -> tuple[Trust, OwnEnrolment] | None:
+        """What both sides go by; None where the core refuses a client without it."""
+        trust, own = self.offer.parameters.trust, self.own.enrolment
+        return None if trust is None or own is None else (trust, own)
+
+    @cached_property
+    def revocation_list(self) -> RevocationList | None:
+        """The list that the offer names, decoded; R2.1-0 says whether it is the one."""
+        return RevocationList.decode(self.revocations) if self.revocations else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmittedSession:
+    """A session that the client may take part in.
+
+    Attributes:
+        descriptor: The session.
+        info: What the application is told of it.
+        membership: The client's place among the enrolled; None where there is no such
+            thing, and for a session that is resumed, whose record has it.
+    """
+
+    descriptor: SessionDescriptor
+    info: SessionInfo
+    membership: Membership | None
+
+
+class _Staged(Protocol):
+    @property
+    def stage(self) -> GateStage: ...
+
+
+_Request = TypeVar("_Request", bound=_Staged)
+_EVERYWHERE: Final = frozenset(GateStage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateCheck(Generic[_Request]):
+    """One rule, and the stages that it holds at.
+
+    Attributes:
+        name: As the table of rules has it.
+        rules: Ids in PROTOCOL.md.
+        run: Raises where the rule is broken, or says what it needs.
+        at: The stages.
+        exempt: Why it does not hold at the others.
+    """
+
+    name: str
+    rules: tuple[str, ...]
+    run: Callable[[_Request], Need | None]
+    at: frozenset[GateStage] = _EVERYWHERE
+    exempt: Mapping[GateStage, str] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+
+def _form(request: GateRequest) -> None:
+    request.offer.validate()
+
+
+def _aggregator(request: GateRequest) -> None:
+    check_aggregator(request.offer, request.aggregator)
+
+
+def _trust_domain(request: GateRequest) -> None:
+    trust = request.offer.parameters.trust
+    if trust is not None and request.trust_domain is not None:
+        check_trust_domain(trust, request.trust_domain)
+    if request.enrolled is not None:
+        trust, own = request.enrolled
+        check_trust_domain(trust, own.identity.issued.trust_domain)
+
+
+def _number(request: GateRequest) -> None:
+    check_number(request.offer, request.known.highest_number)
+
+
+def _clock(request: GateRequest) -> None:
+    check_clock(request.offer, request.now)
+
+
+def _end(request: GateRequest) -> None:
+    if not request.known.is_bound:  # else only its outcome is asked for
+        check_end(request.offer, request.now)
+
+
+def _enrolment_key(request: GateRequest) -> None:
+    if request.enrolled is not None:
+        trust, own = request.enrolled
+        check_enrolment_key(trust, own.identity.enrolment_key)
+
+
+def _list_number(request: GateRequest) -> None:
+    if request.enrolled is not None:
+        check_list_number(request.enrolled[0], request.known.newest_list)
+
+
+def _cohort(request: GateRequest) -> None:
+    request.own.policy.check(request.offer)
+
+
+def _limits(request: GateRequest) -> None:
+    limits, task = request.own.noise_limits, request.task
+    if task is None or limits is None:
+        return
+
+    def report() -> PrivacyReport:
+        return request.report or task.report()
+
+    check_limits(task, limits, report_of=report)
+
+
+def _budget(request: GateRequest) -> None:
+    charge = charge_of(request.offer, trust_domain=request.trust_domain)
+    if charge is not None:
+        check_budget(charge, request.known.charges)
+
+
+def _total(request: GateRequest) -> None:
+    total = request.own.total
+    if total is not None and request.claim is not None:
+        check_claim(total.budget, request.known.claims, request.claim)
+
+
+def is_claimed(request: GateRequest) -> bool:
+    """Return whether the task of a session has its claim on the data already."""
+    claim = request.claim
+    return claim is None or any(row.claim.is_of(claim) for row in request.known.claims)
+
+
+def _list(request: GateRequest) -> Need | None:
+    if request.enrolled is None:
+        return None
+    trust = request.enrolled[0]
+    if request.revocations is None:
+        if trust.revocation_number:
+            return Need.REVOCATIONS
+        read_revocations(b"", trust)
+    else:
+        read_revocations(request.revocations, trust)
+    return None
+
+
+def _list_age(request: GateRequest) -> None:
+    if request.enrolled is None:
+        return
+    trust, own = request.enrolled
+    made_at, gone_by_at = request.known.list_made_at, request.joined_at
+    if request.stage is GateStage.OFFER:
+        found = request.revocation_list
+        made_at, gone_by_at = None if found is None else found.made_at, request.now
+    # A list that grows old in a session must not end it by a restart alone.
+    if own.max_revocation_seconds is not None and gone_by_at is not None:
+        check_list_age(
+            trust, made_at, now=gone_by_at, max_age_seconds=own.max_revocation_seconds
+        )
+
+
+_AT_OFFER: Final = frozenset({GateStage.OFFER})
+_AT_RESUME: Final = frozenset({GateStage.RESUME})
+
+# In the order of PROTOCOL §5.0, with the list last, since it may have to be fetched.
+GATE_CHECKS: Final[tuple[GateCheck[GateRequest], ...]] = (
+    GateCheck(name="form", rules=("R3.2-1",), run=_form),
+    GateCheck(name="aggregator", rules=("R5.0-1",), run=_aggregator),
+    GateCheck(name="trust domain", rules=("R5.0-1",), run=_trust_domain),
+    GateCheck(
+        name="number",
+        rules=("R5.0-2",),
+        run=_number,
+        at=_AT_OFFER,
+        exempt={GateStage.RESUME: "the number is this session's own"},
+    ),
+    GateCheck(
+        name="clock",
+        rules=("R5.0-2",),
+        run=_clock,
+        at=_AT_OFFER,
+        exempt={
+            GateStage.RESUME: "it was judged at the offer; `end` judges what is left"
+        },
+    ),
+    GateCheck(
+        name="end",
+        rules=("R5-7",),
+        run=_end,
+        at=_AT_RESUME,
+        exempt={GateStage.OFFER: "`clock` judges the end"},
+    ),
+    GateCheck(name="enrolment key", rules=("R5.0-3",), run=_enrolment_key),
+    GateCheck(name="list number", rules=("R5.0-3",), run=_list_number),
+    GateCheck(name="cohort", rules=("R5.0-4",), run=_cohort),
+    GateCheck(name="limits", rules=("R5.0-4",), run=_limits),
+    GateCheck(name="budget", rules=("R5.0-4",), run=_budget),
+    GateCheck(name="total", rules=("R5.0-4",), run=_total),
+    GateCheck(
+        name="list",
+        rules=("R2.1-0",),
+        run=_list,
+        at=_AT_OFFER,
+        exempt={GateStage.RESUME: "the record has what the list says"},
+    ),
+    GateCheck(name="list age", rules=("R5.0-4",), run=_list_age),
+)
+
+
+def admit(
+    request: GateRequest, *, checks: Sequence[GateCheck[GateRequest]] = GATE_CHECKS
+) -> AdmittedSession | Need:
+    """Return a session that the client may take part in; takes up to seconds.
+
+    Args:
+        request: What is judged, and by what.
+        checks: The rules, in their order.
+
+    Returns:
+        The session; or what is needed to judge the rest of the rules.
+
+    Raises:
+        RemoteProtocolError: The code of the first rule that is broken (PROTOCOL §5.0).
+        SessionAbortedError: DEADLINE; a session that would be resumed is over.
+    """
+    need = run_checks(request, checks)
+    if need is not None:
+        return need
+    offer, task = request.offer, request.task
+    dimension = offer.parameters.dimension if task is None else task.dim
+    return AdmittedSession(
+        descriptor=offer,
+        info=SessionInfo(offer, dimension, request.report),
+        membership=_membership(request),
+    )
+
+
+def run_checks(request: _Request, checks: Sequence[GateCheck[_Request]]) -> Need | None:
+    """Run the checks of a stage one after the other.
+
+    Returns:
+        What the first of them needs that cannot decide; None when all have passed.
+
+    Raises:
+        SecAggError: As the first rule that is broken has it.
+    """
+    for check in checks:
+        if request.stage in check.at:
+            need = check.run(request)
+            if need is not None:
+                return need
+    return None
+
+
+def _membership(request: GateRequest) -> Membership | None:
+    if request.enrolled is None or request.stage is GateStage.RESUME:
+        return None
+    own, found = request.enrolled[1], request.revocation_list
+    issued = own.identity.issued
+    return Membership(
+        trust_domain=issued.trust_domain,
+        enrolment_key=own.identity.enrolment_key,
+        key=own.identity.key,
+        credential=issued.credential,
+        revoked=frozenset() if found is None else frozenset(found.serials),
+        list_made_at=None if found is None else found.made_at,
+        verified=own.verified,
+    )

@@ -1,0 +1,114 @@
+"""The table of rules and entries has no empty cell and no rule without a row."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.rules.breaches import BREACHES
+from tests.rules.page import rules_page
+
+ROOT = Path(__file__).parents[2]
+TABLE = tomllib.loads((ROOT / "tests/architecture/rules.toml").read_text())
+ENTRIES = TABLE.pop("entries")
+ROWS = [
+    (party, name, row) for party, rows in TABLE.items() for name, row in rows.items()
+]
+CELLS = [
+    (f"{party}.{name}.{entry}", row.get(entry, ""))
+    for party, name, row in ROWS
+    for entry in ENTRIES[party]
+]
+RULE = re.compile(r"\bR\d+(?:\.\d+)?-\d+\b")
+RANGE = re.compile(r"\b(R\d+(?:\.\d+)?)-(\d+) to (?:\1-)?(\d+)\b")
+STATED = re.compile(r"^(?:\| )?(R\d+(?:\.\d+)?-\d+)(?:\.| \|)", re.MULTILINE)
+# Judged by the state machines, whatever the entry: one row.
+CORE = (
+    "protocol",
+    "messages",
+    "primitives",
+    "wire",
+    "descriptor.py",
+    "parameters.py",
+    "profiles.py",
+    "policy.py",
+    "noise_certificate.py",
+    "ring_odds.py",
+    "edge_odds.py",
+)
+
+
+def rules_in(text):
+    found = set(RULE.findall(text))
+    for section, first, last in RANGE.findall(text):
+        found |= {f"{section}-{n}" for n in range(int(first), int(last) + 1)}
+    return found
+
+
+def rule_of(name):
+    """Return the id that a row is named after; None for a promise without an id."""
+    found = re.match(r"R\d+(?:_\d+)+", name)
+    if found is None:
+        return None
+    section, _, number = found[0].rpartition("_")
+    return f"{section.replace('_', '.')}-{number}"
+
+
+def test_a_party_has_only_entries_of_its_own():
+    assert set(ENTRIES) == set(TABLE)
+    for party, _, row in ROWS:
+        assert set(row) - {"title", "rules"} <= set(ENTRIES[party])
+        assert row["title"]
+
+
+@pytest.mark.parametrize(("cell", "words"), CELLS, ids=[cell for cell, _ in CELLS])
+def test_a_cell_is_a_breach_a_test_or_an_exemption(cell, words):
+    kind, _, what = words.partition(": ")
+    assert what.strip(), f"{cell} is empty"
+    match kind:
+        case "breach":
+            assert what in BREACHES
+        case "test":
+            path, _, name = what.partition("::")
+            text = (ROOT / "tests" / path).read_text()
+            assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE)
+        case _:
+            assert kind == "exempt"
+
+
+def test_every_breach_has_a_cell():
+    named = {words.partition(": ")[2] for _, words in CELLS}
+    assert set(BREACHES) - named == set()
+
+
+def test_every_rule_of_the_protocol_is_in_the_core_or_has_a_row():
+    stated = set(STATED.findall((ROOT / "protos/PROTOCOL.md").read_text()))
+    core = set()
+    for path in (ROOT / "secagg").rglob("*.py"):
+        if path.relative_to(ROOT / "secagg").parts[0] in CORE:
+            core |= rules_in(path.read_text())
+    rows = {rule for _, name, _ in ROWS if (rule := rule_of(name)) is not None}
+    rows |= {rule for _, _, row in ROWS for rule in row.get("rules", ())}
+    assert rows <= stated
+    assert stated - core - rows == set()
+
+
+def test_every_rule_that_a_verifier_judges_has_a_row_of_the_verifier():
+    text = (ROOT / "protos/PROTOCOL.md").read_text()
+    steps = text.split("R5.8-1. ")[1].split("R5.8-2. ")[0]
+    judged = {
+        rule for line in steps.splitlines() if "|" in line for rule in rules_in(line)
+    }
+    rows = {rule_of(name) for party, name, _ in ROWS if party == "verifier"}
+    rows |= {
+        rule
+        for party, _, row in ROWS
+        if party == "verifier"
+        for rule in row.get("rules", ())
+    }
+    assert judged - rows == set()
+
+
+def test_the_page_is_made_of_the_table():
+    assert (ROOT / "docs/rules.md").read_text() == rules_page()
