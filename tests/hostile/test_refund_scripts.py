@@ -134,6 +134,8 @@ class Run:
         self.is_over = client.is_over(self.state)
         if self.is_over and isinstance(saying, Released | Aborted):
             self.told = saying.fate  # also one that this client cannot believe
+            if isinstance(saying, Released) and saying.fate is Fate.LEFT_OUT:
+                self.told = None  # no release says that: a violation (R5.6-4)
         assert self.standing is before or not self.is_over
 
     def message(self, which):
@@ -184,6 +186,7 @@ class Run:
             and (not asked or self.world == "unmasks with me")
             and all(each.fate is TRUE_FATE[self.world] for each in ends)
             and all(isinstance(end, Aborted) or self.has_sum(end) for end in ends)
+            and released(Fate.LEFT_OUT, 3) not in ends
         )
 
     def has_sum(self, end):
