@@ -15,7 +15,24 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self
 
-__all__ = ["NoiseCertificate"]
+__all__ = ["NoiseCertificate", "NoiseCost"]
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseCost:
+    """What all sessions of a task cost a client against the server, as computed here.
+
+    Attributes:
+        epsilon: At most the one that the task claims.
+        delta: What goes with it, the chance that a ring or drawn edges fail included.
+        status: How epsilon is known, for example "certified".
+        proof: Whether its theorem is published, or an own one: "published" or "own".
+    """
+
+    epsilon: float
+    delta: float
+    status: str
+    proof: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

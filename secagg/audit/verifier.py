@@ -32,7 +32,7 @@ from secagg.descriptor import SessionDescriptor
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.messages import DIGEST_BYTES, Advert, Quorum, Roster, RosterFrame
-from secagg.noise_certificate import NoiseCertificate
+from secagg.noise_certificate import NoiseCertificate, NoiseCost
 from secagg.parameters import Graph, ProtocolParameters
 from secagg.profiles import HonestTail
 from secagg.protocol import context
@@ -60,7 +60,6 @@ from secagg.wire.packing import packed_size
 
 __all__ = [
     "Finding",
-    "NoiseCost",
     "NoiseVerifier",
     "ReceiptError",
     "Step",
@@ -68,23 +67,6 @@ __all__ = [
     "judging",
     "verify_receipt",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class NoiseCost:
-    """What all sessions of a task cost a client against the server, as computed here.
-
-    Attributes:
-        epsilon: At most the one that the task claims.
-        delta: What goes with it, the chance that a ring or drawn edges fail included.
-        status: How epsilon is known, for example "certified".
-        proof: Whether its theorem is published, or an own one: "published" or "own".
-    """
-
-    epsilon: float
-    delta: float
-    status: str
-    proof: str
 
 
 class NoiseVerifier(Protocol):

@@ -10,13 +10,12 @@ import numpy.typing as npt
 from dpnoise.errors import DPNoiseError
 from dpnoise.mechanisms import SessionNoise
 from dpnoise.planning import Plan
-from secagg.audit.verifier import NoiseCost
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp.noise_block import bad_block, decode_block
 from secagg.distributed_dp.session_unit import read_unit, unit_terms
 from secagg.distributed_dp.task import NoisedTask
 from secagg.errors import InternalError
-from secagg.noise_certificate import NoiseCertificate
+from secagg.noise_certificate import NoiseCertificate, NoiseCost
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import subtract_into
 from secagg.protocol.noise_terms import NoiseTerms

@@ -8,7 +8,6 @@ from secagg.audit.comparison import check_one_session, shown_in
 from secagg.audit.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
 from secagg.audit.verifier import (
     Finding,
-    NoiseCost,
     ReceiptError,
     Step,
     verify_receipt,
@@ -19,6 +18,7 @@ from secagg.distributed_dp import NoisedTask, TaskNoiseVerifier
 from secagg.distributed_dp.noise_block import bad_block
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Roster, Round
+from secagg.noise_certificate import NoiseCost
 from secagg.parameters import ProtocolParameters
 from secagg.primitives.modular import zeros
 from secagg.primitives.transcript import encode_set, hash_parts
