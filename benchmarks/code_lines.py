@@ -1,0 +1,91 @@
+"""Count the lines of code of each package: what a reader has to read.
+
+A line counts if it holds a token that is not a comment, a blank or a docstring.
+Generated modules count as any other.  Run it in the checkout:
+``python benchmarks/code_lines.py``.
+"""
+
+import ast
+import io
+import tokenize
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["PackageSize", "code_lines", "measure"]
+
+_ROOT: Final = Path(__file__).parents[1]
+_NO_CODE: Final = frozenset(
+    {
+        tokenize.COMMENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+        tokenize.INDENT,
+        tokenize.NEWLINE,
+        tokenize.NL,
+    }
+)
+_WITH_DOCSTRING = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class PackageSize:
+    """Size of one package.
+
+    Attributes:
+        lines: Lines of code.
+        files: Python files.
+        names: Files and folders at the root of the package.
+    """
+
+    lines: int
+    files: int
+    names: int
+
+
+def code_lines(source: str) -> int:
+    """Return how many lines of a module hold code.
+
+    Args:
+        source: Text of the module.
+
+    Raises:
+        SyntaxError: The text is not a Python module.
+    """
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False):
+            first = node.body[0]
+            documented.update(range(first.lineno, (first.end_lineno or 0) + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - documented)
+
+
+def measure(package: Path) -> PackageSize:
+    """Return the size of a package.
+
+    Args:
+        package: Its folder.
+    """
+    paths = list(package.rglob("*.py"))
+    return PackageSize(
+        lines=sum(code_lines(path.read_text(encoding="utf-8")) for path in paths),
+        files=len(paths),
+        names=sum(path.name != "__pycache__" for path in package.iterdir()),
+    )
+
+
+def main() -> None:
+    """Print one row for each package of the checkout."""
+    print(f"{'package':12}{'lines':>8}{'files':>7}{'names at its root':>20}")
+    folders = ("secagg", "dpnoise", "tests", "benchmarks", "examples")
+    for folder in (_ROOT / name for name in folders):
+        size = measure(folder)
+        print(f"{folder.name:12}{size.lines:8}{size.files:7}{size.names:20}")
+
+
+if __name__ == "__main__":
+    main()
