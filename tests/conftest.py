@@ -1,6 +1,7 @@
-"""What ends a test that hangs, where rollback marks are kept, the log, a database."""
+"""What ends a test that hangs, golden files, rollback marks, the log, a database."""
 
 import asyncio
+import difflib
 import faulthandler
 import gc
 import logging
@@ -48,8 +49,47 @@ _SERVICES = {"postgres_url", "bucket_server", "postgresql", "bucket", "dask", "r
 _SLOW = tomllib.loads((Path(__file__).parent / "slow.toml").read_text())
 
 
+GOLDEN = Path(__file__).parent / "golden"
+_INTENDED = """\
+{path} does not match what the programs print now:
+{difference}
+If the change is intended, run `make golden`, read the difference, and commit it."""
+
+
+def pytest_addoption(parser):
+    """Rewrite golden files instead of comparing them: `make golden`."""
+    parser.addoption("--rewrite-golden", action="store_true", default=False)
+
+
+@pytest.fixture
+def golden(pytestconfig):
+    """Compare a text with a file under tests/golden, or rewrite that file."""
+
+    def compare(name, text):
+        path = GOLDEN / name
+        if pytestconfig.getoption("--rewrite-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        expected = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text != expected:
+            difference = difflib.unified_diff(
+                expected.splitlines(),
+                text.splitlines(),
+                "committed",
+                "now",
+                lineterm="",
+            )
+            shown = "\n".join(difference)
+            pytest.fail(
+                _INTENDED.format(path=f"tests/golden/{name}", difference=shown),
+                pytrace=False,
+            )
+
+    return compare
+
+
 def pytest_collection_modifyitems(items):
-    """Mark what only `make test-all` runs: slow tests, and tests that need a server."""
+    """Mark slow tests, tests that need a server, and those with golden files."""
     for item in items:
         if any(item.nodeid.startswith(node) for node in _SLOW):
             item.add_marker(pytest.mark.slow)
@@ -58,6 +98,8 @@ def pytest_collection_modifyitems(items):
         words = {value for value in values if isinstance(value, str)}
         if _SERVICES & {*item.fixturenames, *words}:
             item.add_marker(pytest.mark.services)
+        if "golden" in item.fixturenames:
+            item.add_marker(pytest.mark.golden)
 
 
 @pytest.hookimpl(wrapper=True)
