@@ -6,7 +6,7 @@ STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 STAMP_SERVICES := $(VENV)/.installed-services
 
-.PHONY: demo test test-all check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos fail-over wheel docs clean
+.PHONY: demo test test-all golden check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos fail-over wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -35,6 +35,9 @@ test: $(STAMP_DEV)   ## the default test suite: what CI runs
 
 test-all: $(STAMP_SERVICES)  ## slow tests too, and those that need PostgreSQL, a bucket, Dask, Envoy
 	$(PYTEST)
+
+golden: $(STAMP_DEV)  ## rewrite tests/golden after an intended change, lower the counts of banned words
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -m golden --rewrite-golden
 
 check: $(STAMP_DEV)  ## what CI runs beside the tests: lint, types, imports
 	$(BIN)/ruff check .

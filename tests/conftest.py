@@ -4,6 +4,7 @@ import asyncio
 import difflib
 import faulthandler
 import gc
+import json
 import logging
 import os
 import shutil
@@ -84,6 +85,43 @@ def golden(pytestconfig):
                 _INTENDED.format(path=f"tests/golden/{name}", difference=shown),
                 pytrace=False,
             )
+
+    return compare
+
+
+def _shape(value, path=""):
+    """Yield the path and the type of every value in an answer."""
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            yield from _shape(each, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list) and value:
+        for each in value:
+            yield from _shape(each, f"{path}[]")
+    else:
+        yield path, _JSON_TYPES[type(value)]
+
+
+_JSON_TYPES = {
+    bool: "boolean",
+    dict: "object",
+    float: "number",
+    int: "integer",
+    list: "array",
+    str: "string",
+    type(None): "null",
+}
+
+
+@pytest.fixture
+def json_answer(golden):
+    """Compare keys and types of a JSON answer with a file of its name."""
+
+    def compare(name, answer):
+        kinds = {}
+        for path, kind in _shape(json.loads(json.dumps(answer))):
+            kinds.setdefault(path, set()).add(kind)
+        lines = [f"{path}: {' | '.join(sorted(kinds[path]))}" for path in sorted(kinds)]
+        golden(f"json/{name.replace(' ', '-')}.txt", "\n".join(lines) + "\n")
 
     return compare
 

@@ -34,7 +34,7 @@ raises one."""
 
 @functools.cache
 def replacements():
-    """Return the forms of each banned word, by the first of them, and the better one."""
+    """Return the forms of each banned word and the better one, by the first form."""
     text = (ROOT / GLOSSARY).read_text()
     table = text.partition("| Not | Write |\n|---|---|\n")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (.+?) \| (.+?) \|$", table, re.MULTILINE)
@@ -155,7 +155,9 @@ def test_a_banned_word_is_seen(text):
     assert sum(counts_in(text).values()) == 1
 
 
-@pytest.mark.parametrize("text", ["in vainly", "allowed", "showed", "strangest", "output backup"])
+@pytest.mark.parametrize(
+    "text", ["in vainly", "allowed", "showed", "strangest", "output backup"]
+)
 def test_a_part_of_a_word_is_not_the_word(text):
     assert counts_in(text) == {}
 

@@ -1,15 +1,19 @@
-"""The help of every command: what it does, its arguments and its options."""
+"""The help of every command, and that each answer in JSON has a golden file."""
 
 import inspect
 import textwrap
 import typing
+from pathlib import Path
+from types import NoneType
 
+import pytest
 import typer
 
 from secagg.cli.app import app
 
-# Laid out here, since the library's layout changes from one of its releases to the next.
+# Laid out here, since the layout of the library changes with its releases.
 WIDTH = 88
+ANSWERS = sorted(path.stem for path in Path(__file__).with_name("json").iterdir())
 
 
 def commands(command, words=("secagg",)):
@@ -24,9 +28,7 @@ def kind_of(parameter, hints):
     if parameter.metavar:
         return parameter.metavar
     hint = hints.get(parameter.name)
-    kinds = [
-        each for each in typing.get_args(hint) or (hint,) if each is not type(None)
-    ]
+    kinds = [each for each in typing.get_args(hint) or (hint,) if each is not NoneType]
     if kinds == [bool]:
         return ""
     return "|".join(getattr(each, "__name__", str(each)) for each in kinds)
@@ -62,6 +64,26 @@ def help_of(words, command):
     return "\n".join(lines).rstrip() + "\n"
 
 
+ALL = list(commands(typer.main.get_command(app)))
+WITH_JSON = [
+    words[1:]
+    for words, command in ALL
+    if any("--json" in each.opts for each in command.params)
+]
+
+
 def test_help(golden):
-    root = typer.main.get_command(app)
-    golden("help.txt", "\n\n".join(help_of(*each) for each in commands(root)))
+    golden("help.txt", "\n\n".join(help_of(*each) for each in ALL))
+
+
+@pytest.mark.parametrize("words", WITH_JSON, ids=" ".join)
+def test_every_command_with_json_has_a_golden_answer(words):
+    """Commands that change something print what the running aggregator answers."""
+    *group, verb = words
+    operation = f"admin-{group[0].removesuffix('s')}.{verb}" if group else ""
+    names = {"-".join(words), verb, f"admin-{verb}", operation} - {""}
+    assert any(
+        name == answer or answer.startswith(f"{name}-")
+        for name in names
+        for answer in ANSWERS
+    )

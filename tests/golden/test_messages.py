@@ -111,7 +111,7 @@ def assigned_to(function, name):
     return values
 
 
-def texts_of(expression, module, function, depth=0):
+def texts_of(expression, module, function, depth=0):  # noqa: C901, PLR0911 - a row for each kind
     """Return the possible texts of an expression, each a tuple of parts."""
     unknown = [(FIELD,)]
     if depth > DEPTH:
@@ -175,8 +175,8 @@ def is_method(function):
 def calls_of(function, owner, module, modules, *, is_event=False):
     """Yield the calls of a function: everywhere if no other module defines its name.
 
-    A private method is otherwise looked for in its module and where its class is
-    imported, a public one wherever a method of its name is called.
+    Of a log event, a private method is otherwise looked for in its module and where
+    its class is imported, a public one wherever a method of its name is called.
     """
     if function is None:
         return
@@ -196,7 +196,7 @@ def calls_of(function, owner, module, modules, *, is_event=False):
             yield place, call
 
 
-def resolved(row, function, owner, module, modules, depth=0):  # noqa: PLR0913
+def resolved(row, function, owner, module, modules, depth=0):  # noqa: PLR0913, PLR0917 - where a call is
     """Yield the rows that a row with parameters stands for, one set for each call."""
     wanted = {part.name for text in row for part in text if isinstance(part, Parameter)}
     if not wanted:
@@ -383,7 +383,7 @@ def events_of(expression, constants, function):
     return [constants.get(name, UNKNOWN)]
 
 
-def event_rows(modules):
+def event_rows(modules):  # noqa: C901 - two functions that call each other
     """Return (event, its fields) of every line that is logged."""
     constants = log_constants(modules)
     rows = set()

@@ -70,7 +70,8 @@ class Walkthrough(Programs):
 
     def server(self, *overrides: str, config: str = "server.exact.toml"):
         words = [
-            f"--set={item}" for item in (f"server.listen={self.address}", *overrides)
+            item if item.startswith("--") else f"--set={item}"
+            for item in (f"server.listen={self.address}", *overrides)
         ]
         process = self.start(*("server", "--until-done", "--config", config), *words)
         line = wait_for(process, "listening on ")
@@ -148,12 +149,14 @@ def exact_sum(directory: Path):
     return sum(np.load(directory / f"n-{number}.npy") for number in (1, 2, 3))
 
 
-def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs):
-    server = programs.server(config="server.toml")
-    clients = [programs.client(number, kind="x") for number in (1, 2, 3)]
-    for client in clients:
-        assert "epsilon" in finish(client)
-    finish(server)
+def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs, json_answer):
+    server = programs.server("--json", config="server.toml")
+    clients = [programs.client(number, kind="x") for number in (1, 2)]
+    clients.append(programs.client(3, "--json", kind="x"))
+    outputs = [finish(client) for client in clients]
+    assert all("epsilon" in output for output in outputs)
+    json_answer("client", json.loads(outputs[-1].splitlines()[-1]))
+    json_answer("server", json.loads(finish(server).splitlines()[-1]))
     released = np.load(programs.directory / "sums" / "sum-1.npy")
     report = json.loads((programs.directory / "sums" / "report-1.json").read_text())
     true = np.load(programs.directory / "true-sum.npy")

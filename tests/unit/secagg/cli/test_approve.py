@@ -60,10 +60,13 @@ def refused(capsys, file, code):
     return " ".join(capsys.readouterr().err.split())
 
 
-def test_an_offer_is_judged_and_its_hash_printed(parameters, tmp_path, capsys):
+def test_an_offer_is_judged_and_its_hash_printed(
+    parameters, tmp_path, capsys, json_answer
+):
     offer = offer_file(parameters, tmp_path / "offer.bin")
     for words in (["--approve", offer, "--json"], ["--json", "--approve", offer]):
         result = approved(capsys, *words)
+        json_answer("plan approve", result)
         assert result["approved_hash"] == sha256(parameters.noise_block).hexdigest()
         assert 1.9 < result["epsilon"] <= result["claimed_epsilon"] <= 2.0
         assert (result["participations"], result["spare"]) == (2, 1)

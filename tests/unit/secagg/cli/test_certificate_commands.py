@@ -70,12 +70,15 @@ def csr(path, key, *, algorithm=True, names=()):
 
 
 @pytest.mark.usefixtures("authority")
-def test_a_key_stays_where_it_was_made_and_its_certificate_works(run):
+def test_a_key_stays_where_it_was_made_and_its_certificate_works(run, json_answer):
     request = asked(run)
+    json_answer("enrol request", request)
     key = Path("tls") / f"{NAME}.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     before = key.read_bytes()
     made = signed(run, request)
+    json_answer("pki sign", made)
+    json_answer("pki list", run("pki", "list", "pki"))
     assert made["files"] == [f"tls/{NAME}.pem"]
     assert loaded().identity.uri == f"secagg://example.org/client/{NAME}"
     assert key.read_bytes() == before
@@ -147,10 +150,13 @@ def test_one_name_one_key(run):
 
 
 @pytest.mark.usefixtures("authority")
-def test_a_renewed_certificate_is_the_same_client_with_its_key_or_a_new_one(run):
+def test_a_renewed_certificate_is_the_same_client_with_its_key_or_a_new_one(
+    run, json_answer
+):
     signed(run, asked(run), "--days", "5")
     first = loaded()
-    run("pki", "renew", "pki", NAME, "--output", f"tls/{NAME}.pem")
+    renewed = run("pki", "renew", "pki", NAME, "--output", f"tls/{NAME}.pem")
+    json_answer("pki renew", renewed)
     again = loaded()  # which proves that the key still fits
     assert again.identity == first.identity
     assert again.not_valid_after > first.not_valid_after
@@ -181,7 +187,9 @@ def test_what_was_made_here_and_ends_soon_is_renewed_with_new_keys(run):
 
 
 @pytest.mark.usefixtures("authority")
-def test_revoking_takes_back_every_certificate_of_the_key_and_the_key_for_good(run):
+def test_revoking_takes_back_every_certificate_of_the_key_and_the_key_for_good(
+    run, json_answer
+):
     request = asked(run)
     signed(run, request)
     first = number_in_pem(loaded().certificate_chain)
@@ -190,6 +198,7 @@ def test_revoking_takes_back_every_certificate_of_the_key_and_the_key_for_good(r
     other = asked(run, "b")
     signed(run, other, holder="client/b")
     taken = run("pki", "revoke", "pki", f"{second.serial:X}")
+    json_answer("pki revoke", taken)
     assert set(taken["serials"]) == {f"{each.serial:x}" for each in (first, second)}
     assert read_revoked(Path(taken["file"])) == {first, second}
     assert states(run)[-1] == ("client/b", "live")

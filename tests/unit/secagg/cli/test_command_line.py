@@ -127,7 +127,7 @@ def test_a_mistake_on_the_command_line_names_the_option(words, option, capsys):
 # --- simulate -----------------------------------------------------------------------
 
 
-def test_simulate_prints_the_promised_keys(capsys):
+def test_simulate_prints_the_promised_keys(capsys, json_answer):
     words = [
         "--clients",
         "12",
@@ -141,6 +141,7 @@ def test_simulate_prints_the_promised_keys(capsys):
     ]
     assert main(["simulate", *words]) == 0
     result = last_line(capsys)
+    json_answer("simulate", result)
     assert result["exact"] is True
     assert result["clients_lost"] == 3
     assert set(result["client_cpu_seconds"]) == {"mean", "max"}
@@ -238,10 +239,13 @@ def test_a_simulation_of_a_server_that_lies_runs_all_rounds_of_its_profile(
     assert result["client_state_bytes"] > 12 * 3 * 32
 
 
-def test_a_simulation_with_layers_says_what_noise_it_needed_and_what_was_there(capsys):
+def test_a_simulation_with_layers_says_what_noise_it_needed_and_what_was_there(
+    capsys, json_answer
+):
     words = ["simulate", "--clients", "20", "--dimension", "16", "--xnoise"]
     assert main([*words, "--dropout-rate", "0.2", "--seed", "5", "--json"]) == 0
     result = last_line(capsys)
+    json_answer("simulate with layers of noise", result)
     assert result["exact"]
     ratio = Fraction(result["noise_present"]) / Fraction(result["noise_required"])
     assert 1.0 <= ratio <= 1.05
@@ -283,7 +287,7 @@ PLAN_KEYS = {
 }
 
 
-def test_plan_prints_the_promised_keys(capsys):
+def test_plan_prints_the_promised_keys(capsys, json_answer):
     words = [
         "--epsilon",
         "2",
@@ -295,6 +299,7 @@ def test_plan_prints_the_promised_keys(capsys):
     ]
     assert main([*PLAN, *words]) == 0
     result = last_line(capsys)
+    json_answer("plan", result)
     assert set(result) >= PLAN_KEYS
     assert result["modulus"] == 1 << 16
     assert result["epsilon_server"] <= 2.0
@@ -611,9 +616,10 @@ def test_too_few_bits_are_refused_with_the_nearest_that_work(capsys):
 GRAPH = ["graph", "--clients", "1000", "--corrupt", "0.1", "--dropout", "0.3", "--json"]
 
 
-def test_graph_prints_degree_threshold_and_what_they_are_worth(capsys):
+def test_graph_prints_degree_threshold_and_what_they_are_worth(capsys, json_answer):
     assert main(GRAPH) == 0
     found = last_line(capsys)
+    json_answer("graph", found)
     assert (found["graph"], found["degree"], found["threshold"]) == ("harary", 102, 39)
     assert found["threshold_max"] >= 39
     assert (found["colluders"], found["losses"]) == (100, 300)
@@ -624,9 +630,10 @@ def test_graph_prints_degree_threshold_and_what_they_are_worth(capsys):
     assert "quorum" not in found
 
 
-def test_graph_against_a_malicious_server_names_the_quorum(capsys):
+def test_graph_against_a_malicious_server_names_the_quorum(capsys, json_answer):
     assert main([*GRAPH, "--adversary", "malicious"]) == 0
     found = last_line(capsys)
+    json_answer("graph against a malicious server", found)
     assert (found["graph"], found["degree"], found["threshold"]) == ("k-out", 108, 42)
     assert (found["quorum"], found["left_out_unseen"]) == (551, 3)
     assert found["profile"] == "malicious-server-sparse"
@@ -722,11 +729,13 @@ def test_a_server_says_who_shares_with_whom_and_what_that_is_worth():
 
 
 def test_pki_makes_everything_for_the_walkthrough_and_overwrites_nothing(
-    tmp_path, capsys
+    tmp_path, capsys, json_answer
 ):
     directory = tmp_path / "pki"
     assert main(["pki", "init", str(directory), "--clients", "2", "--json"]) == 0
-    names = {Path(path).name for path in last_line(capsys)["files"]}
+    made = last_line(capsys)
+    json_answer("pki init", made)
+    names = {Path(path).name for path in made["files"]}
     stems = ("ca", "server", "client-1", "client-2")
     expected = {f"{stem}.{end}" for stem in stems for end in ("pem", "key")}
     assert names == expected | {"credential.bin"}
@@ -737,12 +746,17 @@ def test_pki_makes_everything_for_the_walkthrough_and_overwrites_nothing(
     assert (directory / "ca.key").read_bytes() == before
 
 
-def test_pki_adds_a_server_and_clients_to_an_authority(tmp_path, capsys):
+def test_pki_adds_a_server_and_clients_to_an_authority(tmp_path, capsys, json_answer):
     directory = str(tmp_path)
-    assert main(["pki", "ca", directory]) == 0
-    assert main(["pki", "server", directory, "agg", "--host", "agg.example"]) == 0
+    assert main(["pki", "ca", directory, "--json"]) == 0
+    json_answer("pki ca", last_line(capsys))
+    words = ["pki", "server", directory, "agg", "--host", "agg.example", "--json"]
+    assert main(words) == 0
+    json_answer("pki server", last_line(capsys))
     assert main(["pki", "client", directory, "alice", "bob", "--json"]) == 0
-    assert len(last_line(capsys)["files"]) == 4
+    made = last_line(capsys)
+    json_answer("pki client", made)
+    assert len(made["files"]) == 4
     assert main(["pki", "client", directory, "not a name", "--json"]) == 74
     assert error_of(capsys)["next_step"]
 
@@ -781,7 +795,13 @@ def test_a_password_in_the_address_of_a_store_is_refused_and_never_shown(
     assert "swordfish" not in captured.out + captured.err
 
 
-def test_show_settings_prints_every_setting_and_the_budget(deployment, capsys):
+def test_show_settings_prints_every_setting_and_the_budget(
+    deployment, capsys, json_answer
+):
+    assert run_server(deployment, "--show-settings", "--json") == 0
+    json_answer("server show settings", last_line(capsys))
+    assert run_client(deployment, "--show-settings", "--json") == 0
+    json_answer("client show settings", last_line(capsys))
     assert run_server(deployment, "--show-settings", "--set", "task.steps=2") == 0
     shown = capsys.readouterr().out
     assert "task.steps" in shown

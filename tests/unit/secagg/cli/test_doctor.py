@@ -535,10 +535,13 @@ async def test_clocks_that_differ_by_an_hour(place, monkeypatch):
     only_failure(await with_aggregator(place), "D310", "BAD_CONFIG", "machine's clock")
 
 
-def test_the_command_ends_with_the_code_of_the_first_failure(place, capsys):
+def test_the_command_ends_with_the_code_of_the_first_failure(
+    place, capsys, json_answer
+):
     config = written(place, "server.toml", SERVER, ("server.pem", "absent.pem"))
     assert main(["doctor", "--config", str(config), "--json"]) == 74
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    json_answer("doctor", answer)
     assert (answer["role"], answer["ok"], answer["exit_code"]) == ("server", False, 74)
     checks = {each["number"]: each for each in answer["checks"]}
     assert checks["D110"]["error"] == "BAD_CERTIFICATE"

@@ -55,28 +55,35 @@ def load(issuer, *, now, credential="id/credential.bin"):
     )
 
 
-def test_a_client_is_enrolled_renewed_and_revoked(run, issuer):
+def test_a_client_is_enrolled_renewed_and_revoked(run, issuer, json_answer):
+    json_answer("pki enrol init", issuer)
     request = asked(run)
+    json_answer("pki identity new", request)
     words = ("enrol", "sign", "issuer", request["request"], "--days", "7", "--key")
     error = run(*words, issuer["enrolment_key"], code=EXIT_BAD_CREDENTIAL)["error"]
     assert request["identity_key"] in error["message"]
     signed = run(*words, request["identity_key"])
+    json_answer("pki enrol sign", signed)
     assert (signed["serial"], signed["name"]) == (1, "hospital-a")
     assert signed["identity_key"] == request["identity_key"]
     assert signed["not_after"] - signed["not_before"] == 7 * 24 * 3600
     load(issuer, now=signed["not_after"])
 
     renewed = run("enrol", "renew", "issuer", "hospital-a")
+    json_answer("pki enrol renew", renewed)
     assert (renewed["serial"], renewed["file"]) == (2, "hospital-a.credential.bin")
     load(issuer, now=renewed["not_after"], credential=renewed["file"])
     again = run("identity", "renew", "id")
+    json_answer("pki identity renew", again)
     assert again["identity_key"] == request["identity_key"]
     third = run("enrol", "sign", "issuer", "id/request.bin", "--output", "third.bin")
     assert (third["serial"], third["file"]) == (3, "third.bin")
 
     revoked = run("enrol", "revoke", "issuer", "2")
+    json_answer("pki enrol revoke", revoked)
     assert (revoked["number"], revoked["serials"]) == (1, [1, 2, 3])
     listed = run("enrol", "list", "issuer")
+    json_answer("pki enrol list", listed)
     assert listed["enrolment_key"] == issuer["enrolment_key"]
     assert listed["revocation_number"] == 1
     assert [each["state"] for each in listed["credentials"]] == ["revoked"] * 3

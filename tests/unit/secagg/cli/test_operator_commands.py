@@ -137,8 +137,9 @@ def told(place, capsys):
     return run
 
 
-def test_the_book_says_which_tasks_there_are(told):
+def test_the_book_says_which_tasks_there_are(told, json_answer):
     text, answer = told("tasks", "list")
+    json_answer("tasks list", answer)
     assert "session 1: joining" in text
     (task,) = answer["tasks"]
     assert (task["task"], task["state"], task["sessions_left"]) == (
@@ -147,15 +148,21 @@ def test_the_book_says_which_tasks_there_are(told):
         3,
     )
     assert told("tasks", "show", "counts")[1] == task
+    json_answer("tasks show", task)
     text, answer = told("status")
+    json_answer("status", answer)
     assert "no aggregator runs" in text
     assert answer["tasks"] == [task]
     assert answer["server"]["is_running"] is False
-    assert told("tasks", "show", "other", code=50)[1]["error"]["code"] == 40
+    answer = told("tasks", "show", "other", code=50)[1]
+    assert answer["error"]["code"] == 40
+    json_answer("error", answer)
 
 
-def test_the_book_says_which_sessions_there_were(told):
+def test_the_book_says_which_sessions_there_were(told, json_answer):
     text, answer = told("sessions", "list", "--task", "counts")
+    json_answer("sessions list", answer)
+    json_answer("sessions show", answer["sessions"][0])
     assert "running" in text
     (session,) = answer["sessions"]
     assert (session["number"], session["outcome"]) == (1, "running")
@@ -195,10 +202,11 @@ async def test_a_session_that_failed_is_found_behind_many_that_did_not(tmp_path)
     await book.close()
 
 
-def test_both_sides_say_what_was_spent(told, monkeypatch):
+def test_both_sides_say_what_was_spent(told, monkeypatch, json_answer):
     # The report was computed when the task was planned, and is not again.
     monkeypatch.setattr("secagg.distributed_dp.task.NoisedTask.report", lambda _: 1 / 0)
     text, answer = told("budget")
+    json_answer("budget", answer)
     (budget,) = answer["budgets"]
     assert "epsilon server" in text
     assert answer["role"] == "server"
@@ -222,11 +230,12 @@ def test_both_sides_say_what_was_spent(told, monkeypatch):
     }
 
 
-def test_a_client_says_what_is_claimed_of_its_data(told, place):
+def test_a_client_says_what_is_claimed_of_its_data(told, place, json_answer):
     text = (place / "client.toml").read_text()
     total = 'data = "patients"\ntotal_epsilon = 2.0\ntotal_delta = 1e-5\n'
     (place / "total.toml").write_text(text + total)
     text, answer = told("budget", config="total.toml")
+    json_answer("budget of a client", answer)
     data = answer["data"]
     claims = data.pop("claims")
     assert data == {

@@ -219,7 +219,7 @@ class Running:
 
 
 def test_a_task_is_summed_from_settings_files_and_goes_on_after_a_restart(
-    house, capsys
+    house, capsys, json_answer
 ):
     async def main_task():
         async with Running(house) as first:
@@ -265,6 +265,7 @@ def test_a_task_is_summed_from_settings_files_and_goes_on_after_a_restart(
     words[2] = str(mine)
     assert main(words) == 0
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    json_answer("sessions verify of two aggregators", facts)
     assert (facts["client"], facts["is_included"]) == ("a", True)
     words[-1] = key_text(keys["leader"])  # which is not the helper's
     assert main(words) != 0
@@ -353,7 +354,9 @@ def test_a_client_leaves_a_task_below_its_own_floors(house):
 
 
 @pytest.mark.parametrize("is_included", [True, False])
-def test_what_is_signed_by_nobody_is_not_said_of_a_sum(capsys, is_included):
+def test_what_is_signed_by_nobody_is_not_said_of_a_sum(
+    capsys, is_included, json_answer
+):
     given = SharedContribution(
         session_number=7,
         inputs=3,
@@ -362,6 +365,9 @@ def test_what_is_signed_by_nobody_is_not_said_of_a_sum(capsys, is_included):
         privacy=noise_for().report(),
         receipt=b"",
     )
+    _say_given(given, Path("sum.npy"), Output(as_json=True))
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    json_answer("client of two aggregators", answer)
     _say_given(given, None, Output(as_json=False))
     said = capsys.readouterr().out.splitlines()[0]
     assert said == "session 7: 3 vectors, " + (
@@ -392,12 +398,14 @@ def document_of(part):
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_settings_are_shown_with_what_the_task_costs(house, capsys, part):
+def test_settings_are_shown_with_what_the_task_costs(house, capsys, part, json_answer):
     path = house.written(part, house.aggregator(part))
     words = ["two-servers", part, "--config", str(path), "--show-settings", "--json"]
     assert main(words) == 0
     shown = capsys.readouterr()
-    assert json.loads(shown.out.splitlines()[-1])["task.rho"] == "2.0"
+    answer = json.loads(shown.out.splitlines()[-1])
+    json_answer(f"{part} show settings", answer)
+    assert answer["task.rho"] == "2.0"
     assert "against either aggregator, if the other one adds its noise" in shown.err
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from secagg import ClientPhase, ClientProgress
+from secagg.cli.load import _payload
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.load import database
 from secagg.load.connection import SpreadConnection
@@ -147,7 +148,7 @@ def cost(cpu, memory):
     )
 
 
-def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients():
+def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients(json_answer):
     result = LoadResult(
         is_exact=True,
         clients_completed=10,
@@ -170,6 +171,7 @@ def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients():
     assert result.server_peak_rss_bytes == 7
     assert dataclasses.replace(result, clients_lost=0).waiting_cpu_ms is None
     assert (result.bytes_up_per_client, result.bytes_down_per_client) == (5.0, 5.0)
+    json_answer("load", _payload(10, result))
 
 
 def test_traffic_is_that_of_the_mean_client_call_by_call():

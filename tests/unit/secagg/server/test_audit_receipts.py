@@ -232,13 +232,14 @@ def signed_receipt(tmp_path, name="signed"):
 
 
 @pytest.mark.parametrize("name", ["signed", "sparse"])
-def test_the_command_says_what_holds(tmp_path, capsys, name):
+def test_the_command_says_what_holds(tmp_path, capsys, name, json_answer):
     path, listed, key = signed_receipt(tmp_path, name)
     words = ["sessions", "verify", str(path), "--enrolment", key]
     assert main([*words, "--revocations", str(listed)]) == EXIT_OK
     assert "a quorum of enrolled clients has signed" in capsys.readouterr().out
     assert main([*words, "--json"]) == EXIT_OK
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    json_answer(f"sessions verify {name}", facts)
     assert (facts["valid"], facts["reason"]) == (True, "")
     assert facts["finding"] == "agreed"
     assert facts["signed"] >= 5
@@ -350,11 +351,14 @@ def _layered():
     return session.facts.audit(session.server_state)
 
 
-def test_the_command_says_what_the_noise_of_the_offer_costs(tmp_path, capsys, layered):
+def test_the_command_says_what_the_noise_of_the_offer_costs(
+    tmp_path, capsys, layered, json_answer
+):
     path = tmp_path / "receipt.bin"
     path.write_bytes(layered.encode())
     assert main(["sessions", "verify", str(path), "--json"]) == EXIT_OK
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    json_answer("sessions verify with noise", facts)
     parameters = SessionDescriptor.decode(layered.offer).parameters
     task = NoisedTask.from_parameters(parameters)
     assert facts["epsilon_server"] == task.report().server.epsilon

@@ -672,9 +672,44 @@ async def test_names_that_are_taken_unknown_or_no_settings_are_refused(world):
         await refused(asked, ErrorCode.UNKNOWN_SESSION, "9")
 
 
-async def test_sessions_are_listed_watched_shown_and_aborted(world):
+async def test_answers_to_an_operator_have_their_keys_and_types(world, json_answer):
+    verbs = set()
+
+    async def ask(verb, **arguments):
+        verbs.add(verb)
+        answer = await world.ask(verb, **arguments)
+        json_answer(f"admin {verb}", answer)
+
     async with world.running(world.settings()):
-        seen = []
+        while not (await world.ask("task.show", task="t"))["running"]:
+            pass
+        # A session waits for its clients, and nothing happens before they come.
+        for verb in ("status", "task.list", "budget"):
+            await ask(verb)
+        await ask("task.show", task="t")
+        await ask("session.list", task="t")
+        await ask("session.abort", task="t", number=1, reason="wrong model")
+        await world.ask("task.pause", task="t", reason="lunch")
+        await until(world, "t", running=[])
+        await ask("task.pause", task="t", reason="longer lunch")
+        more = world.settings(sessions=5).document()
+        await ask("task.apply", settings=more, origin="f")
+        await ask("session.show", task="t", number=1)
+        await ask("task.stop", task="t", reason="enough")
+        # What runs of a task that opens sessions is not the same in each run.
+        other = {"settings": world.settings("u").document(), "origin": "f"}
+        answers = {"task.add": await world.ask("task.add", **other)}
+        await world.ask("task.pause", task="u", reason="lunch")
+        answers["task.resume"] = await world.ask("task.resume", task="u")
+        for verb, answer in answers.items():
+            json_answer(f"admin {verb}", {**answer, "running": []})
+        await ask("drain", finish=True)
+        assert verbs | answers.keys() == world.admin._verbs.keys()
+
+
+async def test_sessions_are_listed_watched_shown_and_aborted(world, json_answer):
+    async with world.running(world.settings()):
+        seen, ended = [], []
         began, released = asyncio.Event(), asyncio.Event()
 
         async def follow():
@@ -684,6 +719,7 @@ async def test_sessions_are_listed_watched_shown_and_aborted(world):
                 seen.append((each["number"], each["phase"]))
                 began.set()
                 if each["phase"] == "completed":
+                    ended.append(each)
                     released.set()
 
         following = asyncio.ensure_future(follow())
@@ -695,6 +731,7 @@ async def test_sessions_are_listed_watched_shown_and_aborted(world):
         await world.both_give("t")
         await until(world, "t", sums=1)
         await released.wait()
+        json_answer("admin session.watch", ended[0])
         assert {(1, "aborted"), (2, "completed")} <= set(seen)
         listed = (await world.ask("session.list", task="t"))["sessions"]
         by_number = {each["number"]: each for each in listed}

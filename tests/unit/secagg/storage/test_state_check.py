@@ -59,17 +59,21 @@ def check(place, capsys):
     return run
 
 
-def test_a_sound_state_is_sound(check):
+def test_a_sound_state_is_sound(check, json_answer):
     code, answer = check()
+    json_answer("state check", answer)
     assert (code, answer["ok"], answer["faults"]) == (0, True, [])
 
 
-def test_what_belongs_to_no_session_is_a_note_and_can_be_moved(place, check):
+def test_what_belongs_to_no_session_is_a_note_and_can_be_moved(
+    place, check, json_answer
+):
     spool = place / "state" / "spool"
     (spool / ("cd" * 32)).mkdir()
     (spool / "z").write_bytes(b"foreign")
     code, answer = check()
     assert (code, answer["ok"]) == (0, True)
+    json_answer("state check with faults", answer)
     assert [fault["is_damage"] for fault in answer["faults"]] == [False, False]
     assert answer["moved"] == []
     code, answer = check("--repair-quarantine")

@@ -291,7 +291,9 @@ def test_a_sound_block_passes_in_the_same_way(kept) -> None:
     assert verify_shared_receipt(data, **KEYS).is_released
 
 
-def test_all_receipts_of_one_session_show_one_session(kept, tmp_path, capsys) -> None:
+def test_all_receipts_of_one_session_show_one_session(
+    kept, tmp_path, capsys, json_answer
+) -> None:
     operators, clients = kept[1], kept[2]
     receipt = SharedReceipt.decode(operators)
     names = receipt.survivors
@@ -331,6 +333,7 @@ def test_all_receipts_of_one_session_show_one_session(kept, tmp_path, capsys) ->
         code = main(["sessions", "verify", *paths, *keys, "--json"])
         assert code == exit_code_of(ErrorCode.EQUIVOCATION)
         facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+        json_answer("sessions verify several", facts)
         assert f"with another {what}: " in facts["reason"]
     (tmp_path / "other").write_bytes(operators)
     assert main(["sessions", "verify", *paths, *keys]) == EXIT_OK
