@@ -102,6 +102,12 @@ class SessionDescriptor:
                 f"{len(self.noise_terms)}",
                 code=ErrorCode.BAD_CONFIG,
             )
+        if self.noise_terms and not self.parameters.noise_block:  # R3.2-10
+            raise RemoteProtocolError(
+                "noise_terms must be empty without a noise block, not "
+                f"{len(self.noise_terms)} bytes",
+                code=ErrorCode.BAD_CONFIG,
+            )
         self.parameters.validate(demanded_bits=demanded_bits)
         return self
 

@@ -225,7 +225,7 @@ class ProtocolParameters:
         return self
 
     def _ranges(self) -> Iterator[tuple[bool, str]]:
-        """R3.2-3: what every number must be by itself."""
+        """R3.2-3 and R3.2-10: what every number must be by itself."""
         yield (
             MIN_MODULUS <= self.modulus <= MAX_MODULUS,
             f"modulus must be between 2 and 2^62, not {self.modulus}",
@@ -252,6 +252,10 @@ class ProtocolParameters:
                 f"noise_layers must be 0, or between {MIN_NOISE_LAYERS} and "
                 f"{MAX_NOISE_LAYERS}, not {self.noise_layers}"
             ),
+        )
+        yield (  # R3.2-10, as far as it shows without reading the block
+            self.noise_layers == 0 or bool(self.noise_block),
+            f"noise_layers must be 0 without a noise block, not {self.noise_layers}",
         )
         yield (
             len(self.noise_block) <= MAX_NOISE_BLOCK_BYTES,

@@ -338,11 +338,6 @@ class _Reading:
         """Check what the offer says of its noise, as a client does that joins."""
         if self._noise is not None:
             self._noise.check_block(self._descriptor)
-        elif self._parameters.noise_layers or self._descriptor.noise_terms:
-            raise _flaw(
-                "it has layers or terms of noise and no noise block",  # R3.2-10, R3.5-3
-                code=ErrorCode.BAD_CONFIG,
-            )
 
     def _settled(self, sharers: int) -> NoiseTerms:
         read = no_noise if self._noise is None else self._noise.terms

@@ -295,12 +295,19 @@ def without_noise(run: Run, both: Run) -> Iterator[dict[str, Any]]:
     ):
         yield judged(name, replace(receipt, writer=CLIENT), "stated", noise)
     for name, receipt in (
+        ("R3.2-10 layers without a block", offered(noise_block=b"")),
+        (
+            "R3.2-10 terms without a block",
+            offered(b'{"unit":"1/1"}', noise_block=b"", noise_layers=0),
+        ),
+    ):
+        yield judged(name, receipt, "offer", noise)
+    for name, receipt in (
         ("R3.5-4 keys in another order", unsorted),
         ("R3.5-4 a block that is not JSON", no_json),
         ("R3.5-4 before a roster", replace(early, offer=no_json.offer)),
         ("R3.2-10 layers without a ladder", ruled(ladder=0)),
         ("R3.2-10 a longer ladder", ruled(ladder=3)),
-        ("R3.2-10 layers without a block", offered(noise_block=b"")),
         ("R3.5-3 terms without a unit", offered(b'{"unit":"1/1"}')),
         ("R3.5-1 no other client adds noise", ruled(colluders=5)),
         ("R3.5-1 three are lost", replace(whole, survivors=few)),

@@ -254,7 +254,7 @@ class Parameters:
         )
 
     def check(self) -> None:
-        """R3.2-2 to R3.2-9, of which the order does not show: they share a code."""
+        """R3.2-2 to R3.2-10, whose order does not show: they share a code."""
         trust = self.trust
         rules = (
             self.profile in PROFILES_HERE,
@@ -275,6 +275,7 @@ class Parameters:
             self.min_survivors >= self.colluders + 2,
             self.max_dropouts <= self.max_losses <= self.max_clients - self.threshold,
             self.noise_layers == 0 or 2 <= self.noise_layers <= 17,
+            self.noise_layers == 0 or self.noise_block != b"",
             self._suits_profile(),
         )
         if not all(rules):
@@ -363,6 +364,8 @@ class Offer:
         offer = Offer(*before, Parameters.decode(decoder), noise_terms)
         decoder.end()
         if offer.session_number >= 2**63 or offer.session_end >= 2**63:
+            raise Refused(BAD_CONFIG)
+        if offer.noise_terms and not offer.parameters.noise_block:  # R3.2-10
             raise Refused(BAD_CONFIG)
         offer.parameters.check()
         return offer

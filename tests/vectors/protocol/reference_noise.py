@@ -160,7 +160,6 @@ def check_block(offer: Offer) -> None:
     The numbers of a mechanism are judged where other parts of the offer name them.
     """
     if not offer.parameters.noise_block:
-        demand(offer.parameters.noise_layers == 0 and offer.noise_terms == b"")
         return
     entries = object_of(offer.parameters.noise_block)
     demand(set(entries) - OPTIONAL == KEYS and entries["version"] == BLOCK_VERSION)
