@@ -9,6 +9,7 @@ and are enforced by `secagg.client` before a key is made.  Whoever wants none of
 second kind says so in words (`ExactSumsAccepted`).
 """
 
+import difflib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from secagg.profiles import Profile
 
 __all__ = [
     "COLLUDER_FRACTION",
+    "GROUNDS",
     "NO_NOISE_ACKNOWLEDGEMENT",
     "ClientPolicy",
     "ExactSumsAccepted",
@@ -34,6 +36,8 @@ NO_NOISE_ACKNOWLEDGEMENT: Final = (
     "I understand that the sum itself is released without noise"
 )
 
+GROUNDS: Final = ("proven", "certified", "numerical", "recalled", "published")
+"""Words for how an epsilon may be known; no client accepts a hypothetical one."""
 # Of what is merely evaluated or recalled no published proof makes more.
 _PROOF_DECIDES: Final = frozenset({"proven", "certified"})
 # 2^-40 for each session stays below 2^-26 over ten thousand of them.
@@ -225,6 +229,9 @@ class PrivacyFloors:
             a larger roster thins every share, and inventing clients makes it larger.
         max_local_epsilon: Largest epsilon of a whole task against a server that breaks
             the masks; demands a local randomiser.  None for no such demand.
+
+    Raises:
+        LocalProtocolError: `statuses` has a word that is not one of `GROUNDS`.
     """
 
     max_epsilon: float
@@ -234,6 +241,18 @@ class PrivacyFloors:
     min_local_noise_multiplier: float = 0.0
     min_colluder_fraction: float | None = None
     max_local_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a word that no figure is known by: it would accept nothing."""
+        for word in self.statuses:
+            if word not in GROUNDS:
+                close = difflib.get_close_matches(str(word), GROUNDS, n=1)
+                raise LocalProtocolError(
+                    f"statuses must be of {', '.join(GROUNDS)}, not {word!r}",
+                    next_step=f"Did you mean {close[0]}?"
+                    if close
+                    else "Choose among these words.",
+                )
 
     def accepts(self, *, status: str, proof: str) -> bool:
         """Return whether the client accepts a figure on its grounds.

@@ -13,6 +13,7 @@ from secagg.config.loader import setting
 from secagg.config.program import ProgramSection, TLSSection
 from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, ServiceError
+from secagg.policy import GROUNDS
 from secagg.profiles import MAX_DEADLINE_SECONDS, Profile
 
 __all__ = [
@@ -200,6 +201,7 @@ class PolicySection(DataSection):
         "recalled, each whatever its proof; published for proven or certified by a "
         "published proof. With published alone, theorems of this project are refused.",
         default=("proven", "certified"),
+        choices=GROUNDS,
     )
     min_local_noise_stddev: float = setting(
         "Least noise that this client itself adds to every entry: what is left to it "

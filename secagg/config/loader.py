@@ -92,7 +92,7 @@ def setting(  # noqa: PLR0913 - one keyword per rule that a value can break
         default: Value when no source names the key; without it the key is required.
         low: Smallest value that works, inclusive.
         high: Largest value that works, inclusive.
-        choices: The only texts that work.
+        choices: The only texts that work; of a list, each entry is one.
         unit: What a number counts.
 
     Returns:
@@ -404,12 +404,14 @@ def _check_range(
                 f"{key} must be at most {high}{unit}, not {value} (from {origin})",
                 f"The nearest value that works is {high}.",
             )
-    if rules["choices"] and value not in rules["choices"]:
-        raise _bad(
-            f"{key} must be one of {', '.join(rules['choices'])}, "
-            f"not {value!r} (from {origin})",
-            _suggestion(str(value), rules["choices"]) or "Choose one of these.",
-        )
+    if rules["choices"]:
+        for text in value if isinstance(value, tuple) else (value,):
+            if text not in rules["choices"]:
+                raise _bad(
+                    f"{key} must be one of {', '.join(rules['choices'])}, "
+                    f"not {text!r} (from {origin})",
+                    _suggestion(str(text), rules["choices"]) or "Choose one of these.",
+                )
 
 
 def _unwrap(hint: object) -> tuple[object, tuple[object, ...], bool]:

@@ -143,6 +143,7 @@ async def operator_page(
                 "epsilon, to the server",
                 "epsilon, to readers of the sums",
                 "delta",
+                "grounds",
                 "sessions left",
                 "spare left",
             ),
@@ -291,6 +292,7 @@ def _budget_row(budget: View) -> tuple[_Cell, ...]:
         text_above(cast("float", budget["epsilon_server"]), 4),
         text_above(cast("float", budget["epsilon_model_reader"]), 4),
         text_above(cast("float", budget["delta"]), 3),
+        str(budget["grounds"]),
         cast("int", budget["left"]),
         cast("int", budget["spare_left"]),
     )

@@ -40,11 +40,15 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.policy import PrivacyFloors
+from secagg.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ExactSumsAccepted,
+    PrivacyFloors,
+)
 from secagg.primitives.modular import zeros
 from secagg.primitives.transcript import encode_set
 from secagg.protocol import client
-from secagg.protocol.events import InputReady, NoisedVector, Received
+from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.outputs import Send
 from secagg.simulation import driver
 from secagg.simulation.driver import InProcessSession, accepting
@@ -116,8 +120,11 @@ class LyingSession(InProcessSession):
     """Clients that follow the protocol, and a server that judges no noise."""
 
     def __init__(self, parameters, terms=b""):
-        super().__init__(parameters, [None] * CLIENTS, read_noise=any_noise)
-        self.descriptor = replace(self.descriptor, noise_terms=terms)
+        possible = parameters if parameters.noise_block else PLAIN
+        super().__init__(possible, [None] * CLIENTS, read_noise=any_noise)
+        self.descriptor = replace(
+            self.descriptor, parameters=parameters, noise_terms=terms
+        )
         self.server_state = replace(
             self.server_state,
             session=replace(self.server_state.session, descriptor=self.descriptor),
@@ -181,6 +188,18 @@ HOSTILE = {
         ErrorCode.BAD_CONFIG,
     ),
     "terms without a unit": (SOUND, b'{"unit":"1/1"}', Step.SETS, ErrorCode.BAD_CONFIG),
+    "layers without a block": (
+        replace(PLAIN, noise_layers=3),
+        b"",
+        Step.OFFER,
+        ErrorCode.BAD_CONFIG,
+    ),
+    "terms without a block": (
+        PLAIN,
+        b'{"unit":"1/1"}',
+        Step.OFFER,
+        ErrorCode.BAD_CONFIG,
+    ),
     "another modulus": (
         changed(SOUND, modulus=1 << 40),
         b"",
@@ -305,7 +324,7 @@ def takes_part(parameters, terms, sharers, survivors):
     try:
         judge_offer(
             session.descriptor,
-            floors=LAX,
+            floors=ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=LAX),
             cohort=accepting(parameters),
             storage=FreshReports(),
         )
@@ -313,6 +332,8 @@ def takes_part(parameters, terms, sharers, survivors):
         return False
     session.clients[0] = client.start(NOISE.terms)
     session.play(Round.ADVERTISE_KEYS)
+    if isinstance(session.clients[0], client.Failed):
+        return False
     session.close(Round.ADVERTISE_KEYS)
     session.play(Round.SHARE_KEYS)
     session.close(Round.SHARE_KEYS)
@@ -329,7 +350,9 @@ def takes_part(parameters, terms, sharers, survivors):
     if isinstance(state, client.Failed):
         return False
     residues = zeros(parameters.dimension, parameters.modulus)
-    vector = NoisedVector(residues, parameters.noise_block, state.delivered.ctx2)
+    vector = PlainVector(residues)
+    if parameters.noise_block:
+        vector = NoisedVector(residues, parameters.noise_block, state.delivered.ctx2)
     session.to_client(0, InputReady(vector))
     said = session.to_client(
         0, Received(Envelope.of(Survivors(encode_set(survivors, CLIENTS))))
@@ -381,6 +404,8 @@ def lies(draw):
     if draw(st.integers(0, 3)):
         parameters = with_own_sampler(parameters)
     terms = AT_START if base is MOVING else b""
+    if not draw(st.integers(0, 4)):
+        parameters, terms = replace(parameters, noise_block=b""), b""
     if not draw(st.integers(0, 4)):
         terms = draw(st.sampled_from([b"", AT_START, b'{"unit":"1/1"}', b"{}"]))
     others = st.integers(1, CLIENTS - 1)

@@ -19,7 +19,7 @@ from itertools import combinations_with_replacement, product
 
 import pytest
 
-from secagg.audit.receipt import AuditReceipt, Outcome
+from secagg.audit.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.errors import ErrorCode
 from secagg.messages import (
@@ -344,6 +344,7 @@ class LyingServer:
         """Return a receipt of one roster, with a sum that no verifier can judge."""
         sets, parameters = self.plan.sets[which], self.parameters
         return AuditReceipt(
+            writer=WrittenBy.SERVER,
             offer=self.descriptor.encode(),
             view=self.rosters[which].encode(),
             sharers=self.bitmap(which, sets.sharers),

@@ -45,8 +45,10 @@ Rule 5: *Fewer and wider shares of the same noise.* Let v = nσ² be fixed; the 
         x·e^(−βnax) is at most its maximum over 1/n ≤ x ≤ 1/2: its value at 1/n if
         βa ≥ 1, as for all terms but r = 1 near c = ½. Terms e^(−βr²)·sinh(2βrc) of u_1
         fall with β where 2c·coth(2βrc) ≤ r, hence for r ≥ 2 at β ≥ 2; for r = 1 half of
-        e^(−β(1−2c)) bounds them elsewhere. All of these maxima grow with c. The bound
-        on c(t) grows with R and Q. A single share has c = 1/v, which is less.
+        e^(−β(1−2c)) bounds them elsewhere. What bounds both signs of one r together
+        grows with c: below βa = 1 the maximum does by at least 2β/e, and the term of
+        the other sign falls by at most 2β/e³. The bound on c(t) grows with R and Q. A
+        single share has c = 1/v, which is less.
 
 *N fair coins*: c(t) = log(1 + (N+1)/(N²/4 − t²)) exceeds every bound near the ends.
 

@@ -141,6 +141,7 @@ def test_no_two_parameters_have_one_encoding(changes):
         # R3.2-3
         (HONEST, {"noise_layers": 1}, "noise_layers must be 0, or between 2 and 17"),
         (HONEST, {"noise_layers": 18}, "noise_layers"),
+        (HONEST, {"noise_layers": 3}, "0 without a noise block, not 3"),
         (MALICIOUS, {"tail": MaliciousTail(replace(TRUST, trust_domain=""))}, "1 to"),
         (
             MALICIOUS,
@@ -222,8 +223,21 @@ def test_a_session_is_joined_neither_after_its_end_nor_long_before():
 
 
 def test_what_an_offer_says_of_its_noise_has_a_limit():
-    offered = offer(noise_terms=bytes(MAX_NOISE_TERMS_BYTES))
+    noised = replace(HONEST, noise_block=b"{}")
+    offered = offer(noised, noise_terms=bytes(MAX_NOISE_TERMS_BYTES))
     assert offered.validate() == offered
-    with pytest.raises(RemoteProtocolError) as caught:
-        offer(noise_terms=bytes(MAX_NOISE_TERMS_BYTES + 1)).validate()
+    for parameters, size in ((noised, MAX_NOISE_TERMS_BYTES + 1), (HONEST, 1)):
+        with pytest.raises(RemoteProtocolError, match="noise.terms") as caught:
+            offer(parameters, noise_terms=bytes(size)).validate()
+        assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+@pytest.mark.parametrize(
+    "lie", [{"noise_terms": b"{}"}, {"parameters": replace(HONEST, noise_layers=3)}]
+)
+def test_no_party_reads_an_offer_that_has_noise_and_no_block(lie):
+    """R3.2-10: as far as it needs no reader of noise blocks."""
+    data = replace(offer(), **lie).encode()
+    with pytest.raises(RemoteProtocolError, match="without a noise block") as caught:
+        SessionDescriptor.decode(data)
     assert caught.value.code is ErrorCode.BAD_CONFIG

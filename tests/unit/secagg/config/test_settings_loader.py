@@ -11,8 +11,13 @@ from secagg.config import (
 )
 from secagg.config.data_total import total_budget
 from secagg.config.task import TaskSection
-from secagg.errors import ErrorCode, ServiceError
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, TotalBudget
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.policy import (
+    GROUNDS,
+    NO_NOISE_ACKNOWLEDGEMENT,
+    PrivacyFloors,
+    TotalBudget,
+)
 
 CLIENT = """
 [client]
@@ -112,6 +117,37 @@ def test_an_unknown_key_is_an_error_with_a_suggestion(tmp_path, text, expected, 
     error = complaint_of(lambda: client(tmp_path, text))
     assert expected in str(error)
     assert step in error.next_step
+
+
+@pytest.mark.parametrize(
+    ("given", "step"),
+    [
+        ("certifed", "Did you mean certified?"),
+        ("published,provn", "Did you mean proven?"),
+        ("hypothetical", "Choose one of these."),
+        ("certified (own proof)", "Did you mean certified?"),
+    ],
+)
+def test_an_unknown_ground_is_an_error_with_a_suggestion(tmp_path, given, step):
+    error = complaint_of(
+        lambda: client(tmp_path, overrides=[f"policy.grounds={given}"])
+    )
+    assert f"not {given.split(',')[-1]!r}" in str(error)
+    assert error.next_step == step
+    known = ",".join(GROUNDS)
+    loaded = client(tmp_path, overrides=[f"policy.grounds={known}"])
+    assert loaded.settings.policy.grounds == GROUNDS
+
+
+def test_floors_of_a_program_have_known_grounds_as_well():
+    for words, step in (
+        ({"certified", "publishd"}, "Did you mean published?"),
+        ({"hypothetical"}, "Choose among these words."),
+        ("certified", "Choose among these words."),  # one text is no set of words
+    ):
+        with pytest.raises(LocalProtocolError, match="statuses must be of") as caught:
+            PrivacyFloors(max_epsilon=1.0, max_delta=1e-6, statuses=words)
+        assert caught.value.next_step == step
 
 
 def test_an_unknown_variable_is_an_error_unless_it_is_the_other_programs(tmp_path):

@@ -227,8 +227,9 @@ async def test_what_a_task_costs_is_on_the_page_and_in_the_scrape(world, tmp_pat
         for against in ("server", "model_reader")
     }
     assert 0 < epsilons["model_reader"] <= epsilons["server"] <= 4.0
-    (row,) = [r for r in shown.rows if r[0] == "noised" and r[4] == str(int(left))]
+    (row,) = [r for r in shown.rows if r[0] == "noised" and r[5] == str(int(left))]
     assert row[1] == f"{epsilons['server']:.4g}"
+    assert row[4] == "certified (own proof)"
     assert shown.wanting == []
 
 
