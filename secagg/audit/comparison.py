@@ -1,8 +1,8 @@
 """Whether receipts of one session show one session.
 
 Rule 1: a session's id covers its offer and nothing after it.  A server that lies can
-        show two rosters under one id, or two sets over one roster; each receipt may
-        hold by itself, and only two of them side by side show it.
+        show two rosters under one id, two sets over one roster, or two sums over one
+        set; each receipt may hold by itself, and only two of them side by side show it.
 Rule 2: compared is what every party of a session has to know alike, and only where both
         receipts have it: a client that left early has not seen everything.
 
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+from secagg.audit.receipt import Outcome
 from secagg.audit.verifier import Verdict
 from secagg.errors import ErrorCode, RemoteProtocolError
 
@@ -52,6 +53,7 @@ def shown_in(verdict: Verdict, *, source: str) -> ShownSession:
             "edge root": receipt.edge_root,
             "U2": receipt.sharers,
             "U3": receipt.survivors,
+            "sum": receipt.sum_hash if receipt.outcome is Outcome.RELEASED else b"",
         },
     )
 

@@ -150,6 +150,7 @@ def receipt_of(
     sharers=ALL_CLIENTS,
     survivors=ALL_CLIENTS,
     writer=WrittenBy.CLIENT,
+    sum_hash=bytes(32),
 ):
     """A receipt of a released sum, with a hash at its end that fits."""
     base = InProcessSession(PLAIN, [zeros(PLAIN.dimension, PLAIN.modulus)] * CLIENTS)
@@ -161,6 +162,7 @@ def receipt_of(
         sharers=encode_set(sharers, CLIENTS),
         survivors=encode_set(survivors, CLIENTS),
         outcome=Outcome.RELEASED,
+        sum_hash=sum_hash,
         size=packed_size(parameters.dimension, parameters.bits),
     )
 
@@ -526,11 +528,14 @@ def test_two_cohorts_in_one_session_show_in_their_receipts_side_by_side(
 DIFFERENT = {
     "U2": ({"sharers": ALL_CLIENTS - {5}, "survivors": ALL_CLIENTS - {5}}, "U2"),
     "U3": ({"survivors": ALL_CLIENTS - {5}}, "U3"),
+    "sum": ({"sum_hash": bytes([1] * 32)}, "sum"),
 }
 
 
 @pytest.mark.parametrize(("sets", "what"), DIFFERENT.values(), ids=DIFFERENT)
-def test_other_sets_over_one_roster_show_too(tmp_path, capsys, sets, what):
+def test_other_sets_over_one_roster_and_other_sums_show_too(
+    tmp_path, capsys, sets, what
+):
     one, other = receipt_of(SOUND), receipt_of(SOUND, **sets)
     early = replace(one, survivors=b"", outcome=Outcome.ABORTED, code=43, size=0)
     elsewhere = replace(other, offer=offer_number(other, 2))

@@ -560,6 +560,7 @@ def shown_otherwise(
     over = aborted(replace(agreed, quorum=b""), ref.NO_QUORUM)
     for name, receipt, says in (
         ("a client's", replace(whole, writer=CLIENT), "stated"),
+        ("another sum", replace(whole, sum_hash=bytes([1] * 32)), "stated"),
         ("the whole ring", released(ring), "stated"),
         ("left before U3", left, "no sum"),
         ("another session", replace(whole, offer=later, survivors=fewer), "stated"),
@@ -589,6 +590,8 @@ def comparisons(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         ("over once neighbours were drawn", "other edges", "edge root"),
         (believed, "U2 of fewer", "U2"),
         ("a client's", "U3 of fewer", "U3"),
+        ("a client's", "another sum", "sum"),
+        ("another sum", "left before U3", ""),
         (
             "released, signed by a quorum",
             "U3 of fewer, which no quorum signed",

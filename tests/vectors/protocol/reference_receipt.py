@@ -182,6 +182,7 @@ class Verifier:
             "edge root": receipt.edge_root,
             "U2": receipt.sharers,
             "U3": receipt.survivors,
+            "sum": receipt.sum_hash if receipt.outcome == RELEASED else b"",
         }
 
     def _pass(self, data: bytes) -> tuple[Receipt, View]:
