@@ -143,7 +143,7 @@ def roster_for(parameters):
     return session.server_state.cohort.roster
 
 
-def receipt_of(
+def receipt_of(  # noqa: PLR0913 - one keyword per respect in which receipts differ
     parameters,
     *,
     terms=b"",
