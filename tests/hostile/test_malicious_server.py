@@ -816,6 +816,16 @@ def test_a_member_of_u3_that_has_not_signed_the_roster_is_not_answered_for(
     assert {session.clients[n].charge for n in range(4)} == {Charge.KEPT}
 
 
+def test_a_batch_that_is_not_committed_leaves_no_proof():
+    session = played(Round.ADVERTISE_KEYS)
+    before = session.server_state
+    session.server_state = server.fork(before)
+    session.play(Round.SHARE_KEYS)
+    assert len(session.server_state.roster_proofs) == CLIENTS
+    assert not before.roster_proofs
+    assert not before.bundles
+
+
 def test_the_list_of_proofs_is_counted_before_anything_of_it_is_verified(monkeypatch):
     session, shown = unsigned()
     verified = []

@@ -13,6 +13,7 @@ import pytest
 from secagg.audit.verifier import Finding, verify_receipt
 from secagg.client.after_error import Next, Reach, after_error
 from secagg.client.conductor import ClientSettings, SessionOutcome
+from secagg.client.taken_part import receipt_of
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.messages import Envelope, Quorum, Roster, Survivors
 from secagg.profiles import MaliciousTail
@@ -382,6 +383,50 @@ def deploy_with_one_lost(**options):
 def test_a_client_lost_after_its_upload_is_shown_by_what_it_has_dealt():
     """R5.3-13: and no session ends by that."""
     deploy_with_one_lost()
+
+
+LIES = {
+    "no proof": (lambda _: (), ErrorCode.U3_INVALID),
+    "two of one member": (lambda p: (p, p), ErrorCode.BAD_ENCODING),
+    "one of a signer": (lambda p: (replace(p, index=0), p), ErrorCode.U3_INVALID),
+    "another member": (lambda p: (replace(p, index=4),), ErrorCode.U3_INVALID),
+    "other bundles": (
+        lambda p: (replace(p, digest=bytes(32)),),
+        ErrorCode.BAD_SIGNATURE,
+    ),
+}
+
+
+@pytest.mark.parametrize(("lie", "code"), LIES.values(), ids=LIES)
+def test_no_lie_about_a_roster_is_answered_not_even_after_a_restart(lie, code):
+    """R5.3-13: a client leaves, and reveals no share before or after it has died."""
+
+    def told(quorum):
+        (proof,) = quorum.roster_proofs
+        return replace(quorum, roster_proofs=lie(proof))
+
+    lies = instead(Quorum, told)
+    signed = points_of_client(1).index("after SignConsistency")
+    for crash in (None, signed, signed + 1):  # between signing and leaving
+        UPLOADED.clear()
+        deployment, endings = deploy(
+            fault_of=lost_after_its_upload,
+            client_crash={1: CrashSwitch(crash)},
+            tamper=lambda number, link: (
+                LyingConnection(link, {GetUpdate: lies, WatchSession: lies})
+                if number == 1
+                else link
+            ),
+        )
+        assert endings[1].code is code
+        sent = {call for _, call in deployment.links[1].distinct_messages()}
+        assert SignConsistency in sent
+        assert RevealShares not in sent
+        # Its receipt shows what it has signed, and nothing that it has refused.
+        audit = ask(receipt_of(deployment.client_books[1], TASK_ID, 1))
+        key = published_in_simulation().enrolment_key
+        verdict = verify_receipt(audit, enrolment_key=key)
+        assert (verdict.finding, verdict.receipt.code) == (Finding.STATED, code)
 
 
 def test_a_server_that_dies_anywhere_shows_it_all_the_same():

@@ -14,6 +14,7 @@ from secagg.distributed_dp import (
     NoisedTask,
     PrivacyReport,
     SessionNoise,
+    TaskNoiseVerifier,
     plan,
     read_noise_terms,
 )
@@ -35,7 +36,7 @@ from secagg.protocol import client
 from secagg.protocol.events import NoisedVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.simulation import InProcessSession, run_session
-from secagg.testing.cohorts import parameters_for, with_noise
+from secagg.testing.cohorts import offer_of, parameters_for, with_noise
 
 CLIENTS, DIM = 6, 20
 CONTEXT = bytes(32)
@@ -238,6 +239,9 @@ def test_no_figure_of_a_ring_is_stated_without_what_it_adds_to_delta(task):
     assert report.grounds(graph_delta=0.0) == word
     one = report.grounds(graph_delta=2.0**-40)
     assert one == f"{word}, with 9.09e-13 added to delta"
+    # Nor what a verifier says of a receipt.
+    cost = TaskNoiseVerifier().cost(offer_of(on_ring.parameters))
+    assert cost.delta == report.server.delta + report.graph_delta > report.server.delta
 
 
 def with_block(task, **changes):
