@@ -1,4 +1,4 @@
-"""What anybody can make of a receipt, without network, state or secrets.
+"""Judges receipts without network, state or secrets.
 
 Rule 1: everything that follows from other bytes is computed again, by the code that
         clients run; nothing is taken from the receipt that could be derived.
@@ -265,7 +265,7 @@ class _Reading:
         check_size(parameters, clients)
         check_shown(adverts, parameters.profile)
         self._graph = sharing_graph(parameters, clients, graph_seed)
-        # What no client would have shared anything on was agreed by nobody.
+        # On such a graph no client that follows the protocol has shared anything.
         check_ring(parameters, self._graph)
         check_edge_odds(parameters, clients)
 
@@ -273,8 +273,8 @@ class _Reading:
         """Check that edges are covered once they were published, and only then."""
         root, is_drawn = self._receipt.edge_root, self._parameters.graph is Graph.K_OUT
         if root and (not is_drawn or self._receipt.view is None):
-            raise _flaw("it has an edge root, and nobody chose edges")
-        # Whoever left between the edges and U2 knows the one and not the other.
+            raise _flaw("it has an edge root, and no client chose edges")
+        # A client that left between the edges and U2 knows the one, not the other.
         if len(root) != DIGEST_BYTES and (root or (is_drawn and self._receipt.sharers)):
             raise _flaw("nothing covers the edges that were chosen")
 
@@ -352,7 +352,7 @@ class _Reading:
             )
             if receipt.quorum or is_due:
                 raise _flaw(
-                    "nobody signed" if is_due else "in this profile nobody signs",
+                    "no client signed" if is_due else "in this profile no client signs",
                     code=ErrorCode.NO_QUORUM,
                 )
             return
@@ -390,7 +390,7 @@ class _Reading:
         if receipt.size != size:
             raise _flaw(f"its sum has {receipt.size} bytes, not {size}")
         if not is_released and any(receipt.sum_hash):
-            raise _flaw("it has the hash of a sum that nobody released")
+            raise _flaw("it has the hash of a sum that was not released")
         pairs = [(row.accuser, row.accused) for row in receipt.disputes]
         if any(one >= other for one, other in pairwise(pairs)):
             raise _flaw("its disputes are not strictly ascending")
