@@ -410,7 +410,7 @@ class ClientRunner:
         known = replace(
             await self._known(offered, highest_number=0),
             list_made_at=session.list_made_at,
-            is_bound=session.is_bound,
+            is_bound=session.has_bound,
         )
         request = GateRequest(
             offer=offered,

@@ -284,12 +284,6 @@ class ClientSession:
         return None if self._begun is None else self._begun.list_made_at
 
     @property
-    def is_bound(self) -> bool:
-        """Whether an input is bound to the session, so that it may have left."""
-        bound = client.Masked | client.Signed | client.Answered
-        return isinstance(self._state, bound)
-
-    @property
     def round(self) -> Round:
         """The last round that this client has entered."""
         if isinstance(self._state, client.Idle):
@@ -303,7 +297,7 @@ class ClientSession:
 
     @property
     def has_bound(self) -> bool:
-        """Whether an input is bound to its masks."""
+        """Whether an input is bound to its masks, so that it may have left."""
         return isinstance(self._state, client.Masked | client.Signed | client.Answered)
 
     @property

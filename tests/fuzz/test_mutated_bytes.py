@@ -452,7 +452,7 @@ def _receipts(session):
         seconds=(("UNMASKING", 0.5),),
     )
     facts = TaskFacts(left_out=frozenset({"a", "ü"}))
-    record = SessionRecord(session.descriptor, frozenset({"a", "ü"}), frozenset(), 3)
+    record = SessionRecord(session.descriptor, frozenset({"a", "ü"}), attempt=3)
     return {
         # Its last 32 bytes, a hash against accidents, are not looked at.
         "AuditReceipt": Decoder(

@@ -264,6 +264,7 @@ class Turning:
     def __init__(self, *inner):
         self.inner = list(inner)
         self.identity = inner[0].identity
+        self.trust_domain = inner[0].trust_domain
 
     @property
     def aggregator(self):

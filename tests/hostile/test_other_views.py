@@ -38,8 +38,7 @@ from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import (
-    LENIENT_POLICY,
-    accept_every_offer,
+    lenient_rules,
     parameters_for,
     signing_parameters_for,
     with_noise,
@@ -188,8 +187,7 @@ def test_a_client_restarted_with_other_tables_waits_for_the_fate_of_its_input(
                 identity_of(ODD),
                 connection(deployment._link(ODD), {}),
                 book,
-                policy=LENIENT_POLICY,
-                judge=accept_every_offer,
+                rules=lenient_rules(),
                 make_input=deployment._input(ODD),
                 enrolment=deployment._enrolment(ODD),
                 clock=clock,
@@ -219,7 +217,10 @@ def test_a_client_restarted_with_other_tables_waits_for_the_fate_of_its_input(
     assert charge.state is (ChargeState.KEPT if is_signed else ChargeState.VOID)
 
 
-async def test_over_tls_one_client_with_other_tables_is_refused(tmp_path):
+async def test_over_tls_one_client_with_other_tables_is_refused(tmp_path, monkeypatch):
+    # Threads would not know which tables the client of their task has.
+    inline = Workers(general=InlineExecutor())
+    monkeypatch.setattr(Workers, "of_process", lambda: inline)
     certificates = TLSDeployment(tmp_path)
     parameters = with_noise(
         parameters_for(
@@ -259,7 +260,6 @@ async def test_over_tls_one_client_with_other_tables_is_refused(tmp_path):
                     task="t",
                     floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
                     attempts=1,
-                    threads=InlineExecutor(),
                 ) as one,
             ):
                 return await one.contribute(np.ones(DIMENSION))

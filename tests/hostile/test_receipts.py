@@ -20,7 +20,7 @@ from secagg.audit.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.cli import main
 from secagg.cli.exit_codes import EXIT_OK, exit_code_of
-from secagg.client.judge import judge_offer
+from secagg.client.gate import GateRequest, GateStage, KnownFacts, OwnRules, admit
 from secagg.distributed_dp import (
     ClippingSchedule,
     NoisedTask,
@@ -313,22 +313,23 @@ def test_noise_must_suffice_after_the_losses_that_a_receipt_shows(
 # --- what passes, a client would have taken part in -----------------------------------
 
 
-class FreshReports:
-    """Remembers no report."""
-
-    def report_of(self, task):
-        return task.report()
-
-
 def takes_part(parameters, terms, sharers, survivors):
     """Whether a client with no limits of its own answers for these sets."""
     session = LyingSession(parameters, terms)
     try:
-        judge_offer(
-            session.descriptor,
-            floors=ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=LAX),
-            cohort=accepting(parameters),
-            storage=FreshReports(),
+        admit(
+            GateRequest(
+                offer=session.descriptor,
+                stage=GateStage.OFFER,
+                aggregator=session.descriptor.aggregator,
+                trust_domain=None,
+                now=session.descriptor.session_end - 60,
+                own=OwnRules(
+                    limits=ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=LAX),
+                    cohort=accepting(parameters),
+                ),
+                known=KnownFacts(),
+            )
         )
     except RemoteProtocolError:
         return False

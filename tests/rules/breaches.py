@@ -160,6 +160,7 @@ def exhausted(offer: SessionDescriptor, sessions: int) -> KnownFacts:
         session_id=bytes(32),
         noise_digest=sha256(offer.parameters.noise_block).digest(),
         state=ChargeState.KEPT,
+        allowed=sessions,
         refunds=0,
         at=0.0,
     )

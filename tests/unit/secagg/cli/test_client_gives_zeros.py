@@ -108,7 +108,7 @@ async def test_a_file_gone_bad_in_a_session_is_zeros_and_a_success(
     run, prepared, tmp_path, capsys
 ):
     """The process was ended after it had joined, and the file written again."""
-    task = await run.server.add_task("t", prepared, sessions=1)
+    task = await run.server.add_task("t", prepared, steps=2)
     np.save(tmp_path / "x.npy", [1.0, 0.0])
     stopped = asyncio.Event()
     direct, run.way = (
@@ -154,7 +154,7 @@ async def test_a_service_joins_no_session_with_a_bad_file_and_looks_again(
     """The file of the second session becomes a good one while it waits."""
     waits, logger = Waits(), logging.getLogger(CLIENT_LOGGER)
     logger.addHandler(waits)
-    task = await run.server.add_task("t", prepared, sessions=2)
+    task = await run.server.add_task("t", prepared, steps=2)
     np.save(tmp_path / "x-1.npy", [1.0, 0.0])
     np.save(tmp_path / "x-2.npy", [np.nan, 0.0])
 
@@ -176,7 +176,7 @@ async def test_a_service_joins_no_session_with_a_bad_file_and_looks_again(
 
 async def test_a_service_goes_on_after_zeros(run, prepared, tmp_path, monkeypatch):
     """A file that vanished after it was judged is no reason to be missing."""
-    task = await run.server.add_task("t", prepared, sessions=2)
+    task = await run.server.add_task("t", prepared, steps=2)
     np.save(tmp_path / "x-1.npy", [1.0, 0.0])
     np.save(tmp_path / "x-2.npy", [1.0, 0.0])
     read, replaced = FileInput.vector, []

@@ -120,6 +120,7 @@ def test_a_trust_domain_has_budgets_of_its_own():
         session_id=bytes(32),
         noise_digest=bytes(32),
         state=ChargeState.KEPT,
+        allowed=1,
         refunds=1,
         at=0.0,
     )

@@ -44,7 +44,6 @@ from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import (
     LENIENT_POLICY,
-    accept_every_offer,
     lenient_rules,
     offer_of,
     parameters_for,
@@ -459,8 +458,7 @@ def at_the_end(script):
             "me",
             Timed(service, "me"),
             inline_book(),
-            policy=LENIENT_POLICY,
-            judge=accept_every_offer,
+            rules=lenient_rules(),
             make_input=lambda *_: None,
             settings=ClientSettings(watch=False),
             clock=clock,
@@ -524,8 +522,7 @@ def test_a_session_of_another_aggregator_is_left_not_told_at_its_end(way):
                 identity_of(VICTIM),
                 connection,
                 book,
-                policy=LENIENT_POLICY,
-                judge=accept_every_offer,
+                rules=lenient_rules(),
                 make_input=deployment._input(VICTIM),
                 clock=clock,
                 workers=Workers(general=InlineExecutor()),

@@ -37,10 +37,10 @@ def test_no_share_leaves_for_another_than_the_one_that_has_made_the_offer(turned
         # The way turns when the offer has been judged: names are compared at each call.
         judged = client._judged
 
-        def judge(leader, helper):
+        async def judge(*offers):
             way.aggregator = turned
             try:
-                return judged(leader, helper)
+                return await judged(*offers)
             finally:
                 way.aggregator = "another"
 

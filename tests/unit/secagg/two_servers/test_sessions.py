@@ -391,6 +391,7 @@ class Heard:
     def __init__(self, inner):
         self._inner, self.calls = inner, []
         self.identity, self.aggregator = inner.identity, inner.aggregator
+        self.trust_domain = inner.trust_domain
 
     async def call(self, request):
         self.calls.append(type(request))
