@@ -120,7 +120,9 @@ class LyingSession(InProcessSession):
     """Clients that follow the protocol, and a server that judges no noise."""
 
     def __init__(self, parameters, terms=b""):
-        possible = parameters if parameters.noise_block else PLAIN
+        possible = parameters
+        if not parameters.noise_block:
+            possible = replace(parameters, noise_layers=0)
         super().__init__(possible, [None] * CLIENTS, read_noise=any_noise)
         self.descriptor = replace(
             self.descriptor, parameters=parameters, noise_terms=terms
