@@ -47,12 +47,17 @@ from secagg.policy import (
 )
 from secagg.primitives.modular import zeros
 from secagg.primitives.transcript import encode_set
+from secagg.profiles import MaliciousTail
 from secagg.protocol import client
 from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
 from secagg.protocol.outputs import Send
 from secagg.simulation import driver
 from secagg.simulation.driver import InProcessSession, accepting
-from secagg.simulation.enrolled import membership_of
+from secagg.simulation.enrolled import (
+    membership_of,
+    published_in_simulation,
+    simulated_trust,
+)
 from secagg.testing.cohorts import (
     any_noise,
     parameters_for,
@@ -446,9 +451,10 @@ def test_what_passes_a_client_without_limits_would_have_answered_for(lie):
 # --- two receipts of one session ------------------------------------------------------
 
 
-def answered_apart(monkeypatch, prefix, first, value):
+def answered_apart(monkeypatch, prefix, first, value, trust=None):
     """The receipt of one cohort of enrolled clients that a server keeps to itself."""
-    parameters = signing_parameters_for(4, dimension=3)
+    tail = MaliciousTail(trust or simulated_trust())
+    parameters = signing_parameters_for(4, dimension=3, tail=tail)
     monkeypatch.setattr(driver, "identity_of", lambda n: f"{prefix}-{n:04d}")
     session = InProcessSession(
         parameters,
@@ -526,6 +532,30 @@ def test_two_cohorts_in_one_session_show_in_their_receipts_side_by_side(
     # What each shows by itself stays.
     assert [row["file"] for row in facts["receipts"]] == list(map(str, files))
     assert all(row["valid"] and row["finding"] == "agreed" for row in facts["receipts"])
+
+
+def test_the_quorum_of_a_revoked_client_is_none_where_the_list_is_given(
+    monkeypatch, tmp_path, capsys
+):
+    """R2.1-4: only the list of the session shows it, whatever else holds."""
+    listed = published_in_simulation(3, 2)
+    other = published_in_simulation(3, 9)
+    _, receipt, key = answered_apart(monkeypatch, "east", 1, 1, listed.trust)
+    data = receipt.encode()
+    assert verify_receipt(data, enrolment_key=key).finding is Finding.AGREED
+    for revocations, why in ((listed, "serial 2 was revoked"), (other, "not the one")):
+        with pytest.raises(ReceiptError, match=why) as refused:
+            verify_receipt(data, enrolment_key=key, revocations=revocations.revocations)
+        assert refused.value.step is Step.CREDENTIALS
+        assert refused.value.code is ErrorCode.BAD_CREDENTIAL
+    path, serials = tmp_path / "receipt.bin", tmp_path / "revocations.bin"
+    path.write_bytes(data)
+    serials.write_bytes(listed.revocations)
+    words = ["sessions", "verify", str(path), "--enrolment", key_text(key)]
+    assert main(words) == EXIT_OK
+    code = main([*words, "--revocations", str(serials)])
+    assert code == exit_code_of(ErrorCode.BAD_CREDENTIAL)
+    assert "serial 2 was revoked" in capsys.readouterr().err
 
 
 DIFFERENT = {
