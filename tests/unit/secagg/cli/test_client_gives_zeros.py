@@ -26,12 +26,16 @@ COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
 OTHERS = ("b", "c")
 
 
-@pytest.fixture(scope="module")
-def prepared():
+def planned(steps):
     made = secagg.plan(
-        clients=3, dimension=2, l2_clip=1.0, epsilon=8.0, delta=1e-5, steps=2
+        clients=3, dimension=2, l2_clip=1.0, epsilon=8.0, delta=1e-5, steps=steps
     )
     return secagg.PreparedTask.from_plan(made, COHORT)
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    return planned(2)
 
 
 class Command:
@@ -105,10 +109,10 @@ async def test_a_file_that_cannot_be_used_is_an_error_before_anything_is_said(
 
 
 async def test_a_file_gone_bad_in_a_session_is_zeros_and_a_success(
-    run, prepared, tmp_path, capsys
+    run, tmp_path, capsys
 ):
     """The process was ended after it had joined, and the file written again."""
-    task = await run.server.add_task("t", prepared, steps=2)
+    task = await run.server.add_task("t", planned(1))
     np.save(tmp_path / "x.npy", [1.0, 0.0])
     stopped = asyncio.Event()
     direct, run.way = (
