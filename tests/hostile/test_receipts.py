@@ -331,10 +331,7 @@ def takes_part(parameters, terms, sharers, survivors):
                 aggregator=session.descriptor.aggregator,
                 trust_domain=None,
                 now=session.descriptor.session_end - 60,
-                own=OwnRules(
-                    limits=ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=LAX),
-                    cohort=accepting(parameters),
-                ),
+                own=OwnRules(limits=LAX, cohort=accepting(parameters)),
                 known=KnownFacts(),
             )
         )
