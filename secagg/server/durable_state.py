@@ -65,6 +65,7 @@ from secagg.storage.change import (
     StaleLeaseError,
 )
 from secagg.storage.journal import (
+    RefusalNoted,
     StoredEvent,
     SumAttempt,
     decode_server_event,
@@ -164,6 +165,7 @@ class DurableState:
         on_messages: Told of the messages that the state holds now, those of one commit
             together.
         on_round: Told of every other step: the state that was left, and what came.
+        on_refusal: Told of every refusal that the session has a record of.
         on_end: Told that somebody else has ended the session.
         on_put_back: Told that the book was put back under the session.
 
@@ -188,6 +190,7 @@ class DurableState:
         is_restored: bool = False,
         on_messages: Callable[[Sequence[Received]], None],
         on_round: Callable[[server.ServerState, ServerStep], None],
+        on_refusal: Callable[[RefusalNoted], None] = lambda _: None,
         on_end: Callable[[], None] = lambda: None,
         on_put_back: Callable[[], None] = lambda: None,
     ) -> None:
@@ -201,6 +204,7 @@ class DurableState:
         self._is_restored = is_restored
         self._on_messages = on_messages
         self._on_round = on_round
+        self._on_refusal = on_refusal
         self._on_end = on_end
         self._on_put_back = on_put_back
         self.was_put_back = False
@@ -209,6 +213,7 @@ class DurableState:
         self._shared_look = SharedLook(self._look, clock)
         self.receipt: bytes | None = None
         self._attempts: Counter[SumAttempt] = Counter()
+        self._refusals: set[RefusalNoted] = set()
         self.deadline: float | None = None
         self._note_seconds_left(position.seconds_left)
         self._waiting: list[_Waiting] = []
@@ -247,8 +252,8 @@ class DurableState:
     def replay(self, events: Iterable[StoredEvent]) -> None:
         """Apply what the book holds already."""
         for event in events:
-            if isinstance(event, SumAttempt):
-                self._attempts[event] += 1
+            if isinstance(event, SumAttempt | RefusalNoted):
+                self._enter_note(event)
             else:
                 self._enter(event, server.step(self._state, event))
 
@@ -327,10 +332,34 @@ class DurableState:
                     key=self._key, records=(record_of(attempt),), lease=lease
                 )
                 if await self._commit(change):
-                    self._attempts[attempt] += 1
+                    self._enter_note(attempt)
 
         async with self._lock:
             await patiently(self._clock, note)
+
+    async def note_refusal(self, refusal: RefusalNoted) -> bool:
+        """Store that a client was refused; nothing happens when the session is over.
+
+        Every process that shares the book then knows it, also after a restart.
+
+        Args:
+            refusal: Of which client, and why.
+
+        Returns:
+            Whether this call has stored it; False when it was stored before.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the refusal must not be said yet.
+        """
+        if refusal in self._refusals:  # a client that asks on and on takes no lock
+            return False
+        change = Change(key=self._key, records=(record_of(refusal),))
+        async with self._lock:
+            while refusal not in self._refusals and not self.is_over:
+                if await self._commit(change):
+                    self._enter_note(refusal)
+                    return True
+        return False
 
     async def look(self) -> None:
         """Apply what others have stored; whoever asks meanwhile shares the next look.
@@ -570,14 +599,22 @@ class DurableState:
     async def _apply(self, behind: Behind) -> None:
         self._state = server.fork(self._state)
         for event in map(decode_server_event, behind.records):
-            if isinstance(event, SumAttempt):
-                self._attempts[event] += 1
+            if isinstance(event, SumAttempt | RefusalNoted):
+                self._enter_note(event)
             elif isinstance(event, Received):
                 self._enter(event, server.step(self._state, event))
             else:  # heavy; who asks meanwhile sees the old state
                 fork = server.fork(self._state)
                 step = await self._workers.run(server.step, fork, event)
                 self._enter(event, step)
+
+    def _enter_note(self, note: SumAttempt | RefusalNoted) -> None:
+        """Take in a record that changes no state."""
+        if isinstance(note, SumAttempt):
+            self._attempts[note] += 1
+        elif note not in self._refusals:
+            self._refusals.add(note)
+            self._on_refusal(note)
 
     def _note_seconds_left(self, seconds: float | None) -> None:
         self.deadline = None if seconds is None else self._clock.now() + seconds

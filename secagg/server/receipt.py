@@ -60,8 +60,8 @@ class SessionReceipt:
         noise: What noise the sum holds; None for a task without noise, and where
             nothing was unmasked.
         unconfirmed: Who of U3 has sent a signature over the sets that does not hold
-            (R5.4-7), by name; known to the process that has refused it.  In a task with
-            noise the sum may then be wrong.
+            (R5.4-7), and no other, by name.  In a task with noise the sum may then be
+            wrong.
         lost: Who was lost: name, title of the round, and why in words.
         finishers: Who took part in the last round that anybody took part in.
         contexts: ctx0 to ctx3 as far as the session came.

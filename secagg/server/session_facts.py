@@ -4,8 +4,9 @@ States of the core keep only what their round needs; what an operator and a rece
 want to know besides is gathered here while the session goes on.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from secagg.audit.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
@@ -28,6 +29,7 @@ from secagg.protocol.rounds import ROUNDS, DropReason
 from secagg.protocol.server_states import Rostered
 from secagg.server.progress import Dropped, SessionPhase, SessionProgress
 from secagg.server.receipt import SessionReceipt
+from secagg.storage.journal import RefusalNoted
 
 __all__ = ["SessionFacts"]
 
@@ -68,15 +70,22 @@ class SessionFacts:
         )
         self._roster_proofs: Mapping[int, RosterProof] = {}
         self.dropped: list[Dropped] = []
-        # Known to the process that has refused them, and to no later one.
-        self.differing: set[str] = set()
-        self.unconfirmed: set[str] = set()
+        self._refused: dict[ErrorCode, set[str]] = defaultdict(set)
 
-    def note_view(self, identity: str) -> bool:
-        """Note that a client's view differs (R5.3-14); return whether that is new."""
-        is_new = identity not in self.differing
-        self.differing.add(identity)
-        return is_new
+    @property
+    def differing(self) -> AbstractSet[str]:
+        """Clients that have been refused for another view (R5.3-14)."""
+        return self._refused[ErrorCode.VIEW_DIFFERS]
+
+    def note_refusal(self, refusal: RefusalNoted) -> None:
+        """Note why a client was refused, from the session's records."""
+        self._refused[refusal.code].add(refusal.client)
+
+    def _unconfirmed(self, state: server.Completed | server.Failed) -> tuple[str, ...]:
+        """Return who of U3 has sent a signature that does not hold, and no other."""
+        signed = state.session.accepted.get(Round.CONSISTENCY_CHECK, {}).keys()
+        refused = self._refused[ErrorCode.BAD_SIGNATURE]
+        return tuple(sorted((refused & state.survivors) - signed))
 
     def enter(
         self,
@@ -211,7 +220,7 @@ class SessionFacts:
             is_failure_proven=self._failed is not None and self._failed.is_proven,
             sessions_left=self._sessions_left(is_spent=self.is_spent or was_restored),
             noise=self._noise(len(state.survivors)),
-            unconfirmed=tuple(sorted(self.unconfirmed & state.survivors)),
+            unconfirmed=self._unconfirmed(state),
             lost=tuple(
                 (each.identity, ROUNDS[each.round].title, each.reason)
                 for each in self.dropped

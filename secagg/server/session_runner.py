@@ -81,6 +81,7 @@ from secagg.server.sum_release import SumRelease
 from secagg.server.upload_desk import UploadDesk
 from secagg.storage.book import TimelineError
 from secagg.storage.change import Change
+from secagg.storage.journal import RefusalNoted
 from secagg.wire.calls import (
     Blob,
     BlobChunk,
@@ -163,6 +164,7 @@ class SessionRunner:
             is_restored=is_restored,
             on_messages=self._note_messages,
             on_round=self._enter,
+            on_refusal=self._facts.note_refusal,
             on_end=self._note_end,
             on_put_back=self._note_put_back,
         )
@@ -319,12 +321,11 @@ class SessionRunner:
         except RemoteProtocolError as error:
             self.log.refused(sender, envelope, error)
             if envelope.kind is Consistency and error.code is ErrorCode.BAD_SIGNATURE:
-                self._facts.unconfirmed.add(sender)
+                # Before it is said: the report states it, whoever ends the session.
+                await self._durable.note_refusal(RefusalNoted(sender, error.code))
             raise
         if is_new:
             self.log.accepted(sender, envelope)
-            if envelope.kind is Consistency:
-                self._facts.unconfirmed.discard(sender)
 
     async def _submitted(self, event: Received) -> bool:
         try:
@@ -350,7 +351,7 @@ class SessionRunner:
             await self.look()  # another aggregator may have taken it
         if self._has_uploaded(identity) and not await self._is_missing(identity):
             return self._desk.finished()
-        self._check_uploader(identity, view)
+        await self._check_uploader(identity, view)
         return await self._desk.status(identity)
 
     async def upload_chunk(self, identity: str, chunk: UploadChunk) -> UploadStatus:
@@ -360,7 +361,7 @@ class SessionRunner:
             identity, upload
         ) and not await self._is_missing(identity):
             return self._desk.finished()
-        self._check_uploader(identity, chunk.view)
+        await self._check_uploader(identity, chunk.view)
         status = await self._desk.take(identity, chunk)
         if not status.complete:
             self._publish()
@@ -407,7 +408,7 @@ class SessionRunner:
         is_whole = not (is_open and self._desk.missing)
         return is_whole and server.is_round_full(self._state)
 
-    def _check_uploader(self, identity: str, view: bytes) -> None:
+    async def _check_uploader(self, identity: str, view: bytes) -> None:
         """Refuse a client that cannot upload now, before any byte is touched."""
         state = self._state
         if isinstance(state, server.MaskedInputCollection):
@@ -415,8 +416,11 @@ class SessionRunner:
             if index is not None and index in state.sharers:
                 try:
                     server_rounds.check_view(state, identity, view)
-                except RemoteProtocolError:
-                    self._note_view(state, identity)
+                except RemoteProtocolError as error:
+                    # Before it is said: the report states it, whoever ends the session.
+                    note = RefusalNoted(identity, error.code)
+                    if await self._durable.note_refusal(note):
+                        self._log_view(state, identity)
                     raise
                 return
         over = state.ROUND > Round.MASKED_INPUT_COLLECTION
@@ -427,10 +431,8 @@ class SessionRunner:
             next_step="Fetch the session's current update first.",
         )
 
-    def _note_view(self, state: server.MaskedInputCollection, identity: str) -> None:
-        """Write down that a client's view differs, once; and if the odd one is here."""
-        if not self._facts.note_view(identity):
-            return
+    def _log_view(self, state: server.MaskedInputCollection, identity: str) -> None:
+        """Log that a client's view differs; and if this server may be the odd one."""
         self.log.view_differs(identity)
         parameters, sharers = self.record.descriptor.parameters, len(state.sharers)
         differing, few = len(self._facts.differing), parameters.max_dropouts

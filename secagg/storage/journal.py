@@ -61,6 +61,7 @@ from secagg.storage.change import Record
 
 __all__ = [
     "Ending",
+    "RefusalNoted",
     "StoredEvent",
     "StoredOffer",
     "SumAttempt",
@@ -92,6 +93,8 @@ _INPUT_BOUND: Final = 68
 _ANSWERED: Final = 69
 _EVIDENCE: Final = 70
 _SUM_ATTEMPT: Final = 71
+_VIEW_REFUSED: Final = 72
+_SIGNATURE_REFUSED: Final = 73
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,28 @@ class SumAttempt:
     is_begun: bool
 
 
-StoredEvent = ServerEvent | SumAttempt
+@dataclass(frozen=True, slots=True)
+class RefusalNoted:
+    """A client was refused for a reason that the session's report states.
+
+    The state machine knows nothing of it: a refused message changes no state.  A
+    session holds at most one such record of each client and code.
+
+    Attributes:
+        client: Its name.
+        code: VIEW_DIFFERS (R5.3-14), or BAD_SIGNATURE over the sets (R5.4-7).
+    """
+
+    client: str
+    code: ErrorCode
+
+
+StoredEvent = ServerEvent | SumAttempt | RefusalNoted
+
+_REFUSALS: Final[Mapping[ErrorCode, int]] = {
+    ErrorCode.VIEW_DIFFERS: _VIEW_REFUSED,
+    ErrorCode.BAD_SIGNATURE: _SIGNATURE_REFUSED,
+}
 
 _Event = TypeVar("_Event")
 _Readers = Mapping[int, Callable[[Reader, str], _Event]]
@@ -147,6 +171,8 @@ def record_of(event: StoredEvent | ClientEvent) -> Record:
         case SumAttempt():
             kind = _SUM_ATTEMPT
             body = Writer().flag(event.is_begun)
+        case RefusalNoted():
+            return Record(_REFUSALS[event.code], event.client, b"")
         case InputBound():
             kind = _INPUT_BOUND
             body = Writer().fixed(event.digest)
@@ -394,6 +420,15 @@ def _complaint(reader: Reader, _: str) -> Received:
     return Received(Envelope(Complaint, reader.fixed(reader.remaining)), sender)
 
 
+def _refusal(code: ErrorCode) -> Callable[[Reader, str], RefusalNoted]:
+    def read(_: Reader, client: str) -> RefusalNoted:
+        if not client:
+            raise ValueError("it names no client")
+        return RefusalNoted(client, code)
+
+    return read
+
+
 def _messages(kinds: frozenset[type[Message]]) -> _Readers[Received]:
     return {tag: _received(kind) for tag, kind in KINDS.items() if kind in kinds}
 
@@ -410,6 +445,7 @@ _SERVER_EVENTS: Final[_Readers[StoredEvent]] = {
         ErrorCode(r.u16()), _text(r), r.flag()
     ),
     _SUM_ATTEMPT: lambda r, _: SumAttempt(r.flag()),
+    **{tag: _refusal(code) for code, tag in _REFUSALS.items()},
 }
 
 _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {

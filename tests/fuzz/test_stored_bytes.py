@@ -113,6 +113,11 @@ def test_a_receipt_with_any_field_replaced_gives_a_value_or_a_storage_error(
 def test_a_session_header_survives_storage():
     for invited in (None, frozenset(), frozenset({"a", "ü"})):
         record = SessionRecord(
-            DESCRIPTOR, invited, frozenset({"out", "b"}), frozenset(), 3, b"a list"
+            DESCRIPTOR,
+            invited,
+            left_out=frozenset({"out", "b"}),
+            finished=frozenset({"c"}),
+            attempt=3,
+            revocations=b"a list",
         )
         assert SessionRecord.decode(stored_header(record.encode_header())) == record

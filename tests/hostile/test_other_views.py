@@ -47,6 +47,7 @@ from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg.testing.inline_book import inline_book
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection
+from secagg.testing.replicas import Replicas
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
 from secagg.wire.calls import GetUploadStatus, SignConsistency, UploadChunk
@@ -215,6 +216,112 @@ def test_a_client_restarted_with_other_tables_waits_for_the_fate_of_its_input(
     assert released.residues.tolist() == sum_without(ODD, parameters)
     (charge,) = asyncio.run(book.charges(TASK_ID))
     assert charge.state is (ChargeState.KEPT if is_signed else ChargeState.VOID)
+
+
+# --- the report, whichever process writes it ------------------------------------------
+
+
+class Dying(LyingConnection):
+    """Leads to a process that ends as soon as it has refused a client by some code."""
+
+    def __init__(self, connection, code, kill, *, forges=False):
+        super().__init__(connection, {})
+        self.code, self.kill, self.forges = code, kill, forges
+
+    async def call(self, request):
+        if self.forges and isinstance(request, SignConsistency):
+            request = replace(request, message=bytes(64))
+        try:
+            return await super().call(request)
+        except RemoteProtocolError as error:
+            if error.code is self.code:
+                self.kill()
+            raise
+
+
+def run_with_deaths(kind, code, parameters, *, clients, **options):
+    """Run a task of which each process ends that refuses the odd client."""
+    killed = []
+
+    async def main(clock):
+        def tamper(number, connection):
+            if number != ODD:
+                return connection
+
+            def kill():
+                if kind is Deployment:
+                    switch = deployment.server_process
+                else:
+                    service = connection._inner._service
+                    (switch,) = (
+                        switch
+                        for aggregator, switch in deployment.alive.values()
+                        if aggregator is service
+                    )
+                killed.append(switch)
+                switch.kill()
+
+            forges = code is ErrorCode.BAD_SIGNATURE
+            return Dying(connection, code, kill, forges=forges)
+
+        if kind is Replicas:
+            options["server_book"] = inline_book(now=clock.date)
+        deployment = kind(
+            clock, parameters, clients, tamper=tamper, max_attempts=1, **options
+        )
+        serving = asyncio.ensure_future(deployment.serve())
+        await asyncio.gather(
+            *(
+                asyncio.ensure_future(
+                    oddly(deployment.take_part(number))
+                    if number == ODD and code is ErrorCode.VIEW_DIFFERS
+                    else deployment.take_part(number)
+                )
+                for number in range(clients)
+            )
+        )
+        await serving
+        return deployment
+
+    deployment = manual_clock.run(main)
+    assert killed
+    (released,) = deployment.sums
+    return released.receipt
+
+
+EACH_WAY = pytest.mark.parametrize(
+    ("kind", "seed"),
+    [(Deployment, None), *((Replicas, str(seed)) for seed in range(3))],
+    ids=["restarted", *(f"two replicas {seed}" for seed in range(3))],
+)
+
+
+def seeded(seed):
+    return {} if seed is None else {"seed": seed}
+
+
+@EACH_WAY
+def test_who_was_refused_for_its_view_is_known_to_the_process_that_ends_the_session(
+    kind, seed
+):
+    receipt = run_with_deaths(
+        kind, ErrorCode.VIEW_DIFFERS, PARAMETERS, clients=CLIENTS, **seeded(seed)
+    )
+    (lost,) = (each for each in receipt.lost if each[0] == identity_of(ODD))
+    assert lost[2] == DropReason.OTHER_VIEW.value
+
+
+@EACH_WAY
+def test_who_is_unconfirmed_is_known_to_the_process_that_ends_the_session(kind, seed):
+    receipt = run_with_deaths(
+        kind,
+        ErrorCode.BAD_SIGNATURE,
+        with_noise(signing_parameters_for(5, dimension=DIMENSION)),
+        clients=5,
+        **seeded(seed),
+    )
+    assert receipt.unconfirmed == (identity_of(ODD),)
+    assert "may be wrong" in receipt.warning
 
 
 async def test_over_tls_one_client_with_other_tables_is_refused(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.server.server import ReleasedSum
 from secagg.server.sum_release import MOST_ATTEMPTS
 from secagg.storage.change import Change, NewSession
-from secagg.storage.journal import SumAttempt, decode_server_event
+from secagg.storage.journal import RefusalNoted, SumAttempt, decode_server_event
 from secagg.storage.stored import TaskState
 from secagg.testing.world.attendance import Attendance
 from secagg.testing.world.clients_seen import received
@@ -146,7 +146,7 @@ class ServersSeen:
                 case SumComputed():
                     self._notes.must(not journal.has_sum, "a session has two sums")
                     journal.has_sum = True
-                case SumAttempt():
+                case SumAttempt() | RefusalNoted():
                     pass
                 case _:
                     journal.is_over = True
