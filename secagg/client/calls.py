@@ -42,6 +42,7 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
     WatchSession,
+    check_inline_size,
 )
 from secagg.wire.limits import (
     LEAST_QUIET_SECONDS,
@@ -288,8 +289,9 @@ class ClientCalls:
         Args:
             session_id: The session.
             after: The round that the client is in.
-            sizes: What the messages of the session may have; a larger one that is
-                announced is refused before any of it is fetched.
+            sizes: What the messages of the session may have; a larger one is refused,
+                before any of it is fetched if it is announced, else before it is
+                decoded.
             deadline: Until when to try.
             on_wait: Told of every answer that there is nothing yet; returns the
                 deadline from then on.
@@ -337,6 +339,7 @@ class ClientCalls:
                 if after >= answer.kind.ROUND:
                     raise repeated(answer.kind)
                 return await self._fetch_update(session_id, answer, sizes, deadline)
+            check_inline_size(answer, sizes)
             return answer
 
     def _note_break(self, caught: ServiceError) -> ServiceError:

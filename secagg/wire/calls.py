@@ -28,6 +28,7 @@ from secagg.messages import (
     KINDS,
     MAX_ADVERT_BYTES,
     MAX_EDGES_BYTES,
+    MAX_REASON_BYTES,
     NO_VIEW,
     Aborted,
     Advert,
@@ -89,6 +90,7 @@ __all__ = [
     "Wait",
     "WatchSession",
     "carrier_of",
+    "check_inline_size",
 ]
 
 _Answer_co = TypeVar("_Answer_co", covariant=True)
@@ -191,20 +193,7 @@ class Reference:
         Raises:
             RemoteProtocolError: PAYLOAD_MISMATCH; nothing was fetched yet.
         """
-        largest = {
-            Blob.ROSTER: sizes.roster,
-            Blob.NEIGHBOURHOOD: sizes.neighbourhood,
-            Blob.EDGES: sizes.edges,
-            Blob.DELIVERY: sizes.delivery,
-            Blob.QUORUM: sizes.quorum,
-        }[self.blob]
-        if self.size > largest:
-            raise RemoteProtocolError(
-                f"the server announces a {self.blob.name.lower()} of {self.size} "
-                f"bytes; in this session one has at most {largest}",
-                code=ErrorCode.PAYLOAD_MISMATCH,
-                next_step="Tell the operator: the aggregator is broken or lies.",
-            )
+        _check_size(self.kind, self.size, sizes, self.blob)
 
 
 # What a server may send, and what of it grows with the cohort, by the names
@@ -218,6 +207,52 @@ _LARGE: Final[Mapping[type[Message], tuple[Blob, ...]]] = {
     Delivery: (Blob.DELIVERY,),
     Quorum: (Blob.QUORUM,),
 }
+
+
+# Of updates that no reference names.  A release has a fate, a hash, two integers of 8
+# bytes and one of 4; an abort has a fate, a code and a reason with its length.
+_RELEASED_BYTES: Final = 1 + DIGEST_BYTES + 8 + 4 + 8
+_ABORTED_BYTES: Final = 1 + 2 + 4 + MAX_REASON_BYTES
+
+
+def check_inline_size(update: Envelope, sizes: MessageSizes) -> None:
+    """Refuse an update, received whole, that no session of these sizes can have.
+
+    A call lets 4 MiB through, of which the decoder of a small message would make lists.
+
+    Args:
+        update: As it was received.
+        sizes: Of the session that it is of.
+
+    Raises:
+        RemoteProtocolError: PAYLOAD_MISMATCH; nothing of it was decoded.
+    """
+    blob = Blob.NEIGHBOURHOOD if is_neighbourhood(update) else None
+    _check_size(update.kind, len(update.data), sizes, blob)
+
+
+def _check_size(
+    kind: type[Message], size: int, sizes: MessageSizes, blob: Blob | None
+) -> None:
+    largest = {
+        Roster: sizes.roster,
+        EdgesPublished: sizes.edges,
+        Delivery: sizes.delivery,
+        Survivors: sizes.survivors,
+        Quorum: sizes.quorum,
+        Released: _RELEASED_BYTES,
+        Aborted: _ABORTED_BYTES,
+    }[kind]
+    name = kind.__name__
+    if blob is Blob.NEIGHBOURHOOD:
+        largest, name = sizes.neighbourhood, "Neighbourhood"
+    if size > largest:
+        raise RemoteProtocolError(
+            f"the server sends a message {name} of {size} bytes; in this session one "
+            f"has at most {largest}",
+            code=ErrorCode.PAYLOAD_MISMATCH,
+            next_step="Tell the operator: the aggregator is broken or lies.",
+        )
 
 
 # --- requests -------------------------------------------------------------------------

@@ -122,6 +122,7 @@ class MessageSizes:
         quorum: At most, to every client of U3; 0 where no client signs.
         neighbourhood: At most, to one client; 0 on graphs without one.
         delivery: At most, to one client.
+        survivors: U3 in a full session; to every client of it.
     """
 
     roster: int
@@ -131,6 +132,7 @@ class MessageSizes:
     neighbourhood: int
     delivery: int
     quorum: int
+    survivors: int
 
 
 def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
@@ -159,6 +161,7 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
         neighbourhood=_neighbourhood(parameters) if has_neighbourhood else 0,
         # Two lengths around the bitmap of U2 and one bundle of each dealer.
         delivery=8 + -(-n // 8) + (dealers if is_drawn else neighbours) * BUNDLE_BYTES,
+        survivors=-(-n // 8),  # a bitmap of the roster
     )
 
 

@@ -14,10 +14,14 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.messages import (
+    MAX_REASON_BYTES,
     Aborted,
     Delivery,
+    EdgesPublished,
     Envelope,
+    Fate,
     Quorum,
+    Released,
     Roster,
     Round,
     Survivors,
@@ -27,7 +31,11 @@ from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
 from secagg.storage.inline_executor import InlineExecutor
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
+from secagg.testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+)
 from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.handshake import StrangerError
@@ -45,6 +53,12 @@ from secagg.wire.limits import MAX_INLINE_BYTES, message_sizes
 
 WHOLE = bytes(range(250))
 SIZES = message_sizes(parameters_for(4, dimension=4, threshold=3))
+PROFILES = [
+    parameters_for(4, dimension=4, threshold=3),
+    parameters_for(12, dimension=4, threshold=3, degree=4),
+    signing_parameters_for(4, dimension=4),
+    sparse_parameters_for(12, dimension=4, degree=4),
+]
 UPDATES = [Envelope(kind, b"") for kind in (Delivery, Survivors, Quorum)]
 
 
@@ -407,6 +421,61 @@ def test_a_message_larger_than_the_session_can_have_is_not_fetched():
         assert [type(request) for _, request in service.calls] == [GetUpdate]
 
     manual_clock.run(follow)
+
+
+def updates_of(parameters):
+    """Return the largest update of each kind that a session can have, and its bytes."""
+    sizes = message_sizes(parameters)
+    reason = "r" * MAX_REASON_BYTES
+    released = Released(Fate.INCLUDED, bytes(32), 1, 2, 3)
+    aborted = Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, reason)
+    return {
+        "roster": Envelope(Roster, bytes(sizes.roster)),
+        "neighbourhood": Envelope(Roster, b"\1" + bytes(sizes.neighbourhood - 1))
+        if sizes.neighbourhood
+        else Envelope(Roster, b"\1"),
+        "edges": Envelope(EdgesPublished, bytes(sizes.edges)),
+        "delivery": Envelope(Delivery, bytes(sizes.delivery)),
+        "survivors": Envelope(Survivors, bytes(sizes.survivors)),
+        "quorum": Envelope(Quorum, bytes(sizes.quorum)),
+        "release": Envelope.of(released),
+        "abort": Envelope.of(aborted),
+    }
+
+
+@pytest.mark.parametrize("way", ["stream", "answer"])
+@pytest.mark.parametrize("kind", sorted(updates_of(PROFILES[0])))
+@pytest.mark.parametrize("parameters", PROFILES, ids=["1", "ring", "2", "3"])
+def test_an_update_received_whole_is_as_large_as_the_session_allows(
+    parameters, kind, way
+):
+    """Else a call's 4 MiB of a quorum are decoded into lists in a session of four."""
+    update = updates_of(parameters)[kind]
+    too_large = Envelope(update.kind, update.data + b"\0")
+
+    async def heard(clock, said):
+        async def stream(_identity, _request):
+            yield said
+
+        service = ScriptedService({GetUpdate: said})
+        connection = InMemoryConnection(service, "client")
+        if way == "stream":
+            connection.watch = lambda request: stream("client", request)
+        calls = calls_over(connection, clock, watch=way == "stream")
+        return await calls.next_update(
+            bytes(32),
+            after=Round.ADVERTISE_KEYS,
+            sizes=message_sizes(parameters),
+            deadline=clock.now() + 60,
+            on_wait=lambda _: clock.now() + 60,
+        )
+
+    is_possible = len(update.data) > 1
+    if is_possible:
+        assert manual_clock.run(lambda clock: heard(clock, update)) == update
+    with pytest.raises(RemoteProtocolError, match="at most") as caught:
+        manual_clock.run(lambda clock: heard(clock, too_large))
+    assert caught.value.code is ErrorCode.PAYLOAD_MISMATCH
 
 
 # --- whose answers (R5.0-6) -----------------------------------------------------------
