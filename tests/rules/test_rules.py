@@ -171,20 +171,3 @@ def test_a_list_that_grows_old_in_a_session_does_not_end_it_by_a_restart():
     without_end = judged(later, without="end")
     assert isinstance(without_end, AdmittedSession)
     assert isinstance(judged(request), AdmittedSession)
-
-
-def test_a_stored_session_waits_for_its_own_aggregator(tmp_path):
-    state, own, offer = drivers.Stored(tmp_path), drivers.Settings(), drivers.offered()
-
-    async def main():
-        with pytest.raises(drivers.TookPartError):
-            await state.takes_part(offer, own)
-        state.aggregator = "another"
-        with pytest.raises(RemoteProtocolError) as caught:
-            await state.takes_part(offer, own)
-        assert caught.value.code is ErrorCode.UNAUTHENTICATED
-        state.aggregator = "aggregator"
-        with pytest.raises(drivers.TookPartError):
-            await state.takes_part(offer, own)
-
-    asyncio.run(main())

@@ -26,6 +26,11 @@ COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
 OTHERS = ("b", "c")
 
 
+@pytest.fixture(scope="module")
+def prepared():
+    return planned(2)
+
+
 def planned(steps):
     made = secagg.plan(
         clients=3, dimension=2, l2_clip=1.0, epsilon=8.0, delta=1e-5, steps=steps
@@ -112,7 +117,7 @@ async def test_a_file_gone_bad_in_a_session_is_zeros_and_a_success(
     run, tmp_path, capsys
 ):
     """The process was ended after it had joined, and the file written again."""
-    task = await run.server.add_task("t", planned(1))
+    task = await run.server.add_task("t", planned(1), steps=1)
     np.save(tmp_path / "x.npy", [1.0, 0.0])
     stopped = asyncio.Event()
     direct, run.way = (
