@@ -3,10 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["disk", "nearest_place", "read_small"]
+__all__ = ["SESSION_PLACE", "disk", "nearest_place", "read_small"]
+
+SESSION_PLACE: Final = "{session}"
+"""What stands for the number of a session in the name of a file."""
 
 
 def nearest_place(path: Path) -> Path:

@@ -157,6 +157,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
             settings,
             describe_input=lambda: FileInput(vector).describe(),
             outputs=targets,
+            file=config,
+            vector=vector,
         )
         show_checked(loaded.rows(), checks, output)
         output.result({key: value for key, value, _ in loaded.rows()})
@@ -168,7 +170,9 @@ def client(  # noqa: PLR0913 - one parameter per flag
     source = FileInput(
         vector, payload_path=payload_path, state_dir=settings.client.state_dir
     )
-    require_all(client_checks(settings, outputs=targets))
+    require_all(
+        client_checks(settings, outputs=targets, file=config, vector=vector)
+    )
     files = _Files(
         sum_path=None if sum_path is None else SessionPath(sum_path),
         payload_path=None if payload_path is None else SessionPath(payload_path),

@@ -19,6 +19,7 @@ from secagg.cli.preflight import (
     check_client_enrolment,
     check_port,
     check_server_enrolment,
+    check_server_paths,
     check_state_dir,
     check_writable,
     identity_of,
@@ -37,6 +38,7 @@ from secagg.config import (
     names_a_task,
 )
 from secagg.config.data_total import total_budget
+from secagg.config.paths import client_paths, refuse_shared_paths
 from secagg.config.program import TLSSection
 from secagg.config.server import ServerSection
 from secagg.distributed_dp import text_above
@@ -92,7 +94,11 @@ async def server_findings(path: Path) -> list[Finding]:
         loaded.append((host, tasks))
         return f"{path}: {len(tasks)} task(s) in files"
 
-    findings = await branch([("D100", "settings", settings)])
+    def paths() -> str:
+        ((host, tasks),) = loaded
+        return check_server_paths(host, path, tasks)
+
+    findings = await branch([("D100", "settings", settings), ("D105", "paths", paths)])
     if not loaded:
         return findings
     ((host, tasks),) = loaded
@@ -179,7 +185,16 @@ async def client_findings(path: Path) -> list[Finding]:
         privacy_floors(loaded[0])
         return str(path)
 
-    findings = await branch([("D200", "settings", read)])
+    findings = await branch(
+        [
+            ("D200", "settings", read),
+            (
+                "D205",
+                "paths",
+                lambda: refuse_shared_paths(client_paths(loaded[0], path)),
+            ),
+        ]
+    )
     if findings[0].error is not None:
         return findings
     settings = loaded[0]

@@ -16,7 +16,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -25,14 +25,16 @@ from pathlib import Path
 from secagg.client.enrolment import load_enrolled
 from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, HostSettings, TaskSettings
+from secagg.config.paths import client_paths, refuse_shared_paths, server_paths
 from secagg.config.program import TLSSection
-from secagg.disk import nearest_place
+from secagg.disk import SESSION_PLACE, nearest_place
 from secagg.engine import open_engine
 from secagg.enrolment.issuer import ISSUER_SEED
 from secagg.enrolment.keys import is_readable_by_others, parse_key
 from secagg.enrolment.published import PublishedEnrolment
 from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.server.task_folder import folder_of
 from secagg.storage.open_blobs import open_blobs
 from secagg.storage.postgres_address import judged_address
 from secagg.storage.spool import MIN_FREE_BYTES
@@ -47,12 +49,14 @@ __all__ = [
     "check_client_enrolment",
     "check_port",
     "check_server_enrolment",
+    "check_server_paths",
     "check_state_dir",
     "check_writable",
     "client_checks",
     "identity_of",
     "require_all",
     "server_checks",
+    "written_files",
 ]
 
 
@@ -72,16 +76,19 @@ class Check:
 
 
 def server_checks(
-    settings: HostSettings, task: TaskSettings | None = None
+    settings: HostSettings, task: TaskSettings | None = None, *, file: Path
 ) -> list[Check]:
     """Look at everything that the settings of a server name, but for its port.
 
     Args:
         settings: The server's.
         task: The one in its file; None for none.
+        file: The settings file.
     """
     server = settings.server
+    own = [] if task is None else [task]
     checks = [
+        _look("paths", lambda: check_server_paths(settings, file, own)),
         _look("tls", lambda: _certificates(settings.tls, Role.SERVER)),
         *_revoked(server.revoked),
         *([] if task is None else _server_enrolment(settings.tls, task)),
@@ -113,6 +120,8 @@ def client_checks(
     *,
     describe_input: Callable[[], str] | None = None,
     outputs: Mapping[str, Path],
+    file: Path,
+    vector: Path,
 ) -> list[Check]:
     """Look at everything that the settings and options of a client name.
 
@@ -121,8 +130,17 @@ def client_checks(
         describe_input: Reads the input and says what it is; raises what is wrong.  None
             where it is judged later: not if a session is under way (R3.5-5).
         outputs: Files to be written, by the option that names them.
+        file: The settings file.
+        vector: The file of --input.
     """
+    paths = client_paths(
+        settings,
+        file,
+        inputs=[("--input", vector)],
+        outputs=written_files(outputs),
+    )
     return [
+        _look("paths", lambda: refuse_shared_paths(paths)),
         _look("tls", lambda: _certificates(settings.tls, Role.CLIENT)),
         *_client_enrolment(settings),
         _address("client.server", settings.client.server),
@@ -130,6 +148,39 @@ def client_checks(
         *(() if describe_input is None else (_look("--input", describe_input),)),
         *(_look(option, partial(_output, path)) for option, path in outputs.items()),
     ]
+
+
+def written_files(outputs: Mapping[str, Path]) -> list[tuple[str, Path]]:
+    """Return every file that options of a client have it write, with its option.
+
+    Beside the sum of a session goes its receipt, and those of sessions without a sum.
+    """
+    files: list[tuple[str, Path]] = []
+    for option, path in outputs.items():
+        files.append((option, path))
+        if option == "--output":
+            files.append((option, path.with_suffix(".receipt.bin")))
+            aborted = path.with_suffix(f".receipt-{SESSION_PLACE}.bin")
+            files.append((option, aborted))
+    return files
+
+
+def check_server_paths(
+    settings: HostSettings, file: Path, tasks: Sequence[TaskSettings]
+) -> str:
+    """Refuse settings of a server by which it would write over its own files.
+
+    Args:
+        settings: The server's.
+        file: The settings file.
+        tasks: Those in files.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    sums = settings.server.output_dir
+    folders = [sums / folder_of(each.task.id) for each in tasks]
+    return refuse_shared_paths(server_paths(settings, file, tasks, folders=folders))
 
 
 def check_port(settings: HostSettings) -> None:

@@ -89,7 +89,7 @@ def server(  # noqa: PLR0913 - one argument per option
         settings, rows = host.settings, host.rows()
     if settings.server.store is not None:
         judged_address(settings.server.store)  # before anything shows it
-    checks = server_checks(settings, task)
+    checks = server_checks(settings, task, file=path)
     if show_settings:
         show_checked(rows, checks, output)
         if task is not None:

@@ -200,6 +200,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
 
     from secagg.cli.logs import log_to_stderr
     from secagg.cli.preflight import check_writable
+    from secagg.config.paths import refuse_shared_paths, two_aggregator_paths
     from secagg.config.two_servers import (
         SharingClientSettings,
         load_two_server_settings,
@@ -211,14 +212,22 @@ def client(  # noqa: PLR0913 - one parameter per flag
     loaded = load_two_server_settings(
         SharingClientSettings, config, environment=os.environ, overrides=overrides or ()
     )
+    outputs = [
+        (option, path)
+        for option, path in (("--output", sum_path), ("--receipt", receipt_path))
+        if path is not None
+    ]
+    paths = two_aggregator_paths(
+        loaded.settings, config, inputs=[("--input", vector)], outputs=outputs
+    )
+    refuse_shared_paths(paths)
     if show_settings:
         _show(loaded.rows(), output)
         return
     settings = loaded.settings
     log_to_stderr(settings.client.log_level, settings.client.log_format)
-    for path in (sum_path, receipt_path):  # before a session is spent on it
-        if path is not None:
-            check_writable(path.parent)
+    for _, path in outputs:  # before a session is spent on it
+        check_writable(path.parent)
     given = asyncio.run(
         give_vector(settings, load_vector(vector), accept_restored=restored)
     )
@@ -265,6 +274,7 @@ def _settings(
     import os
 
     from secagg.cli.logs import log_to_stderr
+    from secagg.config.paths import refuse_shared_paths, two_aggregator_paths
     from secagg.config.two_servers import load_two_server_settings
     from secagg.distributed_dp import TwoAggregatorReport
     from secagg.two_servers.program import noise_of
@@ -273,6 +283,7 @@ def _settings(
         kind, config, environment=os.environ, overrides=overrides or ()
     )
     settings = loaded.settings
+    refuse_shared_paths(two_aggregator_paths(settings, config))
     report: TwoAggregatorReport = noise_of(settings.task).report()
     for line in (*report.lines(), report.assumes):
         output.line(line)

@@ -7,11 +7,10 @@ Rule 1: the number is the session's own, the one in the server's ``sum-<n>.npy``
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+
+from secagg.disk import SESSION_PLACE
 
 __all__ = ["SessionPath"]
-
-_PLACE: Final = "{session}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +22,11 @@ class SessionPath:
     @property
     def is_pattern(self) -> bool:
         """Whether every session has a file of its own."""
-        return _PLACE in str(self.path)
+        return SESSION_PLACE in str(self.path)
 
     def of(self, session_number: int) -> Path:
         """Return the file of one session."""
-        return Path(str(self.path).replace(_PLACE, str(session_number)))
+        return Path(str(self.path).replace(SESSION_PLACE, str(session_number)))
 
     def __str__(self) -> str:
         return str(self.path)

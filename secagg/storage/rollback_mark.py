@@ -68,6 +68,7 @@ __all__ = [
     "Mark",
     "RollbackMark",
     "default_mark",
+    "lock_of",
     "mark_in",
     "refuse_set_back",
 ]
@@ -199,7 +200,7 @@ class RollbackMark:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(
-                self.path.with_name(f"{self.path.name}.lock"),
+                lock_of(self.path),
                 os.O_RDWR | os.O_CREAT,
                 0o600,
             )
@@ -362,6 +363,11 @@ def default_mark(state_dir: Path) -> Path:
     base = Path(home) if home else Path.home() / ".local" / "state"
     name = sha256(os.fsencode(state_dir.resolve())).hexdigest()[:32]
     return base / "secagg" / f"{name}.mark"
+
+
+def lock_of(mark: Path) -> Path:
+    """Return the empty file beside a mark whose lock keeps other processes away."""
+    return mark.with_name(f"{mark.name}.lock")
 
 
 def refuse_set_back(book: Mark, mark: Mark | None, path: Path) -> None:

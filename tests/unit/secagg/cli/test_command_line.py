@@ -942,7 +942,7 @@ def hold_port():
     [
         ("tls.ca=absent.pem", (74, "absent.pem")),
         ("tls.key={}/pki/client-1.key", (74, "does not belong")),
-        ("tls.ca={}/server.toml", (74, "server.toml")),
+        ("tls.ca=/dev/null", (74, "/dev/null")),
         ("server.state_dir={}/x.npy", (55, "not a directory")),
         ("server.state_dir={}/x.npy/deeper", (55, "not a directory")),
         ("server.output_dir=/proc/sums", (55, "/proc/sums")),
@@ -1012,7 +1012,7 @@ def test_a_key_that_others_may_read_is_named_when_settings_are_shown(
     [
         (["--set=tls.certificate=absent.pem"], 74, "absent.pem"),
         (["--set=client.server=nonsense"], 72, "host:port"),
-        (["--set=client.state_dir={}/x.npy"], 55, "not a directory"),
+        (["--set=client.state_dir=/dev/null"], 55, "not a directory"),
         (["--output", "{}"], 55, "is a directory"),
         (["--output", "/proc/o.npy"], 55, "/proc"),
         (["--payload-out", "{}/x.npy/model"], 55, "not a directory"),

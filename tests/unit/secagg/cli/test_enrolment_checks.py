@@ -41,9 +41,15 @@ def checks_of(pki, role, section):
     path.write_text(f"{text}\n[enrolment]\n{lines}\n")
     settings = LOAD[role](path, environment={}).settings
     if role == "server":
-        checks = server_checks(settings.host, settings)
+        checks = server_checks(settings.host, settings, file=path)
     else:
-        checks = client_checks(settings, describe_input=str, outputs={})
+        checks = client_checks(
+            settings,
+            describe_input=str,
+            outputs={},
+            file=path,
+            vector=pki / "x.npy",
+        )
     return [check for check in checks if check.subject == "enrolment"]
 
 
