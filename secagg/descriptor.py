@@ -11,6 +11,7 @@ It holds no secrets and reads no clock: whoever has one asks `check_clock`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, Self
 
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -29,6 +30,8 @@ MAX_NOISE_TERMS_BYTES: Final = 256  # one rational of two long numbers
 MAX_COUNT: Final = (1 << 63) - 1
 # What the clocks of client and server may differ by (R5.0-2).
 CLOCK_TOLERANCE_SECONDS: Final = 3600
+# The first second of the year 10000, which no calendar of ours can show.
+_END_OF_TIME: Final = 253_402_300_800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +121,16 @@ class SessionDescriptor:
             now: The time of whoever was offered it, in Unix seconds.
 
         Raises:
-            RemoteProtocolError: BAD_CONFIG; one of the two clocks is wrong.
+            RemoteProtocolError: BAD_CLOCK; one of the two clocks is wrong.
         """
         left = self.session_end - now
         most = self.parameters.deadlines.longest_session + CLOCK_TOLERANCE_SECONDS
         if not 0 < left <= most:
             raise RemoteProtocolError(
-                f"the session ends in {left} seconds by this machine's clock, which "
-                f"reads {now} Unix seconds; between 1 and {most} are possible",
-                code=ErrorCode.BAD_CONFIG,
+                f"the session ends at {_time(self.session_end)}, and this machine's "
+                f"clock reads {_time(now)}: {left} seconds are left, between 1 and "
+                f"{most} are possible; one of the two clocks is wrong",
+                code=ErrorCode.BAD_CLOCK,
                 next_step="Compare the clocks of this machine and of the server.",
             )
 
@@ -215,3 +219,10 @@ def _read_payload_hash(reader: Reader) -> bytes:
     if len(payload_hash) not in {0, 32}:
         raise ValueError(f"a payload hash has 0 or 32 bytes, not {len(payload_hash)}")
     return payload_hash
+
+
+def _time(seconds: int) -> str:
+    """Return a date for people, of a number that a peer may have made up."""
+    if not 0 <= seconds < _END_OF_TIME:
+        return f"{seconds} Unix seconds"
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"

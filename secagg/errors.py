@@ -20,6 +20,7 @@ from enum import IntEnum, unique
 from typing import Any, ClassVar, Final
 
 __all__ = [
+    "FINAL_CODES",
     "FIRST_LOCAL",
     "ErrorCode",
     "InputError",
@@ -74,6 +75,7 @@ class ErrorCode(IntEnum):
     BAD_EDGES = 30
     DISPUTED = 31
     VIEW_DIFFERS = 32
+    BAD_CLOCK = 33
 
     UNKNOWN_SESSION = 40
     UNAUTHENTICATED = 41
@@ -96,6 +98,41 @@ class ErrorCode(IntEnum):
     INFEASIBLE = 66
     STATE_DAMAGED = 67
     RESTORED_STATE = 68
+
+
+FINAL_CODES: Final = frozenset(
+    {
+        ErrorCode.BAD_VERSION,
+        ErrorCode.BAD_CONFIG,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.BAD_SIGNATURE,
+        ErrorCode.SELF_MISSING,
+        ErrorCode.U3_INVALID,
+        ErrorCode.EQUIVOCATION,
+        ErrorCode.REPLAYED_SESSION,
+        ErrorCode.BAD_VECTOR,
+        ErrorCode.BAD_NOISE_REVEAL,
+        ErrorCode.PAYLOAD_MISMATCH,
+        ErrorCode.BAD_ENCODING,
+        ErrorCode.BAD_CREDENTIAL,
+        ErrorCode.BAD_PROOF,
+        ErrorCode.UNAUTHENTICATED,
+        ErrorCode.NOT_INVITED,
+        ErrorCode.TASK_OVER,
+        ErrorCode.BAD_INPUT,
+        ErrorCode.LOCAL_MISUSE,
+        ErrorCode.BAD_SETTINGS,
+        ErrorCode.PORT_IN_USE,
+        ErrorCode.BAD_CERTIFICATE,
+        ErrorCode.MISSING_EXTRA,
+        ErrorCode.INFEASIBLE,
+        ErrorCode.STATE_DAMAGED,
+        ErrorCode.RESTORED_STATE,
+    }
+)
+"""What ends a program outside of a session until a person acts; every other code may
+pass by itself.  `Again?` of docs/exit-codes.md and `RestartPreventExitStatus` of the
+units are made from it."""
 
 
 class SecAggError(Exception):

@@ -31,6 +31,8 @@ __all__ = [
     "CLIENT_DROPPED",
     "CLIENT_LEFT_OUT",
     "CLIENT_LOGGER",
+    "CLOCK_BEHIND",
+    "CLOCK_DIFFERS",
     "DATA_CLAIMED",
     "ENGINE_LOST",
     "FILES_EXHAUSTED",
@@ -83,6 +85,8 @@ TRANSPORT_LOGGER: Final = "secagg.transport"
 SESSION_OPENED: Final = "session_opened"
 SESSION_RESUMED: Final = "session_resumed"
 SESSION_COMPLETED: Final = "session_completed"
+CLOCK_BEHIND: Final = "clock_behind"
+CLOCK_DIFFERS: Final = "clock_differs"
 SESSION_ENDED_ELSEWHERE: Final = "session_ended_elsewhere"
 SESSION_ABORTED: Final = "session_aborted"
 ROUND_CLOSED: Final = "round_closed"

@@ -102,6 +102,9 @@ _TABLE: Final[Mapping[tuple[type[SecAggError], ErrorCode], tuple[Next, Next]]] =
     **{(SessionAbortedError, code): _AGAIN for code in _NOBODYS_FAULT},
     (RemoteProtocolError, _C.SESSION_OVER): _AGAIN,
     **{(RemoteProtocolError, code): _COUNTED for code in _FAULT_OF_PEERS},
+    # A clock that is wrong now may be right for the next offer.
+    (RemoteProtocolError, _C.BAD_CLOCK): _COUNTED,
+    (ServiceError, _C.BAD_CLOCK): _COUNTED,
     (ServiceError, _C.UPLOAD_CORRUPT): _COUNTED,
     (RemoteProtocolError, _C.UPLOAD_CORRUPT): _COUNTED,
     (ServiceError, _C.UNKNOWN_SESSION): _UNTOLD,
@@ -126,8 +129,9 @@ def after_error(error: SecAggError, reach: Reach) -> Next:
     """
     if reach is Reach.NO_SESSION:
         # Offers are waited for inside; whatever ends that wait is for the owner: no
-        # such task, task over, policy and budget, certificates, own disk.
-        return Next.FINAL
+        # such task, task over, policy and budget, certificates, own disk.  But clocks
+        # are set by themselves.
+        return Next.NEXT_ATTEMPT if error.code is _C.BAD_CLOCK else Next.FINAL
     for kind in (SessionAbortedError, RemoteProtocolError, ServiceError):
         if isinstance(error, kind):
             before, since = _TABLE.get((kind, error.code), _OTHERS[kind])

@@ -3,23 +3,37 @@
 Rule 1: ready means: a change reaches the disk within two seconds, uploads have room,
         and a task runs.  Nothing of that is assumed from earlier.
 Rule 2: however many ask, there is one try at a time, and its answer holds for a moment.
+Rule 3: a clock behind the newest commit of the store is waited for, ten minutes at
+        most: that commit may be what was wrong.
 """
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from secagg import telemetry
 from secagg.errors import SecAggError
 from secagg.runtime.clock import Clock, finish_before
 from secagg.storage.book import Book
+from secagg.storage.change import Role
 from secagg.storage.spool import MIN_FREE_BYTES
+from secagg.storage.stored import SessionState
 
 __all__ = ["LOOK_EVERY_SECONDS", "Readiness"]
 
 LOOK_EVERY_SECONDS: Final = 5.0
+CLOCK_BEHIND_SECONDS: Final = 60.0
+"""How far the clock may be behind the newest commit of the store."""
+
+CLOCK_WAIT_SECONDS: Final = 600.0
+"""How long such a clock is waited for."""
+
 _WRITE_SECONDS: Final = 2.0
+_LATEST_SESSIONS: Final = 64
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 
 class Readiness:
@@ -55,6 +69,10 @@ class Readiness:
         self._one_at_a_time = asyncio.Lock()
         self._looked_at = -LOOK_EVERY_SECONDS
         self._disk = ""
+        # The newest commit of earlier processes, in Unix seconds; None once the clock
+        # has passed it, or was waited for.
+        self._newest: float | None = None
+        self._clock_until: float | None = None
         self.book_answers = True
 
     async def complaint(self) -> str:
@@ -63,6 +81,8 @@ class Readiness:
             now = self._clock.now()
             if now >= self._looked_at + LOOK_EVERY_SECONDS:
                 self._disk = await self._complaint_of_disk()
+                if not self._disk:
+                    self._disk = await self._complaint_of_clock()
                 self._looked_at = self._clock.now()
         if self._disk:
             return self._disk
@@ -82,3 +102,52 @@ class Readiness:
         if free < MIN_FREE_BYTES:
             return f"{free >> 20} MiB of disk are free, {MIN_FREE_BYTES >> 20} needed"
         return ""
+
+    async def _complaint_of_clock(self) -> str:
+        """Compare this machine's clock with the store, at the start."""
+        if self._clock_until is None:
+            try:
+                await self._compare_with_store()
+            except SecAggError as error:
+                return f"storage refuses: {error}"
+            self._clock_until = self._clock.now() + CLOCK_WAIT_SECONDS
+        if self._newest is None:
+            return ""
+        behind = self._newest - self._clock.date()
+        if behind <= CLOCK_BEHIND_SECONDS:
+            self._newest = None
+            return ""
+        if self._clock.now() < self._clock_until:
+            return (
+                f"this machine's clock is {behind:.0f} s behind the newest commit of "
+                "its store"
+            )
+        self._newest = None
+        telemetry.log_event(
+            _LOG,
+            logging.WARNING,
+            telemetry.CLOCK_BEHIND,
+            seconds=round(behind),
+            next_step="Compare this machine's clock with the right time: clients "
+            "refuse sessions of a wrong one.",
+        )
+        return ""
+
+    async def _compare_with_store(self) -> None:
+        if not self._is_book_elsewhere:
+            rows = await self._book.sessions(
+                role=Role.SERVER, state=SessionState.ALL, limit=_LATEST_SESSIONS
+            )
+            dates = [row.ended or row.born for row in rows]
+            self._newest = max(dates, default=None)
+            return
+        # The database counts for deadlines: what this clock says is for the log alone.
+        differ = await self._book.now() - self._clock.date()
+        if abs(differ) > CLOCK_BEHIND_SECONDS:
+            telemetry.log_event(
+                _LOG,
+                logging.WARNING,
+                telemetry.CLOCK_DIFFERS,
+                seconds=round(differ),
+                next_step="Compare the clocks of this machine and of the database.",
+            )

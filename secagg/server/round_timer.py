@@ -9,6 +9,8 @@ Rule 2: whoever goes on with a session alone gives its open round the whole time
         and the book keeps its deadline.
 Rule 3: no message is waited for beyond the session's end.  AdvertiseKeys lasts no
         longer than leaves the other rounds their whole time.
+Rule 4: a session that no client has joined ends when the date was set since it was
+        opened: clients refuse an end that is impossible by the right clock (R5.0-2).
 
 It closes nothing: that is done by `secagg.server.session_runner`.
 """
@@ -18,7 +20,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from secagg.descriptor import SessionDescriptor
+from secagg.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
 from secagg.messages import Round
 from secagg.protocol import server
 from secagg.protocol.rounds import ROUNDS
@@ -33,6 +35,9 @@ __all__ = ["RoundTimer"]
 UPLOAD_GRACE: Final = 0.25
 # Every chunk asks for time, and an extension is a commit.
 EXTEND_EVERY_SECONDS: Final = 5.0
+# A date that was set by more than this makes an offer that clients may refuse.
+_DATE_SET_SECONDS: Final = CLOCK_TOLERANCE_SECONDS // 2
+_LOOK_AT_DATE_SECONDS: Final = 60.0
 
 
 class RoundTimer:
@@ -85,6 +90,10 @@ class RoundTimer:
         self._last_start = (
             self._ends_at - deadlines.longest_session + deadlines.advertise_keys
         )
+        self._epoch = clock.date() - clock.now()
+        left = offer.session_end - date
+        if left > deadlines.longest_session + CLOCK_TOLERANCE_SECONDS:
+            self._last_start = -math.inf
 
     @property
     def _state(self) -> server.ServerState:
@@ -175,7 +184,7 @@ class RoundTimer:
         if isinstance(self._state, server.AdvertiseKeys):
             waiting = asyncio.ensure_future(self._joined.wait())
             attention = asyncio.ensure_future(self._attention.wait())
-            expiry = asyncio.ensure_future(clock.sleep_until(self._last_start))
+            expiry = asyncio.ensure_future(self._expires())
             try:
                 await asyncio.wait(
                     {waiting, attention, expiry}, return_when=asyncio.FIRST_COMPLETED
@@ -195,6 +204,16 @@ class RoundTimer:
                 return
             self._deadline = wanted
             await self._put_deadline(self._deadline - clock.now())
+
+    async def _expires(self) -> None:
+        """Wait until no client can join any more, looking once a minute at the date."""
+        clock = self._clock
+        while clock.now() < self._last_start:
+            if abs(clock.date() - clock.now() - self._epoch) > _DATE_SET_SECONDS:
+                self._last_start = -math.inf
+                return
+            look = clock.now() + _LOOK_AT_DATE_SECONDS
+            await clock.sleep_until(min(self._last_start, look))
 
     async def _is_ripe_by_the_book(self) -> bool:
         """See `is_ripe`, where others may close or extend the round too.

@@ -33,6 +33,7 @@ from secagg.primitives.modular import UnsignedArray, zeros
 from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.runtime.clock import Clock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
@@ -108,6 +109,7 @@ class Deployment:
             profiles with credentials; None finds nothing.
         revocations: The list that the parameters name, as the issuer made it.
         on_ended: Takes what the aggregator knows of each session that is over.
+        server_clock: The aggregator's, where its date is another; `clock` by default.
     """
 
     clock: ManualClock
@@ -135,6 +137,7 @@ class Deployment:
     )
     revocations: bytes = b""
     on_ended: OnEnded | None = None
+    server_clock: Clock | None = None
 
     observer: TaskObserver = field(default_factory=TaskObserver)
     server_book: Book = field(default_factory=inline_book)
@@ -194,7 +197,7 @@ class Deployment:
         aggregator = Aggregator(
             CrashingBook(self.server_book, switch),
             CrashingSpool(self.spool, switch),
-            clock=self.clock,
+            clock=self.server_clock or self.clock,
             entropy=entropy_of(f"server {self.server_restarts}"),
             workers=workers,
             masks=MaskExecutor(workers, inline_engine(2), min_work_per_part=1),

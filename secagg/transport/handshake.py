@@ -316,9 +316,10 @@ def _why_not_believed(verify_code: int) -> ServiceError:
             "Tell the operator to renew it; check this machine's clock.",
         )
     if verify_code == _NOT_YET_VALID:
-        return _refused(
-            "the aggregator's certificate is not valid yet",
-            "Check the clocks of both machines.",
+        return ServiceError(
+            "the aggregator's certificate is not valid yet by this machine's clock",
+            code=ErrorCode.BAD_CLOCK,
+            next_step="Check the clocks of both machines.",
         )
     if verify_code == _WRONG_PURPOSE:
         return _refused(

@@ -67,6 +67,7 @@ _STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     _C.SESSION_OVER: _S.FAILED_PRECONDITION,
     _C.TASK_OVER: _S.FAILED_PRECONDITION,
     _C.DEADLINE: _S.FAILED_PRECONDITION,
+    _C.BAD_CLOCK: _S.FAILED_PRECONDITION,
     # The session is over without a sum.
     _C.ROSTER_TOO_SMALL: _S.ABORTED,
     _C.ROSTER_TOO_LARGE: _S.ABORTED,

@@ -352,9 +352,11 @@ def _check_validity(leaf: x509.Certificate, path: Path, now: datetime) -> None:
     if now >= leaf.not_valid_after_utc:
         raise _expired(path, leaf.not_valid_after_utc)
     if now < leaf.not_valid_before_utc:
-        raise _bad(
-            f"{path} is valid only from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
-            "Check this machine's clock.",
+        raise ServiceError(
+            f"{path} is valid only from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} "
+            f"UTC, and this machine's clock reads {now:%Y-%m-%d %H:%M} UTC",
+            code=ErrorCode.BAD_CLOCK,
+            next_step="Check this machine's clock.",
         )
 
 

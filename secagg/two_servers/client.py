@@ -183,8 +183,9 @@ class TwoServerClient:
             InputError: The vector cannot be encoded; no aggregator was asked for a
                 session, or has heard of more than that if the length is wrong.
             RemoteProtocolError: POLICY_VIOLATION for a session below this client's
-                floors; BAD_CONFIG for offers that make no session; REPLAYED_SESSION
-                for a number that was seen before.
+                floors; BAD_CONFIG for offers that make no session; BAD_CLOCK for one
+                that ends too early or too late by this machine's clock;
+                REPLAYED_SESSION for a number that was seen before.
             BudgetSpentError: The budget of the task is spent.
             TotalSpentError: The task does not fit into the total of the data.
             SessionAbortedError: The session ended without a sum, or too late.

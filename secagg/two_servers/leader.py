@@ -338,7 +338,7 @@ class Leader(Party[_Session]):
             payload_hash=b"",
             parameters=parameters,
         )
-        helper.check_clock(date)
+        _compare_clocks(helper, date)
         check_pair(offer, helper)
         self._check_helper(helper, known)
         await self._forget_old_sums()  # while nobody can upload to the new session
@@ -752,6 +752,20 @@ class Leader(Party[_Session]):
             ended=int(self._clock.date()),
             key=self._receipt_key,
         )
+
+
+def _compare_clocks(offer: SessionDescriptor, date: int) -> None:
+    """Open no session while one of the two clocks is wrong; it may be set by then.
+
+    Raises:
+        SessionAbortedError: BAD_CLOCK.
+    """
+    try:
+        offer.check_clock(date)
+    except RemoteProtocolError as error:
+        raise SessionAbortedError(
+            f"the helper's offer: {error}", code=error.code, next_step=error.next_step
+        ) from None
 
 
 def _stored(helper_number: int, facts: TaskFacts) -> bytes:

@@ -40,6 +40,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_BAD_EDGES: _ClassVar[ErrorCode]
     ERROR_CODE_DISPUTED: _ClassVar[ErrorCode]
     ERROR_CODE_VIEW_DIFFERS: _ClassVar[ErrorCode]
+    ERROR_CODE_BAD_CLOCK: _ClassVar[ErrorCode]
     ERROR_CODE_UNKNOWN_SESSION: _ClassVar[ErrorCode]
     ERROR_CODE_UNAUTHENTICATED: _ClassVar[ErrorCode]
     ERROR_CODE_NOT_INVITED: _ClassVar[ErrorCode]
@@ -93,6 +94,7 @@ ERROR_CODE_BAD_PROOF: ErrorCode
 ERROR_CODE_BAD_EDGES: ErrorCode
 ERROR_CODE_DISPUTED: ErrorCode
 ERROR_CODE_VIEW_DIFFERS: ErrorCode
+ERROR_CODE_BAD_CLOCK: ErrorCode
 ERROR_CODE_UNKNOWN_SESSION: ErrorCode
 ERROR_CODE_UNAUTHENTICATED: ErrorCode
 ERROR_CODE_NOT_INVITED: ErrorCode

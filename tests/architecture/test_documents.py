@@ -15,7 +15,7 @@ from secagg.cli.exit_codes import (
     FIRST_SIGNAL_EXIT_CODE,
     exit_code_of,
 )
-from secagg.errors import ErrorCode
+from secagg.errors import FINAL_CODES, ErrorCode
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -192,6 +192,7 @@ def test_units_do_not_restart_what_takes_a_person(role):
     rows = re.findall(r"^\| (\d+) \| \d+ \| \w+ \| (\w+) \|", text, re.MULTILINE)
     assert {again for _, again in rows} == {"yes", "no"}
     final = {code for code, again in rows if again != "yes"}
+    assert final == {str(exit_code_of(code)) for code in FINAL_CODES}
     (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit(role), re.MULTILINE)
     assert set(codes.split()) == {str(EXIT_USAGE), *final}
 

@@ -541,7 +541,7 @@ def test_a_session_whose_end_cannot_be_by_ones_own_clock_is_refused(seconds):
     offered = SessionOffered(
         session.descriptor, identity_of(0), "aggregator", SecretBytes(b"s" * 32), now
     )
-    assert refusal(session, 0, offered) is ErrorCode.BAD_CONFIG
+    assert refusal(session, 0, offered) is ErrorCode.BAD_CLOCK
     assert "clock" in session.clients[0].reason
 
 

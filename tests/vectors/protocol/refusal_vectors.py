@@ -213,8 +213,8 @@ def setups(plain: Run, signed: Run) -> Iterator[dict[str, Any]]:
             ref.UNAUTHENTICATED,
         ),
         ("R5.0-2 in its last second", plain, {"now": end - 1}, 0),
-        ("R5.0-2 over", plain, {"now": end}, ref.BAD_CONFIG),
-        ("R5.0-2 too far ahead", plain, {"now": end - longest - 1}, ref.BAD_CONFIG),
+        ("R5.0-2 over", plain, {"now": end}, ref.BAD_CLOCK),
+        ("R5.0-2 too far ahead", plain, {"now": end - longest - 1}, ref.BAD_CLOCK),
         ("R5.0-3 by the pinned key", signed, {}, 0),
         (
             "R5.0-3 by another key",
@@ -258,7 +258,7 @@ def judged_at_setup(offer: ref.Offer, knows: dict[str, Any]) -> int:
         return ref.UNAUTHENTICATED
     left = offer.session_end - knows["now"]
     if not 0 < left <= sum(rules.deadlines) + rules.deadlines[3] + 3600:
-        return ref.BAD_CONFIG
+        return ref.BAD_CLOCK
     if trust is None:
         return 0
     seen: ref.Trust = knows["seen"] or replace(trust, revocation_number=0)

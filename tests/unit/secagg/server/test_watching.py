@@ -7,7 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from http import HTTPStatus
 from itertools import product
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from unittest.mock import AsyncMock
 
 import grpc.aio
@@ -32,6 +32,7 @@ from secagg.server.prometheus_meter import PrometheusMeter
 from secagg.server.readiness import LOOK_EVERY_SECONDS, Readiness
 from secagg.server.task_keeper import TaskKeeper
 from secagg.server.watching import meter_of, page_address, watching
+from secagg.telemetry import CLOCK_BEHIND, CLOCK_DIFFERS
 from secagg.testing import manual_clock
 from secagg.transport.address import Address
 from secagg.transport.relay import Refusal
@@ -452,8 +453,20 @@ async def test_callers_who_say_nothing_make_room(monkeypatch):
 
 
 class Disk:
-    def __init__(self):
+    def __init__(self, *, newest=None, differs=0.0):
         self.writes, self.blocks = 0, False
+        self.newest, self.differs, self.clock = newest, differs, None
+
+    async def sessions(self, **_):
+        if self.newest is None:
+            return ()
+        return (
+            SimpleNamespace(ended=self.newest, born=self.newest - 900),
+            SimpleNamespace(ended=None, born=self.newest - 60),
+        )
+
+    async def now(self):
+        return self.clock.date() + self.differs
 
     async def touch(self):
         self.writes += 1
@@ -482,3 +495,42 @@ def test_a_disk_without_room_is_not_ready(tmp_path, monkeypatch):
         return await Readiness(Disk(), tmp_path, lambda: True, clock).complaint()
 
     assert "MiB of disk are free" in manual_clock.run(main)
+
+
+@pytest.mark.parametrize("behind", [59, 61, 7200])
+def test_a_clock_behind_the_store_is_waited_for_ten_minutes_at_most(
+    tmp_path, caplog, behind
+):
+    async def main(clock):
+        disk = Disk(newest=clock.date() + behind)
+        readiness = Readiness(disk, tmp_path, lambda: True, clock)
+        said = []
+        for _ in range(140):
+            said.append(await readiness.complaint())
+            await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
+        return said
+
+    said = manual_clock.run(main)
+    waited = sum(LOOK_EVERY_SECONDS for each in said if "clock" in each)
+    expected = {59: 0, 61: 5, 7200: 600}[behind]
+    assert abs(waited - expected) <= LOOK_EVERY_SECONDS
+    assert said[-1] == ""
+    assert [each.message.split()[0] for each in caplog.records].count(CLOCK_BEHIND) == (
+        behind == 7200
+    )
+
+
+@pytest.mark.parametrize("differs", [-3600.0, 59.0, 61.0])
+def test_the_clock_of_a_database_is_compared_for_the_log_alone(
+    tmp_path, caplog, differs
+):
+    async def main(clock):
+        disk = Disk(newest=clock.date() + 7200, differs=differs)
+        disk.clock = clock
+        readiness = Readiness(
+            disk, tmp_path, lambda: True, clock, is_book_elsewhere=True
+        )
+        return await readiness.complaint()
+
+    assert manual_clock.run(main) == ""
+    assert (CLOCK_DIFFERS in caplog.text) == (abs(differs) > 60)
