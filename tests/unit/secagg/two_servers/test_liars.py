@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from secagg.descriptor import SessionDescriptor
-from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.messages import Envelope, Released, Round
 from secagg.storage.change import Role
 from secagg.storage.stored import Retention, SessionState
