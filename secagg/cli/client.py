@@ -126,10 +126,12 @@ def client(  # noqa: PLR0913 - one parameter per flag
     """
     import asyncio
     import os
+    from dataclasses import replace
 
     from secagg.cli.logs import log_to_stderr
-    from secagg.cli.preflight import client_checks, require_all
+    from secagg.cli.preflight import require_all
     from secagg.cli.settings_view import show_checked
+    from secagg.cli.setup_checks import ClientSetup, shown_findings, start_findings
     from secagg.client.file_input import FileInput, check_reuse
     from secagg.client.program import client_policy
     from secagg.config import load_client_settings
@@ -152,15 +154,10 @@ def client(  # noqa: PLR0913 - one parameter per flag
         targets=targets,
         same_input_again=same_input_again,
     )
+    setup = ClientSetup(config, settings, vector=vector, outputs=targets)
     if show_settings:
-        checks = client_checks(
-            settings,
-            describe_input=lambda: FileInput(vector).describe(),
-            outputs=targets,
-            file=config,
-            vector=vector,
-        )
-        show_checked(loaded.rows(), checks, output)
+        setup = replace(setup, describe_input=lambda: FileInput(vector).describe())
+        show_checked(loaded.rows(), shown_findings(setup), output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
     accept_restored = _accepts(restored)
@@ -170,9 +167,9 @@ def client(  # noqa: PLR0913 - one parameter per flag
     source = FileInput(
         vector, payload_path=payload_path, state_dir=settings.client.state_dir
     )
-    require_all(
-        client_checks(settings, outputs=targets, file=config, vector=vector)
-    )
+    setup = replace(setup, accepts_restored=accept_restored)
+    for complaint in require_all(start_findings(setup)):
+        output.line(complaint, style="bold red")
     files = _Files(
         sum_path=None if sum_path is None else SessionPath(sum_path),
         payload_path=None if payload_path is None else SessionPath(payload_path),

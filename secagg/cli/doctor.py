@@ -20,16 +20,13 @@ def doctor(*, config: EitherFileOption = None, as_json: JSONOption = False) -> N
     """
     import asyncio
 
-    from secagg.cli.diagnosis import client_findings, server_findings
     from secagg.cli.exit_codes import EXIT_OK, exit_code_of
     from secagg.cli.findings import State
-    from secagg.config import is_client_file
+    from secagg.cli.setup_checks import doctor_findings
 
     output = Output(as_json=as_json)
     path = server_file(config)
-    role = "client" if is_client_file(path) else "server"
-    look = client_findings if role == "client" else server_findings
-    findings = asyncio.run(look(path))
+    role, findings = asyncio.run(doctor_findings(path))
     for each in findings:
         output.line(
             f"{each.number} {each.state:<7} {each.subject}: {each.found}",

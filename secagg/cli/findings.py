@@ -8,10 +8,13 @@ Rule 2: a check says what it found in one line; its error is the one that the pr
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
 
 from secagg.errors import SecAggError
 
-__all__ = ["Caution", "Finding", "State", "branch"]
+__all__ = ["Branch", "Caution", "Finding", "SetupCheck", "State", "findings_of"]
+
+S = TypeVar("S")
 
 
 class State:
@@ -52,41 +55,78 @@ class Caution:
     next_step: str
 
 
-_Look = Callable[[], Awaitable["str | Caution"] | str | Caution]
-_Step = tuple[str, str, _Look]
+_Found: TypeAlias = str | Caution | None
 
 
-async def branch(steps: Sequence[_Step]) -> list[Finding]:
-    """Look at one thing after the other; what follows a failure is skipped."""
+@dataclass(frozen=True, slots=True)
+class SetupCheck(Generic[S]):
+    """One numbered thing that a part needs.
+
+    Attributes:
+        number: Such as D120; never reused.
+        subject: What is looked at: the setting or option that names it, or a noun.
+        run: Says what there is; None where the settings name no such thing.  Raises
+            what is wrong, as the program would.
+        starts: Whether a start looks at it before anything else; what it does not look
+            at it meets by itself, with the same error.
+        is_local: Whether this machine alone can tell; else the doctor alone looks.
+    """
+
+    number: str
+    subject: str
+    run: Callable[[S], _Found | Awaitable[_Found]]
+    starts: bool = False
+    is_local: bool = True
+
+
+Branch: TypeAlias = tuple[SetupCheck[S], ...]
+
+
+async def findings_of(
+    branches: Sequence[Branch[S]],
+    setup: S,
+    *,
+    only: Callable[[SetupCheck[S]], bool] = lambda _: True,
+) -> list[Finding]:
+    """Run checks; what follows a failure in its branch is skipped.
+
+    Args:
+        branches: Checks that hang together, in the order in which they are run.
+        setup: What they look at.
+        only: Says which are run.
+
+    Returns:
+        What was found, by number.
+    """
     findings: list[Finding] = []
-    failed = ""
-    for number, subject, look in steps:
-        if failed:
-            findings.append(
-                Finding(number, subject, State.SKIPPED, f"needs {failed} to be right")
-            )
-            continue
-        try:
-            found = look()
-            if not isinstance(found, str | Caution):
-                found = await found
-        except SecAggError as error:
-            failed = number
-            findings.append(
-                Finding(
-                    number,
-                    subject,
-                    State.FAILED,
-                    str(error),
-                    error.next_step,
-                    error,
+    for branch in branches:
+        failed = ""
+        for check in filter(only, branch):
+            if failed:
+                reason = f"needs {failed} to be right"
+                findings.append(
+                    Finding(check.number, check.subject, State.SKIPPED, reason)
                 )
-            )
-            continue
-        if isinstance(found, str):
-            findings.append(Finding(number, subject, State.OK, found))
-        else:
-            findings.append(
-                Finding(number, subject, State.WARNING, found.found, found.next_step)
-            )
-    return findings
+                continue
+            finding = await _finding_of(check, setup)
+            if finding is not None:
+                findings.append(finding)
+                failed = check.number if finding.error else ""
+    return sorted(findings, key=lambda each: each.number)
+
+
+async def _finding_of(check: SetupCheck[S], setup: S) -> Finding | None:
+    number, subject = check.number, check.subject
+    try:
+        found = check.run(setup)
+        if not isinstance(found, str | Caution | None):
+            found = await found
+    except SecAggError as error:
+        return Finding(
+            number, subject, State.FAILED, str(error), error.next_step, error
+        )
+    if found is None:
+        return None
+    if isinstance(found, str):
+        return Finding(number, subject, State.OK, found)
+    return Finding(number, subject, State.WARNING, found.found, found.next_step)

@@ -1,4 +1,4 @@
-"""Looks at everything that settings name before anything costs time or budget.
+"""What checks of a set-up look at, before anything costs time or budget.
 
 Rule 1: what can be found out from this machine alone is found out first: before a
         server plans its noise, and before a client joins a session.
@@ -16,138 +16,42 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
+from secagg.cli.findings import Finding, State
 from secagg.client.enrolment import load_enrolled
 from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, HostSettings, TaskSettings
-from secagg.config.paths import client_paths, refuse_shared_paths, server_paths
+from secagg.config.paths import refuse_shared_paths, server_paths
 from secagg.config.program import TLSSection
 from secagg.disk import SESSION_PLACE, nearest_place
-from secagg.engine import open_engine
 from secagg.enrolment.issuer import ISSUER_SEED
 from secagg.enrolment.keys import is_readable_by_others, parse_key
 from secagg.enrolment.published import PublishedEnrolment
 from secagg.enrolment.revocation import read_revocations
-from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.errors import ErrorCode, ServiceError
 from secagg.server.task_folder import folder_of
-from secagg.storage.open_blobs import open_blobs
-from secagg.storage.postgres_address import judged_address
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.transport.address import Address
 from secagg.transport.identity import Role
-from secagg.transport.revoked import read_revoked
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.packing import packed_size
 
 __all__ = [
-    "Check",
     "check_client_enrolment",
+    "check_output",
+    "check_payload",
     "check_port",
     "check_server_enrolment",
     "check_server_paths",
     "check_state_dir",
     "check_writable",
-    "client_checks",
     "identity_of",
     "require_all",
-    "server_checks",
     "written_files",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        subject: The setting or option that names it.
-        found: What is there, in a few words; "" when there is a problem.
-        problem: What is wrong with it; None when it will do.
-    """
-
-    subject: str
-    found: str
-    problem: SecAggError | None = None
-
-
-def server_checks(
-    settings: HostSettings, task: TaskSettings | None = None, *, file: Path
-) -> list[Check]:
-    """Look at everything that the settings of a server name, but for its port.
-
-    Args:
-        settings: The server's.
-        task: The one in its file; None for none.
-        file: The settings file.
-    """
-    server = settings.server
-    own = [] if task is None else [task]
-    checks = [
-        _look("paths", lambda: check_server_paths(settings, file, own)),
-        _look("tls", lambda: _certificates(settings.tls, Role.SERVER)),
-        *_revoked(server.revoked),
-        *([] if task is None else _server_enrolment(settings.tls, task)),
-        _address("server.listen", server.listen),
-    ]
-    health = server.health_listen
-    payload = None if task is None else task.task.payload
-    for name, given in (
-        ("health_listen", health),
-        ("metrics_listen", server.metrics_listen),
-        ("page_listen", server.page_listen),
-    ):
-        if given is not None:
-            checks.append(_address(f"server.{name}", given))
-    checks += [
-        _look("server.state_dir", lambda: check_state_dir(server.state_dir, task)),
-        *_store(server.store),
-        *_blobs(server.blobs),
-        _look("server.engine", lambda: open_engine(server.engine).name),
-        _look("server.output_dir", lambda: check_writable(server.output_dir)),
-    ]
-    if payload is not None:
-        checks.append(_look("task.payload", lambda: _payload(payload)))
-    return checks
-
-
-def client_checks(
-    settings: ClientSettings,
-    *,
-    describe_input: Callable[[], str] | None = None,
-    outputs: Mapping[str, Path],
-    file: Path,
-    vector: Path,
-) -> list[Check]:
-    """Look at everything that the settings and options of a client name.
-
-    Args:
-        settings: The client's.
-        describe_input: Reads the input and says what it is; raises what is wrong.  None
-            where it is judged later: not if a session is under way (R3.5-5).
-        outputs: Files to be written, by the option that names them.
-        file: The settings file.
-        vector: The file of --input.
-    """
-    paths = client_paths(
-        settings,
-        file,
-        inputs=[("--input", vector)],
-        outputs=written_files(outputs),
-    )
-    return [
-        _look("paths", lambda: refuse_shared_paths(paths)),
-        _look("tls", lambda: _certificates(settings.tls, Role.CLIENT)),
-        *_client_enrolment(settings),
-        _address("client.server", settings.client.server),
-        _look("client.state_dir", lambda: check_writable(settings.client.state_dir)),
-        *(() if describe_input is None else (_look("--input", describe_input),)),
-        *(_look(option, partial(_output, path)) for option, path in outputs.items()),
-    ]
 
 
 def written_files(outputs: Mapping[str, Path]) -> list[tuple[str, Path]]:
@@ -210,46 +114,28 @@ class NoRoomError(ServiceError):
     """A disk is full; it may have room by the time that somebody needs it."""
 
 
-def require_all(checks: Iterable[Check], *, may_be_full: str = "") -> list[str]:
+def require_all(findings: Iterable[Finding], *, may_be_full: str = "") -> list[str]:
     """Raise the first problem, if there is one that does not mend itself.
 
     Args:
-        checks: What was found.
-        may_be_full: The subject of a check whose disk is waited for later.
+        findings: What was found.
+        may_be_full: The number of a check whose disk is waited for later.
 
     Returns:
-        What is waited for, in words.
+        What is waited for, and what should not stay as it is, in words.
 
     Raises:
-        ServiceError: The first problem.
+        SecAggError: The first problem.
     """
-    waited_for = []
-    for check in checks:
-        if isinstance(check.problem, NoRoomError) and check.subject == may_be_full:
-            waited_for.append(str(check.problem))
-        elif check.problem is not None:
-            raise check.problem
-    return waited_for
-
-
-def _address(setting: str, text: str) -> Check:
-    return _look(setting, lambda: str(Address.parse(text, name=setting)))
-
-
-def _look(subject: str, describe: Callable[[], str]) -> Check:
-    try:
-        return Check(subject, describe())
-    except SecAggError as error:
-        return Check(subject, "", error)
-
-
-def _certificates(files: TLSSection, role: Role) -> str:
-    identity = identity_of(files, role)
-    found = (
-        f"{identity.identity.uri}, valid until "
-        f"{identity.not_valid_after:%Y-%m-%d %H:%M} UTC"
-    )
-    return found + _readable(files.key)
+    said = []
+    for finding in findings:
+        if isinstance(finding.error, NoRoomError) and finding.number == may_be_full:
+            said.append(f"{finding.found}: sums will wait for room")
+        elif finding.error is not None:
+            raise finding.error
+        elif finding.state == State.WARNING:
+            said.append(f"{finding.found}; {finding.next_step}")
+    return said
 
 
 def identity_of(files: TLSSection, role: Role) -> TLSIdentity:
@@ -267,25 +153,11 @@ def identity_of(files: TLSSection, role: Role) -> TLSIdentity:
     )
 
 
-def _revoked(path: Path | None) -> list[Check]:
-    if path is None:
-        return []
-    return [
-        _look("server.revoked", lambda: f"{len(read_revoked(path))} certificates"),
-    ]
-
-
 def _readable(key: Path) -> str:
     # Not an error: orchestrators mount secrets with modes of their own.
     if not is_readable_by_others(key):
         return ""
     return f"; WARNING: others may read {key}, try chmod 600"
-
-
-def _server_enrolment(tls: TLSSection, settings: TaskSettings) -> list[Check]:
-    if settings.enrolment.enrolment_key is None:
-        return []
-    return [_look("enrolment", lambda: check_server_enrolment(tls, settings))]
 
 
 def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str:
@@ -325,12 +197,6 @@ def _issuer_beside(revocations: Path | None) -> str:
     return f"; WARNING: this user can read {seed}, the issuer belongs elsewhere"
 
 
-def _client_enrolment(settings: ClientSettings) -> list[Check]:
-    if client_enrolment(settings) is None:
-        return []
-    return [_look("enrolment", lambda: check_client_enrolment(settings))]
-
-
 def check_client_enrolment(settings: ClientSettings) -> str:
     """Look at what a client has of the enrolment.
 
@@ -351,19 +217,6 @@ def check_client_enrolment(settings: ClientSettings) -> str:
 
 def _time(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def _blobs(blobs: str | None) -> list[Check]:
-    """Write into the store of uploads, as an upload would."""
-    if blobs is None:
-        return []
-    return [_look("server.blobs", lambda: repr(open_blobs(blobs)))]
-
-
-def _store(address: str | None) -> list[Check]:
-    if address is None:
-        return []
-    return [_look("server.store", lambda: judged_address(address))]
 
 
 def check_state_dir(path: Path, task: TaskSettings | None) -> str:
@@ -402,7 +255,12 @@ def _size(directory: Path) -> int:
     return total
 
 
-def _payload(path: Path) -> str:
+def check_payload(path: Path) -> str:
+    """Look at a file that is handed to every client.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
     try:
         with path.open("rb") as stream:
             stream.read(1)
@@ -415,7 +273,12 @@ def _payload(path: Path) -> str:
         ) from None
 
 
-def _output(path: Path) -> str:
+def check_output(path: Path) -> str:
+    """Prove that a file can be made.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
     if path.is_dir():
         raise _unwritable(path, "it is a directory")
     return check_writable(path.parent)

@@ -65,11 +65,19 @@ def server(  # noqa: PLR0913 - one argument per option
 
     Example: secagg server --config server.toml
     """
+    import asyncio
     import os
+    from dataclasses import replace
 
     from secagg.cli.logs import log_to_stderr
-    from secagg.cli.preflight import check_port, require_all, server_checks
+    from secagg.cli.preflight import require_all
     from secagg.cli.settings_view import show_checked
+    from secagg.cli.setup_checks import (
+        ServerSetup,
+        owner_of,
+        shown_findings,
+        start_findings,
+    )
     from secagg.config import load_host_settings, load_server_settings, names_a_task
     from secagg.server.task_setup import prepare_task
     from secagg.storage.postgres_address import judged_address
@@ -89,9 +97,15 @@ def server(  # noqa: PLR0913 - one argument per option
         settings, rows = host.settings, host.rows()
     if settings.server.store is not None:
         judged_address(settings.server.store)  # before anything shows it
-    checks = server_checks(settings, task, file=path)
+    setup = ServerSetup(
+        path,
+        settings,
+        () if task is None else (task.own_task,),
+        accepts_restored=restored,
+    )
     if show_settings:
-        show_checked(rows, checks, output)
+        setup = replace(setup, owner=asyncio.run(owner_of(settings)))
+        show_checked(rows, shown_findings(setup), output)
         if task is not None:
             output.line("planning the noise of the task")
             shown = prepare_task(task, reports=settings.server.state_dir, keep=False)
@@ -102,10 +116,9 @@ def server(  # noqa: PLR0913 - one argument per option
     output.line("checking certificates, directories and port")
     # Who runs for good waits for a disk; that of the sums holds up nothing but sums.
     for complaint in require_all(
-        checks, may_be_full="" if until_done else "server.output_dir"
+        start_findings(setup), may_be_full="" if until_done else "D170"
     ):
-        output.line(f"{complaint}: sums will wait for room", style="bold red")
-    check_port(settings)
+        output.line(complaint, style="bold red")
     if task is not None and until_done:
         _run_to_the_end(task, output, restored=restored)
     else:

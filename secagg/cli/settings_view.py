@@ -1,15 +1,16 @@
-"""What `--show-settings` prints: every setting, and what each file of them is worth."""
+"""What `--show-settings` prints: every setting, and what each check of them found."""
 
 from collections.abc import Sequence
 
+from secagg.cli.findings import Finding
 from secagg.cli.output import Output
-from secagg.cli.preflight import Check, require_all
+from secagg.cli.preflight import require_all
 
 __all__ = ["show_checked"]
 
 
 def show_checked(
-    rows: Sequence[tuple[str, str, str]], checks: Sequence[Check], output: Output
+    rows: Sequence[tuple[str, str, str]], findings: Sequence[Finding], output: Output
 ) -> None:
     """Print settings and checks.
 
@@ -18,14 +19,19 @@ def show_checked(
     """
     output.table(("setting", "value", "from"), rows, title="Settings")
     output.table(
-        ("checked", "found"),
+        ("check", "of", "found"),
         [
             (
-                check.subject,
-                check.found if check.problem is None else f"ERROR: {check.problem}",
+                each.number,
+                each.subject,
+                f"ERROR: {each.found}"
+                if each.error
+                else f"{each.found}; {each.next_step}"
+                if each.next_step
+                else each.found,
             )
-            for check in checks
+            for each in findings
         ],
         title="Checks",
     )
-    require_all(checks)
+    require_all(findings)

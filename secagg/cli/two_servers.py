@@ -59,7 +59,9 @@ def helper(
     from secagg.config.two_servers import HelperSettings
 
     output = Output(as_json=as_json, is_aside=not show_settings)
-    settings = _settings(HelperSettings, config, overrides, output, show=show_settings)
+    settings = _settings(
+        HelperSettings, config, overrides, output, show=show_settings, restored=restored
+    )
     if settings is None:
         return
     asyncio.run(_help(settings, output, accept_restored=restored))
@@ -107,15 +109,14 @@ def leader(
     """
     import asyncio
 
-    from secagg.cli.preflight import check_writable
     from secagg.config.two_servers import LeaderSettings
 
     output = Output(as_json=as_json, is_aside=not show_settings)
-    settings = _settings(LeaderSettings, config, overrides, output, show=show_settings)
+    settings = _settings(
+        LeaderSettings, config, overrides, output, show=show_settings, restored=restored
+    )
     if settings is None:
         return
-    # Before clients spend a session on a sum that nobody could keep.
-    check_writable(settings.aggregator.sums_dir)
     sums = asyncio.run(_lead(settings, output, accept_restored=restored))
     output.line("stopped; start again to go on with the task")
     output.result({"task": settings.task.id, "sums": sums})
@@ -199,8 +200,9 @@ def client(  # noqa: PLR0913 - one parameter per flag
     import os
 
     from secagg.cli.logs import log_to_stderr
-    from secagg.cli.preflight import check_writable
-    from secagg.config.paths import refuse_shared_paths, two_aggregator_paths
+    from secagg.cli.preflight import require_all
+    from secagg.cli.settings_view import show_checked
+    from secagg.cli.setup_checks import SharingSetup, shown_findings, start_findings
     from secagg.config.two_servers import (
         SharingClientSettings,
         load_two_server_settings,
@@ -212,22 +214,27 @@ def client(  # noqa: PLR0913 - one parameter per flag
     loaded = load_two_server_settings(
         SharingClientSettings, config, environment=os.environ, overrides=overrides or ()
     )
-    outputs = [
-        (option, path)
+    outputs = {
+        option: path
         for option, path in (("--output", sum_path), ("--receipt", receipt_path))
         if path is not None
-    ]
-    paths = two_aggregator_paths(
-        loaded.settings, config, inputs=[("--input", vector)], outputs=outputs
+    }
+    setup = SharingSetup(
+        config,
+        loaded.settings,
+        vector=vector,
+        outputs=outputs,
+        accepts_restored=restored,
     )
-    refuse_shared_paths(paths)
     if show_settings:
-        _show(loaded.rows(), output)
+        show_checked(loaded.rows(), shown_findings(setup), output)
+        output.result({key: value for key, value, _ in loaded.rows()})
         return
     settings = loaded.settings
     log_to_stderr(settings.client.log_level, settings.client.log_format)
-    for _, path in outputs:  # before a session is spent on it
-        check_writable(path.parent)
+    # Before a session is spent on it.
+    for complaint in require_all(start_findings(setup)):
+        output.line(complaint, style="bold red")
     given = asyncio.run(
         give_vector(settings, load_vector(vector), accept_restored=restored)
     )
@@ -262,19 +269,22 @@ def _say_given(
     )
 
 
-def _settings(
+def _settings(  # noqa: PLR0913 - an aggregator, and what its flags say
     kind: "type[_Aggregator]",
     config: Path,
     overrides: list[str] | None,
     output: Output,
     *,
     show: bool,
+    restored: bool,
 ) -> "_Aggregator | None":
     """Load an aggregator's settings and say what its task costs; None to stop there."""
     import os
 
     from secagg.cli.logs import log_to_stderr
-    from secagg.config.paths import refuse_shared_paths, two_aggregator_paths
+    from secagg.cli.preflight import require_all
+    from secagg.cli.settings_view import show_checked
+    from secagg.cli.setup_checks import PartySetup, shown_findings, start_findings
     from secagg.config.two_servers import load_two_server_settings
     from secagg.distributed_dp import TwoAggregatorReport
     from secagg.two_servers.program import noise_of
@@ -283,21 +293,20 @@ def _settings(
         kind, config, environment=os.environ, overrides=overrides or ()
     )
     settings = loaded.settings
-    refuse_shared_paths(two_aggregator_paths(settings, config))
+    setup = PartySetup(config, settings, accepts_restored=restored)
     report: TwoAggregatorReport = noise_of(settings.task).report()
     for line in (*report.lines(), report.assumes):
         output.line(line)
     output.line(f"for {report.privacy_unit}")
     if show:
-        _show(loaded.rows(), output)
+        show_checked(loaded.rows(), shown_findings(setup), output)
+        output.result({key: value for key, value, _ in loaded.rows()})
         return None
     log_to_stderr(settings.aggregator.log_level, settings.aggregator.log_format)
+    # Before clients spend a session on a sum that nobody could keep.
+    for complaint in require_all(start_findings(setup)):
+        output.line(complaint, style="bold red")
     return settings
-
-
-def _show(rows: list[tuple[str, str, str]], output: Output) -> None:
-    output.table(("setting", "value", "from"), rows)
-    output.result({key: value for key, value, _ in rows})
 
 
 async def _for_good() -> None:

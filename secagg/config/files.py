@@ -19,6 +19,7 @@ from secagg.config.loader import (
 )
 from secagg.config.server import HostSettings, ServerSettings
 from secagg.config.task import TaskSettings, check_task
+from secagg.config.two_servers import HelperSettings, LeaderSettings
 
 __all__ = [
     "is_client_file",
@@ -28,6 +29,7 @@ __all__ = [
     "load_server_settings",
     "load_task_settings",
     "names_a_task",
+    "party_of",
     "task_from_document",
 ]
 
@@ -139,6 +141,18 @@ def is_file_of_two_aggregators(path: Path) -> bool:
         ServiceError: BAD_SETTINGS; it cannot be read.
     """
     return {"leader", "helper"} <= sections_in(path)
+
+
+def party_of(path: Path) -> type[LeaderSettings] | type[HelperSettings] | None:
+    """Return whose settings of two aggregators a file has; None for neither.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it cannot be read.
+    """
+    sections = sections_in(path)
+    if "aggregator" not in sections:
+        return None
+    return LeaderSettings if "helper" in sections else HelperSettings
 
 
 def is_client_file(path: Path) -> bool:

@@ -73,6 +73,27 @@ class OpenTelemetry(logging.Handler):
             if each.kind is Kind.HISTOGRAM
         }
 
+    @staticmethod
+    def packages() -> list[Any]:
+        """Return the modules of the SDK and its exporter.
+
+        Raises:
+            ServiceError: MISSING_EXTRA; one is not installed.
+        """
+        sdk, sent = "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"
+        names = ("resources", "trace", "trace.export", "metrics", "metrics.export")
+        try:
+            return [import_module(f"{sdk}.{name}") for name in names] + [
+                import_module(f"{sent}.{name}")
+                for name in ("trace_exporter", "metric_exporter")
+            ]
+        except ImportError:
+            raise ServiceError(
+                "server.otlp needs OpenTelemetry's SDK and its exporter",
+                code=ErrorCode.MISSING_EXTRA,
+                next_step="pip install 'secagg[otel]'",
+            ) from None
+
     @classmethod
     def to(cls, endpoint: str) -> Self:
         """Return what sends to a collector.
@@ -83,21 +104,7 @@ class OpenTelemetry(logging.Handler):
         Raises:
             ServiceError: MISSING_EXTRA; the SDK or its exporter is not installed.
         """
-        try:
-            sdk, sent = "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"
-            resources: Any = import_module(f"{sdk}.resources")
-            traces: Any = import_module(f"{sdk}.trace")
-            batches: Any = import_module(f"{sdk}.trace.export")
-            measured: Any = import_module(f"{sdk}.metrics")
-            readers: Any = import_module(f"{sdk}.metrics.export")
-            spans: Any = import_module(f"{sent}.trace_exporter")
-            points: Any = import_module(f"{sent}.metric_exporter")
-        except ImportError:
-            raise ServiceError(
-                "server.otlp needs OpenTelemetry's SDK and its exporter",
-                code=ErrorCode.MISSING_EXTRA,
-                next_step="pip install 'secagg[otel]'",
-            ) from None
+        resources, traces, batches, measured, readers, spans, points = cls.packages()
         resource = resources.Resource.create(
             {"service.name": "secagg", "service.version": metadata.version("secagg")}
         )

@@ -25,7 +25,14 @@ from secagg.server.readiness import Readiness
 from secagg.server.service_manager import ServiceManager
 from secagg.transport.address import Address
 
-__all__ = ["Watched", "exporter_of", "meter_of", "page_address", "watching"]
+__all__ = [
+    "Watched",
+    "check_collector",
+    "exporter_of",
+    "meter_of",
+    "page_address",
+    "watching",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +63,18 @@ def exporter_of(section: ServerSection) -> OpenTelemetry | None:
     Raises:
         ServiceError: MISSING_EXTRA, or BAD_SETTINGS for an address that is none.
     """
+    check_collector(section)
+    return None if section.otlp is None else OpenTelemetry.to(section.otlp)
+
+
+def check_collector(section: ServerSection) -> None:
+    """Refuse a collector that nothing could be sent to.
+
+    Raises:
+        ServiceError: As `exporter_of`.
+    """
     if section.otlp is None:
-        return None
+        return
     parts = urlsplit(section.otlp)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
         raise ServiceError(
@@ -65,7 +82,7 @@ def exporter_of(section: ServerSection) -> OpenTelemetry | None:
             code=ErrorCode.BAD_SETTINGS,
             next_step="Write http://127.0.0.1:4318, or https:// beyond this machine.",
         )
-    return OpenTelemetry.to(section.otlp)
+    OpenTelemetry.packages()
 
 
 def page_address(section: ServerSection) -> Address | None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,13 @@ from secagg.storage.postgres_address import POSTGRESQL, judged_address
 from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite_book import SQLiteBook
 
-__all__ = ["BOOK_FILE", "missing_package", "open_book", "open_state"]
+__all__ = [
+    "BOOK_FILE",
+    "check_postgres_package",
+    "missing_package",
+    "open_book",
+    "open_state",
+]
 
 _SQLITE: Final = "sqlite:"
 _MEMORY: Final = "sqlite::memory:"
@@ -158,6 +165,16 @@ async def _open_postgres(  # noqa: PLR0913 - every part can be exchanged
         now=now,
         is_shared=is_shared,
     )
+
+
+def check_postgres_package() -> None:
+    """Refuse a book in PostgreSQL where the package for it is not installed.
+
+    Raises:
+        LocalProtocolError: BAD_SETTINGS.
+    """
+    if find_spec("asyncpg") is None:
+        raise missing_package(ModuleNotFoundError(name="asyncpg"))
 
 
 def missing_package(error: ModuleNotFoundError) -> LocalProtocolError:

@@ -56,7 +56,12 @@ from secagg.wire.calls import Blob
 from secagg.wire.limits import message_sizes
 from secagg.wire.packing import pack, packed_size, unpack
 
-__all__ = ["SharedContribution", "TwoServerClient", "total_between_two"]
+__all__ = [
+    "SharedContribution",
+    "TwoServerClient",
+    "refuse_one_key",
+    "total_between_two",
+]
 
 _OFFER_SECONDS: Final = 600.0
 _AGAIN_SECONDS: Final = 0.5
@@ -96,6 +101,21 @@ class _Joined:
     charge: Charge
     trust_domain: str | None
     deadline: float
+
+
+def refuse_one_key(leader_key: bytes, helper_key: bytes) -> None:
+    """Refuse one key for both: receipts of the two would be those of one.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    if leader_key == helper_key:
+        raise ServiceError(
+            "one key cannot sign for both aggregators",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Ask each operator for the key that its aggregator prints "
+            "at its start.",
+        )
 
 
 class TwoServerClient:
@@ -143,13 +163,7 @@ class TwoServerClient:
         entropy: Entropy | None = None,
         workers: Workers | None = None,
     ) -> None:
-        if leader_key == helper_key:
-            raise ServiceError(
-                "one key cannot sign for both aggregators",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Ask each operator for the key that its aggregator prints "
-                "at its start.",
-            )
+        refuse_one_key(leader_key, helper_key)
         self._connections = (leader, helper)
         self._task = task
         self._names = (leader_name, helper_name)

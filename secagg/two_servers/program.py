@@ -67,10 +67,12 @@ __all__ = [
     "ReleasingLeader",
     "ServedHelper",
     "WrittenSum",
+    "check_name",
     "give_vector",
     "helping",
     "leading",
     "noise_of",
+    "receipt_key_of",
 ]
 
 PAUSE_SECONDS: Final = 5.0
@@ -304,7 +306,7 @@ async def leading(
         ServiceError: As for `helping`.
         RemoteProtocolError: BAD_CONFIG; the task is none.
     """
-    own, helper_key = settings.aggregator, _key_of("helper", settings.helper)
+    own, helper_key = settings.aggregator, receipt_key_of("helper", settings.helper)
     noise, identity = noise_of(settings.task), _own_identity(own, settings.tls)
     async with AsyncExitStack() as stack:
         storage = await open_server_storage(
@@ -313,7 +315,7 @@ async def leading(
         stack.push_async_callback(storage.close)
         key, meter = receipt_key_in(own.state_dir), _meter_of(own)
         way = await stack.enter_async_context(_way_to("helper", settings.helper))
-        _check_name(own, way.identity, settings.helper.certificate)
+        check_name(own, way.identity, settings.helper.certificate)
         leader = Leader(
             settings.task.id,
             noise,
@@ -380,8 +382,8 @@ async def give_vector(
         SecAggError: As `TwoServerClient.contribute`.
     """
     own, policy = settings.client, settings.policy
-    leader_key = _key_of("leader", settings.leader)
-    helper_key = _key_of("helper", settings.helper)
+    leader_key = receipt_key_of("leader", settings.leader)
+    helper_key = receipt_key_of("helper", settings.helper)
     async with AsyncExitStack() as stack:
         to_leader = await stack.enter_async_context(_way_to("leader", settings.leader))
         to_helper = await stack.enter_async_context(_way_to("helper", settings.helper))
@@ -459,7 +461,7 @@ def _receipt_name(number: int) -> str:
     return f"receipt-{number}.bin"
 
 
-def _key_of(section: str, other: OtherSection) -> bytes:
+def receipt_key_of(section: str, other: OtherSection) -> bytes:
     """Return the key that an aggregator signs with."""
     try:
         return parse_key(other.receipt_key)
@@ -483,11 +485,11 @@ def _way_to(section: str, other: OtherSection) -> GrpcConnection:
 def _own_identity(own: AggregatorSection, files: TLSSection) -> TLSIdentity:
     """Return the certificate of an aggregator, which has to bear its name."""
     identity = _identity(files, Role.SERVER)
-    _check_name(own, identity.identity.name, files.certificate)
+    check_name(own, identity.identity.name, files.certificate)
     return identity
 
 
-def _check_name(own: AggregatorSection, found: str, certificate: Path) -> None:
+def check_name(own: AggregatorSection, found: str, certificate: Path) -> None:
     """Refuse a certificate for somebody else: nobody would believe this aggregator."""
     if found != own.name:
         raise ServiceError(

@@ -999,11 +999,11 @@ def test_a_key_that_others_may_read_is_named_when_settings_are_shown(
 ):
     key = deployment / "pki" / "client-1.key"
     assert run_client(deployment, "--show-settings") == 0
-    assert "WARNING" not in capsys.readouterr().out
+    assert "others may" not in capsys.readouterr().out
     key.chmod(0o644)
     assert run_client(deployment, "--show-settings") == 0
     shown = capsys.readouterr().out
-    assert "WARNING: others may read" in shown
+    assert f"others may read the key {key}; chmod 600 {key}" in shown
     assert "client/client-1, valid until" in shown
 
 

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import asyncpg
 import pytest
 
-from secagg.cli import diagnosis, main, way_to_aggregator
-from secagg.cli.diagnosis import client_findings, server_findings
+from secagg.cli import main, setup_checks, way_to_aggregator
+from secagg.cli.setup_checks import client_findings, server_findings
 from secagg.config.data_total import DataSection
 from secagg.errors import ErrorCode
 from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted
@@ -89,7 +89,7 @@ def authorities():
 def place(tmp_path, authorities, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "marks"))
     # How fast the disk of a busy machine is, is not judged here.
-    monkeypatch.setattr(diagnosis, "_SLOW_DISK_SECONDS", math.inf)
+    monkeypatch.setattr(setup_checks, "_SLOW_DISK_SECONDS", math.inf)
     ours, theirs = authorities
     pki = tmp_path / "pki"
     ours.issued().write(pki, "ca")
@@ -356,14 +356,14 @@ async def test_shared_claims_are_looked_at_in_turn(tmp_path, monkeypatch):
         looked.append(directory)
         return "it is sound"
 
-    monkeypatch.setattr(diagnosis, "_book", in_turn_only)
+    monkeypatch.setattr(setup_checks, "_book", in_turn_only)
     policy = DataSection(
         data="patients", total_epsilon=1.0, total_delta=1e-5, data_dir=shared
     )
     settings = SimpleNamespace(
         policy=policy, client=SimpleNamespace(state_dir=tmp_path / "own")
     )
-    await diagnosis._claims(settings)
+    await setup_checks._claims(settings)
     assert looked == [shared]
 
 
@@ -401,7 +401,7 @@ async def test_a_state_that_was_put_back_or_copied(place):
 
 
 async def test_a_disk_that_refuses_or_dawdles(place, monkeypatch):
-    monkeypatch.setattr(diagnosis, "_SLOW_DISK_SECONDS", -1.0)
+    monkeypatch.setattr(setup_checks, "_SLOW_DISK_SECONDS", -1.0)
     (found,) = [f for f in await of_server(place) if f.number == "D155"]
     assert (found.state, "faster disk" in found.next_step) == ("warning", True)
 
@@ -532,7 +532,7 @@ async def test_clocks_that_differ_by_an_hour(place, monkeypatch):
     # The aggregator of this test lives in the same process, and keeps its own.
     late = SimpleNamespace(time=lambda: time.time() + 3 * 3600, monotonic=lambda: 0.0)
     monkeypatch.setattr(way_to_aggregator, "time", late)
-    only_failure(await with_aggregator(place), "D310", "BAD_CONFIG", "machine's clock")
+    only_failure(await with_aggregator(place), "D310", "BAD_CLOCK", "machine's clock")
 
 
 def test_the_command_ends_with_the_code_of_the_first_failure(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from secagg.cli import main
-from secagg.cli.preflight import client_checks, server_checks
+from secagg.cli.setup_checks import ClientSetup, ServerSetup, shown_findings
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode
 
@@ -41,16 +41,10 @@ def checks_of(pki, role, section):
     path.write_text(f"{text}\n[enrolment]\n{lines}\n")
     settings = LOAD[role](path, environment={}).settings
     if role == "server":
-        checks = server_checks(settings.host, settings, file=path)
+        setup = ServerSetup(path, settings.host, [settings.own_task])
     else:
-        checks = client_checks(
-            settings,
-            describe_input=str,
-            outputs={},
-            file=path,
-            vector=pki / "x.npy",
-        )
-    return [check for check in checks if check.subject == "enrolment"]
+        setup = ClientSetup(path, settings)
+    return [each for each in shown_findings(setup) if each.subject == "enrolment"]
 
 
 def client(pki, key, **changes):
@@ -74,7 +68,7 @@ def test_without_settings_nothing_is_looked_at(pki):
 
 def test_an_identity_that_fits_its_certificate_is_described(pki, key):
     (check,) = client(pki, key)
-    assert check.problem is None
+    assert check.error is None
     assert check.found.startswith("serial 1, valid until ")
     assert "WARNING" not in check.found
 
@@ -101,20 +95,20 @@ def test_an_identity_that_does_not_fit_is_a_problem(pki, key, other_key):
     ]
     for changes in rows:
         (check,) = client(pki, key, **changes)
-        assert check.problem is not None, changes
-        assert check.problem.code is ErrorCode.BAD_CREDENTIAL
+        assert check.error is not None, changes
+        assert check.error.code is ErrorCode.BAD_CREDENTIAL
 
 
 def test_a_server_publishes_the_list_of_its_issuer(pki, key, other_key, capsys):
     (check,) = server(pki, key)
-    assert (check.found, check.problem) == ("no revocation list", None)
+    assert (check.found, check.error) == ("task 't': no revocation list", None)
     issuer = pki / "pki/issuer"
     assert main(["pki", "enrol", "revoke", str(issuer), "2"]) == 0
     capsys.readouterr()
     published = pki / "revocations.bin"
     published.write_bytes((issuer / "revocations.bin").read_bytes())
     (check,) = server(pki, key, revocations="revocations.bin")
-    assert check.found.startswith("revocation list 1, made ")
+    assert check.found.startswith("task 't': revocation list 1, made ")
     assert "WARNING" not in check.found
     (check,) = server(pki, key, revocations="pki/issuer/revocations.bin")
     assert f"this user can read {issuer / 'issuer.seed'}" in check.found
@@ -132,6 +126,6 @@ def test_a_server_publishes_the_list_of_its_issuer(pki, key, other_key, capsys):
     ]
     for changes, code in rows:
         (check,) = server(pki, key, **changes)
-        assert check.problem is not None, changes
-        assert check.problem.code is code, changes
-        assert check.problem.next_step
+        assert check.error is not None, changes
+        assert check.error.code is code, changes
+        assert check.error.next_step

@@ -5,7 +5,8 @@ import errno
 import pytest
 
 from secagg.cli import preflight
-from secagg.cli.preflight import Check, NoRoomError, check_writable, require_all
+from secagg.cli.findings import Finding, State
+from secagg.cli.preflight import NoRoomError, check_writable, require_all
 from secagg.errors import ErrorCode, ServiceError
 
 
@@ -22,20 +23,24 @@ def full(tmp_path, monkeypatch, number):
     return caught.value
 
 
+def failed(error):
+    return Finding("D170", "sums", State.FAILED, str(error), error.next_step, error)
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_of_sums_keeps_nobody_from_starting(tmp_path, monkeypatch, number):
     checks = [
-        Check("a", "fine"),
-        Check("sums", "", full(tmp_path, monkeypatch, number)),
+        Finding("D100", "a", State.OK, "fine"),
+        failed(full(tmp_path, monkeypatch, number)),
     ]
-    (complaint,) = require_all(checks, may_be_full="sums")
+    (complaint,) = require_all(checks, may_be_full="D170")
     assert str(tmp_path) in complaint
-    for other in ("", "a"):  # a script, and another place
+    for other in ("", "D100"):  # a script, and another place
         with pytest.raises(NoRoomError):
             require_all(checks, may_be_full=other)
 
 
 def test_a_place_that_never_can_be_written_does(tmp_path, monkeypatch):
-    checks = [Check("sums", "", full(tmp_path, monkeypatch, errno.EACCES))]
+    checks = [failed(full(tmp_path, monkeypatch, errno.EACCES))]
     with pytest.raises(ServiceError):
-        require_all(checks, may_be_full="sums")
+        require_all(checks, may_be_full="D170")

@@ -401,6 +401,8 @@ def document_of(part):
 def test_settings_are_shown_with_what_the_task_costs(house, capsys, part, json_answer):
     path = house.written(part, house.aggregator(part))
     words = ["two-servers", part, "--config", str(path), "--show-settings", "--json"]
+    if part == "leader":
+        words += ["--set", "helper.address=127.0.0.1:1"]
     assert main(words) == 0
     shown = capsys.readouterr()
     answer = json.loads(shown.out.splitlines()[-1])
@@ -431,6 +433,8 @@ def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said)
         words[2:2] = ["--input", str(house.place / "x.npy")]
     else:
         sections = house.aggregator(part)
+        if part == "leader":
+            sections["helper"]["address"] = ports["helper"]
     section, key, value = changed
     if value is None:
         del sections[section][key]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from secagg.cli import main
-from secagg.cli.diagnosis import client_findings, server_findings
 from secagg.cli.preflight import written_files
+from secagg.cli.setup_checks import client_findings, server_findings
 from secagg.config import (
     load_client_settings,
     load_server_settings,
