@@ -42,8 +42,8 @@ from secagg.cli.preflight import (
     written_files,
 )
 from secagg.cli.way_to_aggregator import WayToAggregator
-from secagg.client.total import look_at_use, turn_at_claims
 from secagg.client.program import client_enrolment, client_policy, privacy_floors
+from secagg.client.total import look_at_use, turn_at_claims
 from secagg.config import (
     ClientSettings,
     HostSettings,

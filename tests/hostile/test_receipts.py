@@ -41,8 +41,6 @@ from secagg.messages import (
     Survivors,
 )
 from secagg.policy import (
-    NO_NOISE_ACKNOWLEDGEMENT,
-    ExactSumsAccepted,
     PrivacyFloors,
 )
 from secagg.primitives.modular import zeros

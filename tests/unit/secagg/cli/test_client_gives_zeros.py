@@ -38,11 +38,6 @@ def planned(steps):
     return secagg.PreparedTask.from_plan(made, COHORT)
 
 
-@pytest.fixture(scope="module")
-def prepared():
-    return planned(2)
-
-
 class Command:
     """`secagg client` of "a", and the others."""
 
