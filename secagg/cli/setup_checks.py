@@ -90,7 +90,7 @@ from secagg.storage.open_blobs import open_blobs
 from secagg.storage.open_book import BOOK_FILE, check_postgres_package
 from secagg.storage.other_names import refuse_other_names
 from secagg.storage.postgres_address import judged_address
-from secagg.storage.reading_book import NoBookError
+from secagg.storage.reading_book import NoBookError, ReadingBook
 from secagg.storage.rollback_mark import (
     BOOK_ID_BYTES,
     Mark,
@@ -123,6 +123,7 @@ __all__ = [
     "doctor_findings",
     "owner_of",
     "party_findings",
+    "refuse_unmarked",
     "server_findings",
     "sharing_findings",
     "shown_findings",
@@ -530,7 +531,9 @@ async def _book(
         refuse_network_disk(directory)
     try:
         async with looking(directory, store=store) as book:
-            faults, stands = await book.check(), await book.mark()
+            faults = await book.check()
+            if not faults:
+                await refuse_unmarked(book, directory, mark_path, is_shared=is_shared)
     except NoBookError:
         return "there is none yet: nothing has run with this state"
     except BookInUseError:
@@ -540,11 +543,6 @@ async def _book(
         )
     if faults:
         raise StateDamagedError(faults[0].complaint, key=faults[0].key)
-    mark = RollbackMark(mark_path or default_mark(directory))
-    marked = mark.read()
-    # Of those that share a book, one that is new is let in by the others.
-    if stands is not None and not (is_shared and marked is None):
-        refuse_set_back(stands, marked, mark.path)
     return f"{path if store is None else 'the database'} is sound"
 
 
@@ -730,6 +728,26 @@ def check_mark_alone(
     mark = RollbackMark(given or default_mark(directory))
     refuse_set_back(Mark(bytes(BOOK_ID_BYTES), 0), mark.read(), mark.path)
     return None
+
+
+async def refuse_unmarked(
+    book: ReadingBook, directory: Path, given: Path | None, *, is_shared: bool = False
+) -> None:
+    """Refuse a book that does not fit its rollback mark, as a start would.
+
+    Args:
+        book: What is read.
+        directory: Of the state.
+        given: Its mark; None for the one by default.
+        is_shared: Whether others share the book, which let in a new one.
+
+    Raises:
+        ServiceError: RESTORED_STATE.
+    """
+    stands, mark = await book.mark(), RollbackMark(given or default_mark(directory))
+    marked = mark.read()
+    if stands is not None and not (is_shared and marked is None):
+        refuse_set_back(stands, marked, mark.path)
 
 
 def _server_mark(setup: ServerSetup) -> str | None:

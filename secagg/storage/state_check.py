@@ -1,7 +1,9 @@
 """Verifies what a party keeps on its disk, while nobody has it open.
 
 Rule 1: the book is verified and never repaired: what was said cannot be guessed.
-Rule 2: of the spool, what belongs to no session and what does not have its digest may
+Rule 2: every upload that an open session has accepted is asked for, by its digest:
+        what the book names and the spool lacks is lost.
+Rule 3: of the spool, what belongs to no session and what does not have its digest may
         be moved aside, into `quarantine`, and is never removed: a person looks first.
         In a bucket it is named and stays.
 """
@@ -15,9 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from secagg.errors import ErrorCode, ServiceError
+from secagg.messages import Upload
+from secagg.protocol.events import Received, SumComputed
 from secagg.storage.blobs import STORE_HOME, Blob, Blobs, FileBlobs
 from secagg.storage.book_reader import ReadsBook
 from secagg.storage.change import Role
+from secagg.storage.journal import decode_server_event
 from secagg.storage.spool import SENDER_SUFFIX, WHOLE_SUFFIX
 from secagg.storage.stored import SessionState
 
@@ -44,12 +49,16 @@ class StateFault:
     place: str | None = None
 
 
-async def find_state_faults(book: ReadsBook, blobs: Blobs | None) -> list[StateFault]:
+async def find_state_faults(
+    book: ReadsBook, blobs: Blobs | None, *, names_uploads: bool = False
+) -> list[StateFault]:
     """Verify a book, and the uploads of its sessions.
 
     Args:
         book: Of the party; as long as it is read nobody can open it.
         blobs: What its spool is kept in; None where it has none.
+        names_uploads: Whether sessions of the book name the uploads that they have
+            accepted, as an aggregator's do.
 
     Raises:
         ServiceError: STORAGE_FAILED; something cannot be read.
@@ -60,7 +69,49 @@ async def find_state_faults(book: ReadsBook, blobs: Blobs | None) -> list[StateF
     ]
     rows = await book.sessions(role=Role.SERVER, state=SessionState.ALL)
     known = {row.key.rpartition("/")[2] for row in rows}
+    if names_uploads and not faults:  # a damaged record names nothing
+        for row in rows:
+            if row.ended is None:
+                faults += await _lost_uploads(book, row.key, blobs)
     return faults + ([] if blobs is None else list(_spool_faults(blobs, known)))
+
+
+async def _lost_uploads(
+    book: ReadsBook, key: str, blobs: Blobs | None
+) -> list[StateFault]:
+    """Look for every upload that a session names, until its sum is computed."""
+    stored = await book.load(key)
+    events = () if stored is None else map(decode_server_event, stored.records)
+    expected: dict[str, Upload] = {}
+    for event in events:
+        if isinstance(event, SumComputed):
+            return []  # they were needed for it, and go with the end of the session
+        if isinstance(event, Received) and event.envelope.kind is Upload:
+            expected[event.sender] = Upload.decode(event.envelope.data)
+    home = key.rpartition("/")[2]
+    present = _uploads_in(blobs, home) if blobs is not None and expected else {}
+    return [
+        StateFault(
+            key,
+            f"has accepted an upload of {sender!r}, {upload.size} bytes: "
+            f"{_lack(present.get(upload.digest.hex()), upload.size)}",
+            is_damage=True,
+        )
+        for sender, upload in expected.items()
+        if present.get(upload.digest.hex()) != upload.size
+    ]
+
+
+def _lack(found: int | None, size: int) -> str:
+    return "it is gone" if found is None else f"{found} of {size} are there"
+
+
+def _uploads_in(blobs: Blobs, home: str) -> dict[str, int]:
+    """Return how many bytes of each checked upload are there, by digest."""
+    return {
+        digest: sum(chunk.size for chunk in chunks)
+        for digest, _, chunks in _uploads_of(blobs, home)
+    }
 
 
 def set_aside(
@@ -115,6 +166,14 @@ def _spool_faults(blobs: Blobs, known: set[str]) -> Iterator[StateFault]:
 
 
 def _upload_faults(blobs: Blobs, home: str) -> Iterator[StateFault]:
+    for digest, place, chunks in _uploads_of(blobs, home):
+        if _digest(blobs, chunks) != digest:
+            complaint = "does not have its digest: its session ends without a sum"
+            yield StateFault(f"spool/{place}", complaint, is_damage=True, place=place)
+
+
+def _uploads_of(blobs: Blobs, home: str) -> Iterator[tuple[str, str, tuple[Blob, ...]]]:
+    """Yield digest, place and pieces of every upload that was checked."""
     uploads = f"{home}/uploads"
     # What has not been checked yet has no such object: its sender goes on with it.
     for named in blobs.below(uploads):
@@ -130,9 +189,7 @@ def _upload_faults(blobs: Blobs, home: str) -> Iterator[StateFault]:
             chunks = (named,)
         else:
             continue
-        if _digest(blobs, chunks) != digest:
-            complaint = "does not have its digest: its session ends without a sum"
-            yield StateFault(f"spool/{place}", complaint, is_damage=True, place=place)
+        yield digest, place, tuple(chunks)
 
 
 def _digest(blobs: Blobs, chunks: tuple[Blob, ...]) -> str:

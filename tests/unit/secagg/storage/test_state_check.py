@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from hashlib import sha256
@@ -9,33 +10,40 @@ from hashlib import sha256
 import pytest
 
 from secagg.cli import main
+from secagg.messages import Envelope, Upload
+from secagg.protocol.events import Received
 from secagg.storage.blobs import FileBlobs
-from secagg.storage.change import Change, NewSession, Record, Role
-from secagg.storage.open_book import open_book
+from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.journal import record_of
+from secagg.storage.open_book import open_book, open_state
 from secagg.storage.spool import UploadSpool
 
 SETTINGS = """
 [server]
 state_dir = "state"
+rollback_mark = "the.mark"
 [tls]
 ca = "a"
 certificate = "b"
 key = "c"
 """
 SESSION = "ab" * 32
+UPLOADS = {"a": b"vector", "c": b"another"}
 
 
 @pytest.fixture
 async def place(tmp_path):
     (tmp_path / "server.toml").write_text(SETTINGS)
     state = tmp_path / "state"
-    state.mkdir()
-    book = await open_book(f"sqlite:{state / 'book.sqlite3'}")
+    book = await open_state(state, mark=tmp_path / "the.mark")
     new = NewSession(role=Role.SERVER, task="t", number=1, header=b"h")
-    done = Change(
-        key=f"server/{SESSION}", create=new, records=(Record(1, "a", b"body"),)
+    records = tuple(
+        record_of(
+            Received(Envelope.of(Upload(len(data), sha256(data).digest())), sender)
+        )
+        for sender, data in UPLOADS.items()
     )
-    await book.commit(done)
+    await book.commit(Change(key=f"server/{SESSION}", create=new, records=records))
     await book.close()
     spool = UploadSpool(FileBlobs(state / "spool"), min_free_bytes=0)
     session, digest = bytes.fromhex(SESSION), sha256(b"vector").digest()
@@ -133,3 +141,55 @@ async def test_a_state_in_use_is_not_checked(place, capsys):
     )
     assert "a process uses" in capsys.readouterr().out
     await held.close()
+
+
+def test_one_upload_or_all_of_them_gone_is_damage(place, check):
+    session = place / "state" / "spool" / SESSION
+    (whole,) = session.glob("uploads/*.whole")
+    whole.unlink()
+    code, answer = check()
+    assert code == 77
+    (fault,) = answer["faults"]
+    assert fault["where"] == f"server/{SESSION}"
+    assert "'a', 6 bytes: it is gone" in fault["complaint"]
+    shutil.rmtree(place / "state" / "spool")
+    code, answer = check()
+    assert (code, len(answer["faults"])) == (77, 2)
+
+
+def test_a_piece_of_an_upload_that_is_gone_is_damage(place, check):
+    uploads = place / "state" / "spool" / SESSION / "uploads"
+    (path,) = uploads.glob(f"*/{sha256(b'another').hexdigest()}")
+    (path / f"{3:012}").unlink()
+    code, answer = check()
+    assert code == 77
+    assert any("3 of 7 are there" in each["complaint"] for each in answer["faults"])
+
+
+def put_back(place):
+    """Leave the book as it was before its last commits, as without its WAL."""
+    book = place / "state" / "book.sqlite3"
+    with closing(sqlite3.connect(book)) as database:
+        database.execute("UPDATE book SET generation = 0")
+        database.commit()
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda place: (place / "the.mark").unlink(),
+        put_back,
+        lambda place: shutil.rmtree(place / "state"),
+        lambda place: (place / "state" / "book.sqlite3").unlink(),
+    ],
+    ids=["mark", "commits", "state", "book"],
+)
+def test_what_does_not_fit_the_mark_is_said_with_78(place, check, lose):
+    lose(place)
+    code, answer = check()
+    assert code == 78
+    assert answer["error"]["name"] == "RESTORED_STATE"
+
+
+def test_the_way_of_writing_is_said(check):
+    assert check()[1]["journal_mode"] == "wal"
