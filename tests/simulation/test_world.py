@@ -72,6 +72,11 @@ def directed(round_, losses=0, *, server=True):
     return Direction(round_, losses, restarts_server=server)
 
 
+def between_chunks():
+    inside = directed(Round.MASKED_INPUT_COLLECTION, server=False)
+    return replace(inside, after_chunk=True)
+
+
 def directions():
     """Return every direction of every profile, with its kind of task."""
     for kind in (Kind.LADDER, Kind.SIGNED, Kind.DRAWN):
@@ -85,6 +90,7 @@ def directions():
             if is_server and losses == 1:
                 late = replace(directed(round_, losses), after_message=True)
                 yield kind, late
+        yield kind, between_chunks()
 
 
 def test_every_profile_has_losses():
@@ -166,6 +172,15 @@ def gives_noise_back_as_if_nobody_were_lost(monkeypatch):
     )
 
 
+def begins_its_upload_again(monkeypatch):
+    upload = ClientCalls.upload
+
+    async def uploaded_from_the_beginning(self, *words, **more):
+        await upload(self, *words, **(more | {"offset": 0}))
+
+    monkeypatch.setattr(ClientCalls, "upload", uploaded_from_the_beginning)
+
+
 @pytest.mark.parametrize(
     ("defect", "kind", "direction"),
     [
@@ -181,6 +196,7 @@ def gives_noise_back_as_if_nobody_were_lost(monkeypatch):
             Kind.LADDER,
             directed(Round.UNMASKING, 2),
         ),
+        (begins_its_upload_again, Kind.EXACT, between_chunks()),
     ],
 )
 def test_a_defect_at_a_restart_is_noticed(defect, kind, direction, monkeypatch):
@@ -408,15 +424,6 @@ def knows_only_what_came_to_itself(monkeypatch):
     monkeypatch.setattr(UploadSpool, "_arrived", known)
 
 
-def begins_its_upload_again(monkeypatch):
-    upload = ClientCalls.upload
-
-    async def uploaded_from_the_beginning(self, *words, **more):
-        await upload(self, *words, **(more | {"offset": 0}))
-
-    monkeypatch.setattr(ClientCalls, "upload", uploaded_from_the_beginning)
-
-
 def counts_no_beginning_of_a_sum(monkeypatch):
     async def never_noted(*_, **__):
         pass
@@ -446,12 +453,6 @@ def loses_its_book(plan):
 
 def uploads_to_several(plan):
     return plan.chunk_bytes is not None and plan.servers > 1
-
-
-def dies_between_chunks(plan):
-    return plan.chunk_bytes is not None and any(
-        each.blow is Blow.KILL_CLIENT for each in plan.incidents
-    )
 
 
 def is_drained_for_long(plan):
@@ -492,7 +493,6 @@ FITTING = {
     takes_silence_for_consent: loses_its_book,
     waits_for_no_book: loses_its_book,
     knows_only_what_came_to_itself: uploads_to_several,
-    begins_its_upload_again: dies_between_chunks,
     counts_no_beginning_of_a_sum: has_a_deadly_sum,
     counts_silence_as_time: falls_silent,
     goes_by_its_own_timers_alone: falls_silent,
@@ -506,7 +506,6 @@ FIRST = {
     draws_its_seed_again_after_a_restart: 8,
     opens_sessions_while_it_drains: 100,
     never_looks_who_was_revoked: 98,
-    begins_its_upload_again: 120,
     counts_silence_as_time: 86,
     goes_by_its_own_timers_alone: 86,
 }

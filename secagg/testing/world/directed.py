@@ -12,6 +12,7 @@ from secagg.storage.change import Change
 from secagg.storage.stored import Task
 from secagg.testing.world.machines import Disk
 from secagg.testing.world.plan import Direction
+from secagg.wire.calls import UploadStatus
 
 __all__ = ["LOST_SECONDS", "Directed"]
 
@@ -20,7 +21,7 @@ LOST_SECONDS: Final = 2000.0
 
 
 class Directed:
-    """Carries out one direction, by what is committed.
+    """Carries out one direction, by what is committed and what clients hear.
 
     Args:
         direction: What to do.
@@ -68,13 +69,25 @@ class Directed:
             on_server = disk.owner == self._server
             self._restart(self._direction.server if on_server else disk.owner)
 
+    def heard(self, client: str, answer: object) -> None:
+        """Act on what a client has heard of an aggregator."""
+        if self.is_done or not self._direction.after_chunk:
+            return
+        match answer:
+            case UploadStatus(next_offset=arrived, complete=False) if arrived:
+                self.is_done = True
+                self._restart(client)
+            case _:
+                pass
+
     def _is_inside(self, disk: Disk, change: Change) -> bool:
         """Whether a change shows that its party has entered the open round."""
         if self._direction.restarts_server:
             has_message = any(each.sender is not None for each in change.records)
             is_entry = change.round is not None and not self._direction.after_message
             return disk.owner == self._server and (has_message or is_entry)
-        return disk.owner in self._kept and change.end is None
+        is_entry = change.end is None and not self._direction.after_chunk
+        return disk.owner in self._kept and is_entry
 
     def _lose_at(self, opened: Round) -> None:
         if opened is min(self._direction.round, Round.MASKED_INPUT_COLLECTION):

@@ -8,7 +8,7 @@ Rule 3: what leaves a machine is shown to the witness before anything can happen
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -84,6 +84,7 @@ class Network:
     Attributes:
         listeners: Aggregators that take calls; a client reaches any of them.
         cut_off: Until when clients are cut off, by name.
+        on_answer: Told what each client hears.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Network:
         self.witness: Final = witness
         self.listeners: list[Listener] = []
         self.cut_off: dict[str, float] = {}
+        self.on_answer: Callable[[str, object], None] = lambda *_: None
         self._dice = dice
         self._weather = weather
 
@@ -225,6 +227,7 @@ class Link:
         else:
             if not answer.done():
                 answer.set_result(got)
+                self._network.on_answer(self.identity, got)
 
     @staticmethod
     def _refuse(answer: "asyncio.Future[Any]", error: SecAggError) -> None:

@@ -126,6 +126,8 @@ class Direction:
         restarts_server: The aggregator is restarted when the round is open, else a
             client when it has entered the round.
         after_message: The aggregator is restarted when it has a message of the round.
+        after_chunk: A client is restarted when the aggregator has acknowledged a part
+            of its upload, and not all.
         server: Name of the aggregator.
     """
 
@@ -133,11 +135,13 @@ class Direction:
     losses: int
     restarts_server: bool
     after_message: bool = False
+    after_chunk: bool = False
     server: str = "server-0"
 
     def __str__(self) -> str:
         who = "the server" if self.restarts_server else "a client"
         when = ", after a message" if self.after_message else ""
+        when += ", between chunks" if self.after_chunk else ""
         return (
             f"{who} is restarted in {self.round.name}{when}, {self.losses} clients lost"
         )
@@ -232,7 +236,7 @@ class Plan:
             disk_silence=0.0,
             read_refusal=0.0,
             hint_loss=0.0,
-            chunk_bytes=None,
+            chunk_bytes=4 if direction.after_chunk else None,
             is_shuffled=False,
             servers=1,
             is_patient=False,

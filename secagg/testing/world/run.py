@@ -147,6 +147,8 @@ class _World:
         self.poison = Poison(plan.poison, self.witness.servers, self._kill_soon)
         self.servers = tuple(f"{SERVER}-{n}" for n in range(plan.servers))
         self.directed = self._directed()
+        if self.directed is not None:
+            self.network.on_answer = self.directed.heard
         self.disks = {name: self._disk(name) for name in self.names}
         self.disks |= dict.fromkeys(self.servers, self._disk(SERVER))
         self.machines: dict[str, Machine] = {}
