@@ -265,8 +265,10 @@ class Client:
             With secret selection the vector of a session is asked for only if this
             client's coin has won.  The caller who sets this keeps a client whose coin
             is lost running until it has answered: the privacy of all counts on that.
-            `secagg client` has no such setting: its vector lies in a file, and is ready
-            before the session.
+        make_unselected: With `answer_at` and secret selection, whether the function
+            that makes vectors is called also where the coin is lost.  Needed by one
+            that leaves traces, such as files: these would tell the coin.  Then
+            `shortened_by` and `replaced` do not tell it, and are given.
         on_progress: Told what the client is doing; called on the event loop, must not
             block.
         threads: Where the functions that are given to this client run; one thread is
@@ -316,6 +318,7 @@ class Client:
         max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
         retention: Retention | None = None,
         answer_at: float | None = None,
+        make_unselected: bool = False,
         on_progress: Callable[[ClientProgress], None] | None = None,
         threads: Executor | None = None,
     ) -> None:
@@ -360,6 +363,7 @@ class Client:
         self._max_payload_bytes = max_payload_bytes
         self._retention = retention or Retention()
         self._answer_at = answer_at
+        self._skips_unselected = answer_at is not None and not make_unselected
         self._on_progress = on_progress
         self._application = Application(threads)
         self._workers = Workers.of_process()
@@ -711,9 +715,7 @@ class Client:
                 lambda: as_vector(make(session))
             )
             return
-        if self._answer_at is not None and not await self._workers.run(
-            _is_selected, given
-        ):
+        if self._skips_unselected and not await self._workers.run(_is_selected, given):
             return
         if (known := turn.source.known) is not None:
             turn.made = known
@@ -741,7 +743,7 @@ class Client:
             secrets=secrets,
             bound=turn.bound,
         )
-        if self._answer_at is None or task.selection_rate == 1:  # else: the coin
+        if not self._skips_unselected or task.selection_rate == 1:  # else: the coin
             if given.replaced is None:
                 turn.shortened_by = given.encoded.shortened_by
             else:

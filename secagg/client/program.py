@@ -79,6 +79,8 @@ def client_of(
             keep_receipts_days=client.keep_receipts_days,
             keep_receipts=client.keep_receipts,
         ),
+        answer_at=client.answer_at,
+        make_unselected=True,  # its files would tell the coin
         on_progress=on_progress,
     )
 

@@ -72,6 +72,14 @@ class ClientSection(ProgramSection):
         high=float(MAX_DEADLINE_SECONDS),
         unit="seconds",
     )
+    answer_at: float | None = setting(
+        "In tasks with noise, when the input leaves, as a part of the round of masked "
+        "inputs; zeros leave then, too, where the file cannot be used. Empty for as "
+        "soon as it is ready.",
+        default=None,
+        low=0.01,
+        high=0.99,
+    )
     max_payload_bytes: int = setting(
         "Largest payload of a session that is fetched; it is held in memory.",
         default=1 << 30,

@@ -314,6 +314,35 @@ def test_an_aborted_session_is_followed_by_one_that_succeeds(programs):
     )
 
 
+def test_a_file_gone_bad_in_a_session_leaves_as_zeros_at_the_fixed_time(programs):
+    """The other clients get their sum, and the owner of the file is told."""
+    server = programs.server("rounds.masked_input=60", config="server.toml")
+    fixed = ["client.answer_at=0.05"]
+    others = [programs.client(number, kind="x", sets=fixed) for number in (1, 2)]
+    paused = programs.pausing_client(3, "share", kind="x")
+    wait_for(paused, '"paused"')
+    paused.send_signal(signal.SIGKILL)
+    path = programs.directory / "x-3.npy"
+    np.save(path, np.full(16, np.nan))
+    told = finish(programs.client(3, "--json", kind="x", sets=fixed))
+    (session,) = json.loads(told.splitlines()[-1])["sessions"]
+    assert session["inputs"] == 3
+    assert "x-3.npy has NaN or infinity" in session["replaced"]
+    assert "zeros were given" in told
+    for each in others:
+        assert "zeros were given" not in finish(each)
+    finish(server)
+    assert (programs.directory / "sums" / "sum-1.npy").exists()
+    for part in ("0", "1"):
+        sets = [f"--set={each}" for each in programs.overrides(3)]
+        refused = programs.run(
+            *("client", "--config", "client.toml", "--input", "x-3.npy", *sets),
+            f"--set=client.answer_at={part}",
+        )
+        assert refused.returncode == 72, refused.stderr
+        assert "answer_at" in refused.stderr
+
+
 def test_every_session_takes_a_file_of_its_own_until_the_task_is_over(programs):
     for client in (1, 2, 3):
         for session in (1, 2, 3):

@@ -77,6 +77,7 @@ class Cohort:
     task: NoisedTask
     monkeypatch: pytest.MonkeyPatch
     answer_at: float | None = None
+    make_unselected: bool = False
     sessions: int = 1
     uploads: dict = field(default_factory=dict)
     sent: dict = field(default_factory=dict)
@@ -141,6 +142,7 @@ class Cohort:
             task=TASK_ID,
             floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
             answer_at=self.answer_at,
+            make_unselected=self.make_unselected,
             threads=self.threads.get(number, InlineExecutor()),
             attempts=1,
         ) as one:

@@ -89,6 +89,19 @@ def test_without_one_no_client_is_spared_the_making(half, cohort, monkeypatch):
     assert len(set(run.uploads.values())) == 1
 
 
+def test_a_function_that_leaves_traces_is_called_whichever_way_the_coin_falls(
+    half, cohort, monkeypatch
+):
+    """Else its files would tell the coin; what it failed by tells nothing then."""
+    run = cohort(half, answer_at=0.5, make_unselected=True)
+    run, asked = trained(run, monkeypatch, bad={1, 2})
+    assert sorted(asked) == [*range(CLIENTS)]
+    assert len(set(run.uploads.values())) == 1
+    given = [each for gifts in run.gifts.values() for each in gifts]
+    assert sum(each.replaced is not None for each in given) == 2
+    assert sum(each.shortened_by is not None for each in given) == 2
+
+
 @pytest.mark.parametrize("seconds", [0.0, TRAINING_SECONDS, 4000.0])
 def test_failing_and_late_functions_tell_no_coin(half, cohort, monkeypatch, seconds):
     """No message, time or line of a log says who was asked, and who failed."""
