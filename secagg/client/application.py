@@ -5,8 +5,8 @@ Rule 1: nothing of the application runs on the threads that mask.  A function th
 Rule 2: a vector that is not ready when it is due is unusable (R3.5-5).  Its function
         cannot be stopped: one that still waits for a thread never begins, and the
         result of another is dropped.
-Rule 3: while a late function runs, no further one begins: the sessions that come
-        meanwhile have no vector.
+Rule 3: while a late function runs, or one whose caller has gone, no further one
+        begins: the sessions that come meanwhile have no vector.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
@@ -35,7 +36,8 @@ _BUSY: Final = Unusable(
     "the function that makes vectors is still at work for an earlier session",
 )
 _NO_THREAD: Final = Unusable(
-    UnusableKind.RAISED, "no thread could run the function that makes the vector"
+    UnusableKind.RAISED,
+    "the function that makes the vector could not be run on the threads given for it",
 )
 
 
@@ -147,19 +149,20 @@ class Application:
         making, loop = _Making(make), asyncio.get_running_loop()
         try:
             ready = loop.run_in_executor(self._threads, making)
-        except RuntimeError:  # no thread can be started, or the executor is closed
+        except Exception:  # noqa: BLE001 - whatever the executor is out of
             return _NO_THREAD
         alarm = asyncio.ensure_future(clock.sleep_until(due))
         either: set[asyncio.Future[Any]] = {ready, alarm}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if ready.done():
-                return _NO_THREAD if ready.cancelled() else ready.result()
+            if not ready.done():
+                return _LATE
+            # `_Making` raises nothing: what comes out is the executor's.
+            has_failed = ready.cancelled() or ready.exception() is not None
+            return _NO_THREAD if has_failed else ready.result()
+        finally:
             if making.drop():
                 self._late = making
-            return _LATE
-        finally:
-            making.drop()
             ready.cancel()
             alarm.cancel()
             await asyncio.wait({alarm})
@@ -191,12 +194,8 @@ class _Making(Generic[_Made]):
             self._has_begun = True
         try:
             return self._make()
-        except SecAggError as error:
-            return Unusable(UnusableKind.RAISED, str(error))
         except BaseException as error:  # noqa: BLE001 - no exception keeps a client away
-            kind = type(error).__name__
-            reason = f"the function that makes the vector raised {kind}"
-            return Unusable(UnusableKind.RAISED, reason)
+            return Unusable(UnusableKind.RAISED, _told_by(error))
         finally:
             self.has_ended = True
 
@@ -205,3 +204,11 @@ class _Making(Generic[_Made]):
         with self._lock:
             self._is_dropped = True
             return self._has_begun
+
+
+def _told_by(error: BaseException) -> str:
+    """Return why there is no vector, with no word of an exception that is not ours."""
+    if isinstance(error, SecAggError):
+        with suppress(Exception):  # its class may be the caller's
+            return str(error)
+    return f"the function that makes the vector raised {type(error).__name__}"

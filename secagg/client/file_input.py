@@ -114,12 +114,15 @@ class FileInput:
     def vector(self, session: SessionInfo) -> npt.NDArray[Any]:
         """Write the payload if it is wanted, and return the session's vector.
 
+        Only a vector that the session can encode is noted as given to it.
+
         Raises:
-            InputError: The file cannot be used.
+            InputError: As `check`.
             ServiceError: STORAGE_FAILED; the payload cannot be written.
         """
         if self._payload is not None:
             write_bytes(self._payload.of(session.session_number), session.payload)
+        self.check(session)
         path = self._source.of(session.session_number)
         vector = self._load(path)
         if self._given is not None:

@@ -40,6 +40,11 @@ def load_vector(path: Path) -> npt.NDArray[Any]:
             f"the input {path} cannot be read: {error.strerror}",
             next_step="Check the path given to --input.",
         ) from None
+    except MemoryError:  # its head may claim any size
+        raise InputError(
+            f"the input {path} says that it is larger than the memory of this machine",
+            next_step="Write it with numpy.save(path, vector).",
+        ) from None
     except (ValueError, EOFError):
         raise InputError(
             f"the input {path} is not a plain .npy file of numbers",

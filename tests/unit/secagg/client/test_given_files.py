@@ -8,6 +8,7 @@ import pytest
 
 from secagg.client.file_input import FileInput
 from secagg.client.gate import SessionInfo
+from secagg.errors import InputError
 from secagg.testing.cohorts import offer_of, parameters_for
 
 OFFER = offer_of(
@@ -97,6 +98,14 @@ def test_only_the_latest_files_are_kept_in_mind(path):
     source = given(path, *(info(number) for number in range(1, 71)))
     known = [number for number in range(1, 71) if source.was_given("sums", number)]
     assert known == list(range(7, 71))
+
+
+def test_a_vector_that_the_session_cannot_take_was_not_given(path):
+    """Zeros take its place; the next process must not call it given."""
+    np.save(path, np.arange(5))
+    with pytest.raises(InputError, match="5 entries"):
+        given(path, info())
+    assert not given(path).was_given("sums", 3)
 
 
 def test_nothing_of_the_vector_is_in_the_note(path):

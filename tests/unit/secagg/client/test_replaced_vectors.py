@@ -2,14 +2,20 @@
 
 import asyncio
 import threading
-from concurrent.futures import Executor, Future
+from concurrent.futures import (
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 
 import numpy as np
 import pytest
 
 from secagg.client.application import Application, DaemonThreads
 from secagg.distributed_dp import UnusableKind
-from secagg.errors import InputError
+from secagg.errors import ErrorCode, InputError, SecAggError
+from secagg.runtime.clock import SystemClock
 from secagg.testing import manual_clock
 
 VICTIM, DIM = 2, 6
@@ -315,3 +321,71 @@ def test_threads_of_the_application_are_as_many_as_wanted_and_keep_no_process_al
     assert all(each.daemon for each in seen)
     with pytest.raises(ZeroDivisionError):
         threads.submit(lambda: 1 / 0).result()
+
+
+class Full(Executor):
+    """Takes no call, for a reason of its own."""
+
+    def submit(self, *_, **__):
+        raise OSError("the queue is full")
+
+
+def raising_now(error):
+    def make():
+        raise error
+
+    return make
+
+
+class UntoldError(SecAggError):
+    """An error of a caller that cannot even be written down."""
+
+    def __init__(self):
+        super().__init__("entry 3 is 4711", code=ErrorCode.INTERNAL)
+
+    def __str__(self):
+        raise ValueError("entry 3 is 4711")
+
+
+@pytest.mark.parametrize(
+    ("threads", "make"),
+    [
+        # Its threads cannot begin, which it says when a call is given to it or later.
+        (lambda: ThreadPoolExecutor(1, initializer=lambda: 1 / 0), lambda: 1),
+        # What it is given cannot be sent to a process.
+        (lambda: ProcessPoolExecutor(1), lambda: 1),
+        (Full, lambda: 1),
+        (DaemonThreads, raising_now(UntoldError())),
+    ],
+    ids=["initializer", "processes", "full", "untold"],
+)
+def test_whatever_goes_wrong_on_threads_of_the_caller_becomes_zeros(threads, make):
+    async def main():
+        with threads() as given:
+            one = Application(given)
+            return await one.vector(make, clock=SystemClock(), due=float("inf"))
+
+    found = asyncio.run(main())
+    assert found.kind is UnusableKind.RAISED
+    assert "4711" not in found.reason
+
+
+def test_no_second_function_begins_beside_one_whose_caller_has_gone():
+    """A cancelled contribution leaves its function at work."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def stuck():
+        begun.set()
+        go_on.wait()
+
+    async def main():
+        one, clock = Application(), SystemClock()
+        asking = asyncio.ensure_future(one.vector(stuck, clock=clock, due=float("inf")))
+        await asyncio.to_thread(begun.wait)
+        asking.cancel()
+        await asyncio.wait({asking})
+        return await one.vector(lambda: 1, clock=clock, due=float("inf"))
+
+    found = asyncio.run(main())
+    go_on.set()
+    assert getattr(found, "kind", found) is UnusableKind.BUSY
