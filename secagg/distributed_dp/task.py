@@ -726,11 +726,18 @@ def _unfit(error: NoiseInputError) -> InputError:
 
 
 def _magnified(vector: npt.NDArray[Any], factor: float) -> npt.NDArray[np.float64]:
-    """Multiply a vector; what is no vector of numbers is left to the encoder."""
+    """Multiply a vector; what is no vector of numbers is left to the encoder.
+
+    A product beyond all floats becomes the largest: it is far beyond the clip. A factor
+    is the server's, and must not decide which finite vectors can be encoded.
+    """
     if vector.dtype.kind not in "fiu":
         return vector
-    with np.errstate(over="ignore"):  # the encoder refuses what is not finite
-        return vector.astype(np.float64) * factor
+    given = vector.astype(np.float64)
+    with np.errstate(over="ignore"):
+        product = given * factor
+    largest = np.finfo(np.float64).max
+    return np.where(np.isfinite(given), np.clip(product, -largest, largest), given)
 
 
 def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:

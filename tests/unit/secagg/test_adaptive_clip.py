@@ -110,6 +110,24 @@ def test_vectors_and_sums_are_in_the_caller_s_units_whatever_the_clip(prepared):
         assert given.shortened_by == pytest.approx(DIM**0.5, rel=1e-3)
 
 
+def test_no_unit_decides_which_finite_vectors_can_be_encoded(prepared):
+    """Else a server could choose one at which the longest vectors stay away."""
+    units = prepared.noised.units
+    longest = np.full(DIM, np.finfo(np.float64).max)
+    for unit in (units.lowest, units.start, units.highest):
+        session = offer(prepared, unit_terms(unit))
+        task = secagg.NoisedTask.of_session(session)
+        task.check_vector(longest)
+        task.encode(
+            longest,
+            session_id=session.session_id,
+            secrets=NoiseSecrets(CLIENTS, bytes(32), SecretBytes(bytes(32))),
+        )
+        for bad in (np.nan, np.inf, -np.inf):
+            with pytest.raises(InputError):
+                task.check_vector(np.full(DIM, bad))
+
+
 @pytest.mark.parametrize(
     "vector", [np.array(["a"] * DIM), np.zeros(DIM, complex)], ids=["text", "complex"]
 )
