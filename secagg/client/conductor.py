@@ -468,6 +468,9 @@ class Conductor:
             return
         try:
             if self._sent is None:  # an earlier process has uploaded it
+                # The server gives the round its whole time again.  Late by the time
+                # of before, the vector would be replaced and the zeros refused.
+                self._entered = self._parts.clock.now()
                 await self._supply_input()
             else:
                 await self._send_upload(*self._sent)

@@ -17,7 +17,11 @@ from secagg.storage.change import Role
 from secagg.storage.spool import UploadSpool
 from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for, signing_parameters_for
+from secagg.testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
 from secagg.testing.deployment import TASK_ID, Deployment
 from secagg.testing.inline_book import ask
 from secagg.wire.calls import (
@@ -231,3 +235,77 @@ def test_a_client_whose_upload_is_there_sends_nothing_twice(tmp_path):
     chunks = [each for each in deployment.answered if isinstance(each, UploadChunk)]
     assert len(chunks) == CLIENTS
     assert len(deployment.asked) == len(set(deployment.asked))
+
+
+NOISED = with_noise(PARAMETERS)
+
+
+class LateLoss(Losing):
+    """Client 0 starts again when it has uploaded; long after, its upload is lost."""
+
+    def __init__(self, *words, **more):
+        super().__init__(*words, **more)
+        self.left = []  # for a vector of client 0, whenever it is asked for one
+        self.uploaded = asyncio.Event()
+        # Client 2 sends the last upload that is lost after 0.8 of the round.
+        self.rest = 0.8 - (self.settings.answer_at or 0.0)
+
+    def _client(self, number, switch):
+        runner = super()._client(number, switch)
+        if number == 0:
+            runner._parts = dataclasses.replace(runner._parts, prepare=self._prepare)
+        return runner
+
+    async def _prepare(self, given):
+        self.left.append(given.due - self.clock.now())
+
+    def _link(self, number):
+        link = super()._link(number)
+        call = link.call
+
+        async def slow(request):
+            if number == 2 and isinstance(request, UploadChunk) and not self.removed:
+                await self.clock.sleep_until(self.clock.now() + self.rest * ROUND)
+            answer = await call(request)
+            if number == 0 and isinstance(request, UploadChunk):
+                self.uploaded.set()
+            return answer
+
+        link.call = slow
+        return link
+
+    async def take_part(self, number):
+        if number:
+            return await super().take_part(number)
+        first = asyncio.ensure_future(super().take_part(number))
+        await self.uploaded.wait()
+        first.cancel()
+        await asyncio.wait({first})
+        return await super().take_part(number)
+
+
+ROUND = NOISED.deadlines.masked_input
+
+
+@pytest.mark.parametrize("answer_at", [None, 0.5])
+def test_a_vector_is_due_anew_when_its_upload_is_lost(answer_at, tmp_path):
+    """Zeros cannot take its place any more: its digest is bound."""
+
+    async def main(clock):
+        deployment = LateLoss(
+            clock,
+            NOISED,
+            CLIENTS,
+            home=tmp_path,
+            settings=ClientSettings(offer_seconds=600.0, answer_at=answer_at),
+        )
+        return deployment, await deployment.run()
+
+    deployment, endings = manual_clock.run(main)
+    assert deployment.removed == 3
+    assert deployment.left == pytest.approx([(answer_at or 0.7) * ROUND] * 2)
+    (released,) = deployment.sums
+    np.testing.assert_array_equal(
+        released.residues, deployment.expected_sum(set(range(CLIENTS)))
+    )
+    assert isinstance(endings[0], SessionOutcome)
