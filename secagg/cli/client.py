@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from secagg.config import ClientSettings
     from secagg.errors import SecAggError
 
-__all__ = ["client"]
+__all__ = ["accepts_restored", "client"]
 
 # As many sessions as a client can be set to take part in.
 _WITHOUT_END = 1_000_000
@@ -160,7 +160,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         show_checked(loaded.rows(), shown_findings(setup), output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
-    accept_restored = _accepts(restored)
+    accept_restored = accepts_restored(restored)
     log_to_stderr(settings.client.log_level, settings.client.log_format)
     for profile in client_policy(settings).profiles:
         warn_if_experimental(profile, output)
@@ -239,7 +239,7 @@ class _Files:
         }
 
 
-def _accepts(sentence: str | None) -> bool:
+def accepts_restored(sentence: str | None) -> bool:
     """Say whether somebody accepts a state that was put back, in words."""
     from secagg.errors import ErrorCode, LocalProtocolError
 

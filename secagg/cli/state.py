@@ -9,6 +9,7 @@ import typer
 from secagg.cli.operator import EitherFileOption, server_file
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
+from secagg.errors import ErrorCode, ServiceError
 
 __all__ = ["app"]
 
@@ -49,7 +50,7 @@ def check(  # noqa: C901 - what was found is said in one place
 
     from secagg.cli.exit_codes import EXIT_OK, exit_code_of
     from secagg.cli.setup_checks import check_mark_alone, refuse_unmarked
-    from secagg.errors import ErrorCode, SecAggError
+    from secagg.errors import SecAggError
     from secagg.storage.book_reader import looking
     from secagg.storage.open_blobs import open_blobs
     from secagg.storage.state_check import StateFault, find_state_faults, set_aside
@@ -123,6 +124,91 @@ def check(  # noqa: C901 - what was found is said in one place
     raise typer.Exit(code)
 
 
+@app.command("forget")
+def forget(
+    *,
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="The state directory, gone or empty."),
+    ],
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Whose state it was."),
+    ] = None,
+    restored: Annotated[
+        str | None,
+        typer.Option(
+            "--restored",
+            metavar="SENTENCE",
+            help="For a client whose data have a total, and without --config. The "
+            "sentence: I accept that this client may answer twice",
+        ),
+    ] = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Remove the rollback mark of a state that is gone, to begin anew.
+
+    A state itself is never removed: DIR must be gone or empty.
+
+    Example: secagg state forget client-state --config client.toml
+    """
+    from secagg.cli.client import accepts_restored
+    from secagg.storage.rollback_mark import RollbackMark, default_mark
+
+    output = Output(as_json=as_json)
+    is_accepted = accepts_restored(restored)
+    kept = _Kept(directory, None) if config is None else _state_of(config)
+    _refuse_to_forget(
+        directory, kept, is_known=config is not None, is_accepted=is_accepted
+    )
+    mark = RollbackMark(kept.mark or default_mark(directory))
+    was_there = mark.forget()
+    output.line(
+        f"removed {mark.path}: the numbers and budgets of {directory} are forgotten"
+        if was_there
+        else f"there is no rollback mark {mark.path}: nothing to forget"
+    )
+    if was_there and kept.is_client is not True:
+        output.line(
+            "a server needs new task ids: clients refuse numbers they have seen"
+        )
+    if was_there and kept.is_client is not False:
+        output.line(
+            "a client has forgotten what it was charged: lower policy.max_epsilon by "
+            "what was spent, or take a new name"
+        )
+    output.result({"mark": str(mark.path), "removed": was_there})
+
+
+def _refuse_to_forget(
+    directory: Path, kept: "_Kept", *, is_known: bool, is_accepted: bool
+) -> None:
+    """Refuse to forget a state that is there, or what a total has to know.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    complaint = remedy = ""
+    if kept.directory.resolve() != directory.resolve():
+        complaint = f"the settings name the state {kept.directory}, not {directory}"
+        remedy = "Name the settings file of this state."
+    elif kept.store is not None:
+        complaint = "the book of this state is in a database, which is still there"
+        remedy = "Empty the database first, and remove its mark by hand."
+    elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        complaint = f"{directory} is not empty: a state is never forgotten"
+        remedy = "Move its files away first, or keep state and mark as they are."
+    elif (kept.has_total or not is_known) and not is_accepted:
+        complaint = (
+            "claims on data with a total would be forgotten"
+            if is_known
+            else "without --config this command cannot tell whose state it was"
+        )
+        remedy = "Say --restored with its sentence, if it is true."
+    if complaint:
+        raise ServiceError(complaint, code=ErrorCode.BAD_SETTINGS, next_step=remedy)
+
+
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """Where the state of a party is kept.
@@ -133,6 +219,8 @@ class _Kept:
         store: Its book, where that is elsewhere.
         blobs: Its uploads, if there are any.
         names_uploads: See `find_state_faults`.
+        is_client: Whose it is; None where no settings say.
+        has_total: Whether its claims on data count against a total.
     """
 
     directory: Path
@@ -140,6 +228,8 @@ class _Kept:
     store: str | None = None
     blobs: str | None = None
     names_uploads: bool = False
+    is_client: bool | None = None
+    has_total: bool = False
 
     @property
     def is_shared(self) -> bool:
@@ -173,13 +263,23 @@ def _state_of(file: Path) -> _Kept:
     )
 
     if is_client_file(file) and is_file_of_two_aggregators(file):
-        sharing = load_two_server_settings(
+        two = load_two_server_settings(
             SharingClientSettings, file, environment=os.environ
-        ).settings.client
-        return _Kept(sharing.state_dir, sharing.rollback_mark)
+        ).settings
+        return _Kept(
+            two.client.state_dir,
+            two.client.rollback_mark,
+            is_client=True,
+            has_total=two.policy.data is not None,
+        )
     if is_client_file(file):
-        client = load_client_settings(file, environment=os.environ).settings.client
-        return _Kept(client.state_dir, client.rollback_mark)
+        one = load_client_settings(file, environment=os.environ).settings
+        return _Kept(
+            one.client.state_dir,
+            one.client.rollback_mark,
+            is_client=True,
+            has_total=one.policy.data is not None,
+        )
     kind = party_of(file)
     if kind is not None:
         # Their journals name uploads in their own way, which their start reads.
@@ -193,7 +293,7 @@ def _state_of(file: Path) -> _Kept:
                 HelperSettings, file, environment=os.environ
             ).settings
         aggregator = settings.aggregator
-        return _Kept(aggregator.state_dir, aggregator.rollback_mark)
+        return _Kept(aggregator.state_dir, aggregator.rollback_mark, is_client=False)
     server = load_host_settings(file, environment=os.environ).settings.server
     spool = (server.state_dir / "spool").absolute()
     own = f"file:{spool}" if spool.is_dir() else None
@@ -203,4 +303,5 @@ def _state_of(file: Path) -> _Kept:
         server.store,
         server.blobs or own,
         names_uploads=True,
+        is_client=False,
     )

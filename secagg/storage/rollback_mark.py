@@ -219,6 +219,25 @@ class RollbackMark:
             os.close(self._lock)
             self._lock = None
 
+    def forget(self) -> bool:
+        """Remove the mark and its lock; return whether there was one.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; a process has it, or the disk refuses.
+        """
+        if not self.path.exists():
+            return False
+        self.hold(wait_seconds=0.0)
+        try:
+            self.path.unlink()
+            lock_of(self.path).unlink(missing_ok=True)
+            _sync_directory(self.path.parent)
+        except OSError as error:
+            raise self._failure("removed", error) from None
+        finally:
+            self.release()
+        return True
+
     def read(self) -> Mark | None:
         """Return how far the book has come at least, or None when there is no mark.
 
@@ -409,11 +428,11 @@ def _restored(complaint: str, path: Path) -> ServiceError:
         "was sent since is forgotten: going on could send a second answer, or spend a "
         "privacy budget twice",
         code=ErrorCode.RESTORED_STATE,
-        next_step="Put the newest state back. Or begin anew: remove the state and "
-        f"{path}; a client then needs a new enrolment and, where its data have a "
-        "total, what is left of that, a server a new task id. Or accept the risk "
-        "explicitly, once: open sessions then end, their inputs count as summed, and "
-        "claims on data that were made since stay forgotten.",
+        next_step="Put the newest state back. Or begin anew: remove the state, then "
+        f"`secagg state forget DIR --config FILE`, which removes {path} and says what "
+        "a server and a client need then. Or accept the risk explicitly, once, with "
+        "--restored: open sessions then end, their inputs count as summed, and claims "
+        "on data that were made since stay forgotten.",
     )
 
 

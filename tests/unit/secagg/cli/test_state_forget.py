@@ -1,0 +1,82 @@
+"""To begin anew: a mark is removed, a state never."""
+
+import asyncio
+
+import pytest
+
+from secagg.cli import main
+from secagg.cli.client import RESTORED_ACKNOWLEDGEMENT
+from secagg.errors import ErrorCode, ServiceError
+from secagg.storage.open_book import open_state
+
+TLS = '[tls]\nca = "a"\ncertificate = "b"\nkey = "c"\n'
+TEXTS = {
+    "server": f'[server]\nstate_dir = "state"\nrollback_mark = "the.mark"\n{TLS}',
+    "client": '[client]\nserver = "127.0.0.1:1"\ntask = "t"\nstate_dir = "state"\n'
+    f'rollback_mark = "the.mark"\n{TLS}[policy]\nmax_epsilon = 1.0\n'
+    "max_delta = 1e-6\n",
+}
+TOTAL = 'data = "ours"\ntotal_epsilon = 1.0\ntotal_delta = 1e-6\n'
+
+
+def opened(place):
+    async def run():
+        await (await open_state(place / "state", mark=place / "the.mark")).close()
+
+    asyncio.run(run())
+
+
+def emptied(place):
+    for path in (place / "state").iterdir():
+        path.unlink()
+
+
+@pytest.fixture(params=["server", "client"])
+def place(request, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "settings.toml").write_text(TEXTS[request.param])
+    opened(tmp_path)
+    return tmp_path
+
+
+def forget(*words):
+    return main(["state", "forget", "state", "--config", "settings.toml", *words])
+
+
+def test_a_walk_is_begun_anew_after_its_mark_is_forgotten(place, capsys):
+    for _ in range(2):
+        emptied(place)
+        with pytest.raises(ServiceError) as refused:
+            opened(place)
+        assert refused.value.code is ErrorCode.RESTORED_STATE
+        assert "secagg state forget" in refused.value.next_step
+        assert "--restored" in refused.value.next_step
+        emptied(place)
+        assert forget() == 0
+        assert "forgotten" in capsys.readouterr().out
+        assert not list(place.glob("the.mark*"))
+        opened(place)
+    emptied(place)
+    assert forget() == 0
+    assert forget() == 0  # nothing is left of it
+
+
+def test_a_state_that_is_there_is_never_forgotten(place, capsys):
+    before = sorted(path.name for path in (place / "state").iterdir())
+    assert forget() == 72
+    assert "not empty" in capsys.readouterr().err
+    assert sorted(path.name for path in (place / "state").iterdir()) == before
+    assert (place / "the.mark").exists()
+
+
+def test_claims_on_a_total_are_forgotten_in_words_only(place):
+    text = (place / "settings.toml").read_text()
+    emptied(place)
+    if "[policy]" in text:
+        (place / "settings.toml").write_text(text + TOTAL)
+        assert forget() == 72
+        assert (place / "the.mark").exists()
+        assert forget("--restored", "yes") == 72
+        assert forget("--restored", RESTORED_ACKNOWLEDGEMENT) == 0
+    assert main(["state", "forget", "state"]) == 72  # whose it was is not known
+    assert main(["state", "forget", "elsewhere", "--config", "settings.toml"]) == 72
