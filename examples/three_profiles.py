@@ -69,6 +69,7 @@ async def give(  # noqa: PLR0913 - what a client's settings file would hold
             min_survivors=CLIENTS,
         ),
         state_dir=directory / profile.label / name,
+        rollback_mark=directory / profile.label / f"{name}.mark",
     ) as client:
         return await client.contribute(np.full(4, number / 10))
 
@@ -96,6 +97,7 @@ async def main(directory: Path) -> None:
             directory, "server", role=secagg.Role.SERVER
         ),
         state_dir=directory / "server-state",
+        rollback_mark=directory / "server-state.mark",
         keep_seconds=5.0,
     ) as server:
         for profile in GRAPHS:

@@ -38,6 +38,7 @@ async def client(name: str, address: str, directory: Path, mine: slice) -> None:
             directory, name, role=secagg.Role.CLIENT
         ),
         state_dir=directory / f"state-{name}",
+        rollback_mark=directory / f"state-{name}.mark",
     ) as one:
         async for given in one.contributions(lambda session: update(session, mine)):
             print(f"{name}: in session {given.session_number}")
@@ -62,6 +63,7 @@ async def main(directory: Path) -> None:
             directory, "server", role=secagg.Role.SERVER
         ),
         state_dir=directory / "server-state",
+        rollback_mark=directory / "server-state.mark",
     ) as server:
         task = await server.add_task(
             "digits",

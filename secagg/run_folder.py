@@ -26,6 +26,7 @@ key = "pki/server.key"
 [server]
 listen = "127.0.0.1:0"
 state_dir = "{name}-state"
+rollback_mark = "{name}-mark"
 output_dir = "released"
 """
 

@@ -142,6 +142,7 @@ def _client(
             min_survivors=given.min_survivors,
         ),
         state_dir=layout.client_state(given.name),
+        rollback_mark=layout.client_state(given.name).with_suffix(".mark"),
         wait_seconds=_WAIT_SECONDS,
         fetch_sum=False,
     )

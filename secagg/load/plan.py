@@ -20,8 +20,7 @@ _JOIN_SECONDS: Final = 600
 
 _TEMPLATE: Final = """\
 # Written by `secagg load`; the same kind of file as deploy/config/server.full.toml.
-{head}rollback_mark = "{name}-mark"
-{sharing}
+{head}{sharing}
 
 [task]
 id = "{task}"
@@ -131,7 +130,6 @@ def write_server_settings(
         path.write_text(
             _TEMPLATE.format(
                 head=settings_head(name),
-                name=name,
                 sharing=""
                 if store is None
                 else f'store = "{store}"\nblobs = "file:{layout.blobs}"',
