@@ -161,7 +161,8 @@ class Application:
             has_failed = ready.cancelled() or ready.exception() is not None
             return _NO_THREAD if has_failed else ready.result()
         finally:
-            if making.drop():
+            # One that has ended would keep the payload in memory.
+            if making.drop() and not making.has_ended:
                 self._late = making
             ready.cancel()
             alarm.cancel()

@@ -1,7 +1,9 @@
 """R3.5-5: from the payload on, no vector keeps a client away."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from concurrent.futures import (
     Executor,
     Future,
@@ -368,6 +370,24 @@ def test_whatever_goes_wrong_on_threads_of_the_caller_becomes_zeros(threads, mak
     found = asyncio.run(main())
     assert found.kind is UnusableKind.RAISED
     assert "4711" not in found.reason
+
+
+def test_nothing_keeps_a_function_that_has_ended():
+    """It holds the payload of its session."""
+
+    class Makes:
+        def __call__(self):
+            return 1
+
+    async def main():
+        one, make = Application(), Makes()
+        await one.vector(make, clock=SystemClock(), due=float("inf"))
+        return one, weakref.ref(make)
+
+    one, kept = asyncio.run(main())
+    gc.collect()
+    assert kept() is None
+    del one
 
 
 def test_no_second_function_begins_beside_one_whose_caller_has_gone():
