@@ -27,7 +27,13 @@ from secagg.distributed_dp import NoisedTask
 from secagg.protocol import refund
 from secagg.storage.charges import BudgetKey, Charge, ChargeState, Settlement
 
-__all__ = ["budget_key_of", "charge_of", "max_rosters_of", "settlement_of"]
+__all__ = [
+    "budget_key_of",
+    "charge_of",
+    "max_rosters_of",
+    "peer_of",
+    "settlement_of",
+]
 
 
 def budget_key_of(
@@ -44,6 +50,21 @@ def budget_key_of(
         aggregator=descriptor.aggregator,
         task=descriptor.task_id,
     )
+
+
+def peer_of(aggregator: str, *, trust_domain: str | None) -> str:
+    """Return under which name an aggregator's sessions are numbered in the store.
+
+    One of the same name in another trust domain is another aggregator: neither do its
+    numbers count, nor is a session of the first one shown to it (R5.0-6).
+
+    Args:
+        aggregator: Its name, as the connection has proven it.
+        trust_domain: Its trust domain, likewise; None where none is proven.
+    """
+    if trust_domain is None:
+        return aggregator
+    return f"secagg://{trust_domain}/server/{aggregator}"
 
 
 def charge_of(

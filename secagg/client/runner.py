@@ -25,6 +25,7 @@ from typing import Final
 
 from secagg import telemetry
 from secagg.client.after_error import Reach
+from secagg.client.budget import peer_of
 from secagg.client.calls import (
     PATIENT_TELL_SECONDS,
     TELL_SECONDS,
@@ -278,8 +279,9 @@ class ClientRunner:
 
         One of another aggregator is left where no input is bound, and at its end.
         Until then it is kept: its aggregator may come back.  A client whose settings
-        name the one that answers goes on with that; any other waits, since else who
-        can turn its address could end its sessions.
+        name the one that answers, or that was moved to another trust domain by its own
+        certificate, goes on with that; any other waits, since else who can turn its
+        address could end its sessions.
         """
         stored = await ClientSession.resume(
             task_id,
@@ -305,14 +307,20 @@ class ClientRunner:
             if not all(self._is_past(session) for session in stored):
                 raise
         for session in stored:
-            if session.aggregator == met:
+            if session.peer == self._peer_of(met):
                 self._calls.bind(met)
                 return session
             error = AnotherAggregatorError(session.aggregator, who)
+            is_moved = session.peer != self._peer_of(session.aggregator)
+            if is_moved:
+                domain = self._connection.trust_domain
+                error = AnotherAggregatorError(
+                    session.peer, f"{who} of trust domain {domain!r}"
+                )
             is_over = client.is_over(session.state) or self._is_past(session)
             if is_over or not session.has_bound:
                 await self._leave(session, error)
-            elif self._aggregator is None:
+            elif self._aggregator is None and not is_moved:
                 waiting.append((session, error))
         if waiting:
             session, error = waiting[0]
@@ -321,6 +329,9 @@ class ClientRunner:
         self.reach = Reach.NO_SESSION
         self._calls.bind(None)
         return None
+
+    def _peer_of(self, aggregator: str) -> str:
+        return peer_of(aggregator, trust_domain=self._connection.trust_domain)
 
     async def _join(self, task_id: str) -> ClientSession:
         self._on_progress(ClientProgress(ClientPhase.WAITING))
@@ -333,7 +344,9 @@ class ClientRunner:
         # believed from here to the end of the session.
         aggregator = self._connection.aggregator
         self._calls.bind(aggregator)
-        tally = await self._book.tally(Role.CLIENT, task_id, peer=aggregator)
+        tally = await self._book.tally(
+            Role.CLIENT, task_id, peer=self._peer_of(aggregator)
+        )
         if descriptor.session_number <= tally.highest_number:
             descriptor = await self._calls.next_offer(
                 task_id, after_session=tally.highest_number, deadline=deadline

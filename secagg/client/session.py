@@ -28,7 +28,7 @@ from functools import partial
 from typing import Final, Self
 
 from secagg.audit.receipt import AuditReceipt
-from secagg.client.budget import charge_of, max_rosters_of, settlement_of
+from secagg.client.budget import charge_of, max_rosters_of, peer_of, settlement_of
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.evidence import concluded, seen_at_offer, seen_with
 from secagg.client.total import DataTotal
@@ -89,7 +89,14 @@ __all__ = ["ClientSession"]
 
 
 class ClientSession:
-    """One session of one client; make it with `begin` or `resume`."""
+    """One session of one client; make it with `begin` or `resume`.
+
+    Attributes:
+        peer: Name and trust domain of the one aggregator that is asked and believed in
+            it (R5.0-6), as `peer_of` has them; a stored session is driven only where
+            they are those of its connection.
+        session_id: The session.
+    """
 
     def __init__(  # noqa: PLR0913 - a session joins as many parts
         self,
@@ -113,6 +120,11 @@ class ClientSession:
         self._policy = policy
         self._trust_domain = trust_domain
         self._begun = begun
+        self.peer: Final = (
+            peer_of(descriptor.aggregator, trust_domain=trust_domain)
+            if stored is None
+            else stored.peer
+        )
         self.session_id = descriptor.session_id
         self._key = _key_prefix(identity) + self.session_id.hex()
         self._sequence = 0 if stored is None else stored.sequence
@@ -180,7 +192,7 @@ class ClientSession:
         new = NewSession(
             role=Role.CLIENT,
             task=descriptor.task_id,
-            peer=aggregator,
+            peer=session.peer,
             number=descriptor.session_number,
             header=encode_offer(offered),
             allowed=max_rosters_of(descriptor),

@@ -89,7 +89,8 @@ class NewSession:
         number: Its number; exceeds every number claimed before by the same role for
             this task and peer.
         header: What the session starts with.
-        peer: At a client, the aggregator that numbers the sessions; else empty.
+        peer: At a client, the aggregator that numbers the sessions, with its trust
+            domain; else empty.
         allowed: Sessions of task and peer that may ever be spent, these included that
             still run; None for a task without such a limit.
         alone: No other session of the task may be open.

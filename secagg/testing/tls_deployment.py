@@ -28,12 +28,13 @@ class TLSDeployment:
 
     Args:
         directory: Where certificates and keys are written.
+        trust_domain: Of both.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, trust_domain: str = "ours.example") -> None:
         self.directory = directory
-        self.ours = Authority.create("ours.example")
-        self.theirs = Authority.create("ours.example")
+        self.ours = Authority.create(trust_domain)
+        self.theirs = Authority.create(trust_domain)
         self.ours.issued().write(directory, "ours")
         self.theirs.issued().write(directory, "theirs")
         self._count = itertools.count()

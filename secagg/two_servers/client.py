@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from secagg.client.budget import peer_of
 from secagg.client.calls import ClientCalls
 from secagg.client.gate import KnownFacts
 from secagg.client.storage import ClientStorage
@@ -185,6 +186,12 @@ class TwoServerClient:
         """Release the threads; storage and connections are the caller's."""
         self._workers.close()
 
+    @property
+    def _peer(self) -> str:
+        """Who numbers the sessions: the leader."""
+        domain = self._connections[0].trust_domain
+        return peer_of(self._names[0], trust_domain=domain)
+
     async def contribute(self, vector: npt.ArrayLike) -> SharedContribution:
         """Give one vector to the next session, and return its sum.
 
@@ -243,7 +250,7 @@ class TwoServerClient:
     async def _join(self) -> _Joined:
         """Wait for two offers that belong together, and judge them."""
         patience = self._clock.now() + _OFFER_SECONDS
-        tally = await self._book.tally(Role.CLIENT, self._task, peer=self._names[0])
+        tally = await self._book.tally(Role.CLIENT, self._task, peer=self._peer)
         while True:
             leader = await self._leader.next_offer(
                 self._task, after_session=tally.highest_number, deadline=patience
@@ -321,7 +328,7 @@ class TwoServerClient:
             task=self._task,
             number=offer.session_number,
             header=b"",
-            peer=self._names[0],
+            peer=self._peer,
         )
         try:
             begun = await self._book.commit(

@@ -81,6 +81,8 @@ def dying(connection, behind=UploadChunk):
 class InMemory:
     """Aggregators in this process."""
 
+    trust_domain = "ours.example"
+
     def __init__(self, _directory):
         self.stack = AsyncExitStack()
 
@@ -89,15 +91,29 @@ class InMemory:
 
     async def connect(self, place, client):
         service, name = place
-        return InMemoryConnection(service, client, aggregator=name)
+        return InMemoryConnection(
+            service, client, aggregator=name, trust_domain=self.trust_domain
+        )
+
+    def elsewhere(self, _directory):
+        """Return the way of another trust domain."""
+        other = InMemory(None)
+        other.trust_domain = "another.example"
+        return other
 
 
 class OverTLS:
     """Aggregators behind sockets, each with a certificate of its own name."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, trust_domain="ours.example"):
         self.stack = AsyncExitStack()
-        self.certificates = TLSDeployment(directory)
+        self.certificates = TLSDeployment(directory, trust_domain)
+
+    def elsewhere(self, directory):
+        """Return the way of another trust domain."""
+        other = OverTLS(directory, "another.example")
+        self.stack.push_async_callback(other.stack.aclose)
+        return other
 
     async def serve(self, service, name):
         server = await self.stack.enter_async_context(
@@ -256,6 +272,45 @@ async def test_a_stored_session_is_neither_shown_to_another_nor_ended_by_it(
     assert given.inputs == 4
     assert await charge_of(tmp_path / "alice") == [ChargeState.KEPT]
     assert len(honest.sums) == 1
+
+
+@pytest.mark.parametrize("lies", [refunding, reaping])
+async def test_an_aggregator_of_the_same_name_in_another_trust_domain_is_another(
+    honest, way, tmp_path, tmp_path_factory, lies
+):
+    """The client's owner has moved it to a trust domain that has an `a`, too."""
+    await honest.session()
+    impostor = lies()
+    other = way.elsewhere(tmp_path_factory.mktemp("elsewhere"))
+    elsewhere = await other.serve(impostor, "a")
+    connection = await other.connect(elsewhere, "alice")
+    async with client_of(connection, tmp_path / "alice") as client:
+        with pytest.raises(ServiceError) as caught:
+            await client.contribute(np.ones(DIMENSION))
+    # It is asked for sessions of its own, and hears nothing of the other's.
+    assert caught.value.code is ErrorCode.TASK_OVER
+    assert [type(request) for _, request in impostor.calls] == [GetOffer]
+    assert await charge_of(tmp_path / "alice") == [ChargeState.BOUND]
+
+    connection = await way.connect(honest.place, "alice")
+    async with client_of(connection, tmp_path / "alice") as client:
+        assert (await client.contribute(np.ones(DIMENSION))).inputs == 4
+    assert await charge_of(tmp_path / "alice") == [ChargeState.KEPT]
+
+
+async def test_numbers_of_one_trust_domain_do_not_block_another(
+    way, tmp_path, tmp_path_factory
+):
+    """R5.0-2 counts the numbers of one aggregator; its name alone is not it."""
+    first = await Honest(way, tmp_path).start()
+    await first.session()
+    await first.stop()
+    other = way.elsewhere(tmp_path_factory.mktemp("elsewhere"))
+    second = await Honest(other, tmp_path).start()
+    results = await second.session()
+    assert isinstance(results[0], asyncio.CancelledError)  # behind her upload
+    assert [each.inputs for each in results[1:]] == [4, 4, 4]
+    await second.stop()
 
 
 class Turning:
