@@ -1,6 +1,7 @@
 """Each rule of the gate refuses its breach, and nothing else does."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -65,6 +66,25 @@ def test_noise_terms_without_a_unit_are_refused(stage):
     # R3.5-3; no row of the gate can be left out for it: noise is read by it alone.
     offer = replace(sound(stage).offer, noise_terms=b"x")
     with pytest.raises(RemoteProtocolError) as caught:
+        judged(sound(stage, offer=offer))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+@pytest.mark.parametrize("stage", GateStage)
+@pytest.mark.parametrize("entries", [{"num_clients": 3}, {"min_survivors": 4}], ids=str)
+def test_a_block_that_does_not_fit_the_parameters_is_refused(stage, entries):
+    # R3.5-6; noise is read by it alone, as above.
+    offer = sound(stage).offer
+    block = json.loads(offer.parameters.noise_block)
+    for name, value in entries.items():
+        part = "mechanism" if name in block["mechanism"] else "noise"
+        block[part][name] = value
+    data = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
+    parameters = replace(offer.parameters, noise_block=data)
+    offer = replace(offer, parameters=parameters)
+    with pytest.raises(
+        RemoteProtocolError, match="noise is (planned|calibrated) for"
+    ) as caught:
         judged(sound(stage, offer=offer))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 

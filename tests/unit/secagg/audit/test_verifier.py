@@ -12,10 +12,13 @@ from secagg.audit.verifier import (
     Step,
     verify_receipt,
 )
+from secagg.cli import main
+from secagg.cli.exit_codes import exit_code_of
 from secagg.conformance import read_vectors
 from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, TaskNoiseVerifier
 from secagg.distributed_dp.noise_block import bad_block
+from secagg.enrolment.keys import key_text
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.messages import Roster, Round
 from secagg.noise_certificate import NoiseCost
@@ -111,6 +114,17 @@ def test_what_a_receipt_shows(row):
 def test_the_first_step_that_fails_is_named(row):
     # R5.8-1
     assert step_of(data_of(row), **noise_of(row)) == Step(row["step"])
+
+
+@pytest.mark.parametrize("row", [row for row in BAD if "tables" not in row], **by_name)
+def test_the_command_names_the_first_step_that_fails(row, tmp_path, capsys):
+    path, listed = tmp_path / "receipt.bin", tmp_path / "revocations.bin"
+    path.write_bytes(data_of(row))
+    listed.write_bytes(LIST)
+    words = ["sessions", "verify", str(path), "--revocations", str(listed)]
+    code = flaw_of(data_of(row)).code
+    assert main([*words, "--enrolment", key_text(KEY)]) == exit_code_of(code)
+    assert f"{row['step']}: " in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("row", GOOD, **by_name)
