@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from hashlib import sha256
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +91,8 @@ DEFAULT_MAX_PAYLOAD_BYTES: Final = 1 << 30
 TOO_LATE: Final = frozenset(
     {ErrorCode.DEADLINE, ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE}
 )
+
+_Answer = TypeVar("_Answer")
 
 # (descriptor, payload, what to draw noise from) -> input of the session
 MakeInput = Callable[
@@ -388,25 +390,32 @@ class Conductor:
         has_answered = isinstance(self._session.state, client.Answered)
         return not has_answered and self._parts.clock.date() >= end
 
-    async def _say(self, saying: Callable[[float], Awaitable[object]]) -> None:
-        """Say something while the session lasts; then only its ending is awaited."""
+    async def _say(
+        self, saying: Callable[[float], Awaitable[_Answer]]
+    ) -> _Answer | None:
+        """Say something while the session lasts; then only its ending is awaited.
+
+        Returns:
+            The answer; None when the session has ended before there was one.
+        """
         clock, until = self._parts.clock, self._deadline
         if not isinstance(self._session.state, client.Answered):
             left = self._session.descriptor.session_end - clock.date()
             until = min(until, clock.now() + left)
         if self._is_past:
-            return
+            return None
         try:
-            await saying(until)
+            return await saying(until)
         except SessionAbortedError as error:
             if error.code is not ErrorCode.DEADLINE or not self._is_past:
                 raise
+            return None
 
     async def _supply_input(self) -> None:
         """Ask the application for its input and upload it, unless that is done."""
         session = self._session
         # Before anything is bound: a client that is odd is told so, and not charged.
-        if self._is_past or await self._is_uploaded():
+        if await self._is_uploaded():
             self._uploaded = True
             return
         self._report(ClientPhase.PREPARING)
@@ -445,17 +454,21 @@ class Conductor:
         return self._entered + (_DUE_AT if part is None else part) * seconds
 
     async def _is_uploaded(self) -> bool:
-        """Whether an earlier process finished the upload, or none is taken any more.
+        """Whether the upload is finished, or none is taken any more.
 
         Raises:
             RemoteProtocolError: VIEW_DIFFERS, and no input is bound.
         """
         asking = GetUploadStatus(self._session.session_id, self._session.view)
         try:
-            status = await self._parts.calls.send(asking, self._deadline)
+            status = await self._say(
+                lambda until: self._parts.calls.send(asking, until)
+            )
         except RemoteProtocolError as error:
             if error.code not in TOO_LATE:
                 self._bear(error)
+            return True
+        if status is None:  # R5-7
             return True
         self._stored_bytes = status.next_offset
         return status.complete

@@ -83,7 +83,7 @@ def test_a_block_that_does_not_fit_the_parameters_is_refused(stage, entries):
     parameters = replace(offer.parameters, noise_block=data)
     offer = replace(offer, parameters=parameters)
     with pytest.raises(
-        RemoteProtocolError, match="noise is (planned|calibrated) for"
+        RemoteProtocolError, match=r"noise is (planned|calibrated) for"
     ) as caught:
         judged(sound(stage, offer=offer))
     assert caught.value.code is ErrorCode.BAD_CONFIG

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from secagg.client.backoff import Backoff
 from secagg.client.conductor import (
     ClientPhase,
     ClientSettings,
+    Conductor,
     SessionOutcome,
 )
 from secagg.client.runner import ClientRunner
@@ -29,10 +31,12 @@ from secagg.messages import (
     Fate,
     Released,
     Roster,
+    Round,
     Survivors,
 )
 from secagg.primitives.entropy import SeededEntropy
 from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol import client
 from secagg.protocol.events import PlainVector
 from secagg.runtime.clock import finish_before
 from secagg.runtime.workers import Workers
@@ -498,6 +502,36 @@ def test_no_message_is_taken_behind_the_end_of_the_session():
     asked, error = at_the_end(late)
     assert {type(each) for each in asked} == {GetUpdate}
     assert (type(error), error.code) == (SessionAbortedError, ErrorCode.DEADLINE)
+
+
+def test_behind_the_end_of_the_session_no_upload_is_asked_for_or_sent():
+    """R5-7, where the aggregator answers again only then."""
+
+    async def main(clock):
+        asked = []
+
+        class Calls:
+            async def send(self, request, _until):
+                asked.append(request)
+                return UploadStatus(0)
+
+        parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
+        offer = offer_of(parameters, session_end=int(clock.date()) + 10)
+        session = SimpleNamespace(
+            descriptor=offer,
+            session_id=offer.session_id,
+            state=object.__new__(client.Masked),
+            round=Round.MASKED_INPUT_COLLECTION,
+            has_bound=True,
+            view=bytes(32),
+        )
+        parts = SimpleNamespace(clock=clock, calls=Calls(), settings=ClientSettings())
+        conductor = Conductor(parts, session)
+        await clock.sleep_until(clock.now() + 10)
+        await conductor._upload_again()
+        return asked
+
+    assert not manual_clock.run(main)
 
 
 class Barred(InMemoryConnection):
