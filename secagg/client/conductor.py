@@ -402,7 +402,8 @@ class Conductor:
         if not isinstance(self._session.state, client.Answered):
             left = self._session.descriptor.session_end - clock.date()
             until = min(until, clock.now() + left)
-        if self._is_past:
+        was_past = self._is_past
+        if was_past:
             return None
         try:
             return await saying(until)
