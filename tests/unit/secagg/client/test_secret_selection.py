@@ -4,13 +4,18 @@ import asyncio
 import dataclasses
 from concurrent.futures import Executor, Future
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from secagg.client import program
 from secagg.client.application import Application
 from secagg.client.client import Client
 from secagg.client.conductor import Conductor
+from secagg.config import ClientSettings
+from secagg.config.client import ClientSection, IdentitySection, PolicySection
+from secagg.config.program import TLSSection
 from secagg.distributed_dp import NoisedTask
 from secagg.errors import LocalProtocolError
 from secagg.policy import PrivacyFloors
@@ -100,6 +105,21 @@ def test_a_function_that_leaves_traces_is_called_whichever_way_the_coin_falls(
     given = [each for gifts in run.gifts.values() for each in gifts]
     assert sum(each.replaced is not None for each in given) == 2
     assert sum(each.shortened_by is not None for each in given) == 2
+
+
+def test_the_command_reads_its_file_whichever_way_the_coin_falls(monkeypatch):
+    """It notes the file and writes the payload: a trace for each session."""
+    monkeypatch.setattr(program.TLSIdentity, "load", lambda **_: None)
+    monkeypatch.setattr(program, "Client", lambda *_, **given: given)
+    settings = ClientSettings(
+        client=ClientSection(server="h:1", task="t", answer_at=0.3),
+        tls=TLSSection(ca=Path("a"), certificate=Path("c"), key=Path("k")),
+        enrolment=IdentitySection(),
+        policy=PolicySection(max_epsilon=1.0, max_delta=1e-6),
+    )
+    given = program.client_of(settings)
+    assert given["answer_at"] == 0.3
+    assert given["make_unselected"]
 
 
 @pytest.mark.parametrize("seconds", [0.0, TRAINING_SECONDS, 4000.0])

@@ -26,6 +26,15 @@ def test_a_truncated_file_is_refused(tmp_path):
         load_vector(path)
 
 
+def test_a_head_that_claims_more_than_memory_holds_is_refused(tmp_path):
+    path = tmp_path / "x.npy"
+    with path.open("wb") as stream:
+        claimed = {"descr": "<f8", "fortran_order": False, "shape": (10**15,)}
+        np.lib.format.write_array_header_1_0(stream, claimed)
+    with pytest.raises(InputError, match="larger than the memory"):
+        load_vector(path)
+
+
 def test_an_archive_is_refused(tmp_path):
     np.savez(tmp_path / "x.npz", a=np.zeros(3))
     with pytest.raises(InputError, match="plain"):
