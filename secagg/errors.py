@@ -116,6 +116,7 @@ FINAL_CODES: Final = frozenset(
         ErrorCode.BAD_ENCODING,
         ErrorCode.BAD_CREDENTIAL,
         ErrorCode.BAD_PROOF,
+        ErrorCode.VIEW_DIFFERS,
         ErrorCode.UNAUTHENTICATED,
         ErrorCode.NOT_INVITED,
         ErrorCode.TASK_OVER,

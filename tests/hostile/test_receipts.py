@@ -41,6 +41,8 @@ from secagg.messages import (
     Survivors,
 )
 from secagg.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ExactSumsAccepted,
     PrivacyFloors,
 )
 from secagg.primitives.modular import zeros
@@ -329,7 +331,10 @@ def takes_part(parameters, terms, sharers, survivors):
                 aggregator=session.descriptor.aggregator,
                 trust_domain=None,
                 now=session.descriptor.session_end - 60,
-                own=OwnRules(limits=LAX, cohort=accepting(parameters)),
+                own=OwnRules(
+                    limits=ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=LAX),
+                    cohort=accepting(parameters),
+                ),
                 known=KnownFacts(),
             )
         )

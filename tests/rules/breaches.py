@@ -217,7 +217,7 @@ def offer_of_an_old_number() -> Breach:
 def offer_that_is_over() -> Breach:
     request = sound()
     request = replace(request, now=request.offer.session_end)
-    return Breach(request, "clock", ErrorCode.BAD_CONFIG)
+    return Breach(request, "clock", ErrorCode.BAD_CLOCK)
 
 
 @breach
@@ -316,7 +316,7 @@ def pair_of_an_old_number() -> Breach:
 def pair_that_is_over() -> Breach:
     request = sound_pair()
     request = replace(request, now=request.leader.session_end)
-    return Breach(request, "clocks", ErrorCode.BAD_CONFIG)
+    return Breach(request, "clocks", ErrorCode.BAD_CLOCK)
 
 
 @breach

@@ -46,6 +46,7 @@ COMPLETE = ProtocolParameters(
     max_losses=4,
     colluders=0,
 )
+NOISED = replace(COMPLETE, noise_block=b"{}")
 RING = replace(COMPLETE, degree=6, tail=HonestTail(40))
 SIGNED = replace(
     COMPLETE,
@@ -101,9 +102,9 @@ BOUNDS = [
         f"<= {MAX_CLIENTS}",
     ),
     (COMPLETE, {"colluders": 0}, {"colluders": -1}, "colluders must be at least 0"),
-    (COMPLETE, {"noise_layers": 2}, {"noise_layers": 1}, "noise_layers"),
+    (NOISED, {"noise_layers": 2}, {"noise_layers": 1}, "noise_layers"),
     (
-        COMPLETE,
+        NOISED,
         {"noise_layers": MAX_NOISE_LAYERS},
         {"noise_layers": MAX_NOISE_LAYERS + 1},
         "noise_layers",

@@ -219,7 +219,7 @@ def test_a_session_is_joined_neither_after_its_end_nor_long_before():
     for left in (0, -1, longest + 3601):
         with pytest.raises(RemoteProtocolError, match="clock") as caught:
             offer().check_clock(end - left)
-        assert caught.value.code is ErrorCode.BAD_CONFIG
+        assert caught.value.code is ErrorCode.BAD_CLOCK
 
 
 def test_what_an_offer_says_of_its_noise_has_a_limit():

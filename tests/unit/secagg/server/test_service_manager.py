@@ -86,6 +86,9 @@ class Book:
 
     refuses = hangs = False
 
+    async def sessions(self, **_):
+        return ()
+
     async def touch(self):
         if self.hangs:
             await asyncio.Event().wait()
