@@ -401,10 +401,9 @@ class Conductor:
         clock, until = self._parts.clock, self._deadline
         if not isinstance(self._session.state, client.Answered):
             left = self._session.descriptor.session_end - clock.date()
+            if left <= 0:
+                return None
             until = min(until, clock.now() + left)
-        was_past = self._is_past
-        if was_past:
-            return None
         try:
             return await saying(until)
         except SessionAbortedError as error:
