@@ -123,7 +123,7 @@ def test_a_restart_inside_a_round_changes_nothing(kind, direction, monkeypatch):
 
     async def looked_for(cls, *words, **more):
         sessions = await resume(cls, *words, **more)
-        resumed.update(("client", each.round) for each in sessions)
+        resumed.update(("client", session.round) for session in sessions)
         return sessions
 
     monkeypatch.setattr(DurableState, "replay", replayed)
