@@ -692,7 +692,7 @@ async def test_answers_to_an_operator_have_their_keys_and_types(world, json_answ
         await world.ask("task.pause", task="t", reason="lunch")
         await until(world, "t", running=[])
         await ask("task.pause", task="t", reason="longer lunch")
-        more = world.settings(sessions=5).document()
+        more = world.settings(steps=5).document()
         await ask("task.apply", settings=more, origin="f")
         await ask("session.show", task="t", number=1)
         await ask("task.stop", task="t", reason="enough")
