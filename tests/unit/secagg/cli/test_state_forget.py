@@ -1,6 +1,7 @@
 """To begin anew: a mark is removed, a state never."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -43,7 +44,7 @@ def forget(*words):
     return main(["state", "forget", "state", "--config", "settings.toml", *words])
 
 
-def test_a_walk_is_begun_anew_after_its_mark_is_forgotten(place, capsys):
+def test_a_walk_is_begun_anew_after_its_mark_is_forgotten(place, capsys, json_answer):
     for _ in range(2):
         emptied(place)
         with pytest.raises(ServiceError) as refused:
@@ -58,7 +59,9 @@ def test_a_walk_is_begun_anew_after_its_mark_is_forgotten(place, capsys):
         opened(place)
     emptied(place)
     assert forget() == 0
-    assert forget() == 0  # nothing is left of it
+    capsys.readouterr()
+    assert forget("--json") == 0  # nothing is left of it
+    json_answer("state forget", json.loads(capsys.readouterr().out.splitlines()[-1]))
 
 
 def test_a_state_that_is_there_is_never_forgotten(place, capsys):
