@@ -108,7 +108,9 @@ def test_what_would_take_long_to_judge_is_refused_before_anything_else(parameter
 
 
 def test_what_is_no_offer_or_has_no_noise_is_refused(parameters, tmp_path, capsys):
-    exact = offer_file(replace(parameters, noise_block=b"", noise_layers=0), tmp_path / "exact.bin")
+    exact = offer_file(
+        replace(parameters, noise_block=b"", noise_layers=0), tmp_path / "exact.bin"
+    )
     assert "exact sums" in refused(capsys, exact, ErrorCode.BAD_SETTINGS)
     large = tmp_path / "large.bin"
     large.write_bytes(bytes(1 << 17))
