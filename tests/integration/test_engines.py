@@ -146,6 +146,7 @@ def test_keys_cross_no_network_in_the_clear(setting, words):
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     "setting", ["dask:tls://scheduler:8786", "dask:tcp://127.0.0.1:8786"]
 )

@@ -267,6 +267,7 @@ async def test_a_sum_that_has_ended_its_aggregator_is_named(place):
         assert ("memory" in found.next_step) == (state == "warning")
 
 
+@pytest.mark.services
 async def test_an_engine_that_does_not_answer_is_a_warning(place, monkeypatch):
     monkeypatch.setattr("secagg.engine.dask_pool._CONNECT_SECONDS", 0.1)
     for engine, state, words in (
