@@ -188,7 +188,7 @@ def refuse_shared_paths(paths: Iterable[NamedPath]) -> str:
 # --- what a program names -------------------------------------------------------------
 
 
-def _sections(file: Path, settings: Any) -> Iterator[NamedPath]:  # noqa: ANN401
+def _sections(file: Path, settings: Any) -> Iterator[NamedPath]:  # noqa: ANN401 - of any program
     """Yield the settings file, and the files that sections name as read."""
     yield NamedPath("--config", file)
     for part in dataclasses.fields(settings):

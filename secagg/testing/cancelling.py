@@ -35,7 +35,7 @@ def cancelled_at(
         try:
             waits_for = work.send(None) if failure is None else work.throw(failure)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            return end.value  # type: ignore[no-any-return]  # an exception carries Any
         failure, is_here = None, suspensions == place
         suspensions += 1
         task = asyncio.current_task()
