@@ -6,15 +6,16 @@ import time
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from measurement import cpu_seconds, emit
 
-from secagg.messages import Envelope, Round, Upload
-from secagg.primitives.modular import bit_width
-from secagg.protocol import client, masking
+from secagg.crypto.modular import bit_width
+from secagg.protocol import masking
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import Received
+from secagg.protocol.messages import Envelope, Round, Upload
 from secagg.protocol.outputs import MaskAndUpload
+from secagg.protocol.packing import pack
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import InProcessSession, identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
-from secagg.wire.packing import pack
 
 # CPU seconds of a whole session at n = 100, d = 2^20, noise and rotation excluded.
 TARGET_SECONDS = 0.1

@@ -11,9 +11,9 @@ from typing import Final
 
 from measurement import emit
 
-from secagg.messages import Round
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.protocol.messages import Round
 from secagg.simulation import LossPlan, simulate_session
 from secagg.simulation.measurement import CostReport
 from secagg.testing.cohorts import parameters_for

@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 )
 from measurement import cpu_seconds, emit
 
-from secagg.primitives import kdf
-from secagg.primitives.aead import open_sealed, seal
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.entropy import SystemEntropy
-from secagg.primitives.key_agreement import KeyPair
-from secagg.primitives.signature import IdentityKey, verify
+from secagg.crypto import key_derivation as kdf
+from secagg.crypto.aead import open_sealed, seal
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.entropy import SystemEntropy
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.signature import IdentityKey, verify
 
 _SUITE = CipherSuite.AES_256_CTR
 _BUNDLE = bytes(80)

@@ -7,10 +7,10 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from measurement import cpu_seconds, emit
 
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.modular import UnsignedArray, zeros
-from secagg.primitives.prg import Mask, add_masks
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.modular import UnsignedArray, zeros
+from secagg.crypto.prg import Mask, add_masks
+from secagg.crypto.secret_bytes import SecretBytes
 
 _RAW_CHUNK = 1 << 18
 _PROMISED_MODULUS = 1 << 20

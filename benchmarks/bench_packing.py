@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from measurement import cpu_seconds, emit
 
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.modular import UnsignedArray, word_dtype
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.wire.packing import BLOCK_VALUES, pack, unpack
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.modular import UnsignedArray, word_dtype
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.protocol.packing import BLOCK_VALUES, pack, unpack
 
 _PROMISED_BITS = 32
 

@@ -8,23 +8,23 @@ from hashlib import sha256
 from measurement import cpu_seconds, emit
 from nacl.signing import VerifyKey
 
-from secagg.enrolment.rules import EnrolmentRules
-from secagg.messages import Advert, Quorum, RosterProof
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.signature import IdentityKey
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import IdentityKey
 from secagg.protocol.agreement import (
     Signers,
     check_quorum,
     sign_bundles,
     sign_context,
 )
+from secagg.protocol.enrolment.verification import EnrolmentRules
 from secagg.protocol.membership import (
     Member,
     check_adverts,
     enrolment_rules,
     signed_advert,
 )
+from secagg.protocol.messages import Advert, Quorum, RosterProof
 from secagg.simulation.enrolled import issued_to, simulated_trust
 
 _SUITE = CipherSuite.AES_256_CTR

@@ -11,19 +11,19 @@ from typing import Final
 
 from measurement import emit
 
-from secagg.engine import thread_engine
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.entropy import SystemEntropy
-from secagg.primitives.modular import zeros
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.entropy import SystemEntropy
+from secagg.crypto.modular import zeros
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.protocol.outputs import ComputeSum, SurvivorSeed
+from secagg.protocol.packing import pack
 from secagg.runtime.workers import Workers
-from secagg.server.mask_executor import MaskExecutor
+from secagg.server.engine import thread_engine
+from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, Committed, NewSession, Record, Role
-from secagg.storage.open_book import open_book
+from secagg.storage.open_store import open_book
 from secagg.storage.spool import UploadSpool
-from secagg.wire.packing import pack
 
 _RECORD_BYTES: Final = 200
 

@@ -5,9 +5,9 @@ import time
 
 from measurement import emit
 
-from secagg.messages import Advert, Bundles, Round, Shares, Upload
-from secagg.primitives.modular import UnsignedArray
+from secagg.crypto.modular import UnsignedArray
 from secagg.protocol.events import Received, RoundClosed, ServerEvent
+from secagg.protocol.messages import Advert, Bundles, Round, Shares, Upload
 from secagg.protocol.outputs import ComputeSum, ServerOutput
 from secagg.simulation import InProcessSession, run_session
 from secagg.testing.cohorts import one_hot, parameters_for

@@ -13,11 +13,11 @@ from typing import Final
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from measurement import cpu_seconds, emit
 
-from secagg.messages import Round
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.key_agreement import KeyPair
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.protocol.messages import Round
+from secagg.protocol.parameters import ProtocolParameters
 from secagg.simulation import LossPlan, plan_losses, simulate_session
 from secagg.simulation.measurement import CostReport
 from secagg.testing.cohorts import parameters_for

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 from measurement import cpu_seconds, emit
 
-from secagg.primitives.entropy import SystemEntropy
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.shamir import (
+from secagg.crypto.entropy import SystemEntropy
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.shamir import (
     decode_with_errors,
     reconstruct,
     reconstruct_sparse,

@@ -16,14 +16,14 @@ import grpc.aio
 from measurement import emit
 
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.server.call_guards import CallLimits
-from secagg.server.certificate_renewal import server_credentials
-from secagg.server.grpc_server import GrpcServer
+from secagg.pki.certificate_authority import Authority
+from secagg.server.rpc.certificate_renewal import server_credentials
+from secagg.server.rpc.grpc_server import GrpcServer
+from secagg.server.rpc.guards import CallLimits
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
-from secagg.transport.certificates import Authority
-from secagg.transport.followed_identity import FollowedIdentity
-from secagg.transport.identity import Role
+from secagg.transport.peer_identity import Role
+from secagg.transport.reloading_identity import FollowedIdentity
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import AdvertiseKeys, UploadChunk, UploadStatus
 

@@ -24,10 +24,14 @@ from secagg.client.client import Client
 from secagg.config import TaskSettings, load_task_settings
 from secagg.config.server import ServerSection
 from secagg.errors import SecAggError
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
+from secagg.protocol.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ClientPolicy,
+    ExactSumsAccepted,
+)
+from secagg.server.http.monitoring import watching
 from secagg.server.operated_server import OperatedServer
-from secagg.server.task_keeper import TaskKeeper
-from secagg.server.watching import watching
+from secagg.server.supervisor import TaskKeeper
 
 HOSTILE: Final = "<script>document.title='taken'</script>"
 CLIENTS: Final = tuple(f"hospital-{number}" for number in range(1, 7))

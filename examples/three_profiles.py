@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 import secagg
-from secagg.enrolment.development import DevelopmentEnrolment
-from secagg.enrolment.keys import key_text
-from secagg.primitives.entropy import SystemEntropy
+from secagg.crypto.entropy import SystemEntropy
+from secagg.pki.development import DevelopmentEnrolment
+from secagg.pki.key_files import key_text
 
 CLIENTS = 6
 NAMES = [f"client-{number + 1}" for number in range(CLIENTS)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import secagg
-from secagg import two_servers
+from secagg import two_aggregators as two_servers
 from secagg.client.storage import open_storage as open_client_storage
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
 from secagg.server.storage import ServerStorage

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
         Client,
         Contribution,
     )
-    from secagg.client.conductor import (
-        ClientPhase,
-        ClientProgress,
-    )
-    from secagg.client.data_use import (
+    from secagg.client.data_usage import (
         ClaimedTask,
         DataUse,
     )
@@ -31,13 +27,25 @@ if TYPE_CHECKING:
         CallDeadlines,
         GrpcConnection,
     )
-    from secagg.client.taken_part import (
+    from secagg.client.participation import (
         TakenPart,
+    )
+    from secagg.client.session_driver import (
+        ClientPhase,
+        ClientProgress,
     )
     from secagg.client.total_claim import (
         TotalSpentError,
     )
-    from secagg.descriptor import SessionDescriptor
+    from secagg.crypto.cipher_suite import (
+        CipherSuite,
+    )
+    from secagg.crypto.entropy import (
+        Entropy,
+    )
+    from secagg.crypto.secret_bytes import (
+        SecretBytes,
+    )
     from secagg.distributed_dp import (
         ClippingSchedule,
         CurvePoint,
@@ -57,11 +65,8 @@ if TYPE_CHECKING:
         flag_amplitude_for,
         make_randomiser,
     )
-    from secagg.distributed_dp.public_plan import (
+    from secagg.distributed_dp.planning import (
         plan,
-    )
-    from secagg.enrolment.published import (
-        PublishedEnrolment,
     )
     from secagg.errors import (
         ErrorCode,
@@ -72,36 +77,38 @@ if TYPE_CHECKING:
         ServiceError,
         SessionAbortedError,
     )
-    from secagg.messages import (
+    from secagg.pki.certificate_authority import (
+        Authority,
+        IssuedCertificate,
+    )
+    from secagg.pki.published_enrolment import (
+        PublishedEnrolment,
+    )
+    from secagg.protocol.descriptor import SessionDescriptor
+    from secagg.protocol.events import (
+        NoisedVector,
+    )
+    from secagg.protocol.graphs.ring_safety import (
+        RingRisk,
+    )
+    from secagg.protocol.messages import (
         Round,
     )
-    from secagg.noise_certificate import (
+    from secagg.protocol.noise_certificate import (
         NoiseCertificate,
     )
-    from secagg.one_process import (
-        ClippingWarning,
-        LocalCohort,
-        LocalEnrolment,
-        local,
+    from secagg.protocol.noise_terms import (
+        NoiseSecrets,
     )
-    from secagg.parameters import Graph, ProtocolParameters
-    from secagg.policy import (
+    from secagg.protocol.parameters import Graph, ProtocolParameters
+    from secagg.protocol.policy import (
         NO_NOISE_ACKNOWLEDGEMENT,
         ClientPolicy,
         ExactSumsAccepted,
         PrivacyFloors,
         TotalBudget,
     )
-    from secagg.primitives.cipher_suite import (
-        CipherSuite,
-    )
-    from secagg.primitives.entropy import (
-        Entropy,
-    )
-    from secagg.primitives.secret_bytes import (
-        SecretBytes,
-    )
-    from secagg.profiles import (
+    from secagg.protocol.profiles import (
         HonestTail,
         MaliciousTail,
         Profile,
@@ -109,48 +116,41 @@ if TYPE_CHECKING:
         SparseTail,
         Trust,
     )
-    from secagg.protocol.events import (
-        NoisedVector,
-    )
-    from secagg.protocol.noise_terms import (
-        NoiseSecrets,
-    )
-    from secagg.protocol.ring_safety import (
-        RingRisk,
-    )
     from secagg.runtime.connection import (
         AggregatorConnection,
-    )
-    from secagg.server.progress import (
-        Dropped,
-        SessionPhase,
-        SessionProgress,
-    )
-    from secagg.server.receipt import (
-        SessionReceipt,
     )
     from secagg.server.server import (
         ReleasedSum,
         RunningTask,
         Server,
     )
-    from secagg.server.task_setup import (
+    from secagg.server.session.progress import (
+        Dropped,
+        SessionPhase,
+        SessionProgress,
+    )
+    from secagg.server.session.receipt import (
+        SessionReceipt,
+    )
+    from secagg.server.task.setup import (
         Cohort,
         PreparedTask,
+    )
+    from secagg.simulation.in_process import (
+        ClippingWarning,
+        LocalCohort,
+        LocalEnrolment,
+        local,
     )
     from secagg.transport.address import (
         Address,
     )
-    from secagg.transport.admission import (
-        Admission,
-    )
-    from secagg.transport.certificates import (
-        Authority,
-        IssuedCertificate,
-    )
-    from secagg.transport.identity import (
+    from secagg.transport.peer_identity import (
         PeerIdentity,
         Role,
+    )
+    from secagg.transport.relay.handshake_limits import (
+        Admission,
     )
     from secagg.transport.tls import (
         TLSFiles,
@@ -244,14 +244,14 @@ __all__ = [
 
 _MODULES: Final = {
     "client.client": ("Client", "Contribution"),
-    "client.data_use": ("ClaimedTask", "DataUse"),
-    "client.conductor": ("ClientPhase", "ClientProgress"),
+    "client.data_usage": ("ClaimedTask", "DataUse"),
+    "client.session_driver": ("ClientPhase", "ClientProgress"),
     "client.enrolment": ("ClientEnrolment",),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.gate": ("SessionInfo",),
-    "client.taken_part": ("TakenPart",),
+    "client.participation": ("TakenPart",),
     "client.total_claim": ("TotalSpentError",),
-    "descriptor": ("SessionDescriptor",),
+    "protocol.descriptor": ("SessionDescriptor",),
     "distributed_dp": (
         "ClippingSchedule",
         "CurvePoint",
@@ -271,8 +271,8 @@ _MODULES: Final = {
         "flag_amplitude_for",
         "make_randomiser",
     ),
-    "distributed_dp.public_plan": ("plan",),
-    "enrolment.published": ("PublishedEnrolment",),
+    "distributed_dp.planning": ("plan",),
+    "pki.published_enrolment": ("PublishedEnrolment",),
     "errors": (
         "ErrorCode",
         "InputError",
@@ -282,21 +282,26 @@ _MODULES: Final = {
         "ServiceError",
         "SessionAbortedError",
     ),
-    "messages": ("Round",),
-    "noise_certificate": ("NoiseCertificate",),
-    "one_process": ("ClippingWarning", "LocalCohort", "LocalEnrolment", "local"),
-    "parameters": ("Graph", "ProtocolParameters"),
-    "policy": (
+    "protocol.messages": ("Round",),
+    "protocol.noise_certificate": ("NoiseCertificate",),
+    "simulation.in_process": (
+        "ClippingWarning",
+        "LocalCohort",
+        "LocalEnrolment",
+        "local",
+    ),
+    "protocol.parameters": ("Graph", "ProtocolParameters"),
+    "protocol.policy": (
         "ClientPolicy",
         "ExactSumsAccepted",
         "NO_NOISE_ACKNOWLEDGEMENT",
         "PrivacyFloors",
         "TotalBudget",
     ),
-    "primitives.cipher_suite": ("CipherSuite",),
-    "primitives.entropy": ("Entropy",),
-    "primitives.secret_bytes": ("SecretBytes",),
-    "profiles": (
+    "crypto.cipher_suite": ("CipherSuite",),
+    "crypto.entropy": ("Entropy",),
+    "crypto.secret_bytes": ("SecretBytes",),
+    "protocol.profiles": (
         "HonestTail",
         "MaliciousTail",
         "Profile",
@@ -306,16 +311,16 @@ _MODULES: Final = {
     ),
     "protocol.events": ("NoisedVector",),
     "protocol.noise_terms": ("NoiseSecrets",),
-    "protocol.ring_safety": ("RingRisk",),
+    "protocol.graphs.ring_safety": ("RingRisk",),
     "runtime.connection": ("AggregatorConnection",),
-    "server.progress": ("Dropped", "SessionPhase", "SessionProgress"),
-    "server.receipt": ("SessionReceipt",),
+    "server.session.progress": ("Dropped", "SessionPhase", "SessionProgress"),
+    "server.session.receipt": ("SessionReceipt",),
     "server.server": ("ReleasedSum", "RunningTask", "Server"),
-    "server.task_setup": ("Cohort", "PreparedTask"),
+    "server.task.setup": ("Cohort", "PreparedTask"),
     "transport.address": ("Address",),
-    "transport.admission": ("Admission",),
-    "transport.certificates": ("Authority", "IssuedCertificate"),
-    "transport.identity": ("PeerIdentity", "Role"),
+    "transport.relay.handshake_limits": ("Admission",),
+    "pki.certificate_authority": ("Authority", "IssuedCertificate"),
+    "transport.peer_identity": ("PeerIdentity", "Role"),
     "transport.tls": ("TLSFiles", "TLSIdentity"),
 }
 _PLACE: Final = {name: place for place, names in _MODULES.items() for name in names}

@@ -27,13 +27,13 @@ import numpy.typing as npt
 from secagg.client.client import Client as AsyncClient
 from secagg.client.client import Contribution, VectorMaker
 from secagg.client.gate import SessionInfo
-from secagg.client.taken_part import TakenPart
+from secagg.client.participation import TakenPart
 from secagg.errors import LocalProtocolError
-from secagg.one_process import LocalCohort
-from secagg.one_process import local as async_local
 from secagg.server.server import ReleasedSum, RunningTask
 from secagg.server.server import Server as AsyncServer
-from secagg.server.task_setup import PreparedTask
+from secagg.server.task.setup import PreparedTask
+from secagg.simulation.in_process import LocalCohort
+from secagg.simulation.in_process import local as async_local
 from secagg.transport.address import Address
 
 __all__ = [

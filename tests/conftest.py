@@ -48,7 +48,7 @@ def pytest_collection():
 # Fixtures and parameters that start a server of the extra dev-services.
 _SERVICES = {
     *("postgres_url", "bucket_server", "postgresql", "bucket", "dask", "ray"),
-    "secagg.engine.dask_pool",
+    "secagg.server.engine.dask",
 }
 _SLOW = tomllib.loads((Path(__file__).parent / "slow.toml").read_text())
 

@@ -34,7 +34,7 @@ from dpnoise.mechanisms import make_mechanism
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.skellam import scale_from_bits
 from dpnoise.planning import plan
-from dpnoise.student import student_quantile
+from dpnoise.student_t import student_quantile
 
 RADIUS: Final = 10.0
 DIM: Final = 250

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Final
 
 from dpnoise.local import LocalParameters
-from dpnoise.local.cap import SphereCap, log_rest
+from dpnoise.local.sphere_cap import SphereCap, log_rest
 from dpnoise.local.unit_vector import PrivUnit2
 
 __all__ = ["PublishedPrivUnit2", "published_edge", "published_probability"]

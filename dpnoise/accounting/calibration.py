@@ -21,13 +21,13 @@ from fractions import Fraction
 from typing import Final
 
 from dpnoise.accounting.accountant import Accountant, check_delta, check_epsilon
+from dpnoise.accounting.reference_gaussian import Yardstick, event_yardstick
 from dpnoise.accounting.registry import (
     accountant_class,
     make_accountant,
     make_guesser,
 )
 from dpnoise.accounting.root_search import least_root, round_up_to_dyadic
-from dpnoise.accounting.yardstick import Yardstick, event_yardstick
 from dpnoise.errors import CalibrationError, ParameterError, TheoremNotApplicableError
 from dpnoise.events import (
     Adjacency,

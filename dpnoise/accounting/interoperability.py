@@ -15,7 +15,7 @@ the extra `dp-accounting`.
 
 import math
 
-from dpnoise.accounting.shift.skellam_gdp import ShiftedRelease, gaussian_equivalent
+from dpnoise.accounting.tradeoff.skellam_gdp import ShiftedRelease, gaussian_equivalent
 from dpnoise.errors import DPNoiseError, UnknownEventError
 from dpnoise.events import Adjacency, PrivacyEvent, flatten
 

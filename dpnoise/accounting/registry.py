@@ -23,12 +23,12 @@ __all__ = ["accountant_class", "accountant_names", "make_accountant", "make_gues
 
 _PLACES: Final = MappingProxyType(
     {
-        "skellam-gdp": ("shift.skellam_gdp", "SkellamGDPAccountant"),
-        "log-concave-gdp": ("shift.log_concave_gdp", "LogConcaveGDPAccountant"),
+        "skellam-gdp": ("tradeoff.skellam_gdp", "SkellamGDPAccountant"),
+        "log-concave-gdp": ("tradeoff.log_concave_gdp", "LogConcaveGDPAccountant"),
         "lattice-pld": ("loss.lattice_pld", "LatticePLDAccountant"),
         "skellam-rdp": ("renyi.skellam_rdp", "SkellamRDPAccountant"),
-        "mixture-gdp": ("shift.mixture_gdp", "MixtureGDPAccountant"),
-        "mixture-simple": ("shift.mixture_simple", "MixtureSimpleAccountant"),
+        "mixture-gdp": ("tradeoff.mixture_gdp", "MixtureGDPAccountant"),
+        "mixture-simple": ("tradeoff.mixture_simple", "MixtureSimpleAccountant"),
         "mixture-rdp": ("renyi.mixture_rdp", "MixtureRDPAccountant"),
         "mixture-contour": ("contour.mixture_contour", "MixtureContourAccountant"),
         "mixture-pld": ("contour.mixture_pld", "MixturePLDAccountant"),

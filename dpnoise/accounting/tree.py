@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dpnoise.accounting.shift.skellam_gdp import SkellamGDPAccountant
+from dpnoise.accounting.tradeoff.skellam_gdp import SkellamGDPAccountant
 from dpnoise.errors import ParameterError
 from dpnoise.event_quantities import MAX_EVENT_DIM
 from dpnoise.events import Adjacency, Adversary, SkellamEvent

@@ -32,7 +32,7 @@ from dpnoise.errors import DPNoiseError, ParameterError
 from dpnoise.mechanisms import make_mechanism, mechanism_names
 from dpnoise.mechanisms.parameter_checks import check_choice, check_integer
 from dpnoise.planning import Plan, plan
-from dpnoise.student import student_quantile
+from dpnoise.student_t import student_quantile
 
 __all__ = ["compare"]
 

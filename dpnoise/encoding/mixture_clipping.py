@@ -24,7 +24,7 @@ from dpnoise.encoding.clipping import check_vector, require_positive
 from dpnoise.encoding.scaling import FRACTIONAL_BITS, FixedPointVector
 from dpnoise.encoding.vector_norm import integer_squared_norm
 from dpnoise.errors import CertificateError
-from dpnoise.samplers.exact_parameter import whole_parameter
+from dpnoise.samplers.parameters import whole_parameter
 
 __all__ = ["MAX_LINF_BOUND", "clip_mixture", "mixture_norm"]
 

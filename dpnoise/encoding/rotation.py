@@ -32,7 +32,7 @@ from dpnoise.encoding.hadamard import (
 )
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.samplers.bit_source import BitSource
-from dpnoise.samplers.exact_parameter import whole_parameter
+from dpnoise.samplers.parameters import whole_parameter
 
 __all__ = [
     "MAX_ROTATED_DIM",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from dpnoise.errors import ParameterError
-from dpnoise.local.cap import MIN_EPSILON, check_epsilon
+from dpnoise.local.sphere_cap import MIN_EPSILON, check_epsilon
 from dpnoise.mechanisms.parameter_checks import (
     check_choice,
     check_integer,

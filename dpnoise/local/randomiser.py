@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpnoise.encoding.clipping import check_vector
 from dpnoise.local.draws import Draws
 from dpnoise.local.parameters import LocalParameters
-from dpnoise.local.scatter import Scatter, largest_sum
+from dpnoise.local.sum_error import Scatter, largest_sum
 
 __all__ = ["LOCAL_LABEL", "LocalRandomiser", "exact_level", "lie_probability", "split"]
 

@@ -19,8 +19,8 @@ nats. Levels of several releases add up. Only pure privacy gives such a bound: n
 import math
 
 from dpnoise.errors import ParameterError
-from dpnoise.local.cap import LOG_TAIL_ERROR, MIN_EPSILON, SphereCap
 from dpnoise.local.parameters import MAX_LOCAL_DIM
+from dpnoise.local.sphere_cap import LOG_TAIL_ERROR, MIN_EPSILON, SphereCap
 from dpnoise.mechanisms.parameter_checks import check_integer, check_number
 
 __all__ = ["epsilon_against_reconstruction", "reconstruction_probability"]

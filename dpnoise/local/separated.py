@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpnoise.errors import ParameterError
-from dpnoise.local.cap import MIN_EPSILON, check_epsilon
 from dpnoise.local.draws import Draws
 from dpnoise.local.magnitude import ScalarDP
 from dpnoise.local.parameters import LocalParameters
 from dpnoise.local.randomiser import LocalRandomiser, split
-from dpnoise.local.scatter import Scatter
+from dpnoise.local.sphere_cap import MIN_EPSILON, check_epsilon
+from dpnoise.local.sum_error import Scatter
 from dpnoise.local.unit_vector import PrivUnit2
 
 __all__ = ["Separated", "best_magnitude_epsilon"]

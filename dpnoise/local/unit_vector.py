@@ -1,7 +1,8 @@
 """PrivUnit2 and PrivUnit∞: a direction, or a vector of signs, hidden in a cap.
 
 * The point sent lies in the best cap around the input with probability p, otherwise
-  anywhere else; divided by its mean agreement m it is unbiased (`dpnoise.local.cap`).
+  anywhere else; divided by its mean agreement m it is unbiased
+  (`dpnoise.local.sphere_cap`).
 * p spends ε whole, with the exact probability of the cap instead of the published
   sufficient conditions; it is rounded so that the level can only be smaller.
 * A vector shorter than the bound is first turned round with the probability that makes
@@ -24,14 +25,6 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.local.cap import (
-    LOG_TAIL_ERROR,
-    CubeCap,
-    SphereCap,
-    best_cube_cap,
-    best_sphere_cap,
-    log_rest,
-)
 from dpnoise.local.draws import Draws
 from dpnoise.local.parameters import LocalParameters
 from dpnoise.local.randomiser import (
@@ -40,7 +33,15 @@ from dpnoise.local.randomiser import (
     lie_probability,
     split,
 )
-from dpnoise.local.scatter import Scatter
+from dpnoise.local.sphere_cap import (
+    LOG_TAIL_ERROR,
+    CubeCap,
+    SphereCap,
+    best_cube_cap,
+    best_sphere_cap,
+    log_rest,
+)
+from dpnoise.local.sum_error import Scatter
 
 __all__ = ["PrivUnit2", "PrivUnitInf"]
 
@@ -106,7 +107,7 @@ class PrivUnit2(_CapRandomiser):
 
         Args:
             radius: Largest length that a point is given, caller's units.
-            moved: The w of `dpnoise.local.scatter`, caller's units.
+            moved: The w of `dpnoise.local.sum_error`, caller's units.
         """
         anywhere = Scatter.in_ball(radius)
         if self.cap.dim < _CURVED_FROM:

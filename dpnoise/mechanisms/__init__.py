@@ -9,11 +9,15 @@ from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.central import CentralMechanism
 from dpnoise.mechanisms.discrete_gaussian import fixed_point_parameters
 from dpnoise.mechanisms.encoded import Encoded
-from dpnoise.mechanisms.forecast import ErrorForecast
+from dpnoise.mechanisms.error_forecast import ErrorForecast
 from dpnoise.mechanisms.noise_share import NoiseRule, SessionNoise
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism, mechanism_names
-from dpnoise.mechanisms.selection import EVERYBODY, check_selection_rate, is_selected
+from dpnoise.mechanisms.secret_selection import (
+    EVERYBODY,
+    check_selection_rate,
+    is_selected,
+)
 from dpnoise.mechanisms.skellam import scale_from_bits
 
 __all__ = [

@@ -44,18 +44,18 @@ from dpnoise.events import PrivacyEvent
 from dpnoise.floats import float_above
 from dpnoise.mechanisms.clip_flag import ClipFlag
 from dpnoise.mechanisms.encoded import Encoded, shortening
-from dpnoise.mechanisms.forecast import ErrorForecast, Rounding, forecast_error
+from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding, forecast_error
 from dpnoise.mechanisms.noise_share import DEFAULT_SHARE_BITS, SessionNoise
 from dpnoise.mechanisms.noise_source import DISTANCE_PER_DRAW, NoiseSource
 from dpnoise.mechanisms.parameter_checks import check_integer
 from dpnoise.mechanisms.parameters import MechanismParameters
+from dpnoise.mechanisms.secret_selection import EVERYBODY, is_selected
 from dpnoise.mechanisms.seeds import (
     LAYER_LABEL,
     NOISE_LABEL,
     ROUNDING_LABEL,
     check_seed,
 )
-from dpnoise.mechanisms.selection import EVERYBODY, is_selected
 from dpnoise.samplers import BitSource
 from dpnoise.samplers.skellam import MAX_TABLE_VARIANCE, MIN_TABLE_VARIANCE
 

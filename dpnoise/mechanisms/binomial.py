@@ -19,7 +19,7 @@ from dpnoise.events import BinomialEvent, PrivacyEvent
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
 from dpnoise.mechanisms.noise_source import NoiseSource
 from dpnoise.samplers import binomial_sampler
-from dpnoise.samplers.added_draws import MAX_ADDED_TRIALS
+from dpnoise.samplers.summed_draws import MAX_ADDED_TRIALS
 
 __all__ = ["BinomialMechanism"]
 

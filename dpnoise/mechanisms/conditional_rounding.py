@@ -21,7 +21,7 @@ from dpnoise.encoding.rounding import conditional_squared_bound, round_condition
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.forecast import Rounding
+from dpnoise.mechanisms.error_forecast import Rounding
 
 __all__ = ["ConditionallyRoundedMechanism"]
 

@@ -51,7 +51,7 @@ class DDGaussMechanism(ConditionallyRoundedMechanism):
         A roster leaves k shares of at least v/k each to count. The most shares that any
         roster leaves, each of v/k, stand for all rosters: what the accountants state of
         them holds for fewer and wider shares of the same noise. For `log-concave-gdp`
-        that is rule 5 of `dpnoise.accounting.shift.log_concave`; every term of the
+        that is rule 5 of `dpnoise.accounting.tradeoff.log_concave`; every term of the
         bound in `ddgauss-paper` grows with k and falls with a share's variance.
         """
         given = self._parameters

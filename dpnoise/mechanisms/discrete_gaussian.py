@@ -27,7 +27,7 @@ from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError
 from dpnoise.events import Adjacency, DiscreteGaussianEvent, PrivacyEvent
 from dpnoise.mechanisms.central import CentralMechanism
-from dpnoise.mechanisms.forecast import Rounding
+from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.mechanisms.noise_share import NoiseRule
 from dpnoise.mechanisms.noise_source import NoiseSource
 from dpnoise.mechanisms.parameter_checks import (

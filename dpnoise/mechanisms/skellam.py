@@ -22,7 +22,7 @@ from dpnoise.events import PrivacyEvent, SkellamEvent
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
 from dpnoise.mechanisms.noise_source import NoiseSource
 from dpnoise.samplers import skellam_sampler
-from dpnoise.samplers.added_draws import MAX_ADDED_VARIANCE
+from dpnoise.samplers.summed_draws import MAX_ADDED_VARIANCE
 
 __all__ = ["SkellamMechanism", "scale_from_bits"]
 

@@ -22,7 +22,7 @@ from dpnoise.encoding.scaling import FRACTIONAL_BITS, FixedPointVector
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.events import PrivacyEvent, SkellamEvent
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.forecast import ErrorForecast, Rounding
+from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
 from dpnoise.samplers import InversionTable, skellam_table
 
 __all__ = ["SkellamCountsMechanism", "counts_norm"]

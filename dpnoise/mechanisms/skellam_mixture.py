@@ -22,7 +22,7 @@ from dpnoise.encoding.rounding import round_stochastic
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.events import PrivacyEvent, SkellamMixtureEvent
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.forecast import Rounding
+from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.samplers import InversionTable, skellam_table
 
 __all__ = ["SkellamMixtureMechanism"]

@@ -29,7 +29,7 @@ from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
 from dpnoise.events import PrivacyEvent, SkellamMixtureClippedEvent
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.forecast import Rounding, mixture_clip_effect
+from dpnoise.mechanisms.error_forecast import Rounding, mixture_clip_effect
 from dpnoise.samplers import InversionTable, skellam_table
 
 __all__ = ["SMMechanism", "largest_linf_bound", "smallest_noise_variance"]

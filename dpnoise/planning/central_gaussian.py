@@ -12,7 +12,7 @@ It adds no noise.
 
 import math
 
-from dpnoise.accounting.yardstick import gaussian_variance
+from dpnoise.accounting.reference_gaussian import gaussian_variance
 from dpnoise.events import Adjacency
 from dpnoise.planning.request import PlanRequest
 

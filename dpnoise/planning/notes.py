@@ -9,7 +9,7 @@ It decides nothing.
 from typing import Final
 
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.forecast import ErrorForecast, Rounding
+from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
 from dpnoise.planning.request import PlanRequest
 
 __all__ = ["plan_notes"]

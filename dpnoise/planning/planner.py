@@ -34,7 +34,7 @@ from dpnoise.errors import (
 )
 from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.forecast import Rounding
+from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.mechanisms.noise_source import DISTANCE_PER_DRAW
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
@@ -50,9 +50,7 @@ from dpnoise.planning.accountant_choice import (
 from dpnoise.planning.calibrated import Calibrated
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
 from dpnoise.planning.error_curve import packed_bytes
-from dpnoise.planning.notes import plan_notes
-from dpnoise.planning.promise import account, kept_promise
-from dpnoise.planning.refusals import (
+from dpnoise.planning.infeasible import (
     as_of_accountant,
     refuse_beyond_samplers,
     refuse_cutting,
@@ -62,6 +60,8 @@ from dpnoise.planning.refusals import (
     refuse_wrapping,
     useful_bits,
 )
+from dpnoise.planning.notes import plan_notes
+from dpnoise.planning.recheck import account, kept_promise
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.result import Plan
 from dpnoise.planning.scale_search import (

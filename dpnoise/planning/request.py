@@ -28,7 +28,7 @@ from dpnoise.events import (
     SecretlySelected,
 )
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.forecast import ErrorForecast, Rounding
+from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS, MAX_LADDER, NoiseRule
 from dpnoise.mechanisms.parameter_checks import (
     check_choice,
@@ -47,7 +47,7 @@ from dpnoise.mechanisms.parameters import (
     check_rounding_bias,
 )
 from dpnoise.mechanisms.registry import mechanism_class
-from dpnoise.mechanisms.selection import EVERYBODY, check_selection_rate
+from dpnoise.mechanisms.secret_selection import EVERYBODY, check_selection_rate
 from dpnoise.mechanisms.skellam_counts import counts_norm
 
 __all__ = [

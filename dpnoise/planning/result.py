@@ -16,7 +16,7 @@ from typing import Final
 from dpnoise.accounting import PrivacyStatement, privacy_unit
 from dpnoise.events import Adversary
 from dpnoise.floats import text_above
-from dpnoise.mechanisms.forecast import ErrorForecast
+from dpnoise.mechanisms.error_forecast import ErrorForecast
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning.request import PlanRequest

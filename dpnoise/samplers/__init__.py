@@ -4,7 +4,6 @@
 `dpnoise.samplers.reference` holds slow samplers and probabilities to compare with.
 """
 
-from dpnoise.samplers.added_draws import AddedDraws, binomial_sampler, skellam_sampler
 from dpnoise.samplers.binomial import binomial_table
 from dpnoise.samplers.bit_source import SEED_BYTES, BitSource, fresh_seed
 from dpnoise.samplers.discrete_gaussian import discrete_gaussian_table
@@ -12,6 +11,7 @@ from dpnoise.samplers.discrete_laplace import discrete_laplace_table
 from dpnoise.samplers.inversion_table import InversionTable
 from dpnoise.samplers.poisson import poisson_table
 from dpnoise.samplers.skellam import skellam_table
+from dpnoise.samplers.summed_draws import AddedDraws, binomial_sampler, skellam_sampler
 from dpnoise.samplers.wide_discrete_gaussian import (
     WideDiscreteGaussian,
     discrete_gaussian_sampler,

@@ -11,9 +11,9 @@ from fractions import Fraction
 from typing import Final
 
 from dpnoise.errors import ParameterError
-from dpnoise.samplers.enclosure import SUMMATION_BITS, OneSide, Weights
-from dpnoise.samplers.exact_parameter import CACHED_TABLES, whole_parameter
 from dpnoise.samplers.inversion_table import InversionTable
+from dpnoise.samplers.parameters import CACHED_TABLES, whole_parameter
+from dpnoise.samplers.tail_bounds import SUMMATION_BITS, OneSide, Weights
 
 __all__ = ["MAX_NUM_TRIALS", "binomial_table", "binomial_weights", "even_trials"]
 

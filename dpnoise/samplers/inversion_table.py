@@ -50,7 +50,7 @@ import numpy.typing as npt
 
 from dpnoise.errors import CertificateError, ParameterError
 from dpnoise.samplers.bit_source import BitSource, PositionedBits
-from dpnoise.samplers.enclosure import CDF_BITS, TAIL_BITS, Weights, rounded_tails
+from dpnoise.samplers.tail_bounds import CDF_BITS, TAIL_BITS, Weights, rounded_tails
 
 __all__ = ["MAX_COORDINATE", "InversionTable", "require_coordinates"]
 

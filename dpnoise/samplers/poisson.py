@@ -10,9 +10,9 @@ import math
 from fractions import Fraction
 from typing import Final
 
-from dpnoise.samplers.enclosure import SUMMATION_BITS, OneSide, Weights
-from dpnoise.samplers.exact_parameter import CACHED_TABLES, exact_parameter
 from dpnoise.samplers.inversion_table import InversionTable
+from dpnoise.samplers.parameters import CACHED_TABLES, exact_parameter
+from dpnoise.samplers.tail_bounds import SUMMATION_BITS, OneSide, Weights
 
 __all__ = ["MAX_POISSON_RATE", "MIN_POISSON_RATE", "poisson_table"]
 

@@ -16,14 +16,14 @@ import math
 from fractions import Fraction
 from typing import Final
 
-from dpnoise.samplers.enclosure import (
+from dpnoise.samplers.inversion_table import InversionTable
+from dpnoise.samplers.parameters import CACHED_TABLES, exact_parameter
+from dpnoise.samplers.tail_bounds import (
     SUMMATION_BITS,
     OneSide,
     Weights,
     geometric_rest,
 )
-from dpnoise.samplers.exact_parameter import CACHED_TABLES, exact_parameter
-from dpnoise.samplers.inversion_table import InversionTable
 
 __all__ = [
     "MAX_TABLE_VARIANCE",

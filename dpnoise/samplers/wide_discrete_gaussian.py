@@ -48,9 +48,9 @@ from dpnoise.samplers.discrete_gaussian import (
     discrete_gaussian_table,
     gaussian_weights,
 )
-from dpnoise.samplers.enclosure import CDF_BITS, OneSide, Weights, exp_enclosure
-from dpnoise.samplers.exact_parameter import CACHED_TABLES, exact_parameter
 from dpnoise.samplers.inversion_table import InversionTable, require_coordinates
+from dpnoise.samplers.parameters import CACHED_TABLES, exact_parameter
+from dpnoise.samplers.tail_bounds import CDF_BITS, OneSide, Weights, exp_enclosure
 
 __all__ = [
     "MAX_WIDE_VARIANCE_PARAMETER",

@@ -21,7 +21,6 @@ import typer
 from secagg.cli import (
     client,
     demo,
-    doctor,
     enrol,
     graph,
     load,
@@ -33,8 +32,9 @@ from secagg.cli import (
     state,
     status,
     tasks,
-    two_servers,
 )
+from secagg.cli import two_aggregators as two_servers
+from secagg.cli.checks import doctor
 from secagg.cli.exit_codes import EXIT_OK, EXIT_UNREAD, EXIT_USAGE, exit_code_of
 from secagg.cli.failures import give_up
 from secagg.cli.output import Output

@@ -83,7 +83,7 @@ def approve(path: Path, output: Output) -> None:
 
 def _judged(task: "NoisedTask") -> "PrivacyReport":
     """Hold the task to its own claim, as every client does."""
-    from secagg.policy import PrivacyFloors
+    from secagg.protocol.policy import PrivacyFloors
 
     claim = PrivacyFloors(
         max_epsilon=task.budget.epsilon,
@@ -94,8 +94,8 @@ def _judged(task: "NoisedTask") -> "PrivacyReport":
 
 
 def _task_of(path: Path) -> "NoisedTask":
-    from secagg.descriptor import SessionDescriptor
     from secagg.distributed_dp import NoisedTask
+    from secagg.protocol.descriptor import SessionDescriptor
 
     if path.suffix.lower() == _SETTINGS:
         return _planned(path)
@@ -123,7 +123,7 @@ def _planned(path: Path) -> "NoisedTask":
     import os
 
     from secagg.config import load_server_settings
-    from secagg.server.task_setup import prepare_task
+    from secagg.server.task.setup import prepare_task
 
     settings = load_server_settings(path, environment=os.environ, overrides=()).settings
     noised = prepare_task(

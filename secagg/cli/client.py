@@ -18,10 +18,10 @@ from secagg.client.session_paths import SessionPath
 
 if TYPE_CHECKING:
     from secagg.client.client import Client, Contribution
-    from secagg.client.file_input import FileInput
+    from secagg.client.input_files import FileInput
+    from secagg.client.participation import TakenPart
     from secagg.client.runner import ClientProgress
     from secagg.client.service import Renewal
-    from secagg.client.taken_part import TakenPart
     from secagg.config import ClientSettings
     from secagg.errors import SecAggError
 
@@ -128,11 +128,15 @@ def client(  # noqa: PLR0913 - one parameter per flag
     import os
     from dataclasses import replace
 
+    from secagg.cli.checks.preflight import require_all
+    from secagg.cli.checks.setup_checks import (
+        ClientSetup,
+        shown_findings,
+        start_findings,
+    )
     from secagg.cli.logs import log_to_stderr
-    from secagg.cli.preflight import require_all
     from secagg.cli.settings_view import show_checked
-    from secagg.cli.setup_checks import ClientSetup, shown_findings, start_findings
-    from secagg.client.file_input import FileInput, check_reuse
+    from secagg.client.input_files import FileInput, check_reuse
     from secagg.client.program import client_policy
     from secagg.config import load_client_settings
 
@@ -436,7 +440,7 @@ def _renewal(days: int, command: str | None) -> "Renewal | None":
 
 def _write_given(given: "Contribution", files: _Files, output: Output) -> None:
     """Write sum and receipt of a session, and say where everything lies."""
-    from secagg.storage.vector_files import write_bytes, write_vector
+    from secagg.runtime.vector_files import write_bytes, write_vector
 
     if files.sum_path is not None and given.values is not None:
         write_vector(files.sum_path.of(given.session_number), given.values)
@@ -468,7 +472,7 @@ async def _write_aborted(
     one: "Client", numbers: list[int], files: _Files, output: Output
 ) -> None:
     """Write the receipts of sessions that gave no sum; forget their numbers."""
-    from secagg.storage.vector_files import write_bytes
+    from secagg.runtime.vector_files import write_bytes
 
     while numbers:
         number = numbers.pop(0)

@@ -16,8 +16,8 @@ from secagg.cli.output import Output
 from secagg.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from secagg.demo.director import DemoResult
-    from secagg.demo.sum_check import SessionCheck
+    from secagg.testbed.demo.director import DemoResult
+    from secagg.testbed.demo.sum_check import SessionCheck
 
 __all__ = ["demo"]
 
@@ -92,11 +92,11 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     import tempfile
 
     from secagg.cli.demo_view import DemoLines
-    from secagg.demo.cohort import Loss
-    from secagg.demo.director import run_demo
-    from secagg.demo.settings_file import DemoPlan
-    from secagg.run_folder import client_name
     from secagg.storage.directories import new_directory
+    from secagg.testbed.demo.cohort import Loss
+    from secagg.testbed.demo.director import run_demo
+    from secagg.testbed.demo.settings_file import DemoPlan
+    from secagg.testbed.run_folder import client_name
 
     output = Output(as_json=as_json)
     chosen = named_profile(profile)

@@ -10,16 +10,16 @@ from typing import Any, Self
 from rich.status import Status
 
 from secagg.cli.output import Output
-from secagg.demo.settings_file import DemoPlan
-from secagg.demo.sum_check import SessionCheck
-from secagg.messages import Round
+from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
+from secagg.testbed.demo.settings_file import DemoPlan
+from secagg.testbed.demo.sum_check import SessionCheck
 
 __all__ = ["DemoLines"]
 
 
 class DemoLines:
-    """Prints a demo line by line; a `secagg.demo.director.DemoView`.
+    """Prints a demo line by line; a `secagg.testbed.demo.director.DemoView`.
 
     Use it as a context manager.
     """

@@ -47,9 +47,9 @@ def request(
 
     Example: secagg enrol request tls --name hospital-a --server sums.example.org:7400
     """
-    from secagg.primitives.entropy import SystemEntropy
+    from secagg.crypto.entropy import SystemEntropy
+    from secagg.pki.signing_requests import new_request
     from secagg.transport.address import Address
-    from secagg.transport.certificate_requests import new_request
 
     output = Output(as_json=as_json)
     if server is not None:

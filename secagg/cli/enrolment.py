@@ -14,8 +14,8 @@ from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
-    from secagg.enrolment.credential import CredentialRequest, IssuedCredential
-    from secagg.enrolment.issuer import Issued
+    from secagg.pki.credential_issuer import Issued
+    from secagg.protocol.enrolment.credential import CredentialRequest, IssuedCredential
 
 __all__ = ["enrol", "identity"]
 
@@ -58,9 +58,9 @@ def init(
 
     Example: secagg pki enrol init issuer --trust-domain example.org
     """
-    from secagg.enrolment.issuer import Issuer
-    from secagg.enrolment.keys import key_text
-    from secagg.primitives.entropy import SystemEntropy
+    from secagg.crypto.entropy import SystemEntropy
+    from secagg.pki.credential_issuer import Issuer
+    from secagg.pki.key_files import key_text
 
     output = Output(as_json=as_json)
     key = Issuer.create(directory, trust_domain=trust_domain, entropy=SystemEntropy())
@@ -109,13 +109,13 @@ def sign(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg pki enrol sign issuer request.bin --days 90
     """
-    from secagg.enrolment.identity_files import (
+    from secagg.pki.client_identity import (
         CREDENTIAL,
         read_request,
         write_credential,
     )
-    from secagg.enrolment.issuer import Issuer
-    from secagg.enrolment.keys import parse_key
+    from secagg.pki.credential_issuer import Issuer
+    from secagg.pki.key_files import parse_key
 
     output = Output(as_json=as_json)
     asked = read_request(request)
@@ -147,8 +147,8 @@ def renew(
 
     Example: secagg pki enrol renew issuer hospital-a
     """
-    from secagg.enrolment.identity_files import CREDENTIAL, write_credential
-    from secagg.enrolment.issuer import Issuer
+    from secagg.pki.client_identity import CREDENTIAL, write_credential
+    from secagg.pki.credential_issuer import Issuer
 
     output = Output(as_json=as_json)
     with Issuer.open(directory) as issuer:
@@ -174,7 +174,7 @@ def revoke(
 
     Example: secagg pki enrol revoke issuer 17
     """
-    from secagg.enrolment.issuer import REVOCATIONS, Issuer
+    from secagg.pki.credential_issuer import REVOCATIONS, Issuer
 
     output = Output(as_json=as_json)
     with Issuer.open(directory) as issuer:
@@ -200,8 +200,8 @@ def list_issued(*, directory: IssuerArgument, as_json: JSONOption = False) -> No
 
     Example: secagg pki enrol list issuer
     """
-    from secagg.enrolment.issuer import Issuer
-    from secagg.enrolment.keys import key_text
+    from secagg.pki.credential_issuer import Issuer
+    from secagg.pki.key_files import key_text
 
     output, now = Output(as_json=as_json), _now()
     with Issuer.open(directory) as issuer:
@@ -260,9 +260,9 @@ def new(
 
     Example: secagg pki identity new identity --name hospital-a
     """
-    from secagg.enrolment.identity_files import new_identity
-    from secagg.primitives.entropy import SystemEntropy
-    from secagg.transport.identity import PeerIdentity, Role
+    from secagg.crypto.entropy import SystemEntropy
+    from secagg.pki.client_identity import new_identity
+    from secagg.transport.peer_identity import PeerIdentity, Role
 
     # Stricter than a credential must be: a certificate has to carry the name, too.
     PeerIdentity(trust_domain, Role.CLIENT, name)
@@ -282,7 +282,7 @@ def renew_identity(*, directory: IdentityArgument, as_json: JSONOption = False) 
 
     Example: secagg pki identity renew identity
     """
-    from secagg.enrolment.identity_files import renew_request
+    from secagg.pki.client_identity import renew_request
 
     request = renew_request(directory, now=_now())
     _report_request(Output(as_json=as_json), directory, request)
@@ -291,8 +291,8 @@ def renew_identity(*, directory: IdentityArgument, as_json: JSONOption = False) 
 def _report_request(
     output: Output, directory: Path, request: "CredentialRequest"
 ) -> None:
-    from secagg.enrolment.identity_files import IDENTITY_SEED, REQUEST
-    from secagg.enrolment.keys import key_text
+    from secagg.pki.client_identity import IDENTITY_SEED, REQUEST
+    from secagg.pki.key_files import key_text
 
     path, key = directory / REQUEST, key_text(request.identity_key)
     output.line(f"{path}: send it to the issuer, and confirm the key on another way:")
@@ -309,7 +309,7 @@ def _report_request(
 
 
 def _report_credential(output: Output, issued: "IssuedCredential", path: Path) -> None:
-    from secagg.enrolment.keys import key_text
+    from secagg.pki.key_files import key_text
 
     credential = issued.credential
     key = key_text(credential.identity_key)

@@ -11,8 +11,8 @@ from secagg.cli.output import Output
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from secagg.graph_choice import Adversary, GraphChoice
-    from secagg.profiles import Profile
+    from secagg.protocol.graphs.choice import Adversary, GraphChoice
+    from secagg.protocol.profiles import Profile
 
 __all__ = ["graph"]
 
@@ -74,9 +74,9 @@ def graph(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg graph --clients 1000 --corrupt 0.1 --dropout 0.3
     """
-    from secagg.graph_choice import Adversary, GraphDemand, choose_graph
-    from secagg.key_traffic import key_traffic
-    from secagg.parameters import MAX_CLIENTS, Graph
+    from secagg.cli.key_traffic import key_traffic
+    from secagg.protocol.graphs.choice import Adversary, GraphDemand, choose_graph
+    from secagg.protocol.parameters import MAX_CLIENTS, Graph
 
     output = Output(as_json=as_json)
     try:
@@ -145,9 +145,9 @@ def graph(  # noqa: PLR0913 - one parameter per flag
 
 def _profile_for(server: "Adversary", chosen: "GraphChoice") -> "Profile | None":
     """Return the profile that a graph against this server belongs to, if any."""
-    from secagg.graph_choice import Adversary
-    from secagg.parameters import Graph
-    from secagg.profiles import Profile
+    from secagg.protocol.graphs.choice import Adversary
+    from secagg.protocol.parameters import Graph
+    from secagg.protocol.profiles import Profile
 
     if server is Adversary.SEMI_MALICIOUS:
         return None

@@ -16,7 +16,7 @@ from secagg.cli.output import Output
 from secagg.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from secagg.load.result import LoadResult
+    from secagg.testbed.load.result import LoadResult
 
 __all__ = ["load"]
 
@@ -99,9 +99,9 @@ def load(  # noqa: PLR0913 - one parameter per flag
     import tempfile
     from pathlib import Path
 
-    from secagg.load.database import OWN_DATABASE, database_of
-    from secagg.load.director import run_load
-    from secagg.load.plan import LoadPlan
+    from secagg.testbed.load.database import OWN_DATABASE, database_of
+    from secagg.testbed.load.director import run_load
+    from secagg.testbed.load.plan import LoadPlan
 
     output = Output(as_json=as_json)
     chosen = named_profile(profile)

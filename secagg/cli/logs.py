@@ -1,4 +1,4 @@
-"""Where log lines go: standard error, one line each (names: `secagg.telemetry`)."""
+"""Where log lines go: standard error, one line each (names: `secagg.runtime.log_events`)."""
 
 import json
 import logging
@@ -16,8 +16,8 @@ class JSONLines(logging.Formatter):
 
     `ts` (UTC), `level`, `logger` and `event` are always there; an event's facts stand
     beside them under their own names, numbers as numbers.  A line that is no event of
-    `secagg.telemetry` has its text as `message`; a failure has its traceback as
-    `exception`.
+    `secagg.runtime.log_events` has its text as `message`; a failure has its traceback
+    as `exception`.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -1,7 +1,7 @@
 """How commands find an aggregator: over its socket, or in the book that it left.
 
 Rule 1: an aggregator that runs is asked; the book of one that does not is read, and
-        the views are the same (`secagg.server.views`).
+        the views are the same (`secagg.server.admin.views`).
 Rule 2: what changes anything takes an aggregator that runs.
 """
 
@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from secagg.config import HostSettings
-    from secagg.storage.book_reader import ReadsBook
+    from secagg.storage.reader import ReadsBook
 
 __all__ = [
     "EitherFileOption",
@@ -91,7 +91,7 @@ def ask(
     """
     import asyncio
 
-    from secagg.server.admin_channel import admin_socket_of, call_admin
+    from secagg.server.admin.channel import admin_socket_of, call_admin
 
     settings = settings_of(given)
     return asyncio.run(call_admin(admin_socket_of(settings), verb, arguments))
@@ -117,7 +117,7 @@ def look(
     import asyncio
 
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.server.admin_channel import (
+    from secagg.server.admin.channel import (
         NoAdminSocketError,
         admin_socket_of,
         call_admin,
@@ -130,7 +130,7 @@ def look(
     except NoAdminSocketError:
         pass
     # What reads a book is loaded where there is one to read.
-    from secagg.storage.book_reader import BookInUseError, looking
+    from secagg.storage.reader import BookInUseError, looking
 
     server = settings.server
 

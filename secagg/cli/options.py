@@ -7,7 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from secagg.cli.output import Output
-    from secagg.profiles import Profile
+    from secagg.protocol.profiles import Profile
 
 __all__ = [
     "ConfigOption",
@@ -72,7 +72,7 @@ def named_profile(label: str) -> "Profile":
         ServiceError: BAD_SETTINGS; it lists those that there are.
     """
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.profiles import Profile
+    from secagg.protocol.profiles import Profile
 
     try:
         return Profile.from_label(label)

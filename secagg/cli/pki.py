@@ -12,8 +12,8 @@ from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
-    from secagg.transport.certificate_office import CertificateOffice
-    from secagg.transport.identity import PeerIdentity
+    from secagg.pki.issuance_ledger import CertificateOffice
+    from secagg.transport.peer_identity import PeerIdentity
 
 __all__ = ["app"]
 
@@ -74,10 +74,10 @@ def init(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg pki init pki --clients 3 --host 127.0.0.1
     """
-    from secagg.enrolment.development import DevelopmentEnrolment
-    from secagg.enrolment.keys import key_text
-    from secagg.primitives.entropy import SystemEntropy
-    from secagg.transport.certificate_office import CertificateOffice
+    from secagg.crypto.entropy import SystemEntropy
+    from secagg.pki.development import DevelopmentEnrolment
+    from secagg.pki.issuance_ledger import CertificateOffice
+    from secagg.pki.key_files import key_text
 
     output = Output(as_json=as_json)
     hosts = tuple(host or _LOOPBACK)
@@ -128,7 +128,7 @@ def ca(
 
     Example: secagg pki ca pki --trust-domain example.org
     """
-    from secagg.transport.certificate_office import CertificateOffice
+    from secagg.pki.issuance_ledger import CertificateOffice
 
     output = Output(as_json=as_json)
     written = CertificateOffice.create(directory, trust_domain)
@@ -151,7 +151,7 @@ def server(
 
     Example: secagg pki server pki aggregator --host aggregator.example.org
     """
-    from secagg.transport.certificate_office import CertificateOffice
+    from secagg.pki.issuance_ledger import CertificateOffice
 
     output = Output(as_json=as_json)
     with CertificateOffice.open(directory) as office:
@@ -178,7 +178,7 @@ def client(
 
     Example: secagg pki client pki hospital-a hospital-b
     """
-    from secagg.transport.certificate_office import CertificateOffice
+    from secagg.pki.issuance_ledger import CertificateOffice
 
     output = Output(as_json=as_json)
     written: list[Path] = []
@@ -219,9 +219,9 @@ def sign(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg pki sign pki hospital-a.csr --as client/hospital-a --fingerprint ...
     """
-    from secagg.transport.certificate_office import CertificateOffice, parse_holder
-    from secagg.transport.certificate_requests import read_request
-    from secagg.transport.identity import Role
+    from secagg.pki.issuance_ledger import CertificateOffice, parse_holder
+    from secagg.pki.signing_requests import read_request
+    from secagg.transport.peer_identity import Role
 
     output = Output(as_json=as_json)
     public = read_request(request)
@@ -280,8 +280,8 @@ def renew(  # noqa: PLR0913 - one parameter per flag
     Example: secagg pki renew pki hospital-a
     """
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.transport.certificate_office import CertificateOffice, parse_holder
-    from secagg.transport.certificate_requests import read_request
+    from secagg.pki.issuance_ledger import CertificateOffice, parse_holder
+    from secagg.pki.signing_requests import read_request
 
     output, now = Output(as_json=as_json), int(time.time())
     if name is None and (request is not None or destination is not None):
@@ -337,7 +337,7 @@ def revoke(
 
     Example: secagg pki revoke pki hospital-a
     """
-    from secagg.transport.certificate_office import REVOKED, CertificateOffice
+    from secagg.pki.issuance_ledger import REVOKED, CertificateOffice
 
     output = Output(as_json=as_json)
     with CertificateOffice.open(directory) as office:
@@ -355,7 +355,7 @@ def list_issued(*, directory: DirectoryArgument, as_json: JSONOption = False) ->
 
     Example: secagg pki list pki
     """
-    from secagg.transport.certificate_office import CertificateOffice
+    from secagg.pki.issuance_ledger import CertificateOffice
 
     output, now = Output(as_json=as_json), int(time.time())
     with CertificateOffice.open(directory) as office:
@@ -399,7 +399,7 @@ def _issue(  # noqa: PLR0913, PLR0917 - whom, with which hosts, where to
 ) -> tuple[Path, Path]:
     """Make a key, issue its certificate and write both."""
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.transport.certificate_office import parse_holder
+    from secagg.pki.issuance_ledger import parse_holder
 
     identity = parse_holder(holder, office.trust_domain)
     stem = stem or identity.name
@@ -422,10 +422,10 @@ def _renew_here(  # noqa: PLR0913, PLR0917 - whose, for how long, where to
     destination: Path | None,
 ) -> list[Path]:
     """Renew a certificate without a request, and its key too if it was made here."""
-    from secagg.disk import disk
-    from secagg.durable_files import replace_file
-    from secagg.primitives.entropy import SystemEntropy
-    from secagg.transport.certificates import key_pem, new_key
+    from secagg.crypto.entropy import SystemEntropy
+    from secagg.pki.certificate_authority import key_pem, new_key
+    from secagg.runtime.durable_files import replace_file
+    from secagg.runtime.files import disk
 
     stem = _stem_of(directory, holder)
     path, key_path = directory / f"{stem}.pem", directory / f"{stem}.key"
@@ -456,8 +456,8 @@ def _stem_of(directory: Path, holder: "PeerIdentity") -> str:
 
 
 def _write_certificate(path: Path, certificate: bytes) -> None:
-    from secagg.disk import disk
-    from secagg.durable_files import replace_file
+    from secagg.runtime.durable_files import replace_file
+    from secagg.runtime.files import disk
 
     with disk(path):
         replace_file(path, certificate)
@@ -466,7 +466,7 @@ def _write_certificate(path: Path, certificate: bytes) -> None:
 def _confirmed(fingerprint: str | None, request: Path) -> str:
     """Return the fingerprint that a person has confirmed, or say which one to ask."""
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.transport.certificate_requests import fingerprint_of, read_request
+    from secagg.pki.signing_requests import fingerprint_of, read_request
 
     if fingerprint is None:
         shown = fingerprint_of(read_request(request))

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from secagg.config import HostSettings, ServerSettings, TaskSettings
-    from secagg.parameters import ProtocolParameters
-    from secagg.server.task_setup import PreparedTask
-    from secagg.server.views import View
+    from secagg.protocol.parameters import ProtocolParameters
+    from secagg.server.admin.views import View
+    from secagg.server.task.setup import PreparedTask
 
 __all__ = ["print_task", "server"]
 
@@ -69,18 +69,18 @@ def server(  # noqa: PLR0913 - one argument per option
     import os
     from dataclasses import replace
 
-    from secagg.cli.logs import log_to_stderr
-    from secagg.cli.preflight import require_all
-    from secagg.cli.settings_view import show_checked
-    from secagg.cli.setup_checks import (
+    from secagg.cli.checks.preflight import require_all
+    from secagg.cli.checks.setup_checks import (
         ServerSetup,
         owner_of,
         shown_findings,
         start_findings,
     )
+    from secagg.cli.logs import log_to_stderr
+    from secagg.cli.settings_view import show_checked
     from secagg.config import load_host_settings, load_server_settings, names_a_task
-    from secagg.server.task_setup import prepare_task
-    from secagg.storage.postgres_address import judged_address
+    from secagg.server.task.setup import prepare_task
+    from secagg.storage.postgres.address import judged_address
 
     output = Output(as_json=as_json, is_aside=not show_settings)
     changed = [
@@ -194,7 +194,7 @@ def _run_to_the_end(
 
     from secagg.cli.session_view import SessionView
     from secagg.server.program import Observer, plan_task, serve
-    from secagg.server.sum_files import SumFiles
+    from secagg.server.sum_writer import SumFiles
 
     async def planned() -> "PreparedTask":
         # As in `_run_for_good`.
@@ -242,8 +242,8 @@ def _run_to_the_end(
 
 def _graph_of(parameters: "ProtocolParameters") -> str:
     """Return one line about who shares with whom, and what that is worth."""
-    from secagg.graph_choice import odds_of
-    from secagg.parameters import Graph
+    from secagg.protocol.graphs.choice import odds_of
+    from secagg.protocol.parameters import Graph
 
     if parameters.is_complete_graph:
         return "complete graph: everybody shares with everybody"

@@ -10,9 +10,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
 from secagg.cli.output import Output
-from secagg.messages import Round
+from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
-from secagg.server.progress import SessionPhase, SessionProgress
+from secagg.server.session.progress import SessionPhase, SessionProgress
 
 __all__ = ["SessionView"]
 

@@ -14,10 +14,10 @@ from secagg.cli.output import Output
 from secagg.errors import ErrorCode, ServiceError, printable
 
 if TYPE_CHECKING:
-    from secagg.audit.comparison import ShownSession
-    from secagg.audit.verifier import Verdict
     from secagg.errors import RemoteProtocolError
-    from secagg.storage.book_reader import ReadsBook
+    from secagg.protocol.receipts.comparison import ShownSession
+    from secagg.protocol.receipts.verifier import Verdict
+    from secagg.storage.reader import ReadsBook
 
 __all__ = ["app"]
 
@@ -60,7 +60,7 @@ def list_sessions(  # noqa: PLR0913 - one argument per option
         _check_outcome(outcome)
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
-        from secagg.server.views import sessions_view
+        from secagg.server.admin.views import sessions_view
 
         return {
             "sessions": await sessions_view(
@@ -121,8 +121,8 @@ def show_one(
     """
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
-        from secagg.server.session_report import reports_in
-        from secagg.server.views import show_session
+        from secagg.server.admin.views import show_session
+        from secagg.server.session.report import reports_in
 
         reports = reports_in(settings_of(config).server.state_dir)
         return await show_session(book, task, number, reports=reports)
@@ -149,7 +149,7 @@ def watch(
     """
     import asyncio
 
-    from secagg.server.admin_channel import admin_socket_of, watch_admin
+    from secagg.server.admin.channel import admin_socket_of, watch_admin
 
     output = Output(as_json=as_json)
     socket = admin_socket_of(settings_of(config))
@@ -206,7 +206,7 @@ _SHOWN_BELOW = {"receipt", "report", "live", "next_step", "came", "did_not_come"
 
 def _in_time(lasted: tuple[str, float]) -> int:
     """Return the place of a round among others; the sum comes last."""
-    from secagg.messages import Round
+    from secagg.protocol.messages import Round
 
     names = [each.name for each in Round]
     return names.index(lasted[0]) if lasted[0] in names else len(names)
@@ -395,8 +395,8 @@ def _ending(error: "RemoteProtocolError | None") -> dict[str, object]:
 
 def _equivocation(results: "list[_Judged]") -> "RemoteProtocolError | None":
     """Return what two receipts of one session contradict each other in."""
-    from secagg.audit.comparison import check_one_session
     from secagg.errors import RemoteProtocolError
+    from secagg.protocol.receipts.comparison import check_one_session
 
     try:
         check_one_session(each.shown for each in results if each.shown is not None)
@@ -407,10 +407,10 @@ def _equivocation(results: "list[_Judged]") -> "RemoteProtocolError | None":
 
 def _judged_single(file: Path, data: bytes, keys: _Keys) -> _Judged:
     """Judge the receipt of one aggregator."""
-    from secagg.audit.comparison import shown_in
-    from secagg.audit.verifier import verify_receipt
     from secagg.distributed_dp import TaskNoiseVerifier
-    from secagg.enrolment.keys import parse_key
+    from secagg.pki.key_files import parse_key
+    from secagg.protocol.receipts.comparison import shown_in
+    from secagg.protocol.receipts.verifier import verify_receipt
 
     listed = keys.revocations
     verdict = verify_receipt(
@@ -428,15 +428,15 @@ def _judged_single(file: Path, data: bytes, keys: _Keys) -> _Judged:
 
 
 def _is_shared(data: bytes) -> bool:
-    from secagg.audit.receipt import SHARED_MAGIC
+    from secagg.protocol.receipts.receipt import SHARED_MAGIC
 
     return data.startswith(SHARED_MAGIC)
 
 
 def _judged_shared(file: Path, data: bytes, keys: _Keys) -> _Judged:
     """Judge the receipt of two aggregators."""
-    from secagg.enrolment.keys import parse_key
-    from secagg.two_servers.verification import (
+    from secagg.pki.key_files import parse_key
+    from secagg.two_aggregators.verification import (
         shown_between_two,
         verify_shared_receipt,
     )
@@ -528,7 +528,7 @@ def _facts(verdict: "Verdict") -> dict[str, object]:
 
 
 def _read(path: Path) -> bytes:
-    from secagg.audit.receipt import MAX_RECEIPT_BYTES
+    from secagg.protocol.receipts.receipt import MAX_RECEIPT_BYTES
 
     try:
         with path.open("rb") as stream:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from secagg.cli.findings import Finding
+from secagg.cli.check_results import Finding
+from secagg.cli.checks.preflight import require_all
 from secagg.cli.output import Output
-from secagg.cli.preflight import require_all
 
 __all__ = ["show_checked"]
 

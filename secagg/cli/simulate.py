@@ -14,10 +14,10 @@ from secagg.cli.options import (
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
-    from secagg.noise_certificate import NoiseCertificate
-    from secagg.parameters import ProtocolParameters
-    from secagg.primitives.entropy import Entropy
-    from secagg.profiles import Profile
+    from secagg.crypto.entropy import Entropy
+    from secagg.protocol.noise_certificate import NoiseCertificate
+    from secagg.protocol.parameters import ProtocolParameters
+    from secagg.protocol.profiles import Profile
     from secagg.simulation import SimulatedSession
 
 __all__ = ["simulate"]
@@ -135,8 +135,8 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
 
 
 def _entropy_of(seed: int | None) -> "Entropy":
-    from secagg.primitives.entropy import SeededEntropy, SystemEntropy
-    from secagg.primitives.secret_bytes import SecretBytes
+    from secagg.crypto.entropy import SeededEntropy, SystemEntropy
+    from secagg.crypto.secret_bytes import SecretBytes
 
     if seed is None:
         return SystemEntropy()
@@ -174,8 +174,8 @@ def _parameters_for(  # noqa: PLR0913 - one argument per option
         ServiceError: BAD_SETTINGS or INFEASIBLE; there is no such session.
     """
     from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-    from secagg.parameters import ProtocolParameters
-    from secagg.profiles import (
+    from secagg.protocol.parameters import ProtocolParameters
+    from secagg.protocol.profiles import (
         HonestTail,
         MaliciousTail,
         Profile,
@@ -304,7 +304,7 @@ def _safe_degree(clients: int, *, left: int, threshold: int) -> int:
     Raises:
         ServiceError: INFEASIBLE; no number of them is safe for so few clients.
     """
-    from secagg.graph_choice import GraphDemand, drawn_edges
+    from secagg.protocol.graphs.choice import GraphDemand, drawn_edges
 
     demand = GraphDemand(
         min_clients=left,
@@ -329,9 +329,9 @@ def _drawn(
     """
     from dataclasses import replace
 
-    from secagg.edge_odds import judge_edges
-    from secagg.profiles import RoundDeadlines, SparseTail
-    from secagg.ring_odds import server_demand
+    from secagg.protocol.graphs.edge_bounds import judge_edges
+    from secagg.protocol.graphs.ring_bounds import server_demand
+    from secagg.protocol.profiles import RoundDeadlines, SparseTail
     from secagg.simulation.enrolled import simulated_trust
 
     clients, degree = parameters.max_clients, parameters.degree
@@ -363,7 +363,7 @@ def _drawn(
 def _with_ladder(parameters: "ProtocolParameters") -> "ProtocolParameters":
     """Return parameters of a task with noise that survivors can take back."""
     from secagg.distributed_dp import NoisedTask, plan
-    from secagg.policy import colluder_fraction_of
+    from secagg.protocol.policy import colluder_fraction_of
 
     made = plan(
         clients=parameters.max_clients,

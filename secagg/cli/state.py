@@ -48,12 +48,12 @@ def check(  # noqa: C901 - what was found is said in one place
     """
     import asyncio
 
+    from secagg.cli.checks.setup_checks import check_mark_alone, refuse_unmarked
     from secagg.cli.exit_codes import EXIT_OK, exit_code_of
-    from secagg.cli.setup_checks import check_mark_alone, refuse_unmarked
     from secagg.errors import SecAggError
-    from secagg.storage.book_reader import looking
+    from secagg.storage.integrity_check import StateFault, find_state_faults, set_aside
     from secagg.storage.open_blobs import open_blobs
-    from secagg.storage.state_check import StateFault, find_state_faults, set_aside
+    from secagg.storage.reader import looking
 
     output = Output(as_json=as_json)
     kept = _state_of(server_file(config))
@@ -239,7 +239,7 @@ class _Kept:
 
 def journal_of(directory: Path) -> str:
     """Return how the book's file keeps changes, from its header: ``wal`` or else."""
-    from secagg.storage.open_book import BOOK_FILE
+    from secagg.storage.open_store import BOOK_FILE
 
     try:
         with (directory / BOOK_FILE).open("rb") as stream:
@@ -255,7 +255,7 @@ def _state_of(file: Path) -> _Kept:
 
     from secagg.config import is_client_file, load_client_settings, load_host_settings
     from secagg.config.files import is_file_of_two_aggregators, party_of
-    from secagg.config.two_servers import (
+    from secagg.config.two_aggregators import (
         HelperSettings,
         LeaderSettings,
         SharingClientSettings,

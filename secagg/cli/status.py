@@ -11,7 +11,7 @@ from secagg.cli.output import Output
 from secagg.cli.tasks import task_rows
 
 if TYPE_CHECKING:
-    from secagg.storage.book_reader import ReadsBook
+    from secagg.storage.reader import ReadsBook
 
 __all__ = ["budget", "drain", "status"]
 
@@ -27,8 +27,8 @@ def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> N
     async def read(book: "ReadsBook") -> dict[str, Any]:
         import shutil
 
-        from secagg.disk import nearest_place
-        from secagg.server.views import tasks_view
+        from secagg.runtime.files import nearest_place
+        from secagg.server.admin.views import tasks_view
 
         # A book in a database is there when the disk of its aggregator is lost.
         place = nearest_place(settings_of(config).server.state_dir)
@@ -106,7 +106,7 @@ def budget(
     else:
 
         async def read(book: "ReadsBook") -> dict[str, Any]:
-            from secagg.server.views import budgets_view
+            from secagg.server.admin.views import budgets_view
 
             state_dir = settings_of(config).server.state_dir
             views = await budgets_view(book, state_dir, task=task)
@@ -141,20 +141,20 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
     import os
 
     from secagg.config import ClientSettings, load_client_settings
-    from secagg.config.data_total import total_budget
     from secagg.config.files import is_file_of_two_aggregators
-    from secagg.config.two_servers import (
+    from secagg.config.total_budget import total_budget
+    from secagg.config.two_aggregators import (
         SharingClientSettings,
         load_two_server_settings,
     )
-    from secagg.storage.book_reader import reading
-    from secagg.storage.charges import (
+    from secagg.storage.budget_ledger import (
         BudgetKey,
         ChargeRow,
         ChargeState,
         budget_of,
     )
-    from secagg.storage.open_book import BOOK_FILE
+    from secagg.storage.open_store import BOOK_FILE
+    from secagg.storage.reader import reading
 
     settings: ClientSettings | SharingClientSettings
     if is_file_of_two_aggregators(file):
@@ -197,7 +197,7 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
     budgets = [given(key) for key in keys]
     if total is None:
         return {"role": "client", "budgets": budgets}
-    from secagg.client.total import look_at_use
+    from secagg.client.total_budget import look_at_use
 
     use = asyncio.run(look_at_use(total, state_dir))
     return {"role": "client", "budgets": budgets, "data": use.to_dict()}

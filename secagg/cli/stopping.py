@@ -5,7 +5,7 @@ Rule 1: SIGTERM (a supervisor) and SIGHUP (a closed terminal) take the way of Ct
         number of the signal, as shells count: 129, 130, 143.
 Rule 2: a signal that was ignored when the process started (`nohup`) stays ignored.
 Rule 3: a server that listens is the exception: it takes SIGINT and SIGTERM over, drains
-        and ends with 0 (`secagg.server.grpc_server.run_until_signalled`).
+        and ends with 0 (`secagg.server.rpc.grpc_server.run_until_signalled`).
 
 Nothing heavy is imported here: signals are caught before the libraries are loaded.
 """

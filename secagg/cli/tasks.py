@@ -13,7 +13,7 @@ from secagg.cli.output import Output
 
 if TYPE_CHECKING:
     from secagg.config import TaskSettings
-    from secagg.storage.book_reader import ReadsBook
+    from secagg.storage.reader import ReadsBook
 
 __all__ = ["app", "task_rows"]
 
@@ -101,7 +101,7 @@ def list_tasks(*, config: ServerFileOption = None, as_json: JSONOption = False) 
     """
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
-        from secagg.server.views import tasks_view
+        from secagg.server.admin.views import tasks_view
 
         return {"tasks": await tasks_view(book)}
 
@@ -129,7 +129,7 @@ def show(
     """
 
     async def read(book: "ReadsBook") -> dict[str, Any]:
-        from secagg.server.views import find_task, task_view
+        from secagg.server.admin.views import find_task, task_view
         from secagg.storage.change import Role
 
         row = await find_task(book, task)
@@ -277,7 +277,7 @@ def _confirmed(file: Path, output: Output, *, yes: bool) -> "TaskSettings":
     """Read a task, and on a terminal show its plan and ask."""
     from secagg.cli.server import print_task
     from secagg.config import load_task_settings
-    from secagg.server.task_setup import prepare_task
+    from secagg.server.task.setup import prepare_task
 
     settings = load_task_settings(file)
     if yes or output.as_json or not sys.stdin.isatty():

@@ -11,7 +11,7 @@ Rule 3: whoever waits for ever is patient: waits grow from a second to five minu
 from dataclasses import dataclass
 from typing import Final
 
-from secagg.primitives.entropy import Entropy
+from secagg.crypto.entropy import Entropy
 
 __all__ = ["Backoff"]
 

@@ -17,15 +17,15 @@ Rule 5: on a sparse graph every roster counts that the client accepts, before it
         number of rosters; the next session is refused.
 
 The budget of one task is thereby enforced where the vectors are.  What several tasks
-over the same data may cost together is kept by `secagg.client.total`.
+over the same data may cost together is kept by `secagg.client.total_budget`.
 """
 
 from hashlib import sha256
 
-from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask
 from secagg.protocol import refund
-from secagg.storage.charges import BudgetKey, Charge, ChargeState, Settlement
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.storage.budget_ledger import BudgetKey, Charge, ChargeState, Settlement
 
 __all__ = [
     "budget_key_of",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from secagg.client.backoff import Backoff
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.entropy import Entropy
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -24,8 +24,8 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import NO_VIEW, Envelope, Message, Round
-from secagg.primitives.entropy import Entropy
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import NO_VIEW, Envelope, Message, Round
 from secagg.runtime.clock import Clock, finish_before
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers

@@ -33,21 +33,20 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from secagg import telemetry
-from secagg.audit.receipt import AuditReceipt
-from secagg.client.after_error import Attempts
 from secagg.client.application import Application
 from secagg.client.backoff import Backoff
 from secagg.client.budget import budget_key_of
-from secagg.client.data_use import DataUse
+from secagg.client.client_receipt import certificate_of
+from secagg.client.data_usage import DataUse
 from secagg.client.enrolment import (
     ClientEnrolment,
     EnrolledClient,
     load_enrolled,
 )
-from secagg.client.evidence import certificate_of
 from secagg.client.gate import OwnRules, SessionInfo
 from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.participation import TakenPart, last_part, receipt_of
+from secagg.client.retry_policy import Attempts
 from secagg.client.runner import (
     DEFAULT_MAX_PAYLOAD_BYTES,
     ClientProgress,
@@ -57,10 +56,9 @@ from secagg.client.runner import (
     SessionOutcome,
 )
 from secagg.client.storage import ClientStorage, open_storage
-from secagg.client.taken_part import TakenPart, last_part, receipt_of
-from secagg.client.total import DataTotal
+from secagg.client.total_budget import DataTotal
 from secagg.client.total_claim import adversary_of, loss_of_session
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import (
     NoisedTask,
     PrivacyReport,
@@ -68,6 +66,7 @@ from secagg.distributed_dp import (
     UnusableKind,
     encode_or_zeros,
 )
+from secagg.distributed_dp.plain_sums import decode_integers, encode_integers
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -76,24 +75,25 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.noise_certificate import NoiseCertificate
-from secagg.plain_sums import decode_integers, encode_integers
-from secagg.policy import (
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.noise_certificate import NoiseCertificate
+from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.protocol.policy import (
     ClientPolicy,
     ExactSumsAccepted,
     PrivacyFloors,
     TotalBudget,
 )
-from secagg.primitives.entropy import SystemEntropy
-from secagg.protocol.events import NoisedVector, PlainVector
-from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.protocol.receipts.receipt import AuditReceipt
+from secagg.protocol.vectors import as_vector
+from secagg.runtime import log_events as telemetry
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
-from secagg.storage.purging import purge_once
-from secagg.storage.stored import Retention
+from secagg.storage.retention import purge_once
+from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.tls import TLSIdentity
-from secagg.vectors import as_vector
 
 __all__ = ["Client", "Contribution", "VectorMaker", "check_given", "check_vector_maker"]
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from secagg.client.gate import OwnEnrolment
-from secagg.enrolment.identity_files import ClientIdentity
-from secagg.enrolment.keys import parse_key
-from secagg.enrolment.rules import VerifiedCredentials
 from secagg.errors import SecAggError
-from secagg.profiles import Trust
-from secagg.storage.book import Book
-from secagg.transport.certificate_expiry import Expiry, ExpiryWarnings
+from secagg.pki.client_identity import ClientIdentity
+from secagg.pki.expiry import Expiry, ExpiryWarnings
+from secagg.pki.key_files import parse_key
+from secagg.protocol.enrolment.verification import VerifiedCredentials
+from secagg.protocol.profiles import Trust
+from secagg.storage.store import Book
 
 __all__ = ["ClientEnrolment", "EnrolledClient", "load_enrolled"]
 

@@ -1,14 +1,14 @@
 """The table of `docs/transport.md`: every number, whose fault it is, and what follows.
 
 It is made from what is in force: statuses and faults from `secagg.transport.status`,
-reactions from `secagg.client.after_error` and the code that makes the calls.
+reactions from `secagg.client.retry_policy` and the code that makes the calls.
 """
 
 from typing import Final
 
-from secagg.client.after_error import Next, Reach, after_error
 from secagg.client.calls import RETRYABLE
-from secagg.client.conductor import TOO_LATE
+from secagg.client.retry_policy import Next, Reach, after_error
+from secagg.client.session_driver import TOO_LATE
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,

@@ -33,16 +33,16 @@ from secagg.client.gate_checks import (
     check_trust_domain,
 )
 from secagg.client.total_claim import OwnTotal, claim_for
-from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import NoisedTask, PrivacyReport
-from secagg.enrolment.identity_files import ClientIdentity
-from secagg.enrolment.revocation import RevocationList, read_revocations
-from secagg.enrolment.rules import VerifiedCredentials
-from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
-from secagg.profiles import Trust
+from secagg.pki.client_identity import ClientIdentity
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.revocation_list import RevocationList, read_revocations
+from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.membership import Membership
-from secagg.storage.charges import ChargeRow
-from secagg.storage.claims import Claim, ClaimRow
+from secagg.protocol.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
+from secagg.protocol.profiles import Trust
+from secagg.storage.budget_ledger import ChargeRow
+from secagg.storage.data_claims import Claim, ClaimRow
 
 __all__ = [
     "GATE_CHECKS",

@@ -7,7 +7,7 @@ imports them but the total, whose commit judges once more.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from secagg.client.data_use import (
+from secagg.client.data_usage import (
     DataUse,
     least_sum,
     limit_of,
@@ -15,7 +15,6 @@ from secagg.client.data_use import (
     use_of,
 )
 from secagg.client.total_claim import TotalSpentError
-from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import (
     LossLimit,
     NoisedTask,
@@ -27,12 +26,13 @@ from secagg.distributed_dp import (
     text_above,
     text_below,
 )
-from secagg.enrolment.revocation import refuse_older
 from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
-from secagg.policy import PrivacyFloors, TotalBudget
-from secagg.profiles import Trust
-from secagg.storage.charges import Charge, ChargeRow, is_new_charge
-from secagg.storage.claims import Against, Claim, ClaimRow
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.revocation_list import refuse_older
+from secagg.protocol.policy import PrivacyFloors, TotalBudget
+from secagg.protocol.profiles import Trust
+from secagg.storage.budget_ledger import Charge, ChargeRow, is_new_charge
+from secagg.storage.data_claims import Against, Claim, ClaimRow
 
 __all__ = [
     "check_aggregator",

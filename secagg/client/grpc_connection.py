@@ -19,13 +19,13 @@ import grpc
 import grpc.aio
 
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
-from secagg.messages import Envelope, Round
+from secagg.pki.expiry import ExpiryWarnings
+from secagg.protocol.messages import Envelope, Round
 from secagg.transport.address import Address
-from secagg.transport.aggregator_channel import AggregatorChannel
-from secagg.transport.certificate_expiry import ExpiryWarnings
 from secagg.transport.channel_options import SERVICE, TEST_IDENTITY_KEY
-from secagg.transport.followed_identity import FollowedIdentity
-from secagg.transport.identity import PeerIdentity, Role
+from secagg.transport.grpc_channel import AggregatorChannel
+from secagg.transport.peer_identity import PeerIdentity, Role
+from secagg.transport.reloading_identity import FollowedIdentity
 from secagg.transport.status import error_of
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import (

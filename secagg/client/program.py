@@ -9,19 +9,19 @@ from secagg.client.client import Client
 from secagg.client.enrolment import ClientEnrolment
 from secagg.client.runner import ClientProgress
 from secagg.config import ClientSettings
-from secagg.config.data_total import total_budget
+from secagg.config.total_budget import total_budget
+from secagg.crypto.cipher_suite import CipherSuite
 from secagg.errors import ErrorCode, ServiceError
-from secagg.parameters import Graph
-from secagg.policy import (
+from secagg.protocol.parameters import Graph
+from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumsAccepted,
     PrivacyFloors,
 )
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.profiles import Profile
-from secagg.storage.stored import Retention
-from secagg.transport.identity import Role
+from secagg.protocol.profiles import Profile
+from secagg.storage.rows import Retention
+from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 
 __all__ = [

@@ -23,25 +23,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
-from secagg import telemetry
-from secagg.client.after_error import Reach
 from secagg.client.budget import peer_of
 from secagg.client.calls import (
     PATIENT_TELL_SECONDS,
     TELL_SECONDS,
     AnotherAggregatorError,
     ClientCalls,
-)
-from secagg.client.conductor import (
-    DEFAULT_MAX_PAYLOAD_BYTES,
-    ClientParts,
-    ClientPhase,
-    ClientProgress,
-    ClientSettings,
-    Conductor,
-    MakeInput,
-    Preparation,
-    SessionOutcome,
 )
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.gate import (
@@ -55,10 +42,21 @@ from secagg.client.gate import (
     admit,
     is_claimed,
 )
+from secagg.client.retry_policy import Reach
 from secagg.client.session import ClientSession
-from secagg.client.total import DataTotal
-from secagg.descriptor import SessionDescriptor
-from secagg.enrolment.revocation import MAX_REVOCATION_BYTES
+from secagg.client.session_driver import (
+    DEFAULT_MAX_PAYLOAD_BYTES,
+    ClientParts,
+    ClientPhase,
+    ClientProgress,
+    ClientSettings,
+    Conductor,
+    MakeInput,
+    Preparation,
+    SessionOutcome,
+)
+from secagg.client.total_budget import DataTotal
+from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -67,16 +65,18 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Round
-from secagg.primitives.entropy import Entropy, SystemEntropy
-from secagg.profiles import Trust
-from secagg.protocol import client
+from secagg.protocol.client import machine as client
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.revocation_list import MAX_REVOCATION_BYTES
 from secagg.protocol.membership import Membership
+from secagg.protocol.messages import Round
+from secagg.protocol.profiles import Trust
+from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
-from secagg.storage.book import Book
 from secagg.storage.change import Role
+from secagg.storage.store import Book
 from secagg.wire.calls import Blob
 
 __all__ = [
@@ -123,7 +123,7 @@ class ClientRunner:
 
     Attributes:
         reach: How far the last session has come; with an error of `run_session` it
-            says what to do (`secagg.client.after_error`).
+            says what to do (`secagg.client.retry_policy`).
         session_id: The session that this client was in last; b"" before and while it
             waits for one.
     """

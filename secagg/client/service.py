@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from secagg import telemetry
-from secagg.client.after_error import Next, Reach, after_error
 from secagg.client.backoff import Backoff
 from secagg.client.client import Client, Contribution, VectorMaker
 from secagg.client.gate import SessionInfo
+from secagg.client.retry_policy import Next, Reach, after_error
+from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, InputError, SecAggError
-from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock, finish_before
 from secagg.transport.tls import TLSIdentity
 

@@ -27,12 +27,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Self
 
-from secagg.audit.receipt import AuditReceipt
 from secagg.client.budget import charge_of, max_rosters_of, peer_of, settlement_of
+from secagg.client.client_receipt import concluded, seen_at_offer, seen_with
 from secagg.client.enrolment import EnrolledClient
-from secagg.client.evidence import concluded, seen_at_offer, seen_with
-from secagg.client.total import DataTotal
-from secagg.descriptor import SessionDescriptor
+from secagg.client.total_budget import DataTotal
+from secagg.crypto.entropy import SEED_SIZE, Entropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import (
     ErrorCode,
@@ -40,11 +40,9 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.messages import Roster, Round
-from secagg.policy import ClientPolicy
-from secagg.primitives.entropy import SEED_SIZE, Entropy
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client, refund
+from secagg.protocol import refund
+from secagg.protocol.client import machine as client
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     AbortRequested,
     ClientEvent,
@@ -54,10 +52,12 @@ from secagg.protocol.events import (
     SessionOffered,
 )
 from secagg.protocol.membership import Membership
+from secagg.protocol.messages import Roster, Round
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput
+from secagg.protocol.policy import ClientPolicy
+from secagg.protocol.receipts.receipt import AuditReceipt
 from secagg.runtime.workers import Workers
-from secagg.storage.book import Book
 from secagg.storage.change import (
     Change,
     Committed,
@@ -83,7 +83,8 @@ from secagg.storage.journal import (
     is_answered,
     record_of,
 )
-from secagg.storage.stored import StoredSession
+from secagg.storage.rows import StoredSession
+from secagg.storage.store import Book
 
 __all__ = ["ClientSession"]
 
@@ -371,7 +372,7 @@ class ClientSession:
         What becomes of its charge is settled in the same change.
 
         Returns:
-            The receipt (`secagg.audit`).
+            The receipt (`secagg.protocol.receipts`).
         """
         if not isinstance(self._state, client.Completed | client.Failed):
             raise InternalError("a session that is not over cannot be scrubbed")

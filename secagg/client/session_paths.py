@@ -8,7 +8,7 @@ Rule 1: the number is the session's own, the one in the server's ``sum-<n>.npy``
 from dataclasses import dataclass
 from pathlib import Path
 
-from secagg.disk import SESSION_PLACE
+from secagg.runtime.files import SESSION_PLACE
 
 __all__ = ["SessionPath"]
 

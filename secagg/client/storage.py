@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secagg.distributed_dp import NoisedTask, PrivacyReport
-from secagg.report_cache import privacy_report
-from secagg.storage.book import Book
-from secagg.storage.charges import BudgetKey, budget_of
-from secagg.storage.open_book import open_state
+from secagg.distributed_dp.report_cache import privacy_report
+from secagg.storage.budget_ledger import BudgetKey, budget_of
+from secagg.storage.open_store import open_state
+from secagg.storage.store import Book
 
 __all__ = ["ClientStorage", "open_storage"]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from secagg.client.budget import budget_key_of
-from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import (
     NoisedTask,
     PrivacyReport,
@@ -15,8 +14,9 @@ from secagg.distributed_dp import (
     loss_against_server,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.policy import PrivacyFloors, TotalBudget
-from secagg.storage.claims import Against, Claim
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.policy import PrivacyFloors, TotalBudget
+from secagg.storage.data_claims import Against, Claim
 
 __all__ = [
     "OwnTotal",

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from secagg.config.data_total import DataSection, total_budget
 from secagg.config.loader import setting
 from secagg.config.program import ProgramSection, TLSSection
-from secagg.enrolment.keys import parse_key
+from secagg.config.total_budget import DataSection, total_budget
 from secagg.errors import ErrorCode, ServiceError
-from secagg.policy import GROUNDS
-from secagg.profiles import MAX_DEADLINE_SECONDS, Profile
+from secagg.pki.key_files import parse_key
+from secagg.protocol.policy import GROUNDS
+from secagg.protocol.profiles import MAX_DEADLINE_SECONDS, Profile
 
 __all__ = [
     "ClientSection",

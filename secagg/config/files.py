@@ -19,7 +19,7 @@ from secagg.config.loader import (
 )
 from secagg.config.server import HostSettings, ServerSettings
 from secagg.config.task import TaskSettings, check_task
-from secagg.config.two_servers import HelperSettings, LeaderSettings
+from secagg.config.two_aggregators import HelperSettings, LeaderSettings
 
 __all__ = [
     "is_client_file",

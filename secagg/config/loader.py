@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from secagg.disk import read_small
 from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.files import read_small
 
 __all__ = [
     "ENVIRONMENT_PREFIX",

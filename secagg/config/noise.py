@@ -10,7 +10,7 @@ planner.
 from dataclasses import dataclass
 
 from secagg.config.loader import setting
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 
 __all__ = ["NoiseSection"]
 

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from secagg.config.client import ClientSettings
-from secagg.config.data_total import DataSection
 from secagg.config.program import ProcessSection
 from secagg.config.server import HostSettings
 from secagg.config.task import TaskSettings
-from secagg.config.two_servers import (
+from secagg.config.total_budget import DataSection
+from secagg.config.two_aggregators import (
     HelperSettings,
     LeaderSettings,
     SharingClientSettings,
 )
-from secagg.disk import SESSION_PLACE
 from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.files import SESSION_PLACE
 from secagg.storage.rollback_mark import default_mark, lock_of
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Final
 from secagg.config.loader import setting
 from secagg.config.program import ProgramSection, TLSSection
 from secagg.config.task import TaskSettings
-from secagg.profiles import MAX_DEADLINE_SECONDS
-from secagg.transport.admission import Admission
+from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
+from secagg.transport.relay.handshake_limits import Admission
 
 __all__ = ["AdmissionSection", "HostSettings", "ServerSection", "ServerSettings"]
 

@@ -1,7 +1,7 @@
 """Settings of one task: its sessions, vectors, cohort, noise and rounds.
 
 Ranges here catch typing errors early.  What a session can be at all is decided by
-`secagg.parameters`.
+`secagg.protocol.parameters`.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from typing import Any, Literal
 from secagg.config.loader import setting
 from secagg.config.noise import NoiseSection
 from secagg.config.schedule import CONTINUOUS, Schedule
-from secagg.descriptor import MAX_TASK_ID_BYTES
-from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode, ServiceError
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
-from secagg.profiles import MAX_DEADLINE_SECONDS, Profile
-from secagg.transport.identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
+from secagg.pki.key_files import parse_key
+from secagg.protocol.descriptor import MAX_TASK_ID_BYTES
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.protocol.profiles import MAX_DEADLINE_SECONDS, Profile
+from secagg.transport.peer_identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
 
 __all__ = [
     "CohortSection",

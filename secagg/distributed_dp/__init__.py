@@ -89,8 +89,8 @@ from secagg.distributed_dp.replacement import (
     encode_or_zeros,
 )
 from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport
-from secagg.distributed_dp.session_unit import UnitBounds
 from secagg.distributed_dp.task import NoisedInput, NoisedTask
+from secagg.distributed_dp.units import UnitBounds
 
 __all__ = [
     "Adjacency",

@@ -42,6 +42,9 @@ from dpnoise.mechanisms import (
     MechanismParameters,
     make_mechanism,
 )
+from secagg.crypto.modular import UnsignedArray
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.transcript import hash_parts
 from secagg.distributed_dp.noise_block import (
     NoiseBlock,
     NoiseBudget,
@@ -50,11 +53,8 @@ from secagg.distributed_dp.noise_block import (
 )
 from secagg.distributed_dp.report import EPSILON_SLACK, check_claim, statement
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
-from secagg.parameters import ProtocolParameters
-from secagg.policy import PrivacyFloors
-from secagg.primitives.modular import UnsignedArray
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.transcript import hash_parts
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.policy import PrivacyFloors
 
 __all__ = ["AggregatorNoise", "TwoAggregatorReport"]
 

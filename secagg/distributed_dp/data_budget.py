@@ -1,13 +1,13 @@
 """What a whole task costs the data that are given to it, for a total over tasks.
 
 The figures are those that a client computes of the task itself.  Whether one more task
-fits is decided by `dpnoise.accounting.across_tasks`, whose words are used here.
+fits is decided by `dpnoise.accounting.cross_task`, whose words are used here.
 """
 
 from functools import lru_cache
 
 from dpnoise.accounting.accountant import GaussianLoss
-from dpnoise.accounting.across_tasks import (
+from dpnoise.accounting.cross_task import (
     LossLimit,
     Room,
     Spent,

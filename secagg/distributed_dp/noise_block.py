@@ -24,9 +24,9 @@ from dpnoise.mechanisms import (
     check_selection_rate,
     make_mechanism,
 )
-from secagg.distributed_dp.session_unit import UnitBounds
+from secagg.distributed_dp.units import UnitBounds
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.parameters import MAX_NOISE_BLOCK_BYTES
+from secagg.protocol.parameters import MAX_NOISE_BLOCK_BYTES
 
 __all__ = [
     "MAX_STEPS",

@@ -10,16 +10,16 @@ import numpy.typing as npt
 from dpnoise.errors import DPNoiseError
 from dpnoise.mechanisms import SessionNoise
 from dpnoise.planning import Plan
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.modular import subtract_into
 from secagg.distributed_dp.noise_block import bad_block, decode_block
-from secagg.distributed_dp.session_unit import read_unit, unit_terms
 from secagg.distributed_dp.task import NoisedTask
+from secagg.distributed_dp.units import read_unit, unit_terms
 from secagg.errors import InternalError
-from secagg.noise_certificate import NoiseCertificate, NoiseCost
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.modular import subtract_into
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.noise_certificate import NoiseCertificate, NoiseCost
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import NoiseRemoval
+from secagg.protocol.parameters import ProtocolParameters
 
 __all__ = [
     "TaskNoiseVerifier",
@@ -193,8 +193,8 @@ def certify(
 class TaskNoiseVerifier:
     """Judges the noise of a session from its offer, by the code that clients run.
 
-    It is what `secagg.audit.verifier.verify_receipt` needs for receipts of sessions
-    with noise, and keeps nothing.
+    It is what `secagg.protocol.receipts.verifier.verify_receipt` needs for receipts of
+    sessions with noise, and keeps nothing.
     """
 
     def check_block(self, offer: SessionDescriptor) -> None:

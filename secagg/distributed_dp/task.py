@@ -23,7 +23,8 @@ from dpnoise.mechanisms import (
     make_mechanism,
 )
 from dpnoise.planning import Plan
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.transcript import hash_parts
 from secagg.distributed_dp.local_layer import local_privacy, randomised_mse
 from secagg.distributed_dp.noise_block import (
     NoiseBlock,
@@ -41,15 +42,14 @@ from secagg.distributed_dp.report import (
     check_claim,
     statement,
 )
-from secagg.distributed_dp.session_unit import UnitBounds, read_unit
+from secagg.distributed_dp.units import UnitBounds, read_unit
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
-from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import ProtocolParameters
-from secagg.policy import PrivacyFloors
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.transcript import hash_parts
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisedVector
+from secagg.protocol.noise_certificate import NoiseCertificate
 from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.policy import PrivacyFloors
 
 __all__ = ["NoisedInput", "NoisedTask"]
 

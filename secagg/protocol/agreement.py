@@ -22,17 +22,17 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Self
 
-from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
-from secagg.messages import Advert, Consistency, Quorum
-from secagg.primitives.canonical import Writer
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.signature import (
+from secagg.crypto.canonical import Writer
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.signature import (
     IDENTITY_SIZE,
     IdentityKey,
     SignatureError,
     verify,
 )
-from secagg.primitives.transcript import domain_tag
+from secagg.crypto.transcript import domain_tag
+from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+from secagg.protocol.messages import Advert, Consistency, Quorum
 
 __all__ = [
     "Signers",

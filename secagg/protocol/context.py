@@ -6,13 +6,13 @@ parties that were shown different things produce masks that do not cancel.  Nobo
 takes one from a message (R4-1).
 """
 
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.merkle import MerkleTree, ProofError, proven_top
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.transcript import hash_parts
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import RosterFrame, advert_parts
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.merkle import MerkleTree, ProofError, proven_top
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.transcript import hash_parts
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import RosterFrame, advert_parts
 
 __all__ = [
     "committed_roster",

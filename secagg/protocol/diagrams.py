@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
-from secagg.profiles import SUPPORTED_PROFILES
-from secagg.protocol import client, server
+from secagg.protocol.client import machine as client
+from secagg.protocol.profiles import SUPPORTED_PROFILES
+from secagg.protocol.server import machine as server
 
 __all__ = ["mermaid", "state_diagrams"]
 
@@ -38,8 +39,8 @@ def state_diagrams() -> str:
     parts = [
         "# States of a session",
         (
-            "Drawn from the transition tables in `secagg/protocol/server.py` and "
-            "`secagg/protocol/client.py`.\n"
+            "Drawn from the transition tables in `secagg/protocol/server/machine.py` and "
+            "`secagg/protocol/client/machine.py`.\n"
             "A client enters `Failed` from every state when the server violates the "
             "protocol."
         ),

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode
-from secagg.messages import Envelope, Round
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.membership import Membership
+from secagg.protocol.messages import Envelope, Round
 
 __all__ = [
     "AbortRequested",

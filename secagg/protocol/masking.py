@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg.primitives.kdf import pair_mask_key, self_mask_key
-from secagg.primitives.key_agreement import KeyPair
-from secagg.primitives.prg import Mask, add_masks
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.key_derivation import pair_mask_key, self_mask_key
+from secagg.crypto.prg import Mask, add_masks
 from secagg.protocol.outputs import ComputeSum, MaskJob
 
 __all__ = ["input_masks", "mask_input", "removal_masks"]

@@ -8,20 +8,20 @@ very session (PROTOCOL §2.1, §5.1, §5.2).
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from secagg.enrolment.credential import Credential
-from secagg.enrolment.rules import (
+from secagg.crypto.canonical import Writer
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.signature import IdentityKey, SignatureError, verify
+from secagg.crypto.transcript import domain_tag
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.enrolment.verification import (
     EnrolmentRules,
     VerifiedCredentials,
     check_credential,
     check_signing_credential,
 )
-from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Advert
-from secagg.primitives.canonical import Writer
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.signature import IdentityKey, SignatureError, verify
-from secagg.primitives.transcript import domain_tag
-from secagg.profiles import Profile, Trust
+from secagg.protocol.messages import Advert
+from secagg.protocol.profiles import Profile, Trust
 
 __all__ = [
     "Member",

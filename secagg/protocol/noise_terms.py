@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.key_derivation import noise_seed
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import LocalProtocolError
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.kdf import noise_seed
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.parameters import ProtocolParameters
 
 __all__ = [
     "NoiseReader",

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode
-from secagg.messages import Envelope
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.context import view_of
 from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.messages import Envelope
 from secagg.protocol.rounds import DropReason
 
 __all__ = [

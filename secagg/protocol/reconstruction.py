@@ -10,7 +10,7 @@ Rule 2: wrong shares are corrected while there are enough right ones, and their
 Rule 3: for each client of U2 one of its two secrets is rebuilt, never both.
 
 Source:
-    PROTOCOL §7.3; error correction in `secagg.primitives.share_correction`.
+    PROTOCOL §7.3; error correction in `secagg.crypto.shamir_correction`.
 """
 
 from collections import defaultdict
@@ -21,21 +21,21 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Advert, Roster
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.key_agreement import public_key_of
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.shamir import (
+from secagg.crypto.key_agreement import public_key_of
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.shamir import (
     UncorrectableError,
     decode_with_errors,
     reconstruct,
     reconstruct_sparse,
 )
-from secagg.primitives.share_encoding import SHARE_SIZE
+from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.context import self_mask_commitment
-from secagg.protocol.neighbors import SharingGraph
+from secagg.protocol.graphs.neighbours import SharingGraph
+from secagg.protocol.messages import Advert, Roster
 from secagg.protocol.outputs import DroppedKey, SurvivorSeed
+from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.share_bundles import Answer
 
 __all__ = ["DealerError", "Rebuilt", "rebuild"]

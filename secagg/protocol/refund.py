@@ -10,7 +10,7 @@ Rule 1: error codes play no part.  A silent colluder, a cancelled session and a 
 Rule 2: only an update states a fate.  The error of a failed call states none.
 Rule 3: kept is final.
 Rule 4: how many charges of a task come back is limited besides, where they are counted
-        (`secagg.storage.charges`).
+        (`secagg.storage.budget_ledger`).
 
 Why LEFT_OUT gives back in profile 1: the server may hold y_u and rebuild s_u, but b_u
 stays with fewer than t colluders as long as it follows the protocol.  In the other
@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from enum import Enum, StrEnum, auto, unique
 from typing import Final
 
-from secagg.messages import Fate
-from secagg.profiles import Profile
+from secagg.protocol.messages import Fate
+from secagg.protocol.profiles import Profile
 
 __all__ = ["CHARGES", "Charge", "Standing", "charge_after"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Final
 
-from secagg.messages import (
+from secagg.protocol.messages import (
     Aborted,
     Advert,
     Bundles,
@@ -31,7 +31,7 @@ from secagg.messages import (
     Update,
     Upload,
 )
-from secagg.profiles import Profile, RoundDeadlines
+from secagg.protocol.profiles import Profile, RoundDeadlines
 
 __all__ = [
     "FROM_CLIENTS",

@@ -14,20 +14,20 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from secagg.crypto.aead import AuthenticationError, open_sealed, seal
+from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.entropy import Entropy
+from secagg.crypto.key_agreement import BadPublicKeyError, KeyPair
+from secagg.crypto.key_derivation import share_channel_key
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.shamir import share_secrets
+from secagg.crypto.shamir_codec import SHARE_SIZE, check_shares
+from secagg.crypto.transcript import decode_set, domain_tag, encode_set
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import BUNDLE_BYTES, Advert, Complaint
-from secagg.parameters import Graph, ProtocolParameters
-from secagg.primitives.aead import AuthenticationError, open_sealed, seal
-from secagg.primitives.canonical import Reader, Writer
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.entropy import Entropy
-from secagg.primitives.kdf import share_channel_key
-from secagg.primitives.key_agreement import BadPublicKeyError, KeyPair
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.shamir import share_secrets
-from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
-from secagg.primitives.transcript import decode_set, domain_tag, encode_set
-from secagg.protocol.checks import RosterView
+from secagg.protocol.client.checks import RosterView
+from secagg.protocol.messages import BUNDLE_BYTES, Advert, Complaint
+from secagg.protocol.parameters import Graph, ProtocolParameters
 
 __all__ = [
     "NOISE_SEED_BYTES",

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from typing import Final, Protocol, TypeVar
 
 from secagg.errors import ErrorCode
-from secagg.messages import Envelope
+from secagg.protocol.messages import Envelope
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
 __all__ = ["UNCERTIFIED_AGGREGATOR", "AggregatorConnection", "AggregatorService"]

@@ -1,6 +1,6 @@
 """The aggregator: many sessions, whose clients call on any transport.
 
-Rule 1: calls of clients are answered at one desk (`secagg.server.client_desk`).
+Rule 1: calls of clients are answered at one desk (`secagg.server.client_requests`).
 Rule 2: the sessions of a task run one after another; different tasks run side by side.
 Rule 3: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
 Rule 4: a session that has ended leaves its receipt and, for a while, its sum; records,
@@ -21,36 +21,42 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from secagg import telemetry
+from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import (
     ErrorCode,
     SecAggError,
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Envelope, Round
-from secagg.metrics import Meter, SilentMeter
-from secagg.primitives.entropy import Entropy, SystemEntropy
-from secagg.ring_odds import server_demand
+from secagg.protocol.graphs.ring_bounds import server_demand
+from secagg.protocol.messages import Envelope, Round
+from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
+from secagg.runtime.metrics import Meter, SilentMeter
 from secagg.runtime.workers import Workers
-from secagg.server.client_desk import ClientDesk
-from secagg.server.durable_state import say_refused
+from secagg.server.client_requests import ClientDesk
+from secagg.server.dependencies import RunnerContext
+from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.server.known_tasks import KnownTasks
-from secagg.server.limits import AggregatorLimits
-from secagg.server.mask_executor import MaskExecutor
-from secagg.server.progress import LiveSession, ProgressFeed, SessionProgress
-from secagg.server.runner_context import RunnerContext
-from secagg.server.session_book import SessionBook
-from secagg.server.session_runner import SessionRunner
-from secagg.server.shared_look import SharedLook
-from secagg.server.task import NextPayload, OnAborted, OnEnded, OnSum, TaskDefinition
-from secagg.server.task_run import TaskRun
-from secagg.server.upload_desk import UploadSlots
-from secagg.storage.book import AWAY_SECONDS, Book, BookAwayError
+from secagg.server.rpc.limits import AggregatorLimits
+from secagg.server.session.progress import LiveSession, ProgressFeed, SessionProgress
+from secagg.server.session.registry import SessionBook
+from secagg.server.session.runner import SessionRunner
+from secagg.server.session.state import say_refused
+from secagg.server.session.uploads import UploadSlots
+from secagg.server.single_flight import SharedLook
+from secagg.server.task.definition import (
+    NextPayload,
+    OnAborted,
+    OnEnded,
+    OnSum,
+    TaskDefinition,
+)
+from secagg.server.task.runner import TaskRun
+from secagg.storage.rows import Replica
 from secagg.storage.spool import Spool
-from secagg.storage.stored import Replica
+from secagg.storage.store import AWAY_SECONDS, Book, BookAwayError
 from secagg.wire.calls import (
     Reference,
     Request,

@@ -6,7 +6,7 @@ than by its own end: a restart goes on with it.
 """
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.server.task_run import TaskRun
+from secagg.server.task.runner import TaskRun
 
 __all__ = ["KnownTasks", "shutting_down"]
 

@@ -6,14 +6,14 @@ What programs build on is `secagg.server.server`; this is for `secagg.server.ser
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import cached_property
 
-from secagg.metrics import Meter
-from secagg.server.owed_files import OwedFiles
-from secagg.server.progress import LiveSession, SessionProgress
+from secagg.runtime.metrics import Meter
 from secagg.server.server import RunningTask, Server
+from secagg.server.session.progress import LiveSession, SessionProgress
 from secagg.server.storage import ServerStorage
-from secagg.server.task import OnGivenUp
-from secagg.server.task_gate import TaskGate
-from secagg.server.task_setup import PreparedTask
+from secagg.server.task.definition import OnGivenUp
+from secagg.server.task.pending_writes import OwedFiles
+from secagg.server.task.schedule import TaskGate
+from secagg.server.task.setup import PreparedTask
 from secagg.transport.tls import TLSIdentity
 
 __all__ = ["OperatedServer"]

@@ -24,20 +24,20 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from secagg.config import HostSettings, ServerSettings, end_of_task
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.garbage import keep_what_is_loaded
-from secagg.server.grpc_server import run_until_signalled
-from secagg.server.patience import until
-from secagg.server.progress import SessionProgress
-from secagg.server.receipt import SessionReceipt
+from secagg.server.rpc.grpc_server import run_until_signalled
 from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
+from secagg.server.session.progress import SessionProgress
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.timeouts import until
 from secagg.server.storage import open_storage
-from secagg.server.task_setup import PreparedTask, settle_task
-from secagg.storage.stored import Retention
+from secagg.server.task.setup import PreparedTask, settle_task
+from secagg.storage.rows import Retention
 from secagg.transport.address import Address
-from secagg.transport.identity import Role
+from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 
 __all__ = [

@@ -9,13 +9,13 @@ import asyncio
 import logging
 from typing import Final
 
-from secagg import telemetry
 from secagg.errors import ServiceError
+from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock
-from secagg.server.session_report import SessionReports
-from secagg.storage.book import Book
-from secagg.storage.purging import purge_once
-from secagg.storage.stored import Retention
+from secagg.server.session.report import SessionReports
+from secagg.storage.retention import purge_once
+from secagg.storage.rows import Retention
+from secagg.storage.store import Book
 
 __all__ = ["purge_regularly"]
 

@@ -29,32 +29,32 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.config.task import shortfall_of
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import NoisedTask, PrivacyReport
-from secagg.engine import open_engine
+from secagg.distributed_dp.plain_sums import decode_integers
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.metrics import Meter
-from secagg.plain_sums import decode_integers
-from secagg.primitives.entropy import SystemEntropy
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
+from secagg.runtime.metrics import Meter
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.grpc_server import GrpcServer
-from secagg.server.limits import AggregatorLimits
-from secagg.server.mask_executor import MaskExecutor
-from secagg.server.progress import SessionProgress
-from secagg.server.receipt import SessionReceipt
+from secagg.server.engine import open_engine
+from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.server.retention import purge_regularly
-from secagg.server.session_report import reports_in
+from secagg.server.rpc.grpc_server import GrpcServer
+from secagg.server.rpc.limits import AggregatorLimits
+from secagg.server.session.progress import SessionProgress
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.report import reports_in
 from secagg.server.storage import ServerStorage, open_storage
-from secagg.server.task import OnGivenUp, OnSum, SessionSum, TaskDefinition
-from secagg.server.task_gate import TaskGate
-from secagg.server.task_setup import PreparedTask
-from secagg.storage.stored import Replica, Retention
+from secagg.server.task.definition import OnGivenUp, OnSum, SessionSum, TaskDefinition
+from secagg.server.task.schedule import TaskGate
+from secagg.server.task.setup import PreparedTask
+from secagg.storage.rows import Replica, Retention
 from secagg.transport.address import Address
-from secagg.transport.admission import Admission
 from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.relay.handshake_limits import Admission
 from secagg.transport.tls import TLSIdentity
 
 __all__ = ["ReleasedSum", "RunningTask", "Server"]
@@ -206,9 +206,9 @@ class RunningTask:
         """Say that the sum cannot be put to use for now.
 
         Args:
-            why: With `secagg.server.task.NotTakenError` it is given again later, unless
-                another aggregator that shares the book has taken it meanwhile.
-                Anything else ends the task.
+            why: With `secagg.server.task.definition.NotTakenError` it is given again
+                later, unless another aggregator that shares the book has taken it
+                meanwhile. Anything else ends the task.
         """
         if self._untaken is not None:
             taken = self._untaken[1]

@@ -17,27 +17,27 @@ from typing import Any, Final
 
 from secagg.config import HostSettings, TaskSettings
 from secagg.errors import InternalError
-from secagg.messages import Round
-from secagg.metrics import Meters
+from secagg.protocol.messages import Round
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.garbage import keep_what_is_loaded
-from secagg.server.admin_channel import admin_socket_of
-from secagg.server.admin_socket import AdminSocket
-from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
-from secagg.server.grpc_server import run_until_signalled
-from secagg.server.operated_server import OperatedServer
-from secagg.server.program import server_of
-from secagg.server.progress import SessionProgress
-from secagg.server.service_manager import ServiceManager
-from secagg.server.task_keeper import TaskKeeper
-from secagg.server.views import View, tasks_view
-from secagg.server.watching import (
+from secagg.runtime.metrics import Meters
+from secagg.server.admin.channel import admin_socket_of
+from secagg.server.admin.socket import AdminSocket
+from secagg.server.admin.views import View, tasks_view
+from secagg.server.http.monitoring import (
     Watched,
     exporter_of,
     meter_of,
     page_address,
     watching,
 )
+from secagg.server.operated_server import OperatedServer
+from secagg.server.program import server_of
+from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
+from secagg.server.rpc.grpc_server import run_until_signalled
+from secagg.server.service_manager import ServiceManager
+from secagg.server.session.progress import SessionProgress
+from secagg.server.supervisor import TaskKeeper
 from secagg.transport.address import Address
 
 __all__ = ["run_service"]

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.readiness import LOOK_EVERY_SECONDS
+from secagg.server.http.readiness import LOOK_EVERY_SECONDS
 
 __all__ = ["ServiceManager"]
 

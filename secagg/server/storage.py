@@ -5,13 +5,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from secagg.server.task_facts import TaskFacts
+from secagg.server.task.history import TaskFacts
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
-from secagg.storage.book import Book
 from secagg.storage.change import Role
 from secagg.storage.open_blobs import BlobsNameFile, open_blobs, refuse_other_blobs
-from secagg.storage.open_book import open_state
+from secagg.storage.open_store import open_state
 from secagg.storage.spool import Spool, UploadSpool
+from secagg.storage.store import Book
 
 __all__ = ["ServerStorage", "open_storage"]
 

@@ -16,17 +16,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.modular import add_into, reduce_in_place, zeros
+from secagg.crypto.prg import add_masks
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import read_noise_terms, subtract_layers
 from secagg.errors import ErrorCode, InternalError
-from secagg.messages import Envelope, Round, Upload
-from secagg.parameters import Graph, ProtocolParameters
-from secagg.policy import ClientPolicy
-from secagg.primitives.modular import add_into, reduce_in_place, zeros
-from secagg.primitives.prg import add_masks
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client, masking, server
+from secagg.protocol import masking
+from secagg.protocol.client import machine as client
 from secagg.protocol.context import view_of
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     ClientEvent,
     InputReady,
@@ -39,6 +37,7 @@ from secagg.protocol.events import (
     SumComputed,
 )
 from secagg.protocol.membership import Membership
+from secagg.protocol.messages import Envelope, Round, Upload
 from secagg.protocol.noise_terms import NoiseReader
 from secagg.protocol.outputs import (
     ClientOutput,
@@ -48,10 +47,13 @@ from secagg.protocol.outputs import (
     Send,
     ServerOutput,
 )
+from secagg.protocol.packing import pack, packed_size, unpack
+from secagg.protocol.parameters import Graph, ProtocolParameters
+from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.rounds import rounds_of
-from secagg.protocol.server_states import Rostered
+from secagg.protocol.server import machine as server
+from secagg.protocol.server.states import Rostered
 from secagg.simulation.enrolled import membership_of
-from secagg.wire.packing import pack, packed_size, unpack
 
 __all__ = [
     "OFFERED_AT",

@@ -8,14 +8,14 @@ from functools import cache
 from hashlib import sha256
 from typing import Final
 
-from secagg.enrolment.credential import Credential, IssuedCredential
-from secagg.enrolment.identity_files import ClientIdentity
-from secagg.enrolment.published import PublishedEnrolment
-from secagg.enrolment.revocation import RevocationList
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.signature import IdentityKey
-from secagg.profiles import Trust
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import IdentityKey
+from secagg.pki.client_identity import ClientIdentity
+from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.protocol.enrolment.credential import Credential, IssuedCredential
+from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.membership import Membership
+from secagg.protocol.profiles import Trust
 
 __all__ = [
     "TRUST_DOMAIN",

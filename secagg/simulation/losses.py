@@ -8,9 +8,9 @@ Rule 2: a plan is data: the same entropy gives the same plan.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from secagg.messages import Round
-from secagg.primitives.entropy import Entropy
-from secagg.profiles import Profile
+from secagg.crypto.entropy import Entropy
+from secagg.protocol.messages import Round
+from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import rounds_of
 
 __all__ = ["LossPlan", "plan_losses"]

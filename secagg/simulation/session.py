@@ -16,21 +16,19 @@ from typing import Final, overload
 
 import numpy as np
 
-from secagg.distributed_dp import NoisedTask, subtract_layers
-from secagg.errors import SessionAbortedError
-from secagg.messages import Advert, Envelope, Round, Shares, Upload
-from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.entropy import Entropy
-from secagg.primitives.modular import (
+from secagg.crypto.entropy import Entropy
+from secagg.crypto.modular import (
     UnsignedArray,
     add_into,
     reduce_in_place,
     zeros,
 )
-from secagg.primitives.prg import add_masks
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client, masking, server
+from secagg.crypto.prg import add_masks
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.distributed_dp import NoisedTask, subtract_layers
+from secagg.errors import SessionAbortedError
+from secagg.protocol import masking
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import (
     ClientEvent,
     InputReady,
@@ -38,6 +36,8 @@ from secagg.protocol.events import (
     ServerEvent,
     SessionOffered,
 )
+from secagg.protocol.messages import Advert, Envelope, Round, Shares, Upload
+from secagg.protocol.noise_certificate import NoiseCertificate
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import (
     ClientOutput,
@@ -45,7 +45,9 @@ from secagg.protocol.outputs import (
     MaskAndUpload,
     ServerOutput,
 )
+from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.rounds import ROUNDS
+from secagg.protocol.server import machine as server
 from secagg.simulation.driver import InProcessSession, Residues, run_session
 from secagg.simulation.losses import LossPlan
 from secagg.simulation.measurement import CostReport, Meter, held_bytes

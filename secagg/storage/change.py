@@ -1,6 +1,6 @@
 """Everything that one step does to a book, and what the book answers.
 
-A `Change` is applied whole or not at all (`secagg.storage.book`).
+A `Change` is applied whole or not at all (`secagg.storage.store`).
 """
 
 import time
@@ -9,7 +9,7 @@ from enum import StrEnum, unique
 from typing import Final
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
-from secagg.storage.charges import Charge, ChargeState, Settlement
+from secagg.storage.budget_ledger import Charge, ChargeState, Settlement
 
 __all__ = [
     "Behind",

@@ -18,32 +18,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from secagg.audit.receipt import AuditReceipt
-from secagg.descriptor import SessionDescriptor
-from secagg.enrolment.credential import Credential
-from secagg.enrolment.identity_files import ClientIdentity
-from secagg.enrolment.rules import VerifiedCredentials
+from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
     ServiceError,
     printable,
 )
-from secagg.messages import (
-    DIGEST_BYTES,
-    KINDS,
-    MAX_REASON_BYTES,
-    Aborted,
-    Complaint,
-    Envelope,
-    Message,
-    Released,
-    Round,
-)
-from secagg.primitives.canonical import Reader, Writer
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol.client import resume_answered
-from secagg.protocol.client_states import Answered, Completed, Failed
+from secagg.pki.client_identity import ClientIdentity
+from secagg.protocol.client.machine import resume_answered
+from secagg.protocol.client.states import Answered, Completed, Failed
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.events import (
     AbortRequested,
     ClientEvent,
@@ -55,6 +43,18 @@ from secagg.protocol.events import (
     SumComputed,
 )
 from secagg.protocol.membership import Membership
+from secagg.protocol.messages import (
+    DIGEST_BYTES,
+    KINDS,
+    MAX_REASON_BYTES,
+    Aborted,
+    Complaint,
+    Envelope,
+    Message,
+    Released,
+    Round,
+)
+from secagg.protocol.receipts.receipt import AuditReceipt
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
 from secagg.storage.change import Record
@@ -347,7 +347,7 @@ class Ending:
 
     Attributes:
         state: How it ended.
-        audit: Bytes of this client's receipt (`secagg.audit`).
+        audit: Bytes of this client's receipt (`secagg.protocol.receipts`).
     """
 
     state: Completed | Failed

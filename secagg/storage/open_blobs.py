@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Final, Protocol
 
+from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.primitives.entropy import Entropy, SystemEntropy
+from secagg.runtime.vector_files import write_bytes
 from secagg.storage.blobs import STORE_HOME, Blobs, FileBlobs
 from secagg.storage.s3_blobs import S3Blobs
-from secagg.storage.vector_files import write_bytes
 
 __all__ = ["BlobsNameFile", "KnowsItsBlobs", "open_blobs", "refuse_other_blobs"]
 

@@ -21,8 +21,8 @@ from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from secagg.crypto.entropy import SystemEntropy
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.primitives.entropy import SystemEntropy
 from secagg.storage.blobs import RETRY_SECONDS, Blob, checked_name
 
 __all__ = ["S3Blobs"]

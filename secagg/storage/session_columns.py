@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from secagg.errors import LocalProtocolError
-from secagg.storage.book import StateDamagedError
-from secagg.storage.chain import chain_next, chain_start
 from secagg.storage.change import Behind, NewSession, Record, Role
-from secagg.storage.stored import SessionRow, StoredSession
+from secagg.storage.hash_chain import chain_next, chain_start
+from secagg.storage.rows import SessionRow, StoredSession
+from secagg.storage.store import StateDamagedError
 
 __all__ = [
     "MILLISECONDS",

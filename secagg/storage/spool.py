@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from secagg import telemetry
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.runtime import log_events as telemetry
 from secagg.storage.blobs import RETRY_SECONDS, STORE_HOME, Blobs
 
 __all__ = [

@@ -6,27 +6,27 @@ from hashlib import sha256
 from typing import Any
 
 from secagg.client.gate import OwnRules
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.distributed_dp import NoisedTask, PrivacyReport, plan
-from secagg.edge_odds import judge_edges
-from secagg.parameters import Graph, ProtocolParameters
-from secagg.policy import (
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.events import ClientEvent, ServerEvent
+from secagg.protocol.graphs.edge_bounds import judge_edges
+from secagg.protocol.graphs.ring_bounds import server_demand
+from secagg.protocol.noise_terms import NoiseTerms
+from secagg.protocol.outputs import ClientOutput, ServerOutput
+from secagg.protocol.parameters import Graph, ProtocolParameters
+from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumsAccepted,
 )
-from secagg.primitives.modular import UnsignedArray, zeros
-from secagg.profiles import (
+from secagg.protocol.profiles import (
     HonestTail,
     MaliciousTail,
     Profile,
     RoundDeadlines,
     SparseTail,
 )
-from secagg.protocol.events import ClientEvent, ServerEvent
-from secagg.protocol.noise_terms import NoiseTerms
-from secagg.protocol.outputs import ClientOutput, ServerOutput
-from secagg.ring_odds import server_demand
 from secagg.simulation.driver import InProcessSession
 from secagg.simulation.enrolled import simulated_trust
 

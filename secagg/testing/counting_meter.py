@@ -2,13 +2,13 @@
 
 from collections import Counter
 
-from secagg.metrics import Metric
+from secagg.runtime.metrics import Metric
 
 __all__ = ["CountingMeter"]
 
 
 class CountingMeter:
-    """Implements `secagg.metrics.Meter`.
+    """Implements `secagg.runtime.metrics.Meter`.
 
     Attributes:
         total: Sums of what was added or observed, by name of the metric and the values

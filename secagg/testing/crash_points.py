@@ -13,16 +13,14 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import Envelope
-from secagg.profiles import Trust
+from secagg.protocol.messages import Envelope
+from secagg.protocol.profiles import Trust
 from secagg.runtime.connection import AggregatorConnection
-from secagg.storage.book import Book
+from secagg.storage.budget_ledger import ChargeRow, Settlement
 from secagg.storage.change import Behind, Change, Committed, Ended, Lease, Role
-from secagg.storage.charges import ChargeRow, Settlement
-from secagg.storage.claims import Claim, ClaimRow
+from secagg.storage.data_claims import Claim, ClaimRow
 from secagg.storage.rollback_mark import Mark
-from secagg.storage.spool import Spool
-from secagg.storage.stored import (
+from secagg.storage.rows import (
     Finding,
     Purged,
     Replica,
@@ -35,6 +33,8 @@ from secagg.storage.stored import (
     Task,
     TaskRow,
 )
+from secagg.storage.spool import Spool
+from secagg.storage.store import Book
 from secagg.wire.calls import CALLS, Reference, Request, Wait, WatchSession
 
 __all__ = [

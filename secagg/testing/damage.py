@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 
 __all__ = ["damaged_copies"]
 

@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from secagg.server.mask_executor import UploadReader
+from secagg.server.engine.mask_removal import UploadReader
 
 __all__ = ["DeadlyReader"]
 

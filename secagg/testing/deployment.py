@@ -15,38 +15,38 @@ from typing import Any
 
 import numpy as np
 
-from secagg.client.conductor import ClientSettings, MakeInput, SessionOutcome
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.runner import ClientRunner
-from secagg.descriptor import SessionDescriptor
-from secagg.enrolment.identity_files import ClientIdentity
+from secagg.client.session_driver import ClientSettings, MakeInput, SessionOutcome
+from secagg.crypto.entropy import Entropy, SeededEntropy
+from secagg.crypto.modular import UnsignedArray, zeros
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
     ErrorCode,
     SecAggError,
     ServiceError,
     SessionAbortedError,
 )
-from secagg.parameters import ProtocolParameters
-from secagg.policy import ClientPolicy
-from secagg.primitives.entropy import Entropy, SeededEntropy
-from secagg.primitives.modular import UnsignedArray, zeros
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.pki.client_identity import ClientIdentity
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.policy import ClientPolicy
 from secagg.runtime.clock import Clock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.limits import AggregatorLimits
-from secagg.server.mask_executor import MaskExecutor
-from secagg.server.task import OnEnded, SessionSum, TaskDefinition
+from secagg.server.engine.mask_removal import MaskExecutor
+from secagg.server.rpc.limits import AggregatorLimits
+from secagg.server.task.definition import OnEnded, SessionSum, TaskDefinition
 from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.book import Book
-from secagg.storage.charges import ChargeState
-from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.spool import Spool, UploadSpool
+from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.storage.store import Book
 from secagg.testing.cohorts import LENIENT_POLICY, lenient_rules
 from secagg.testing.crash_points import (
     CrashingBook,
@@ -56,7 +56,7 @@ from secagg.testing.crash_points import (
     MortalConnection,
     SimulatedCrashError,
 )
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.knowledge import check
 from secagg.testing.lossy_connection import Fault, LossyConnection
 from secagg.testing.manual_clock import ManualClock, inline_engine

@@ -2,9 +2,9 @@
 
 from collections.abc import Set as AbstractSet
 
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.protocol.edges import EdgeTrees
-from secagg.protocol.server_states import Cohort
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.protocol.graphs.edge_selection import EdgeTrees
+from secagg.protocol.server.states import Cohort
 
 __all__ = ["hiding_trees"]
 

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import Envelope
+from secagg.protocol.messages import Envelope
 from secagg.runtime.connection import AggregatorConnection
 from secagg.wire.calls import (
     Reference,

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, TypeVar, cast
 
-from secagg.messages import Envelope
+from secagg.protocol.messages import Envelope
 from secagg.runtime.connection import AggregatorConnection
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 

@@ -15,8 +15,8 @@ import selectors
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from secagg.engine import Engine, Pool
-from secagg.storage.inline_executor import InlineExecutor
+from secagg.server.engine import Engine, Pool
+from secagg.storage.sqlite.executor import InlineExecutor
 
 __all__ = [
     "STARTED_AT",

@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
-from secagg.descriptor import SessionDescriptor
-from secagg.messages import Envelope
-from secagg.primitives.entropy import SEED_SIZE, Entropy
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.crypto.entropy import SEED_SIZE, Entropy
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import Envelope
+from secagg.protocol.packing import unpack
 from secagg.runtime.connection import AggregatorConnection
 from secagg.testing.knowledge import Facts
 from secagg.wire.calls import (
@@ -31,7 +32,6 @@ from secagg.wire.calls import (
     Wait,
     WatchSession,
 )
-from secagg.wire.packing import unpack
 
 __all__ = ["CorruptEntropy", "ObservedConnection", "TaskObserver"]
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from secagg.messages import BUNDLE_BYTES, Bundles, Envelope, Upload
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.protocol.agreement import sign_bundles
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import ClientEvent, Received, SessionOffered
+from secagg.protocol.messages import BUNDLE_BYTES, Bundles, Envelope, Upload
 from secagg.protocol.outputs import ClientOutput, MaskAndUpload, Send
 from secagg.protocol.refund import Charge
 from secagg.simulation.driver import identity_of

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, TypeVar
 
-from secagg.descriptor import SessionDescriptor
-from secagg.messages import Envelope
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import Envelope
 from secagg.runtime.connection import AggregatorConnection
 from secagg.wire.calls import (
     ChooseEdges,

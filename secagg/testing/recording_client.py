@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.client.client import Client
-from secagg.descriptor import SessionDescriptor
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 

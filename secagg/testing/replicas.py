@@ -12,13 +12,13 @@ from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.mask_executor import MaskExecutor
-from secagg.server.owed_files import RETRY_SECONDS
-from secagg.server.task import NotTakenError, SessionSum, TaskDefinition
+from secagg.server.engine.mask_removal import MaskExecutor
+from secagg.server.task.definition import NotTakenError, SessionSum, TaskDefinition
+from secagg.server.task.pending_writes import RETRY_SECONDS
 from secagg.simulation import identity_of
-from secagg.storage.book import Book
-from secagg.storage.inline_executor import InlineExecutor
-from secagg.storage.stored import Replica
+from secagg.storage.rows import Replica
+from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.storage.store import Book
 from secagg.testing.crash_points import (
     CrashingBook,
     CrashingSpool,
@@ -28,7 +28,7 @@ from secagg.testing.crash_points import (
 from secagg.testing.deployment import RESTART_SECONDS, TASK_ID, Deployment, entropy_of
 from secagg.testing.lossy_connection import LossyConnection
 from secagg.testing.manual_clock import inline_engine
-from secagg.testing.shared_book import SharedBook
+from secagg.testing.shared_store import SharedBook
 from secagg.transport.in_memory import InMemoryConnection
 
 __all__ = ["Replicas"]

@@ -1,6 +1,6 @@
 """Entropy from a script: a test says what is drawn, and sees how much is."""
 
-from secagg.primitives.entropy import Entropy
+from secagg.crypto.entropy import Entropy
 
 __all__ = ["RecordingEntropy", "ScriptedEntropy"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from secagg.errors import ErrorCode
-from secagg.messages import Envelope
+from secagg.protocol.messages import Envelope
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
 __all__ = ["ScriptedService"]

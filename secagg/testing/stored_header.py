@@ -1,7 +1,7 @@
 """A session of the server's book of which only the header matters."""
 
 from secagg.storage.change import Role
-from secagg.storage.stored import StoredSession
+from secagg.storage.rows import StoredSession
 
 __all__ = ["stored_header"]
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg.messages import Round
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.modular import UnsignedArray, word_dtype
+from secagg.crypto.modular import UnsignedArray, word_dtype
+from secagg.protocol.messages import Round
 from secagg.protocol.outputs import ComputeSum
+from secagg.protocol.parameters import ProtocolParameters
 from secagg.simulation import InProcessSession
 from secagg.storage.spool import Spool
 from secagg.testing.cohorts import one_hot, parameters_for

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from secagg.transport.certificates import Authority, IssuedCertificate
-from secagg.transport.identity import Role
+from secagg.pki.certificate_authority import Authority, IssuedCertificate
+from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSFiles, TLSIdentity
 
 __all__ = ["TLSDeployment"]

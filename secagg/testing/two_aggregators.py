@@ -13,23 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.client.storage import ClientStorage
+from secagg.crypto.modular import UnsignedArray
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
-from secagg.metrics import Meter
-from secagg.policy import ClientPolicy, PrivacyFloors
-from secagg.primitives.modular import UnsignedArray
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.signature import IdentityKey
+from secagg.protocol.policy import ClientPolicy, PrivacyFloors
 from secagg.runtime.connection import AggregatorConnection
+from secagg.runtime.metrics import Meter
 from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.book import Book
-from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
-from secagg.testing.inline_book import inline_book
+from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.storage.store import Book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.in_memory import InMemoryConnection
-from secagg.two_servers import (
+from secagg.two_aggregators import (
     Helper,
     Leader,
     SharedContribution,
@@ -37,8 +37,8 @@ from secagg.two_servers import (
     TwoServerClient,
     cohort_parameters,
 )
-from secagg.two_servers.messages import NoisyShare
-from secagg.two_servers.receipt import NameList, PartStatement
+from secagg.two_aggregators.messages import NoisyShare
+from secagg.two_aggregators.receipt import NameList, PartStatement
 from secagg.wire.calls import Request
 
 __all__ = [

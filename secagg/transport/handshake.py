@@ -11,7 +11,7 @@ Rule 3: what would fail again in the same way (certificates, a port without TLS)
         BAD_CERTIFICATE; what may pass (names, links, restarts) is UNREACHABLE.
 
 A connection that is made later may lead to somebody else.  Who is at its other end is
-settled by its own handshake: `secagg.transport.aggregator_channel`.
+settled by its own handshake: `secagg.transport.grpc_channel`.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from cryptography import x509
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.clock import Clock, finish_before
 from secagg.transport.address import Address
-from secagg.transport.identity import PeerIdentity, Role
+from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity, identity_of
 
 __all__ = ["HANDSHAKE_SECONDS", "Expected", "StrangerError", "meet", "unreachable"]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from secagg.errors import SecAggError
-from secagg.messages import Envelope
+from secagg.protocol.messages import Envelope
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorService
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 from secagg.wire.errors import seen_by_peer

@@ -6,7 +6,7 @@ Rule 2: both sides always present a certificate and always verify the other's.
 Rule 3: private keys stay in the file, in memory and in the TLS library; they appear
         in no error, log or repr.
 
-It issues nothing (`secagg.transport.certificates`) and does not revoke.
+It issues nothing (`secagg.pki.certificate_authority`) and does not revoke.
 """
 
 import logging
@@ -27,10 +27,10 @@ from cryptography.hazmat.primitives.asymmetric.types import (
     PrivateKeyTypes,
 )
 
-from secagg.disk import read_small
 from secagg.errors import ErrorCode, ServiceError
-from secagg.telemetry import KEY_FILE_READABLE, TRANSPORT_LOGGER, log_event
-from secagg.transport.identity import RESERVED_SUFFIX, PeerIdentity, Role
+from secagg.runtime.files import read_small
+from secagg.runtime.log_events import KEY_FILE_READABLE, TRANSPORT_LOGGER, log_event
+from secagg.transport.peer_identity import RESERVED_SUFFIX, PeerIdentity, Role
 
 __all__ = [
     "MAX_PEM_BYTES",

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum, auto, unique
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
 
-from secagg.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
+from secagg.protocol.messages import (
     DIGEST_BYTES,
     KINDS,
     MAX_ADVERT_BYTES,
@@ -48,8 +48,8 @@ from secagg.messages import (
     Survivors,
     is_neighbourhood,
 )
-from secagg.parameters import MAX_CLIENTS
-from secagg.profiles import MAX_DEADLINE_SECONDS
+from secagg.protocol.parameters import MAX_CLIENTS
+from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 from secagg.v1 import messages_pb2, secagg_service_pb2
 from secagg.wire.codec import bounded_bytes, exact_bytes, in_range, parse, refuse
 from secagg.wire.limits import (

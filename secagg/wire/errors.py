@@ -22,7 +22,7 @@ from secagg.errors import (
     error_code,
     printable,
 )
-from secagg.messages import MAX_IDENTITY_BYTES
+from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.v1 import errors_pb2
 from secagg.wire.limits import (
     MAX_DETAIL_BYTES,

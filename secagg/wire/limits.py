@@ -4,26 +4,26 @@ Rule 1: a limit that needs no session is a constant; one that follows from a
         session's parameters is computed from them and from nothing else.
 Rule 2: sizes are checked on the bytes, before anything is parsed from them.
 
-What a task may configure is said by `secagg.parameters`; what one client tolerates,
-by `secagg.policy`.
+What a task may configure is said by `secagg.protocol.parameters`; what one client
+tolerates, by `secagg.protocol.policy`.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from secagg.descriptor import (
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.descriptor import (
     MAX_AGGREGATOR_BYTES,
     MAX_NOISE_TERMS_BYTES,
     MAX_TASK_ID_BYTES,
 )
-from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol.messages import (
     BUNDLE_BYTES,
     DIGEST_BYTES,
     MAX_ADVERT_BYTES,
     SIGNATURE_BYTES,
 )
-from secagg.parameters import (
+from secagg.protocol.parameters import (
     MAX_CLIENTS,
     MAX_DIMENSION,
     MAX_MODULUS,
@@ -31,7 +31,7 @@ from secagg.parameters import (
     MAX_TAIL_BYTES,
     ProtocolParameters,
 )
-from secagg.profiles import SparseTail
+from secagg.protocol.profiles import SparseTail
 
 __all__ = [
     "LEAST_QUIET_SECONDS",
@@ -112,7 +112,7 @@ _ENVELOPE_BYTES: Final = 128
 class MessageSizes:
     """Bytes of one client's messages in a full session, without transport overhead.
 
-    The packed vector is not among them: `secagg.wire.packing` says its size.
+    The packed vector is not among them: `secagg.protocol.packing` says its size.
 
     Attributes:
         roster: At most, and whole; to every client that reads it.

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from secagg.config import load_server_settings
-from secagg.graph_choice import Adversary, GraphDemand, choose_graph
-from secagg.parameters import Graph
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
-from secagg.server.task_setup import prepare_task
+from secagg.protocol.graphs.choice import Adversary, GraphDemand, choose_graph
+from secagg.protocol.parameters import Graph
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.server.task.setup import prepare_task
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/choosing-a-graph.md").read_text()

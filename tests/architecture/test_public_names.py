@@ -27,8 +27,8 @@ FOREIGN = {
 # What the protocol's messages and calls are made of, for those who carry bytes
 # themselves with PROTOCOL.md at hand; and what a server writes down.
 VOCABULARY = (
-    *("secagg.messages.", "secagg.wire.calls", "secagg.primitives.canonical"),
-    "secagg.storage.stored",
+    *("secagg.protocol.messages.", "secagg.wire.calls", "secagg.crypto.canonical"),
+    "secagg.storage.rows",
 )
 PUBLIC = {name: getattr(secagg, name) for name in secagg.__all__}
 

@@ -15,7 +15,7 @@ from secagg.config import (
     load_server_settings,
 )
 from secagg.distributed_dp import NoisedTask
-from secagg.server.task_setup import prepare_task
+from secagg.server.task.setup import prepare_task
 from secagg.testing.cohorts import offer_of
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "config"

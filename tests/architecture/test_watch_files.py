@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secagg.metrics import METRICS, PROCESS_METRICS, Kind
+from secagg.runtime.metrics import METRICS, PROCESS_METRICS, Kind
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"

@@ -42,10 +42,10 @@ from pathlib import Path
 
 import numpy as np
 
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
-from secagg.server.session_lease import LEASE_SECONDS
+from secagg.pki.certificate_authority import Authority
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.server.session.lease import LEASE_SECONDS
 from secagg.testing.world.dice import Dice
-from secagg.transport.certificates import Authority
 
 ENVIRONMENT = {
     **{key: value for key, value in os.environ.items() if "SECAGG" not in key},

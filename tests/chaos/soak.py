@@ -34,8 +34,8 @@ from pathlib import Path
 import numpy as np
 from run import ENVIRONMENT, free_port
 
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
-from secagg.transport.certificates import Authority
+from secagg.pki.certificate_authority import Authority
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 
 SETTLED_SECONDS = 300.0
 # A series is there from the first time that something happens under its name.

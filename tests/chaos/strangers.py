@@ -39,12 +39,12 @@ from pathlib import Path
 import numpy as np
 from run import ENVIRONMENT
 
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.pki.certificate_authority import Authority
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.transport.address import Address
-from secagg.transport.admission import Admission
-from secagg.transport.certificates import Authority
 from secagg.transport.channel_options import SERVICE
-from secagg.transport.relay import Relay
+from secagg.transport.relay.handshake_limits import Admission
+from secagg.transport.relay.relay import Relay
 from secagg.wire.limits import MAX_MESSAGE_BYTES
 
 FILES = 1024

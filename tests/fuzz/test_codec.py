@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
-from secagg.messages import KINDS
+from secagg.protocol.messages import KINDS
 from secagg.transport import status
 from secagg.wire.calls import CALLS
 

@@ -20,18 +20,22 @@ from typing import Any
 import grpc
 import pytest
 
-from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment, WrittenBy
 from secagg.conformance import read_vectors
-from secagg.descriptor import SessionDescriptor
-from secagg.enrolment.credential import Credential, CredentialRequest
-from secagg.enrolment.revocation import RevocationList
+from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
     SecAggError,
     ServiceError,
 )
-from secagg.messages import (
+from secagg.protocol.client import machine as client
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.credential import Credential, CredentialRequest
+from secagg.protocol.enrolment.revocation_list import RevocationList
+from secagg.protocol.events import NoisedVector, Received, SessionOffered
+from secagg.protocol.messages import (
     KINDS,
     Aborted,
     Complaint,
@@ -41,18 +45,21 @@ from secagg.messages import (
     Released,
     Roster,
 )
-from secagg.policy import ClientPolicy
-from secagg.primitives.canonical import Reader, Writer
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.profiles import MaliciousTail, RoundDeadlines
-from secagg.protocol import client, server
-from secagg.protocol.events import NoisedVector, Received, SessionOffered
 from secagg.protocol.outputs import Finish
+from secagg.protocol.packing import BadVectorError, pack, unpack
+from secagg.protocol.policy import ClientPolicy
+from secagg.protocol.profiles import MaliciousTail, RoundDeadlines
+from secagg.protocol.receipts.receipt import (
+    AuditReceipt,
+    Outcome,
+    RosterCommitment,
+    WrittenBy,
+)
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER, rounds_of
-from secagg.server.receipt import SessionReceipt
-from secagg.server.session_record import SessionRecord
-from secagg.server.task_facts import TaskFacts
+from secagg.protocol.server import machine as server
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.record import SessionRecord
+from secagg.server.task.history import TaskFacts
 from secagg.simulation.driver import accepting, identity_of
 from secagg.simulation.enrolled import issued_to, simulated_trust
 from secagg.storage import journal
@@ -66,10 +73,9 @@ from secagg.testing.cohorts import (
 )
 from secagg.testing.stored_header import stored_header
 from secagg.transport import status
-from secagg.two_servers.messages import AcceptedShares, HelperShare, NoisyShare
-from secagg.two_servers.receipt import NamePath, SharedReceipt
+from secagg.two_aggregators.messages import AcceptedShares, HelperShare, NoisyShare
+from secagg.two_aggregators.receipt import NamePath, SharedReceipt
 from secagg.wire.calls import CALLS, Blob, BlobChunk, Reference, UploadStatus, Wait
-from secagg.wire.packing import BadVectorError, pack, unpack
 
 CLIENTS = 5
 SESSION = bytes(32)

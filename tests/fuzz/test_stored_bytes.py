@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import Aborted, Fate, Released
-from secagg.server.receipt import SessionReceipt
-from secagg.server.session_record import SessionRecord
-from secagg.server.task_facts import TaskFacts
-from secagg.server.task_memory import RememberedTask
+from secagg.protocol.messages import Aborted, Fate, Released
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.record import SessionRecord
+from secagg.server.task.history import TaskFacts
+from secagg.server.task.stored import RememberedTask
 from secagg.storage import journal
 from secagg.storage.change import Record
 from secagg.testing.cohorts import offer_of, parameters_for

@@ -1,6 +1,6 @@
 """Metrics as a scrape has them: name, type, labels, help and buckets."""
 
-from secagg.metrics import METRICS, PROCESS_METRICS
+from secagg.runtime.metrics import METRICS, PROCESS_METRICS
 
 
 def test_metrics(golden):

@@ -18,20 +18,21 @@ from secagg.client.client import Client
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.service import ClientService
 from secagg.client.storage import open_storage
+from secagg.crypto.modular import word_dtype
+from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import Aborted, Envelope, Fate, Released, Survivors
-from secagg.policy import PrivacyFloors
-from secagg.primitives.modular import word_dtype
-from secagg.primitives.transcript import encode_set
-from secagg.profiles import RoundDeadlines
+from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Survivors
+from secagg.protocol.packing import pack
+from secagg.protocol.policy import PrivacyFloors
+from secagg.protocol.profiles import RoundDeadlines
 from secagg.server.aggregator import Aggregator
-from secagg.server.grpc_server import GrpcServer
-from secagg.server.task import TaskDefinition
+from secagg.server.rpc.grpc_server import GrpcServer
+from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.charges import ChargeState
+from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
@@ -46,7 +47,6 @@ from secagg.wire.calls import (
     UploadChunk,
     UploadStatus,
 )
-from secagg.wire.packing import pack
 
 DIMENSION = 4
 OTHERS = ("bob", "carol", "dave")

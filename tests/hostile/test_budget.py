@@ -14,8 +14,8 @@ import pytest
 from secagg.client.runner import ClientRunner
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.simulation.driver import identity_of
-from secagg.storage import sqlite_changes
-from secagg.storage.charges import BudgetSpentError, ChargeState, Settlement
+from secagg.storage.budget_ledger import BudgetSpentError, ChargeState, Settlement
+from secagg.storage.sqlite import changes as sqlite_changes
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.crash_points import CrashSwitch

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Aborted, Envelope, Fate, Round
-from secagg.primitives.key_agreement import KeyPair
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client, server, share_bundles
-from secagg.protocol.checks import check_roster
+from secagg.protocol import share_bundles
+from secagg.protocol.client import machine as client
+from secagg.protocol.client.checks import check_roster
 from secagg.protocol.events import AbortRequested, Received
+from secagg.protocol.messages import Aborted, Envelope, Fate, Round
+from secagg.protocol.server import machine as server
 from secagg.simulation.driver import InProcessSession
 from secagg.testing.cohorts import one_hot, sparse_parameters_for
 

@@ -5,9 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.aead import seal
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.transcript import decode_set, encode_set
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol import share_bundles
+from secagg.protocol.client import machine as client
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.events import (
+    AbortRequested,
+    InputReady,
+    NoisedVector,
+    PlainVector,
+    Received,
+    SessionOffered,
+)
+from secagg.protocol.messages import (
     BUNDLE_BYTES,
     KINDS,
     Aborted,
@@ -18,22 +32,9 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.policy import ClientPolicy
-from secagg.primitives.aead import seal
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.transcript import decode_set, encode_set
-from secagg.profiles import MaliciousTail, Trust
-from secagg.protocol import client, share_bundles
-from secagg.protocol.events import (
-    AbortRequested,
-    InputReady,
-    NoisedVector,
-    PlainVector,
-    Received,
-    SessionOffered,
-)
 from secagg.protocol.outputs import Finish
+from secagg.protocol.policy import ClientPolicy
+from secagg.protocol.profiles import MaliciousTail, Trust
 from secagg.protocol.refund import Charge
 from secagg.simulation import OFFERED_AT, identity_of
 from secagg.testing.cohorts import (

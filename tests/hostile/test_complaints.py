@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol.client import machine as client
+from secagg.protocol.events import Received
+from secagg.protocol.messages import (
     BUNDLE_BYTES,
     Bundles,
     Complaint,
@@ -13,10 +15,9 @@ from secagg.messages import (
     Round,
     Shares,
 )
-from secagg.protocol import client, server
-from secagg.protocol.events import Received
 from secagg.protocol.outputs import Send
 from secagg.protocol.rounds import DropReason
+from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
 

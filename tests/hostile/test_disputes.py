@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from secagg import telemetry
-from secagg.client.conductor import ClientSettings, SessionOutcome
-from secagg.descriptor import SessionDescriptor
+from secagg.client.session_driver import ClientSettings, SessionOutcome
+from secagg.crypto.shamir_codec import SHARE_SIZE
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol.agreement import sign_bundles
+from secagg.protocol.context import roster_context, session_context
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import (
     BUNDLE_BYTES,
     Bundles,
     Complaint,
@@ -23,19 +25,17 @@ from secagg.messages import (
     Roster,
     RosterFrame,
 )
-from secagg.primitives.share_encoding import SHARE_SIZE
-from secagg.protocol.agreement import sign_bundles
-from secagg.protocol.context import roster_context, session_context
-from secagg.server.receipt import SessionReceipt
+from secagg.runtime import log_events as telemetry
+from secagg.server.session.receipt import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.change import Role
-from secagg.storage.stored import SessionState
+from secagg.storage.rows import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, signing_parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment
-from secagg.testing.inline_book import ask
+from secagg.testing.inline_store import ask
 from secagg.wire.calls import (
     ReportViolation,
     RevealShares,

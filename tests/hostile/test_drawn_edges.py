@@ -2,7 +2,7 @@
 
 The ledger (conftest) looks at every session with the masks that follow from what each
 client drew and was told.  Attacks on the lists themselves are in
-tests/unit/secagg/protocol/test_edges.py.
+tests/unit/secagg/protocol/graphs/test_edge_selection.py.
 """
 
 from dataclasses import replace
@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Edges, Envelope, Fate, Round
-from secagg.parameters import Graph
-from secagg.policy import ClientPolicy
-from secagg.profiles import Profile
-from secagg.protocol import client, server
-from secagg.protocol.checks import check_edge_odds
-from secagg.protocol.edges import EdgeTrees, sign_edges
+from secagg.protocol.client import machine as client
+from secagg.protocol.client.checks import check_edge_odds
 from secagg.protocol.events import Received, RoundClosed, SessionOffered
+from secagg.protocol.graphs.edge_selection import EdgeTrees, sign_edges
+from secagg.protocol.messages import Edges, Envelope, Fate, Round
 from secagg.protocol.noise_terms import NoiseTerms, noise_terms
 from secagg.protocol.outputs import Finish
+from secagg.protocol.parameters import Graph
+from secagg.protocol.policy import ClientPolicy
+from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import rounds_of
+from secagg.protocol.server import machine as server
 from secagg.simulation import identity_of, run_session
 from secagg.simulation.driver import accepting
 from secagg.testing.cohorts import one_hot, sparse_parameters_for

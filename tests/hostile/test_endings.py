@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError
-from secagg.messages import Aborted, Envelope, Fate, Released, Round
-from secagg.parameters import Profile
-from secagg.protocol import client, server
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
+from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round
+from secagg.protocol.parameters import Profile
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import rounds_of
+from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, identity_of
 from secagg.testing.cohorts import one_hot, parameters_for, signing_parameters_for
 

@@ -9,20 +9,20 @@ import contextlib
 import numpy as np
 import pytest
 
-from secagg.client.conductor import SessionOutcome
+from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Role
-from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.damage import damaged_copies
 from secagg.testing.deployment import RESTART_SECONDS, Deployment
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 
 CLIENTS = 4
 VICTIM = 2

@@ -10,21 +10,22 @@ import hashlib
 import numpy as np
 import pytest
 
-from secagg.client.conductor import SessionOutcome
-from secagg.descriptor import SessionDescriptor
+from secagg.client.session_driver import SessionOutcome
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, SecAggError
-from secagg.messages import BUNDLE_BYTES, Advert, Round
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.key_agreement import KeyPair
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.profiles import Profile
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import BUNDLE_BYTES, Advert, Round
+from secagg.protocol.packing import packed_size
+from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import identity_of
 from secagg.storage.change import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_book import ask
+from secagg.testing.inline_store import ask
 from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -38,7 +39,6 @@ from secagg.wire.calls import (
     UploadChunk,
     WatchSession,
 )
-from secagg.wire.packing import packed_size
 
 CLIENTS = 4
 DIMENSION = 7

@@ -13,10 +13,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.client.conductor import ClientSettings, SessionOutcome
-from secagg.descriptor import SessionDescriptor
+from secagg.client.session_driver import ClientSettings, SessionOutcome
+from secagg.crypto.transcript import decode_set, encode_set
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
-from secagg.messages import (
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import (
     Aborted,
     Delivery,
     Envelope,
@@ -26,8 +27,7 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.policy import ClientPolicy
-from secagg.primitives.transcript import decode_set, encode_set
+from secagg.protocol.policy import ClientPolicy
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.simulation.driver import identity_of
 from secagg.storage.change import Role
@@ -35,7 +35,7 @@ from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import (
     AdvertiseKeys,

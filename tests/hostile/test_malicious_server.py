@@ -10,9 +10,18 @@ from dataclasses import replace
 
 import pytest
 
-from secagg.enrolment.credential import Credential
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.transcript import decode_set, encode_set
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol import agreement
+from secagg.protocol.client import machine as client
+from secagg.protocol.client.states import Answered, Masked, Signed
+from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.events import InputBound, InputReady, Received, SessionOffered
+from secagg.protocol.membership import Member, signed_advert
+from secagg.protocol.messages import (
     BUNDLE_BYTES,
     Aborted,
     Bundles,
@@ -30,18 +39,11 @@ from secagg.messages import (
     Survivors,
     Upload,
 )
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.key_agreement import KeyPair
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.transcript import decode_set, encode_set
-from secagg.profiles import MaliciousTail
-from secagg.protocol import agreement, client, server
-from secagg.protocol.client_states import Answered, Masked, Signed
-from secagg.protocol.events import InputBound, InputReady, Received, SessionOffered
-from secagg.protocol.membership import Member, signed_advert
 from secagg.protocol.outputs import Finish, Send
+from secagg.protocol.profiles import MaliciousTail
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import rounds_of
+from secagg.protocol.server import machine as server
 from secagg.simulation import OFFERED_AT, enrolled, identity_of
 from secagg.simulation.driver import accepting
 from secagg.testing.cohorts import one_hot, signing_parameters_for

@@ -8,8 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode
-from secagg.messages import (
+from secagg.protocol.client import machine as client
+from secagg.protocol.context import roster_context
+from secagg.protocol.events import Received
+from secagg.protocol.messages import (
     Envelope,
     Neighbourhood,
     Roster,
@@ -17,13 +23,7 @@ from secagg.messages import (
     Round,
     is_neighbourhood,
 )
-from secagg.policy import ClientPolicy
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.key_agreement import KeyPair
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client
-from secagg.protocol.context import roster_context
-from secagg.protocol.events import Received
+from secagg.protocol.policy import ClientPolicy
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import accepting, identity_of
 from secagg.testing.cohorts import one_hot, parameters_for

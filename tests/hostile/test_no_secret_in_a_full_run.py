@@ -23,27 +23,28 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from secagg import telemetry
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.runner import ClientRunner, ClientSettings, SessionOutcome
+from secagg.crypto.key_derivation import noise_seed
+from secagg.crypto.shamir_codec import SHARE_SIZE
 from secagg.distributed_dp import NoisedTask, plan, read_noise_terms
 from secagg.errors import ErrorCode, SecAggError, ServiceError
-from secagg.messages import Round
-from secagg.parameters import Graph
-from secagg.policy import ClientPolicy
-from secagg.primitives.kdf import noise_seed
-from secagg.primitives.share_encoding import SHARE_SIZE
-from secagg.profiles import Profile
-from secagg.protocol import client
-from secagg.protocol.client_rounds import _own_secrets
-from secagg.protocol.client_states import ReadyForInput
+from secagg.pki.certificate_authority import Authority
+from secagg.protocol.client import machine as client
+from secagg.protocol.client.handlers import _own_secrets
+from secagg.protocol.client.states import ReadyForInput
 from secagg.protocol.masking import input_masks
+from secagg.protocol.messages import Round
+from secagg.protocol.parameters import Graph
+from secagg.protocol.policy import ClientPolicy
+from secagg.protocol.profiles import Profile
+from secagg.runtime import log_events as telemetry
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.grpc_server import GrpcServer
-from secagg.server.task import TaskDefinition
-from secagg.server.task_setup import Cohort
+from secagg.server.rpc.grpc_server import GrpcServer
+from secagg.server.task.definition import TaskDefinition
+from secagg.server.task.setup import Cohort
 from secagg.simulation.enrolled import (
     TRUST_DOMAIN,
     identity_in_simulation,
@@ -55,12 +56,11 @@ from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import lenient_rules
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
-from secagg.transport.certificates import Authority
-from secagg.transport.identity import Role
+from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -433,7 +433,7 @@ def _run(request, identities, tmp_path_factory):
     with (
         printed_to(directory / f"printed {request.param}") as path,
         # Every refusal has its line.
-        mock.patch("secagg.server.call_guards._LINE_SECONDS", 0.0),
+        mock.patch("secagg.server.rpc.guards._LINE_SECONDS", 0.0),
     ):
         os.write(2, b"heard on descriptor 2")
         run.go()

@@ -5,14 +5,21 @@ import re
 
 import pytest
 
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.shamir_codec import SHARE_SIZE
 from secagg.errors import SecAggError
-from secagg.messages import Delivery, Envelope, Roster, Round, Shares, Survivors
-from secagg.parameters import Profile
-from secagg.primitives.key_agreement import KeyPair
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.share_encoding import SHARE_SIZE
-from secagg.protocol.client_rounds import _own_secrets
+from secagg.protocol.client.handlers import _own_secrets
 from secagg.protocol.events import Received
+from secagg.protocol.messages import (
+    Delivery,
+    Envelope,
+    Roster,
+    Round,
+    Shares,
+    Survivors,
+)
+from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import run_session
 from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for

@@ -8,19 +8,20 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.modular import add_into, subtract_into, zeros
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.transcript import domain_tag
 from secagg.distributed_dp import NoisedTask, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Envelope, Round, Shares
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.modular import add_into, subtract_into, zeros
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.transcript import domain_tag
-from secagg.profiles import MaliciousTail, RoundDeadlines
-from secagg.protocol import client, server
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import InputReady, Received
+from secagg.protocol.messages import Envelope, Round, Shares
 from secagg.protocol.noise_terms import layer_secret, noise_secrets
 from secagg.protocol.outputs import ComputeSum
+from secagg.protocol.profiles import MaliciousTail, RoundDeadlines
 from secagg.protocol.rounds import DropReason
+from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import simulated_trust

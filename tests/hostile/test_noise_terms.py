@@ -5,11 +5,12 @@ from functools import partial
 
 import pytest
 
+from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.messages import Envelope, Round, Survivors
-from secagg.primitives.transcript import encode_set
-from secagg.protocol import client, server
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import InputReady, NoisedVector, Received
+from secagg.protocol.messages import Envelope, Round, Survivors
+from secagg.protocol.server import machine as server
 from secagg.simulation import identity_of, run_session
 from secagg.testing.cohorts import any_noise, one_hot, parameters_for, with_noise
 from secagg.testing.observed_session import ObservedSession

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
-from secagg.messages import Envelope, Round, Shares, Survivors, rank_key
-from secagg.primitives.share_encoding import SHARE_SIZE
-from secagg.primitives.transcript import encode_set
-from secagg.protocol import client
-from secagg.protocol.client_states import Answered, Failed, Masked
+from secagg.protocol.client import machine as client
+from secagg.protocol.client.states import Answered, Failed, Masked
 from secagg.protocol.events import InputBound, InputReady, Received
+from secagg.protocol.messages import Envelope, Round, Shares, Survivors, rank_key
 from secagg.protocol.outputs import Send
 from secagg.simulation.driver import accepting, identity_of
 from secagg.testing.cohorts import one_hot, parameters_for

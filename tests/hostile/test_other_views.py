@@ -17,25 +17,25 @@ import pytest
 
 from secagg.client import session as client_session
 from secagg.client.client import Client
-from secagg.client.conductor import ClientSettings
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.runner import ClientRunner
+from secagg.client.session_driver import ClientSettings
+from secagg.crypto.modular import zeros
 from secagg.distributed_dp import read_noise_terms, table_hashes
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
-from secagg.policy import PrivacyFloors
-from secagg.primitives.modular import zeros
-from secagg.profiles import RoundDeadlines
+from secagg.protocol.policy import PrivacyFloors
+from secagg.protocol.profiles import RoundDeadlines
 from secagg.protocol.rounds import DropReason
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.grpc_server import GrpcServer
-from secagg.server.session_report import report_of
-from secagg.server.task import TaskDefinition
+from secagg.server.rpc.grpc_server import GrpcServer
+from secagg.server.session.report import report_of
+from secagg.server.task.definition import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.charges import ChargeState
-from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import (
     lenient_rules,
@@ -44,7 +44,7 @@ from secagg.testing.cohorts import (
     with_noise,
 )
 from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.replicas import Replicas

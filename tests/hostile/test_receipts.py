@@ -15,12 +15,11 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from secagg.audit.comparison import check_one_session, shown_in
-from secagg.audit.receipt import AuditReceipt, Outcome, WrittenBy
-from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.cli import main
 from secagg.cli.exit_codes import EXIT_OK, exit_code_of
 from secagg.client.gate import GateRequest, GateStage, KnownFacts, OwnRules, admit
+from secagg.crypto.modular import zeros
+from secagg.crypto.transcript import encode_set
 from secagg.distributed_dp import (
     ClippingSchedule,
     NoisedTask,
@@ -29,9 +28,11 @@ from secagg.distributed_dp import (
     plan,
 )
 from secagg.distributed_dp.noise_block import decode_block
-from secagg.enrolment.keys import key_text
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.pki.key_files import key_text
+from secagg.protocol.client import machine as client
+from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
+from secagg.protocol.messages import (
     Delivery,
     Envelope,
     Quorum,
@@ -40,17 +41,22 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.policy import (
+from secagg.protocol.outputs import Send
+from secagg.protocol.packing import packed_size
+from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ExactSumsAccepted,
     PrivacyFloors,
 )
-from secagg.primitives.modular import zeros
-from secagg.primitives.transcript import encode_set
-from secagg.profiles import MaliciousTail
-from secagg.protocol import client
-from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
-from secagg.protocol.outputs import Send
+from secagg.protocol.profiles import MaliciousTail
+from secagg.protocol.receipts.comparison import check_one_session, shown_in
+from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
+from secagg.protocol.receipts.verifier import (
+    Finding,
+    ReceiptError,
+    Step,
+    verify_receipt,
+)
 from secagg.simulation import driver
 from secagg.simulation.driver import InProcessSession, accepting
 from secagg.simulation.enrolled import (
@@ -64,7 +70,6 @@ from secagg.testing.cohorts import (
     signing_parameters_for,
     with_noise,
 )
-from secagg.wire.packing import packed_size
 
 CLIENTS = 6
 NOISE = TaskNoiseVerifier()

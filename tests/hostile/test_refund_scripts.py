@@ -15,8 +15,11 @@ from typing import NamedTuple
 
 import pytest
 
+from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
-from secagg.messages import (
+from secagg.protocol.client import machine as client
+from secagg.protocol.events import AbortRequested, Received
+from secagg.protocol.messages import (
     Aborted,
     Delivery,
     Envelope,
@@ -25,11 +28,8 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.parameters import Profile
-from secagg.primitives.transcript import encode_set
-from secagg.protocol import client
-from secagg.protocol.events import AbortRequested, Received
 from secagg.protocol.outputs import MaskAndUpload
+from secagg.protocol.parameters import Profile
 from secagg.protocol.refund import Charge, Standing, charge_after
 from secagg.simulation import identity_of
 from secagg.testing.cohorts import one_hot, parameters_for

@@ -6,8 +6,7 @@ from functools import partial
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Aborted, Envelope, Fate, Released, Round, Shares
-from secagg.protocol import client, server
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import (
     AbortRequested,
     InputBound,
@@ -17,9 +16,11 @@ from secagg.protocol.events import (
     Received,
     RoundClosed,
 )
+from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round, Shares
 from secagg.protocol.outputs import MaskAndUpload
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import rounds_of
+from secagg.protocol.server import machine as server
 from secagg.testing.cohorts import (
     RecordedSession,
     any_noise,

@@ -8,15 +8,15 @@ import shutil
 
 import pytest
 
-from secagg.client.conductor import ClientSettings
+from secagg.client.session_driver import ClientSettings
 from secagg.errors import ErrorCode
-from secagg.protocol import server
-from secagg.server.session_runner import SessionRunner
+from secagg.protocol.server import machine as server
+from secagg.server.session.runner import SessionRunner
 from secagg.simulation.driver import identity_of
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.deployment import Deployment
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.knowledge import Claim, ForbiddenKnowledgeError
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection

@@ -8,24 +8,25 @@ import shutil
 
 import pytest
 
-from secagg.client.conductor import SessionOutcome
+from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import Aborted, Fate, Round
-from secagg.protocol import client, refund
+from secagg.protocol import refund
+from secagg.protocol.client import machine as client
+from secagg.protocol.messages import Aborted, Fate, Round
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
-from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.journal import decode_ending, decode_offer
+from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
-from secagg.storage.stored import SessionState
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, signing_parameters_for
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 from secagg.wire.calls import GetUpdate
 
 CLIENTS = 3

@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Envelope, Round, Survivors
-from secagg.parameters import Graph
-from secagg.policy import ClientPolicy
-from secagg.primitives.transcript import encode_set
-from secagg.protocol import checks, client, server, server_rounds
+from secagg.protocol.client import checks
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import Received
+from secagg.protocol.messages import Envelope, Round, Survivors
+from secagg.protocol.parameters import Graph
+from secagg.protocol.policy import ClientPolicy
+from secagg.protocol.server import handlers as server_rounds
+from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, identity_of
 from secagg.testing.cohorts import LENIENT_POLICY, one_hot, parameters_for
 

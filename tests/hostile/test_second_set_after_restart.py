@@ -10,11 +10,11 @@ from itertools import count
 
 import pytest
 
-from secagg.client.conductor import SessionOutcome
 from secagg.client.session import ClientSession
-from secagg.messages import Survivors
-from secagg.primitives.transcript import encode_set
-from secagg.protocol.client_states import Signed
+from secagg.client.session_driver import SessionOutcome
+from secagg.crypto.transcript import encode_set
+from secagg.protocol.client.states import Signed
+from secagg.protocol.messages import Survivors
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import signing_parameters_for
 from secagg.testing.crash_points import CrashSwitch

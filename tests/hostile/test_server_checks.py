@@ -7,8 +7,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from secagg.crypto.shamir_codec import SHARE_SIZE
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol import reconstruction
+from secagg.protocol.client import machine as client
+from secagg.protocol.disputes import left_out
+from secagg.protocol.events import (
+    AbortRequested,
+    Received,
+    RoundClosed,
+    SumComputed,
+)
+from secagg.protocol.messages import (
     BUNDLE_BYTES,
     KINDS,
     Aborted,
@@ -21,18 +31,10 @@ from secagg.messages import (
     Shares,
     Upload,
 )
-from secagg.parameters import Profile
-from secagg.primitives.share_encoding import SHARE_SIZE
-from secagg.protocol import client, reconstruction, server
-from secagg.protocol.disputes import left_out
-from secagg.protocol.events import (
-    AbortRequested,
-    Received,
-    RoundClosed,
-    SumComputed,
-)
 from secagg.protocol.outputs import DealerFailed, ShareDisputed
+from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import DropReason, rounds_of
+from secagg.protocol.server import machine as server
 from secagg.simulation import identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
 from secagg.testing.observed_session import ObservedSession

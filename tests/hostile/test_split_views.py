@@ -17,18 +17,26 @@ from typing import NamedTuple
 
 import pytest
 
+from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
-from secagg.messages import Consistency, Envelope, Quorum, Round, Shares, Survivors
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.share_encoding import SHARE_SIZE
-from secagg.primitives.transcript import encode_set
-from secagg.profiles import Profile
-from secagg.protocol import checks, client
 from secagg.protocol.agreement import sign_context
-from secagg.protocol.client_states import Failed, Masked, Signed
+from secagg.protocol.client import checks
+from secagg.protocol.client import machine as client
+from secagg.protocol.client.states import Failed, Masked, Signed
 from secagg.protocol.context import unmask_context
 from secagg.protocol.events import InputBound, InputReady, Received
+from secagg.protocol.messages import (
+    Consistency,
+    Envelope,
+    Quorum,
+    Round,
+    Shares,
+    Survivors,
+)
 from secagg.protocol.outputs import Send, Step
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.profiles import Profile
 from secagg.simulation import identity_of
 from secagg.simulation.driver import accepting
 from secagg.simulation.enrolled import membership_of

@@ -19,10 +19,23 @@ from itertools import combinations_with_replacement, product
 
 import pytest
 
-from secagg.audit.receipt import AuditReceipt, Outcome, WrittenBy
-from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.modular import word_dtype
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
-from secagg.messages import (
+from secagg.protocol import agreement, masking
+from secagg.protocol.agreement import sign_context
+from secagg.protocol.client import machine as client
+from secagg.protocol.client.states import Failed, ReadyForInput, Signed
+from secagg.protocol.context import mask_context, unmask_context
+from secagg.protocol.events import (
+    InputReady,
+    PlainVector,
+    Received,
+    SessionOffered,
+)
+from secagg.protocol.messages import (
     BUNDLE_BYTES,
     Bundles,
     Complaint,
@@ -35,22 +48,16 @@ from secagg.messages import (
     Shares,
     Survivors,
 )
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.modular import word_dtype
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.transcript import encode_set
-from secagg.protocol import agreement, client, masking
-from secagg.protocol.agreement import sign_context
-from secagg.protocol.client_states import Failed, ReadyForInput, Signed
-from secagg.protocol.context import mask_context, unmask_context
-from secagg.protocol.events import (
-    InputReady,
-    PlainVector,
-    Received,
-    SessionOffered,
-)
 from secagg.protocol.outputs import MaskAndUpload, Send
+from secagg.protocol.packing import packed_size
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
+from secagg.protocol.receipts.verifier import (
+    Finding,
+    ReceiptError,
+    Step,
+    verify_receipt,
+)
 from secagg.protocol.refund import Charge
 from secagg.simulation.driver import OFFERED_AT, accepting
 from secagg.simulation.enrolled import membership_of, simulated_trust
@@ -63,7 +70,6 @@ from secagg.testing.knowledge import (
     close,
 )
 from secagg.testing.knowledge.sums import recover, revealed_sums
-from secagg.wire.packing import packed_size
 
 DIMENSION = 2
 WEST, EAST = "west", "east"

@@ -13,15 +13,15 @@ import pytest
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.config.files import load_host_settings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.grpc_server import GrpcServer
 from secagg.server.program import server_of
+from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.server import Server
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
-from secagg.transport.admission import Admission
 from secagg.transport.channel_options import HEALTH_SERVICE
-from secagg.transport.relay import Refusal
+from secagg.transport.relay.handshake_limits import Admission
+from secagg.transport.relay.relay import Refusal
 from secagg.wire.calls import AdvertiseKeys
 
 CALL = AdvertiseKeys(bytes(32), b"advert")
@@ -31,13 +31,13 @@ LOOPBACK = Address("127.0.0.1", 0)
 SERVER = """
 import asyncio, logging, resource, sys
 from pathlib import Path
-from secagg.server.grpc_server import GrpcServer
+from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.program import server_of
 from secagg.server.server import Server
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
-from secagg.transport.admission import Admission
-from secagg.transport.identity import Role
+from secagg.transport.relay.handshake_limits import Admission
+from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 
 async def main(relay, certificate, key, authority):

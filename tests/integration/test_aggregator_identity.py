@@ -14,12 +14,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.server.grpc_server import GrpcServer
+from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
 from secagg.transport.handshake import Expected
-from secagg.transport.identity import PeerIdentity, Role
+from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.wire.calls import AdvertiseKeys, WatchSession
 
 SESSION = bytes(32)

@@ -11,13 +11,13 @@ import contextlib
 import numpy as np
 import pytest
 
-from secagg.client.after_error import Attempts
 from secagg.client.backoff import Backoff
-from secagg.client.conductor import ClientSettings
+from secagg.client.retry_policy import Attempts
+from secagg.client.session_driver import ClientSettings
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, SecAggError, ServiceError
-from secagg.messages import Round
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.messages import Round
 from secagg.simulation import identity_of
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, with_noise

@@ -11,24 +11,24 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from secagg.client.conductor import SessionOutcome
+from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.mask_executor import MaskExecutor
-from secagg.server.receipt import SessionReceipt
-from secagg.server.task import TaskDefinition
+from secagg.server.engine.mask_removal import MaskExecutor
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.task.definition import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.book import BookAwayError, TimelineError
 from secagg.storage.change import Role
-from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
-from secagg.storage.stored import SessionState
+from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.storage.store import BookAwayError, TimelineError
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.deployment import Deployment, entropy_of
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 
 CLIENTS, SUMS = 3, 2
 PARAMETERS = with_noise(

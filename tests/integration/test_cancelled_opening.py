@@ -9,9 +9,9 @@ import asyncpg
 import pytest
 
 from secagg.client.client import Client
-from secagg.policy import PrivacyFloors, TotalBudget
+from secagg.protocol.policy import PrivacyFloors, TotalBudget
 from secagg.server.server import Server
-from secagg.storage.open_book import open_book
+from secagg.storage.open_store import open_book
 from secagg.storage.rollback_mark import RollbackMark
 from secagg.testing.cancelling import cancelled_at
 from secagg.testing.tls_deployment import TLSDeployment

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secagg.audit.receipt import AuditReceipt, Outcome, WrittenBy
-from secagg.audit.verifier import verify_receipt
 from secagg.cli import main
 from secagg.distributed_dp import TaskNoiseVerifier
+from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
+from secagg.protocol.receipts.verifier import verify_receipt
 from secagg.testing.programs import PATIENCE_SECONDS, Programs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
@@ -26,7 +26,7 @@ import asyncio, sys
 from pathlib import Path
 from secagg import Address, Client, GrpcConnection, Role, TLSIdentity
 from secagg.config import load_client_settings
-from secagg.client.file_input import FileInput
+from secagg.client.input_files import FileInput
 from secagg.client.program import client_policy, privacy_floors
 from secagg.testing.pausing_connection import PausingConnection
 

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.server.call_guards import CallLimits
-from secagg.server.grpc_server import GrpcServer
+from secagg.server.rpc.grpc_server import GrpcServer
+from secagg.server.rpc.guards import CallLimits
 from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address

@@ -12,15 +12,15 @@ together with one client, another one at every point (`Deployment.run` checks it
 import numpy as np
 import pytest
 
-from secagg.client.conductor import SessionOutcome
-from secagg.profiles import MaliciousTail
-from secagg.protocol import client
+from secagg.client.session_driver import SessionOutcome
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import PlainVector
+from secagg.protocol.profiles import MaliciousTail
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.change import Role
 from secagg.storage.journal import decode_ending
-from secagg.storage.stored import SessionState
+from secagg.storage.rows import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import (
     parameters_for,
@@ -29,7 +29,7 @@ from secagg.testing.cohorts import (
 )
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment, one_hot_input
-from secagg.testing.inline_book import ask
+from secagg.testing.inline_store import ask
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import GetUploadStatus, UploadChunk
 

@@ -5,20 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.client.conductor import ClientSettings, SessionOutcome
+from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, SessionAbortedError
-from secagg.messages import Released
 from secagg.protocol.events import PlainVector
-from secagg.server import client_desk
+from secagg.protocol.messages import Released
+from secagg.server import client_requests as client_desk
 from secagg.simulation import identity_of
 from secagg.storage.change import Role
+from secagg.storage.rows import SessionState
 from secagg.storage.spool import SUM
-from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment, one_hot_input
-from secagg.testing.inline_book import ask
+from secagg.testing.inline_store import ask
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import (

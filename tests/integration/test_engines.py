@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager, contextmanager
 import numpy as np
 import pytest
 
-from secagg.engine import Engine, open_engine
 from secagg.errors import ErrorCode, ServiceError
+from secagg.protocol.packing import unpack
 from secagg.runtime.workers import Workers
-from secagg.server.mask_executor import MaskExecutor
+from secagg.server.engine import Engine, open_engine
+from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.testing.deadly_reader import DeadlyReader
 from secagg.testing.summing import expected_sum, spool_uploads, summing_session
-from secagg.wire.packing import unpack
 
 ENGINES = os.environ.get("SECAGG_ENGINES", "threads processes dask").split()
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.audit.verifier import Finding, verify_receipt
-from secagg.client.after_error import Next, Reach, after_error
-from secagg.client.conductor import ClientSettings, SessionOutcome
-from secagg.client.taken_part import receipt_of
+from secagg.client.participation import receipt_of
+from secagg.client.retry_policy import Next, Reach, after_error
+from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
-from secagg.messages import Envelope, Quorum, Roster, Survivors
-from secagg.profiles import MaliciousTail
-from secagg.server.receipt import SessionReceipt
+from secagg.protocol.messages import Envelope, Quorum, Roster, Survivors
+from secagg.protocol.profiles import MaliciousTail
+from secagg.protocol.receipts.verifier import Finding, verify_receipt
+from secagg.server.session.receipt import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.simulation.enrolled import (
     TRUST_DOMAIN,
@@ -25,13 +25,13 @@ from secagg.simulation.enrolled import (
     issued_to,
     published_in_simulation,
 )
+from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.change import Role
-from secagg.storage.charges import ChargeState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import signing_parameters_for, with_noise
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.testing.replicas import Replicas

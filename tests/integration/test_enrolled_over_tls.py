@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import secagg
-from secagg.audit.verifier import Finding, verify_receipt
-from secagg.enrolment.development import DevelopmentEnrolment
-from secagg.enrolment.issuer import Issuer
-from secagg.enrolment.keys import key_text
-from secagg.primitives.entropy import SystemEntropy
+from secagg.crypto.entropy import SystemEntropy
+from secagg.pki.credential_issuer import Issuer
+from secagg.pki.development import DevelopmentEnrolment
+from secagg.pki.key_files import key_text
+from secagg.protocol.receipts.verifier import Finding, verify_receipt
 from secagg.testing.tls_deployment import TLSDeployment
 
 NAMES = ("ada", "bob", "cyd", "dan")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.server.grpc_server import GrpcServer
+from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address

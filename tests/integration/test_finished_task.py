@@ -12,12 +12,12 @@ from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.program import client_policy, privacy_floors
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
+from secagg.pki.certificate_authority import Authority
 from secagg.server.program import Observer, plan_task, serve
-from secagg.server.sum_files import SumFiles
+from secagg.server.sum_writer import SumFiles
 from secagg.testing.lying_connection import LyingConnection
 from secagg.transport.address import Address
-from secagg.transport.certificates import Authority
-from secagg.transport.identity import Role
+from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import RevealShares
 

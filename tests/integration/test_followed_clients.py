@@ -6,13 +6,13 @@ import pytest
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
-from secagg.server.grpc_server import GrpcServer
+from secagg.pki.certificate_revocations import revoked_line
+from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
+from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
-from secagg.transport.revoked import revoked_line
 from secagg.transport.tls import number_in_pem
 from secagg.wire.calls import AdvertiseKeys, GetOffer, Wait
 

@@ -12,16 +12,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.client.conductor import SessionOutcome
+from secagg.client.session_driver import SessionOutcome
 from secagg.distributed_dp import NoisedTask
 from secagg.errors import ErrorCode, ServiceError
-from secagg.policy import ClientPolicy
-from secagg.profiles import HonestTail
-from secagg.protocol.ring_safety import RingRisk
-from secagg.server.receipt import SessionReceipt
+from secagg.protocol.graphs.ring_safety import RingRisk
+from secagg.protocol.policy import ClientPolicy
+from secagg.protocol.profiles import HonestTail
 from secagg.server.server import ReleasedSum
-from secagg.server.sum_files import SumFiles
-from secagg.server.task_setup import PreparedTask
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.sum_writer import SumFiles
+from secagg.server.task.setup import PreparedTask
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for, with_noise
 from secagg.testing.crash_points import CrashSwitch

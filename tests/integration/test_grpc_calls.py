@@ -16,7 +16,7 @@ from secagg.errors import (
     SessionAbortedError,
     ThresholdNotMetError,
 )
-from secagg.messages import (
+from secagg.protocol.messages import (
     Aborted,
     Delivery,
     Envelope,
@@ -25,8 +25,8 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.parameters import ProtocolParameters
-from secagg.server.grpc_server import GrpcServer
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.testing.cohorts import offer_of
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address

@@ -11,10 +11,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import Envelope, Roster
-from secagg.server import call_guards, grpc_server
-from secagg.server.body_reader import BodyReader
-from secagg.server.grpc_server import GrpcServer, run_until_signalled
+from secagg.protocol.messages import Envelope, Roster
+from secagg.server.rpc import grpc_server
+from secagg.server.rpc import guards as call_guards
+from secagg.server.rpc.body_reader import BodyReader
+from secagg.server.rpc.grpc_server import GrpcServer, run_until_signalled
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.channel_options import SERVICE

@@ -12,13 +12,12 @@ import pytest
 
 from secagg.client.grpc_connection import CallDeadlines, GrpcConnection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.messages import Envelope, Roster
-from secagg.server.call_guards import CallLimits, refuse_expired
-from secagg.server.grpc_server import GrpcServer
+from secagg.protocol.messages import Envelope, Roster
+from secagg.server.rpc.grpc_server import GrpcServer
+from secagg.server.rpc.guards import CallLimits, refuse_expired
 from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
-from secagg.transport.admission import Admission
 from secagg.transport.channel_options import (
     CLIENT_OPTIONS,
     HEALTH_SERVICE,
@@ -29,6 +28,7 @@ from secagg.transport.channel_options import (
     SERVICE,
     TEST_IDENTITY_KEY,
 )
+from secagg.transport.relay.handshake_limits import Admission
 from secagg.transport.status import error_of
 from secagg.wire.calls import (
     AdvertiseKeys,

@@ -9,22 +9,22 @@ import pytest
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.runner import ClientRunner, ClientSettings
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
-from secagg.messages import Round
-from secagg.parameters import ProtocolParameters
-from secagg.policy import ClientPolicy
+from secagg.pki.certificate_authority import Authority
 from secagg.protocol.events import PlainVector
+from secagg.protocol.messages import Round
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.policy import ClientPolicy
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.grpc_server import GrpcServer
-from secagg.server.task import TaskDefinition
+from secagg.server.rpc.grpc_server import GrpcServer
+from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import lenient_rules
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
-from secagg.transport.certificates import Authority
-from secagg.transport.identity import Role
+from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import GetOffer, GetUploadStatus
 

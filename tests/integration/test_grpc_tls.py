@@ -12,14 +12,14 @@ from cryptography.x509 import UniformResourceIdentifier
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.server.call_guards import ACCESS, CallLimits
-from secagg.server.grpc_server import GrpcServer
+from secagg.server.rpc.grpc_server import GrpcServer
+from secagg.server.rpc.guards import ACCESS, CallLimits
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport import status
 from secagg.transport.address import Address
 from secagg.transport.channel_options import TEST_IDENTITY_KEY
-from secagg.transport.identity import Role
+from secagg.transport.peer_identity import Role
 from secagg.wire.calls import AdvertiseKeys, WatchSession
 
 SESSION = bytes(32)

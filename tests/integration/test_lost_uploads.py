@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from secagg.client.conductor import ClientSettings, SessionOutcome
+from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Fate
-from secagg.server.receipt import SessionReceipt
+from secagg.protocol.messages import Fate
+from secagg.server.session.receipt import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Role
+from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
-from secagg.storage.stored import SessionState
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import (
     parameters_for,
@@ -23,7 +23,7 @@ from secagg.testing.cohorts import (
     with_noise,
 )
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_book import ask
+from secagg.testing.inline_store import ask
 from secagg.wire.calls import (
     GetUploadStatus,
     Request,

@@ -13,19 +13,19 @@ import pytest
 
 from secagg.client.service import Renewal
 from secagg.errors import ServiceError
-from secagg.server.call_guards import TLSAuthenticator
-from secagg.server.grpc_server import GrpcServer
-from secagg.testing.manual_clock import ManualClock
-from secagg.testing.scripted_service import ScriptedService
-from secagg.transport.address import Address
-from secagg.transport.certificate_office import (
+from secagg.pki.certificate_revocations import RevokedCertificates
+from secagg.pki.issuance_ledger import (
     REVOKED,
     CertificateOffice,
     parse_holder,
 )
-from secagg.transport.followed_identity import FollowedIdentity
-from secagg.transport.identity import Role
-from secagg.transport.revoked import RevokedCertificates
+from secagg.server.rpc.grpc_server import GrpcServer
+from secagg.server.rpc.guards import TLSAuthenticator
+from secagg.testing.manual_clock import ManualClock
+from secagg.testing.scripted_service import ScriptedService
+from secagg.transport.address import Address
+from secagg.transport.peer_identity import Role
+from secagg.transport.reloading_identity import FollowedIdentity
 from secagg.transport.tls import TLSIdentity
 
 DAY = 24 * 3600

@@ -20,17 +20,17 @@ from secagg.errors import (
     LocalProtocolError,
     ServiceError,
 )
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, PrivacyFloors
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, PrivacyFloors
+from secagg.server.admin.views import budgets_view, tasks_view
 from secagg.server.aggregator import Aggregator
 from secagg.server.operated_server import OperatedServer
 from secagg.server.server import Server
-from secagg.server.task import TaskDefinition
-from secagg.server.task_setup import PreparedTask, settle_task
-from secagg.server.views import budgets_view, tasks_view
+from secagg.server.task.definition import TaskDefinition
+from secagg.server.task.setup import PreparedTask, settle_task
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.charges import BudgetSpentError
+from secagg.storage.budget_ledger import BudgetSpentError
 from secagg.storage.spool import UploadSpool
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.manual_clock import run
 from secagg.testing.offers_only import OffersOnly
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
@@ -345,7 +345,7 @@ async def test_more_sums_change_no_noise_where_participations_are_given(
         assert prepared.sums == steps
         blocks.append(prepared.parameters.noise_block)
         # What was planned is remembered: no later planner is asked.
-        monkeypatch.setattr("secagg.server.task_setup.plan_noise", lambda _: 1 / 0)
+        monkeypatch.setattr("secagg.server.task.setup.plan_noise", lambda _: 1 / 0)
     assert blocks[0] == blocks[1]
 
 

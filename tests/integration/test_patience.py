@@ -6,23 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from secagg import telemetry
-from secagg.client.after_error import Attempts, Next, Reach, after_error
 from secagg.client.backoff import Backoff
-from secagg.client.conductor import ClientPhase, ClientSettings, SessionOutcome
-from secagg.client.taken_part import TakenPart, last_part
+from secagg.client.participation import TakenPart, last_part
+from secagg.client.retry_policy import Attempts, Next, Reach, after_error
+from secagg.client.session_driver import ClientPhase, ClientSettings, SessionOutcome
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
     ErrorCode,
     SecAggError,
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import Round
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.messages import Round
+from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import finish_before
-from secagg.server.limits import AggregatorLimits
-from secagg.server.session_runner import WAITING_SECONDS
+from secagg.server.rpc.limits import AggregatorLimits
+from secagg.server.session.runner import WAITING_SECONDS
 from secagg.simulation import identity_of
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for

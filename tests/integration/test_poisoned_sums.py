@@ -6,19 +6,19 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from secagg.client.conductor import SessionOutcome
+from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import Fate
-from secagg.server.mask_executor import MaskExecutor
-from secagg.server.session_report import next_step_after, report_of
-from secagg.server.sum_release import MOST_ATTEMPTS
+from secagg.protocol.messages import Fate
+from secagg.server.engine.mask_removal import MaskExecutor
+from secagg.server.session.report import next_step_after, report_of
+from secagg.server.session.sum_release import MOST_ATTEMPTS
 from secagg.storage.change import Committed, Role
 from secagg.storage.journal import SumAttempt, decode_server_event, record_of
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.deployment import RESTART_SECONDS, Deployment
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 from secagg.testing.replicas import Replicas
 
 CLIENTS = 4

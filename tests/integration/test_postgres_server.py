@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from secagg.cli import main
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.pki.certificate_authority import Authority
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.testing.programs import PATIENCE_SECONDS, Programs
-from secagg.transport.certificates import Authority
 
 SERVER = f"""
 [server]

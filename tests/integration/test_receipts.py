@@ -6,23 +6,33 @@ from dataclasses import replace
 
 import pytest
 
-from secagg.audit.comparison import check_one_session, shown_in
-from secagg.audit.receipt import AuditReceipt, Outcome, RosterCommitment, WrittenBy
-from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
-from secagg.client.conductor import SessionOutcome
-from secagg.client.evidence import concluded, seen_at_offer
-from secagg.client.taken_part import receipt_of
+from secagg.client.client_receipt import concluded, seen_at_offer
+from secagg.client.participation import receipt_of
+from secagg.client.session_driver import SessionOutcome
 from secagg.distributed_dp import TaskNoiseVerifier, certify
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Delivery, Fate, Quorum, Released, RosterFrame
-from secagg.noise_certificate import NoiseCertificate
-from secagg.policy import ClientPolicy
-from secagg.profiles import HonestTail, MaliciousTail
 from secagg.protocol import context, refund
-from secagg.protocol.client_states import Completed
+from secagg.protocol.client.states import Completed
 from secagg.protocol.events import Received
-from secagg.server.sum_files import SumFiles
-from secagg.server.task_setup import PreparedTask
+from secagg.protocol.messages import Delivery, Fate, Quorum, Released, RosterFrame
+from secagg.protocol.noise_certificate import NoiseCertificate
+from secagg.protocol.policy import ClientPolicy
+from secagg.protocol.profiles import HonestTail, MaliciousTail
+from secagg.protocol.receipts.comparison import check_one_session, shown_in
+from secagg.protocol.receipts.receipt import (
+    AuditReceipt,
+    Outcome,
+    RosterCommitment,
+    WrittenBy,
+)
+from secagg.protocol.receipts.verifier import (
+    Finding,
+    ReceiptError,
+    Step,
+    verify_receipt,
+)
+from secagg.server.sum_writer import SumFiles
+from secagg.server.task.setup import PreparedTask
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.testing import manual_clock
@@ -34,7 +44,7 @@ from secagg.testing.cohorts import (
 )
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import GetUpdate, UploadChunk, WatchSession

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from secagg.client.conductor import SessionOutcome
+from secagg.client.session_driver import SessionOutcome
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -24,27 +24,27 @@ from secagg.errors import (
 )
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.limits import AggregatorLimits
-from secagg.server.mask_executor import MaskExecutor
-from secagg.server.receipt import SessionReceipt
-from secagg.server.session_lease import LEASE_SECONDS
-from secagg.server.sum_release import SumRelease
-from secagg.server.task import TaskDefinition
+from secagg.server.engine.mask_removal import MaskExecutor
+from secagg.server.rpc.limits import AggregatorLimits
+from secagg.server.session.lease import LEASE_SECONDS
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.sum_release import SumRelease
+from secagg.server.task.definition import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.book import Book
 from secagg.storage.change import Role
-from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
-from secagg.storage.sqlite_book import SQLiteBook
-from secagg.storage.stored import SessionState
+from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.storage.sqlite.store import SQLiteBook
+from secagg.storage.store import Book
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import entropy_of
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 from secagg.testing.replicas import Replicas
-from secagg.testing.shared_book import SharedBook
+from secagg.testing.shared_store import SharedBook
 from secagg.wire.calls import GetOffer
 
 CLIENTS = 4

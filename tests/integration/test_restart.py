@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 
 from secagg.cli.logs import JSONLines
-from secagg.client.conductor import ClientSettings, SessionOutcome
+from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.messages import Aborted, Bundles, Released, Round, Shares
 from secagg.protocol.events import Received
+from secagg.protocol.messages import Aborted, Bundles, Released, Round, Shares
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.limits import AggregatorLimits
-from secagg.server.task import TaskDefinition
+from secagg.server.rpc.limits import AggregatorLimits
+from secagg.server.task.definition import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, NewSession, Role
-from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.journal import decode_offer, decode_server_event
+from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
-from secagg.storage.stored import SessionState
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import (
     AdvertiseKeys,

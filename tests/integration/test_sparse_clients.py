@@ -11,19 +11,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.audit.receipt import WrittenBy
-from secagg.audit.verifier import Finding, verify_receipt
-from secagg.client.conductor import SessionOutcome
-from secagg.client.taken_part import receipt_of
+from secagg.client.participation import receipt_of
+from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode
-from secagg.messages import EdgesPublished, Envelope, Roster
-from secagg.server import client_desk
+from secagg.protocol.messages import EdgesPublished, Envelope, Roster
+from secagg.protocol.receipts.receipt import WrittenBy
+from secagg.protocol.receipts.verifier import Finding, verify_receipt
+from secagg.server import client_requests as client_desk
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import sparse_parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_book import ask
+from secagg.testing.inline_store import ask
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import Blob, ChooseEdges, FetchChunk, GetUpdate, WatchSession

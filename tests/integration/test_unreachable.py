@@ -16,14 +16,14 @@ from cryptography.x509 import DNSName, IPAddress, UniformResourceIdentifier
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.clock import SystemClock
-from secagg.server.grpc_server import GrpcServer
+from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
-from secagg.transport import aggregator_channel
+from secagg.transport import grpc_channel as aggregator_channel
 from secagg.transport.address import Address
 from secagg.transport.handshake import HANDSHAKE_SECONDS, Expected, meet
-from secagg.transport.identity import Role
+from secagg.transport.peer_identity import Role
 from secagg.wire.calls import AdvertiseKeys
 
 HOST = IPAddress(ipaddress.ip_address("127.0.0.1"))

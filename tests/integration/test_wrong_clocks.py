@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from secagg.client.after_error import Attempts, Next, Reach, after_error
 from secagg.client.backoff import Backoff
+from secagg.client.retry_policy import Attempts, Next, Reach, after_error
 from secagg.client.service import ClientService
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
     FINAL_CODES,
     ErrorCode,
@@ -17,8 +18,7 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
 )
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.clock import finish_before
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for

@@ -15,12 +15,14 @@ from fractions import Fraction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from secagg.audit.receipt import Outcome
-from secagg.audit.verifier import Finding, verify_receipt
-from secagg.client.evidence import concluded, seen_at_offer, seen_with
+from secagg.client.client_receipt import concluded, seen_at_offer, seen_with
+from secagg.crypto.modular import add_into, reduce_in_place, zeros
+from secagg.crypto.shamir_codec import SHARE_SIZE
 from secagg.distributed_dp import TaskNoiseVerifier, subtract_layers
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol.client import machine as client
+from secagg.protocol.events import InputBound, InputReady, NoisedVector, Received
+from secagg.protocol.messages import (
     Complaint,
     Envelope,
     Quorum,
@@ -29,14 +31,13 @@ from secagg.messages import (
     Survivors,
     Upload,
 )
-from secagg.primitives.modular import add_into, reduce_in_place, zeros
-from secagg.primitives.share_encoding import SHARE_SIZE
-from secagg.profiles import Profile
-from secagg.protocol import client, server
-from secagg.protocol.events import InputBound, InputReady, NoisedVector, Received
 from secagg.protocol.outputs import ComputeSum
+from secagg.protocol.profiles import Profile
+from secagg.protocol.receipts.receipt import Outcome
+from secagg.protocol.receipts.verifier import Finding, verify_receipt
 from secagg.protocol.rounds import rounds_of
-from secagg.server.session_facts import SessionFacts
+from secagg.protocol.server import machine as server
+from secagg.server.session.facts import SessionFacts
 from secagg.simulation.driver import accepting, identity_of
 from secagg.testing.cohorts import (
     one_hot,

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from secagg.client.conductor import ClientSettings, SessionOutcome
+from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, SecAggError
-from secagg.messages import Round
-from secagg.server.limits import AggregatorLimits
+from secagg.protocol.messages import Round
+from secagg.server.rpc.limits import AggregatorLimits
 from secagg.storage.change import Role
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import (
@@ -25,7 +25,7 @@ from secagg.testing.cohorts import (
 )
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import Deployment
-from secagg.testing.inline_book import ask
+from secagg.testing.inline_store import ask
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import (
     AdvertiseKeys,

@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode
-from secagg.messages import Advert, Bundles, Round, Shares
-from secagg.parameters import Profile
-from secagg.protocol import client, server
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import Received, RoundClosed
+from secagg.protocol.messages import Advert, Bundles, Round, Shares
 from secagg.protocol.outputs import Send
+from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import rounds_of
+from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import accepting
 from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for

@@ -19,18 +19,18 @@ from secagg.client.gate import (
     OwnRules,
 )
 from secagg.client.total_claim import OwnTotal
-from secagg.descriptor import SessionDescriptor
 from secagg.distributed_dp import TaskLoss
-from secagg.enrolment.identity_files import ClientIdentity
-from secagg.enrolment.keys import parse_key
 from secagg.errors import ErrorCode
-from secagg.policy import ClientPolicy, PrivacyFloors, TotalBudget
-from secagg.profiles import Trust
-from secagg.storage.charges import ChargeRow, ChargeState
-from secagg.storage.claims import Against
+from secagg.pki.client_identity import ClientIdentity
+from secagg.pki.key_files import parse_key
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
+from secagg.protocol.profiles import Trust
+from secagg.storage.budget_ledger import ChargeRow, ChargeState
+from secagg.storage.data_claims import Against
 from secagg.testing.cohorts import offer_of, parameters_for, report_of
 from secagg.testing.two_aggregators import TASK, noise_for
-from secagg.two_servers.gate import PairRequest, PairRules
+from secagg.two_aggregators.gate import PairRequest, PairRules
 from tests.rules import drivers
 
 OFFER, RESUME = GateStage.OFFER, GateStage.RESUME

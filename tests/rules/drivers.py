@@ -17,25 +17,25 @@ import numpy as np
 
 from secagg.client.client import Client
 from secagg.client.enrolment import ClientEnrolment
-from secagg.descriptor import SessionDescriptor
-from secagg.enrolment.identity_files import (
+from secagg.crypto.entropy import SystemEntropy
+from secagg.pki.client_identity import (
     CREDENTIAL,
     IDENTITY_SEED,
     new_identity,
     write_credential,
 )
-from secagg.enrolment.issuer import Issuer
-from secagg.enrolment.keys import key_text
-from secagg.parameters import Graph
-from secagg.policy import (
+from secagg.pki.credential_issuer import Issuer
+from secagg.pki.key_files import key_text
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.parameters import Graph
+from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumsAccepted,
     PrivacyFloors,
     TotalBudget,
 )
-from secagg.primitives.entropy import SystemEntropy
-from secagg.profiles import MaliciousTail, Profile, Trust
+from secagg.protocol.profiles import MaliciousTail, Profile, Trust
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import (
     offer_of,
@@ -46,7 +46,7 @@ from secagg.testing.cohorts import (
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.two_aggregators import Between, TwoAggregators, noise_for
 from secagg.transport.in_memory import InMemoryConnection
-from secagg.two_servers.client import total_between_two
+from secagg.two_aggregators.client import total_between_two
 from secagg.wire.calls import (
     AdvertiseKeys,
     BlobChunk,

@@ -16,8 +16,8 @@ from secagg.client.gate import (
     admit,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
-from secagg.two_servers import client as two_servers_client
-from secagg.two_servers.gate import PAIR_CHECKS, AdmittedPair, admit_pair
+from secagg.two_aggregators import client as two_servers_client
+from secagg.two_aggregators.gate import PAIR_CHECKS, AdmittedPair, admit_pair
 from tests.rules import drivers
 from tests.rules.breaches import BREACHES, sound, sound_enrolled, sound_pair
 

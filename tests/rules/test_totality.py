@@ -13,13 +13,16 @@ import pytest
 from secagg.client import program
 from secagg.client.enrolment import ClientEnrolment
 from secagg.config import load_client_settings
-from secagg.config.data_total import total_budget
-from secagg.config.two_servers import SharingClientSettings, load_two_server_settings
+from secagg.config.total_budget import total_budget
+from secagg.config.two_aggregators import (
+    SharingClientSettings,
+    load_two_server_settings,
+)
 from secagg.errors import ErrorCode, SecAggError
-from secagg.parameters import Graph
-from secagg.policy import ClientPolicy, PrivacyFloors, TotalBudget
-from secagg.profiles import Profile
-from secagg.two_servers import program as two_servers_program
+from secagg.protocol.parameters import Graph
+from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
+from secagg.protocol.profiles import Profile
+from secagg.two_aggregators import program as two_servers_program
 from tests.rules import drivers
 from tests.rules.drivers import Settings
 

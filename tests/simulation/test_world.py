@@ -15,33 +15,34 @@ from pathlib import Path
 import pytest
 
 from secagg.client.calls import ClientCalls
-from secagg.client.evidence import seen_with
+from secagg.client.client_receipt import seen_with
 from secagg.client.service import ClientService
 from secagg.client.session import ClientSession
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.messages import Envelope, Round, Survivors
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.transcript import encode_set
-from secagg.profiles import Profile
-from secagg.protocol import refund, server
+from secagg.pki.certificate_revocations import RevokedCertificates
+from secagg.protocol import refund
+from secagg.protocol.messages import Envelope, Round, Survivors
 from secagg.protocol.noise_terms import NoiseTerms
+from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import rounds_of
+from secagg.protocol.server import machine as server
 from secagg.server.aggregator import Aggregator
-from secagg.server.durable_state import DurableState, Position
-from secagg.server.sum_release import MOST_ATTEMPTS
-from secagg.server.task_gate import TaskGate
-from secagg.server.task_rows import TaskRows
-from secagg.storage import sqlite_file
-from secagg.storage.book import BookAwayError
+from secagg.server.session.state import DurableState, Position
+from secagg.server.session.sum_release import MOST_ATTEMPTS
+from secagg.server.task.rows import TaskRows
+from secagg.server.task.schedule import TaskGate
 from secagg.storage.change import Change
 from secagg.storage.journal import StoredOffer, record_of
+from secagg.storage.rows import TaskRow
 from secagg.storage.spool import UploadSpool
-from secagg.storage.stored import TaskRow
+from secagg.storage.sqlite import file as sqlite_file
+from secagg.storage.store import BookAwayError
 from secagg.testing.world import Direction, Plan, simulate, simulate_plan
 from secagg.testing.world.directed import Directed
 from secagg.testing.world.plan import Blow
 from secagg.testing.world.tasks import Kind, parameters_of
-from secagg.transport.revoked import RevokedCertificates
 
 
 def test_a_seed_is_a_run():
@@ -327,7 +328,7 @@ def draws_its_seed_again_after_a_restart(monkeypatch):
 
 
 def does_not_look_at_the_rollback_mark(monkeypatch):
-    monkeypatch.setattr("secagg.storage.sqlite_file.refuse_set_back", lambda *_: None)
+    monkeypatch.setattr("secagg.storage.sqlite.file.refuse_set_back", lambda *_: None)
 
 
 def believes_that_nobody_else_writes(monkeypatch):
@@ -353,7 +354,7 @@ def forgets_what_an_operator_says(monkeypatch):
 
 
 def shows_every_task_as_running(monkeypatch):
-    monkeypatch.setattr("secagg.server.views.state_of", lambda *_: "running")
+    monkeypatch.setattr("secagg.server.admin.views.state_of", lambda *_: "running")
 
 
 def opens_sessions_while_it_drains(monkeypatch):
@@ -369,7 +370,9 @@ def gives_up_for_what_passes(monkeypatch):
 
 
 def takes_back_no_noise(monkeypatch):
-    monkeypatch.setattr("secagg.server.mask_executor.subtract_layers", lambda *_: None)
+    monkeypatch.setattr(
+        "secagg.server.engine.mask_removal.subtract_layers", lambda *_: None
+    )
 
 
 def has_another_root_in_its_receipt(monkeypatch):
@@ -382,7 +385,7 @@ def has_another_root_in_its_receipt(monkeypatch):
 
 def leaves_somebody_out_of_its_receipt(monkeypatch):
     monkeypatch.setattr(
-        "secagg.server.session_facts.encode_set",
+        "secagg.server.session.facts.encode_set",
         lambda members, size: encode_set(sorted(members)[1:], size),
     )
 
@@ -432,7 +435,9 @@ def counts_no_beginning_of_a_sum(monkeypatch):
 
 
 def counts_silence_as_time(monkeypatch):
-    monkeypatch.setattr("secagg.storage.silences.silence_between", lambda *_: 0)
+    monkeypatch.setattr(
+        "secagg.storage.postgres.downtimes.silence_between", lambda *_: 0
+    )
 
 
 def goes_by_its_own_timers_alone(monkeypatch):

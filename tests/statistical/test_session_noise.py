@@ -13,13 +13,14 @@ from scipy import stats
 
 from dpnoise.encoding import centre
 from dpnoise.samplers import reference
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisedTask, plan
-from secagg.messages import Envelope, Round, Shares
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.profiles import HonestTail, MaliciousTail, RoundDeadlines
-from secagg.protocol import client, server
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import InputReady, Received
+from secagg.protocol.messages import Envelope, Round, Shares
 from secagg.protocol.outputs import ComputeSum
+from secagg.protocol.profiles import HonestTail, MaliciousTail, RoundDeadlines
+from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import simulated_trust

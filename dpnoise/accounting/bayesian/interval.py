@@ -18,7 +18,7 @@ import numpy as np
 
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.floats import FloatArray
-from dpnoise.student import student_quantile
+from dpnoise.student_t import student_quantile
 
 __all__ = ["Interval", "upper_mean"]
 

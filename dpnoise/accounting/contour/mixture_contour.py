@@ -30,7 +30,7 @@ from dpnoise.accounting.contour.integral import (
     ContourBound,
     ContourResolution,
 )
-from dpnoise.accounting.one_coin import epsilon_before, epsilon_behind
+from dpnoise.accounting.single_selection import epsilon_before, epsilon_behind
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (

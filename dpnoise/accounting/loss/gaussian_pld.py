@@ -33,7 +33,7 @@ from dpnoise.accounting.loss.composed_loss import (
     ComposedLoss,
 )
 from dpnoise.accounting.loss.dominating_pair import LOSS_ERROR, DominatingPair
-from dpnoise.accounting.one_coin import epsilon_before, epsilon_behind
+from dpnoise.accounting.single_selection import epsilon_before, epsilon_behind
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import ParameterError
 from dpnoise.events import (

@@ -39,8 +39,8 @@ from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.floats import FloatArray
 from dpnoise.samplers.binomial import binomial_weights
 from dpnoise.samplers.discrete_gaussian import gaussian_weights
-from dpnoise.samplers.enclosure import Weights
 from dpnoise.samplers.skellam import skellam_weights
+from dpnoise.samplers.tail_bounds import Weights
 
 __all__ = [
     "LARGEST_POWER",

@@ -28,21 +28,21 @@ from typing import Final
 
 import numpy as np
 
-from secagg.messages import Advert
-from secagg.primitives.aead import TAG_SIZE, AuthenticationError, open_sealed
-from secagg.primitives.canonical import Reader, Writer
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.kdf import share_channel_key
-from secagg.primitives.key_agreement import KeyPair, public_key_of
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.shamir import (
+from secagg.crypto.aead import TAG_SIZE, AuthenticationError, open_sealed
+from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.key_agreement import KeyPair, public_key_of
+from secagg.crypto.key_derivation import share_channel_key
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.shamir import (
     UncorrectableError,
     decode_with_errors,
     reconstruct,
 )
-from secagg.primitives.share_encoding import SHARE_SIZE, check_shares
-from secagg.primitives.transcript import domain_tag
+from secagg.crypto.shamir_codec import SHARE_SIZE, check_shares
+from secagg.crypto.transcript import domain_tag
 from secagg.protocol import context
+from secagg.protocol.messages import Advert
 from secagg.protocol.share_bundles import NOISE_SEED_BYTES
 from secagg.testing.knowledge.facts import (
     Answer,

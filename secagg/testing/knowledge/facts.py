@@ -22,10 +22,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.canonical import Writer
+from secagg.crypto.modular import UnsignedArray
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import SignatureError, verify
+from secagg.crypto.transcript import decode_set, domain_tag, encode_set
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol import context
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.graphs.neighbours import DrawnGraph, SharingGraph, sharing_graph
+from secagg.protocol.messages import (
     Advert,
     Bundles,
     Consistency,
@@ -40,15 +47,8 @@ from secagg.messages import (
     Shares,
     Survivors,
 )
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.canonical import Writer
-from secagg.primitives.modular import UnsignedArray
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.signature import SignatureError, verify
-from secagg.primitives.transcript import decode_set, domain_tag, encode_set
-from secagg.protocol import context
-from secagg.protocol.neighbors import DrawnGraph, SharingGraph, sharing_graph
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, noise_terms
+from secagg.protocol.parameters import ProtocolParameters
 
 __all__ = [
     "Answer",

@@ -27,12 +27,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.key_derivation import pair_mask_key, self_mask_key
+from secagg.crypto.modular import UnsignedArray, word_dtype
+from secagg.crypto.prg import expand
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import InternalError
-from secagg.primitives.kdf import pair_mask_key, self_mask_key
-from secagg.primitives.key_agreement import KeyPair
-from secagg.primitives.modular import UnsignedArray, word_dtype
-from secagg.primitives.prg import expand
-from secagg.primitives.secret_bytes import SecretBytes
 from secagg.testing.knowledge.closure import Closure, Kind
 from secagg.testing.knowledge.facts import (
     MaskedVector,

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.server.operated_server import OperatedServer
 from secagg.server.server import ReleasedSum, Server
-from secagg.server.task_keeper import TaskKeeper
-from secagg.server.task_setup import PreparedTask
+from secagg.server.supervisor import TaskKeeper
+from secagg.server.task.setup import PreparedTask
 from secagg.testing.world.certificates import Door, TakenBack
 from secagg.testing.world.machines import Machine
 from secagg.testing.world.network import Listener, Network
@@ -179,7 +179,7 @@ def without_files(witness: Witness, has_room: Callable[[], bool]) -> Iterator[No
             await asyncio.to_thread(witness.servers.given, total)
 
     with (
-        mock.patch("secagg.server.task_keeper.SumFiles", Folder),
-        mock.patch("secagg.server.task_keeper.write_receipt", write_receipt),
+        mock.patch("secagg.server.supervisor.SumFiles", Folder),
+        mock.patch("secagg.server.supervisor.write_receipt", write_receipt),
     ):
         yield

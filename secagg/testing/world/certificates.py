@@ -14,21 +14,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar, cast
 
-from secagg.messages import Envelope
+from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_revocations import (
+    RevokedCertificates,
+    revoked_line,
+    revoked_text,
+)
+from secagg.protocol.messages import Envelope
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
-from secagg.server.call_guards import (
+from secagg.server.rpc.certificate_watch import CertificateWatch
+from secagg.server.rpc.guards import (
     AuthenticationGuard,
     TLSAuthenticator,
 )
-from secagg.server.certificate_watch import CertificateWatch
 from secagg.testing.world.dice import entropy_of
 from secagg.testing.world.loop import Process
-from secagg.transport.certificates import Authority
 from secagg.transport.channel_options import SERVICE
-from secagg.transport.followed_identity import FollowedIdentity
-from secagg.transport.identity import Role
-from secagg.transport.revoked import RevokedCertificates, revoked_line, revoked_text
+from secagg.transport.peer_identity import Role
+from secagg.transport.reloading_identity import FollowedIdentity
 from secagg.transport.tls import TLSIdentity, number_in_pem
 from secagg.wire.calls import CALLS, Reference, Request, WatchSession
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from secagg.client.client import Contribution
-from secagg.messages import EdgesPublished, Roster, Round, Survivors
 from secagg.protocol.events import InputBound, Received
+from secagg.protocol.messages import EdgesPublished, Roster, Round, Survivors
 from secagg.server.server import ReleasedSum
+from secagg.storage.budget_ledger import ChargeState, settled
 from secagg.storage.change import Change
-from secagg.storage.charges import ChargeState, settled
 from secagg.storage.journal import decode_client_event
 from secagg.testing.world.journals import Journal
 from secagg.testing.world.notes import Notes, short

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final, TypeVar
 
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 
 __all__ = ["Dice", "entropy_of"]
 

@@ -7,9 +7,9 @@ restarts one inside a round instead: nothing else goes wrong in it.
 from collections.abc import Callable
 from typing import Final
 
-from secagg.messages import Round
+from secagg.protocol.messages import Round
 from secagg.storage.change import Change
-from secagg.storage.stored import Task
+from secagg.storage.rows import Task
 from secagg.testing.world.machines import Disk
 from secagg.testing.world.plan import Direction
 from secagg.wire.calls import UploadStatus

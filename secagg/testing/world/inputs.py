@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.distributed_dp import NoisedTask, certify
-from secagg.noise_certificate import NoiseCertificate
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.modular import UnsignedArray, zeros
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.noise_certificate import NoiseCertificate
 from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.protocol.parameters import ProtocolParameters
 
 __all__ = ["Inputs"]
 

@@ -1,6 +1,6 @@
 """What a server's disk holds, or has held, of one session."""
 
-from secagg.messages import Message, Round
+from secagg.protocol.messages import Message, Round
 
 __all__ = ["Journal"]
 

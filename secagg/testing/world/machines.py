@@ -18,21 +18,22 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, ServiceError
-from secagg.primitives.entropy import Entropy
-from secagg.storage import silences, sqlite_changes
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.book import BookAwayError
 from secagg.storage.change import Change, Committed, Lease
 from secagg.storage.leases import Leases
+from secagg.storage.postgres import downtimes as silences
 from secagg.storage.rollback_mark import Mark, RollbackMark
+from secagg.storage.rows import Replica, Task
 from secagg.storage.session_columns import MILLISECONDS
 from secagg.storage.spool import UploadSpool
-from secagg.storage.sqlite_book import SQLiteBook
-from secagg.storage.sqlite_changes import Outcome
-from secagg.storage.sqlite_file import SQLiteFile
-from secagg.storage.sqlite_rows import SESSIONS
-from secagg.storage.stored import Replica, Task
+from secagg.storage.sqlite import changes as sqlite_changes
+from secagg.storage.sqlite.changes import Outcome
+from secagg.storage.sqlite.file import SQLiteFile
+from secagg.storage.sqlite.rows import SESSIONS
+from secagg.storage.sqlite.store import SQLiteBook
+from secagg.storage.store import BookAwayError
 from secagg.testing.world.loop import (
     OneThread,
     Process,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
-from secagg.messages import Envelope
+from secagg.protocol.messages import Envelope
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.testing.world.certificates import Door
 from secagg.testing.world.dice import Dice

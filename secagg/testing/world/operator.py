@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from secagg.errors import ErrorCode, SecAggError
-from secagg.server.task_keeper import TaskKeeper
-from secagg.storage.stored import TaskState
+from secagg.server.supervisor import TaskKeeper
+from secagg.storage.rows import TaskState
 from secagg.testing.world.aggregators import Aggregators
 from secagg.testing.world.dice import Dice
 from secagg.testing.world.plan import Saying, Word

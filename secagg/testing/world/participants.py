@@ -7,9 +7,9 @@ import numpy as np
 from secagg.client.client import Client
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.service import ClientService
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.errors import LocalProtocolError, SecAggError
-from secagg.primitives.modular import UnsignedArray, zeros
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisedVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.runtime.connection import AggregatorConnection

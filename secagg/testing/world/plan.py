@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from typing import Final
 
-from secagg.messages import Round
+from secagg.protocol.messages import Round
 from secagg.testing.world.dice import Dice
 from secagg.testing.world.network import Weather
 from secagg.testing.world.tasks import Kind, WorldTask

@@ -7,7 +7,7 @@ from typing import Final
 from unittest import mock
 
 from secagg.protocol.outputs import ComputeSum
-from secagg.server.mask_executor import MaskExecutor, UploadReader
+from secagg.server.engine.mask_removal import MaskExecutor, UploadReader
 from secagg.testing.world.loop import own_process
 from secagg.testing.world.servers_seen import ServersSeen
 

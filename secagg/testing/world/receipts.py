@@ -10,13 +10,13 @@ they draw their neighbours, only if its edge root covers the very lists that the
 from collections.abc import Iterator
 from itertools import pairwise
 
-from secagg.audit.verifier import Finding, Verdict, verify_receipt
 from secagg.distributed_dp import TaskNoiseVerifier
 from secagg.errors import RemoteProtocolError
-from secagg.messages import Consistency, Edges, RosterFrame, Round
-from secagg.parameters import Graph
 from secagg.protocol import context
-from secagg.protocol.edges import EdgeTrees
+from secagg.protocol.graphs.edge_selection import EdgeTrees
+from secagg.protocol.messages import Consistency, Edges, RosterFrame, Round
+from secagg.protocol.parameters import Graph
+from secagg.protocol.receipts.verifier import Finding, Verdict, verify_receipt
 from secagg.simulation.enrolled import simulated_trust
 from secagg.testing.world.journals import Journal
 

@@ -18,16 +18,16 @@ from typing import Any, Final
 from unittest import mock
 
 from secagg.client.storage import ClientStorage
+from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
-from secagg.primitives.entropy import Entropy, SystemEntropy
 from secagg.runtime.clock import SystemClock
-from secagg.server.limits import AggregatorLimits
+from secagg.server.admin.views import tasks_view
+from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.storage import ServerStorage
-from secagg.server.views import tasks_view
-from secagg.storage.book import BookAwayError
+from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.change import Change
-from secagg.storage.charges import ChargeState
-from secagg.storage.stored import Task
+from secagg.storage.rows import Task
+from secagg.storage.store import BookAwayError
 from secagg.testing.knowledge import ForbiddenKnowledgeError
 from secagg.testing.manual_clock import STARTED_AT, DeadlockError
 from secagg.testing.observed_connection import CorruptEntropy

@@ -6,16 +6,24 @@ from typing import Any, Final
 
 import numpy as np
 
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, SecAggError
-from secagg.messages import Aborted, Envelope, Message, Released, Roster, Round, Upload
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import Received, RoundClosed, SumComputed
-from secagg.server.certificate_watch import LOOK_EVERY_SECONDS
+from secagg.protocol.messages import (
+    Aborted,
+    Envelope,
+    Message,
+    Released,
+    Roster,
+    Round,
+    Upload,
+)
+from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.server.server import ReleasedSum
-from secagg.server.sum_release import MOST_ATTEMPTS
+from secagg.server.session.sum_release import MOST_ATTEMPTS
 from secagg.storage.change import Change, NewSession
 from secagg.storage.journal import RefusalNoted, SumAttempt, decode_server_event
-from secagg.storage.stored import TaskState
+from secagg.storage.rows import TaskState
 from secagg.testing.world.attendance import Attendance
 from secagg.testing.world.clients_seen import received
 from secagg.testing.world.inputs import Inputs

@@ -11,9 +11,13 @@ from typing import Final
 
 from secagg.config import TaskSettings, task_from_document
 from secagg.distributed_dp import NoisedTask
-from secagg.parameters import ProtocolParameters
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted, PrivacyFloors
-from secagg.server.task_setup import PreparedTask, prepare_task
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ExactSumsAccepted,
+    PrivacyFloors,
+)
+from secagg.server.task.setup import PreparedTask, prepare_task
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.testing.cohorts import (
     parameters_for,

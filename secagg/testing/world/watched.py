@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from secagg.messages import Round
-from secagg.storage.stored import TaskState
+from secagg.protocol.messages import Round
+from secagg.storage.rows import TaskState
 from secagg.testing.observed_connection import TaskObserver
 from secagg.testing.world.tasks import WorldTask
 

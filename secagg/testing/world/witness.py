@@ -39,7 +39,7 @@ from secagg.client.client import Contribution
 from secagg.protocol.rounds import rounds_of
 from secagg.server.server import ReleasedSum
 from secagg.storage.change import Change, Role
-from secagg.storage.stored import Task, TaskState
+from secagg.storage.rows import Task, TaskState
 from secagg.testing.knowledge import Facts, check
 from secagg.testing.observed_connection import TaskObserver
 from secagg.testing.world.clients_seen import ClientsSeen

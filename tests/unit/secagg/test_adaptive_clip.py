@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import secagg
+from secagg.crypto.modular import add_into, zeros
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import following_terms, offered_terms
-from secagg.distributed_dp.session_unit import UnitBounds, read_unit, unit_terms
+from secagg.distributed_dp.units import UnitBounds, read_unit, unit_terms
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
-from secagg.policy import PrivacyFloors
-from secagg.primitives.modular import add_into, zeros
-from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.server.task_facts import TaskFacts
+from secagg.protocol.policy import PrivacyFloors
+from secagg.server.task.history import TaskFacts
 from secagg.testing.cohorts import offer_of
 
 CLIENTS, DIM = 24, 12

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from secagg import parameters as module
-from secagg.descriptor import MAX_COUNT
-from secagg.edge_odds import EdgeJudgement
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.parameters import (
+from secagg.protocol import parameters as module
+from secagg.protocol.descriptor import MAX_COUNT
+from secagg.protocol.graphs.edge_bounds import EdgeJudgement
+from secagg.protocol.graphs.ring_bounds import bits_of, log_corrupt_holders
+from secagg.protocol.parameters import (
     MAX_CLIENTS,
     MAX_DIMENSION,
     MAX_NOISE_BLOCK_BYTES,
@@ -21,8 +22,8 @@ from secagg.parameters import (
     Graph,
     ProtocolParameters,
 )
-from secagg.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
-from secagg.profiles import (
+from secagg.protocol.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
+from secagg.protocol.profiles import (
     MAX_DEADLINE_SECONDS,
     HonestTail,
     MaliciousTail,
@@ -31,7 +32,6 @@ from secagg.profiles import (
     SparseTail,
     Trust,
 )
-from secagg.ring_odds import bits_of, log_corrupt_holders
 from secagg.testing.cohorts import offer_of
 
 TRUST = Trust("sums.example", b"\7" * 32, 3, b"\1" * 32)

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 import secagg
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.modular import add_into, zeros
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import (
     NoisedTask,
     PrivacyReport,
@@ -26,15 +29,12 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.messages import Round
-from secagg.policy import PrivacyFloors
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.modular import add_into, zeros
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.profiles import HonestTail, Profile
-from secagg.protocol import client
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import NoisedVector
+from secagg.protocol.messages import Round
 from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.protocol.policy import PrivacyFloors
+from secagg.protocol.profiles import HonestTail, Profile
 from secagg.simulation import InProcessSession, run_session
 from secagg.testing.cohorts import offer_of, parameters_for, with_noise
 

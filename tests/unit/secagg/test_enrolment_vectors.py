@@ -6,18 +6,18 @@ The vectors come from a reference that was written from the specification alone.
 import pytest
 
 from secagg.conformance import read_vectors
-from secagg.enrolment.credential import Credential, CredentialRequest
-from secagg.enrolment.revocation import read_revocations
-from secagg.enrolment.rules import (
+from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import IdentityKey, SignatureError, verify
+from secagg.errors import RemoteProtocolError
+from secagg.protocol.enrolment.credential import Credential, CredentialRequest
+from secagg.protocol.enrolment.revocation_list import read_revocations
+from secagg.protocol.enrolment.verification import (
     EnrolmentRules,
     VerifiedCredentials,
     check_credential,
 )
-from secagg.errors import RemoteProtocolError
-from secagg.primitives.canonical import Reader, Writer
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.signature import IdentityKey, SignatureError, verify
-from secagg.profiles import Trust
+from secagg.protocol.profiles import Trust
 
 ENROLMENT = read_vectors("enrolment")
 

@@ -13,12 +13,12 @@ import secagg
 from secagg.client.client import Client
 from secagg.client.total_claim import TotalSpentError
 from secagg.config import load_server_settings
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisedTask, randomised_mse
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.policy import PrivacyFloors, TotalBudget
-from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.server.task_setup import plan_noise, prepare_task
+from secagg.protocol.policy import PrivacyFloors, TotalBudget
+from secagg.server.task.setup import plan_noise, prepare_task
 from secagg.testing.cohorts import offer_of
 from secagg.transport.in_memory import InMemoryConnection
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from secagg.enrolment.credential import Credential
+from secagg.crypto.canonical import Writer
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.messages import (
     KINDS,
     Aborted,
     Advert,
@@ -31,8 +32,7 @@ from secagg.messages import (
     is_neighbourhood,
     survivors,
 )
-from secagg.primitives.canonical import Writer
-from secagg.profiles import Profile, RoundDeadlines
+from secagg.protocol.profiles import Profile, RoundDeadlines
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER, ROUNDS
 
 CREDENTIAL = Credential(

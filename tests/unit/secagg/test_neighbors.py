@@ -1,7 +1,7 @@
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.neighbors import CompleteGraph, DrawnGraph, sharing_graph
+from secagg.protocol.graphs.neighbours import CompleteGraph, DrawnGraph, sharing_graph
 from secagg.testing.cohorts import parameters_for, sparse_parameters_for
 
 

@@ -11,12 +11,12 @@ from dpnoise.errors import ParameterError
 from dpnoise.events import SkellamMixtureEvent
 from dpnoise.mechanisms import NoiseRule
 from secagg.conformance import read_vectors
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisedTask
 from secagg.distributed_dp.noise_block import check_sampler, decode_block
 from secagg.errors import RemoteProtocolError
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.noise_terms import layer_secret
 
 NOISE = read_vectors("noise")

@@ -13,39 +13,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.conformance import VECTOR_FILES, read_vectors
-from secagg.descriptor import SessionDescriptor
-from secagg.enrolment.credential import Credential
-from secagg.enrolment.rules import EnrolmentRules
-from secagg.messages import Advert, Roster, RosterFrame
-from secagg.parameters import ProtocolParameters
-from secagg.primitives import kdf, shamir
-from secagg.primitives.aead import open_sealed, seal
-from secagg.primitives.canonical import CanonicalEncodingError, Reader
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.key_agreement import KeyPair
-from secagg.primitives.modular import word_dtype, zeros
-from secagg.primitives.prg import Mask, add_masks, expand
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.share_encoding import (
+from secagg.crypto import key_derivation as kdf
+from secagg.crypto import shamir
+from secagg.crypto.aead import open_sealed, seal
+from secagg.crypto.canonical import CanonicalEncodingError, Reader
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.modular import word_dtype, zeros
+from secagg.crypto.prg import Mask, add_masks, expand
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.shamir_codec import (
     BadShareError,
     check_shares,
     decode_shares,
     encode_shares,
 )
-from secagg.primitives.signature import IdentityKey
-from secagg.primitives.transcript import (
+from secagg.crypto.signature import IdentityKey
+from secagg.crypto.transcript import (
     decode_set,
     domain_tag,
     encode_set,
     hash_parts,
 )
-from secagg.profiles import HonestTail, MaliciousTail, RoundDeadlines, Trust
 from secagg.protocol import context
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.enrolment.verification import EnrolmentRules
+from secagg.protocol.graphs.neighbours import sharing_graph
 from secagg.protocol.membership import Member, signed_advert
-from secagg.protocol.neighbors import sharing_graph
+from secagg.protocol.messages import Advert, Roster, RosterFrame
+from secagg.protocol.packing import pack, packed_size, unpack
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.profiles import HonestTail, MaliciousTail, RoundDeadlines, Trust
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.scripted_entropy import ScriptedEntropy
-from secagg.wire.packing import pack, packed_size, unpack
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "tests" / "vectors" / "protocol"

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import secagg
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisedTask, Unusable, UnusableKind, encode_or_zeros
-from secagg.distributed_dp.session_unit import unit_terms
+from secagg.distributed_dp.units import unit_terms
 from secagg.errors import InputError
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol.client import input_digest
+from secagg.protocol.client.machine import input_digest
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.testing.cohorts import offer_of
 

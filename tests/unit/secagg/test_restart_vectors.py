@@ -6,14 +6,14 @@ import pytest
 
 from secagg.client.session import ClientSession
 from secagg.conformance import read_vectors
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.entropy import SystemEntropy
 from secagg.errors import RemoteProtocolError, SecAggError
-from secagg.messages import KINDS, Aborted
-from secagg.primitives.entropy import SystemEntropy
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import KINDS, Aborted
 from secagg.runtime.workers import Workers
-from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing.cohorts import LENIENT_POLICY
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.v1 import errors_pb2
 from secagg.wire.errors import decode_error
 

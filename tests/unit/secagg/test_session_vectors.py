@@ -21,12 +21,28 @@ from secagg.client.gate import (
     admit,
 )
 from secagg.conformance import read_vectors
-from secagg.descriptor import SessionDescriptor
-from secagg.enrolment.credential import Credential, IssuedCredential
-from secagg.enrolment.identity_files import ClientIdentity
-from secagg.enrolment.revocation import read_revocations
+from secagg.crypto.canonical import Reader
+from secagg.crypto.modular import BadVectorError, add_into, word_dtype, zeros
+from secagg.crypto.prg import add_masks
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.pki.client_identity import ClientIdentity
+from secagg.protocol import context, masking, rounds
+from secagg.protocol.client import machine as client
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.credential import Credential, IssuedCredential
+from secagg.protocol.enrolment.revocation_list import read_revocations
+from secagg.protocol.events import (
+    InputReady,
+    NoisedVector,
+    PlainVector,
+    Received,
+    RoundClosed,
+    SessionOffered,
+)
+from secagg.protocol.membership import Membership
+from secagg.protocol.messages import (
     KINDS,
     Advert,
     Delivery,
@@ -38,29 +54,15 @@ from secagg.messages import (
     Survivors,
     Upload,
 )
-from secagg.primitives.canonical import Reader
-from secagg.primitives.modular import BadVectorError, add_into, word_dtype, zeros
-from secagg.primitives.prg import add_masks
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.signature import IdentityKey
-from secagg.profiles import HonestTail, Profile, Trust
-from secagg.protocol import client, context, masking, rounds, server
-from secagg.protocol.events import (
-    InputReady,
-    NoisedVector,
-    PlainVector,
-    Received,
-    RoundClosed,
-    SessionOffered,
-)
-from secagg.protocol.membership import Membership
 from secagg.protocol.noise_terms import NoiseTerms, no_noise
 from secagg.protocol.outputs import ComputeSum, DropClient, Finish, MaskAndUpload
+from secagg.protocol.packing import pack, packed_size, unpack
+from secagg.protocol.profiles import HonestTail, Profile, Trust
 from secagg.protocol.rounds import ROUNDS, DropReason
-from secagg.server.mask_executor import check_packed_vector
+from secagg.protocol.server import machine as server
+from secagg.server.engine.mask_removal import check_packed_vector
 from secagg.testing.cohorts import LENIENT_POLICY, lenient_rules
 from secagg.testing.scripted_entropy import ScriptedEntropy
-from secagg.wire.packing import pack, packed_size, unpack
 
 SESSIONS = {
     session["name"]: session for session in read_vectors("sessions")["sessions"]
@@ -133,7 +135,7 @@ class VectorClient:
             what = label.split(b"/")[0]
             return edges if what == b"edges" else ScriptedEntropy(script[what])
 
-        monkeypatch.setattr("secagg.protocol.client_rounds.SeededEntropy", scripted)
+        monkeypatch.setattr("secagg.protocol.client.handlers.SeededEntropy", scripted)
         self.session, self.row = session, row
         self.parameters = descriptor_of(session).parameters
         self.state = client.start(noise_reader(session))

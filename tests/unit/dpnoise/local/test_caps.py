@@ -8,7 +8,7 @@ import mpmath
 import pytest
 
 from dpnoise.errors import ParameterError
-from dpnoise.local.cap import (
+from dpnoise.local.sphere_cap import (
     LOG_TAIL_ERROR,
     CubeCap,
     SphereCap,

@@ -20,9 +20,9 @@ from dpnoise.local import (
     make_randomiser,
     randomiser_names,
 )
-from dpnoise.local.cap import best_sphere_cap
 from dpnoise.local.draws import Draws
 from dpnoise.local.randomiser import LOCAL_LABEL
+from dpnoise.local.sphere_cap import best_sphere_cap
 
 ALARM = 1e-6
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpnoise.local import LocalParameters, make_randomiser
-from dpnoise.local.scatter import Scatter, largest_sum
+from dpnoise.local.sum_error import Scatter, largest_sum
 
 DIM = 24
 CLIENTS = 40

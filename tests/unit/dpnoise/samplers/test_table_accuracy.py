@@ -16,7 +16,7 @@ from dpnoise.samplers import (
     reference,
     skellam_table,
 )
-from dpnoise.samplers.enclosure import (
+from dpnoise.samplers.tail_bounds import (
     OneSide,
     Weights,
     exp_enclosure,

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from secagg.cli import main
-from secagg.transport.identity import Role
-from secagg.transport.revoked import read_revoked
+from secagg.pki.certificate_revocations import read_revoked
+from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity, number_in_pem
 
 EXIT_BAD_SETTINGS = 72

@@ -10,12 +10,16 @@ from secagg.cli import client as command
 from secagg.cli.output import Output
 from secagg.client import program
 from secagg.client.client import Client
-from secagg.client.file_input import FileInput
+from secagg.client.input_files import FileInput
 from secagg.client.session_paths import SessionPath
 from secagg.errors import ErrorCode, ServiceError
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
+from secagg.protocol.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ClientPolicy,
+    ExactSumsAccepted,
+)
 from secagg.server.server import Server
-from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.server.task.setup import Cohort, PreparedTask
 
 WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
 PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)

@@ -12,12 +12,12 @@ from secagg.cli import client as command
 from secagg.cli.output import Output
 from secagg.client import program
 from secagg.client.client import Client
-from secagg.client.file_input import FileInput
+from secagg.client.input_files import FileInput
 from secagg.client.session_paths import SessionPath
 from secagg.errors import InputError
-from secagg.policy import ClientPolicy, PrivacyFloors
+from secagg.protocol.policy import ClientPolicy, PrivacyFloors
+from secagg.runtime.log_events import CLIENT_LOGGER, SERVICE_WAITS
 from secagg.server.server import Server
-from secagg.telemetry import CLIENT_LOGGER, SERVICE_WAITS
 from secagg.testing.pausing_connection import PausingConnection
 
 FLOORS = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)

@@ -21,8 +21,8 @@ from secagg.cli.output import Output
 from secagg.cli.plan import error_figure
 from secagg.cli.server import _graph_of
 from secagg.errors import ErrorCode, ServiceError
-from secagg.graph_choice import odds_of
-from secagg.profiles import HonestTail
+from secagg.protocol.graphs.choice import odds_of
+from secagg.protocol.profiles import HonestTail
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.testing.cohorts import parameters_for
 
@@ -925,7 +925,7 @@ def planned(monkeypatch):
     """Counts plans."""
     asked = []
     monkeypatch.setattr(
-        "secagg.server.task_setup.plan", lambda **_: asked.append("plan")
+        "secagg.server.task.setup.plan", lambda **_: asked.append("plan")
     )
     return asked
 

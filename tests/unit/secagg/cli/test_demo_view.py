@@ -4,8 +4,8 @@ from rich.console import Console
 
 from secagg.cli.demo_view import DemoLines
 from secagg.cli.output import Output
-from secagg.demo.settings_file import DemoPlan
-from secagg.demo.sum_check import SessionCheck
+from secagg.testbed.demo.settings_file import DemoPlan
+from secagg.testbed.demo.sum_check import SessionCheck
 
 PLAN = DemoPlan(
     clients=9,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from secagg.cli import main
-from secagg.cli.setup_checks import ClientSetup, ServerSetup, shown_findings
+from secagg.cli.checks.setup_checks import ClientSetup, ServerSetup, shown_findings
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from secagg.cli import main
-from secagg.enrolment.identity_files import ClientIdentity
-from secagg.enrolment.keys import parse_key
+from secagg.pki.client_identity import ClientIdentity
+from secagg.pki.key_files import parse_key
 
 EXIT_STORAGE_FAILED = 55
 EXIT_BAD_CREDENTIAL = 38

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from secagg import telemetry
 from secagg.cli.logs import JSONLines, log_to_stderr
+from secagg.runtime import log_events as telemetry
 
 SESSION = {"task": "digits", "number": 7}
 

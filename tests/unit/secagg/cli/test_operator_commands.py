@@ -13,15 +13,15 @@ import typer
 from secagg.cli import main
 from secagg.config import load_task_settings
 from secagg.errors import ErrorCode
-from secagg.messages import Aborted, Fate
-from secagg.server.receipt import SessionReceipt
-from secagg.server.task_folder import privacy_folder_of
-from secagg.server.task_setup import settle_task
-from secagg.server.views import budgets_view, sessions_view
+from secagg.protocol.messages import Aborted, Fate
+from secagg.server.admin.views import budgets_view, sessions_view
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.task.folder import privacy_folder_of
+from secagg.server.task.setup import settle_task
+from secagg.storage.budget_ledger import BudgetKey, Charge, ChargeState, Settlement
 from secagg.storage.change import Change, NewSession, Role
-from secagg.storage.charges import BudgetKey, Charge, ChargeState, Settlement
-from secagg.storage.claims import Against, Claim
-from secagg.storage.open_book import open_book
+from secagg.storage.data_claims import Against, Claim
+from secagg.storage.open_store import open_book
 from secagg.testing.cohorts import offer_of, parameters_for
 
 HOST = """
@@ -342,7 +342,7 @@ def test_who_follows_sessions_reads_at_once_that_it_is_heard(
         yield change
         yield later
 
-    monkeypatch.setattr("secagg.server.admin_channel.watch_admin", changes)
+    monkeypatch.setattr("secagg.server.admin.channel.watch_admin", changes)
     words = ["sessions", "watch", *as_json, "--config", str(place / "server.toml")]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -357,7 +357,7 @@ def test_who_follows_sessions_reads_at_once_that_it_is_heard(
 
 def test_the_commands_of_an_operator_load_no_server():
     """Operators look when a machine is busy, and imports are the slowest then."""
-    code = "import sys, secagg.server.admin_channel as a; print(*sys.modules)"
+    code = "import sys, secagg.server.admin.channel as a; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

@@ -5,8 +5,8 @@ from rich.console import Console
 
 from secagg.cli.output import Output
 from secagg.cli.session_view import SessionView
-from secagg.messages import Round
-from secagg.server.progress import Dropped, SessionPhase, SessionProgress
+from secagg.protocol.messages import Round
+from secagg.server.session.progress import Dropped, SessionPhase, SessionProgress
 
 START = SessionProgress(
     session_id=bytes(32),

@@ -8,7 +8,7 @@ import pytest
 from secagg.cli import main
 from secagg.cli.client import RESTORED_ACKNOWLEDGEMENT
 from secagg.errors import ErrorCode, ServiceError
-from secagg.storage.open_book import open_state
+from secagg.storage.open_store import open_state
 
 TLS = '[tls]\nca = "a"\ncertificate = "b"\nkey = "c"\n'
 TEXTS = {

@@ -13,14 +13,14 @@ import pytest
 from secagg.client.client import Client
 from secagg.client.storage import ClientStorage
 from secagg.distributed_dp import NoisedTask, plan
-from secagg.policy import PrivacyFloors
+from secagg.protocol.policy import PrivacyFloors
+from secagg.runtime.log_events import CLIENT_LOGGER
 from secagg.runtime.workers import Workers
-from secagg.storage.inline_executor import InlineExecutor
-from secagg.telemetry import CLIENT_LOGGER
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import UploadChunk
 

@@ -11,17 +11,17 @@ from secagg.client.budget import (
 )
 from secagg.client.gate_checks import check_budget
 from secagg.errors import ErrorCode
-from secagg.profiles import HonestTail
+from secagg.protocol.profiles import HonestTail
 from secagg.protocol.refund import Charge
-from secagg.storage.change import Change, NewSession, Role
-from secagg.storage.charges import (
+from secagg.storage.budget_ledger import (
     BudgetSpentError,
     ChargeState,
     NoiseChangedError,
     Settlement,
 )
+from secagg.storage.change import Change, NewSession, Role
 from secagg.testing.cohorts import offer_of, parameters_for, with_noise
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 
 
 def noised(epsilon=8.0):

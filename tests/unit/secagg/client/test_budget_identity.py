@@ -10,22 +10,22 @@ from secagg.client.budget import charge_of
 from secagg.client.client import Client
 from secagg.client.total_claim import TotalSpentError
 from secagg.errors import ErrorCode
-from secagg.policy import ClientPolicy, PrivacyFloors, TotalBudget
+from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
 from secagg.server.aggregator import Aggregator
-from secagg.server.task import TaskDefinition
+from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.charges import (
+from secagg.storage.budget_ledger import (
     BudgetKey,
     ChargeRow,
     ChargeState,
     NoiseChangedError,
     is_new_charge,
 )
-from secagg.storage.claims import Claim
-from secagg.storage.open_book import open_state
+from secagg.storage.data_claims import Claim
+from secagg.storage.open_store import open_state
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import offer_of, parameters_for, with_noise
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.transport.in_memory import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")

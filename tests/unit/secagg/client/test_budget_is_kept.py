@@ -8,13 +8,13 @@ import pytest
 from secagg.client.client import Client
 from secagg.distributed_dp import report
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.policy import ClientPolicy, PrivacyFloors
+from secagg.protocol.policy import ClientPolicy, PrivacyFloors
 from secagg.server.aggregator import Aggregator
-from secagg.server.task import TaskDefinition
+from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.offers_only import OffersOnly
 from secagg.transport.in_memory import InMemoryConnection
 

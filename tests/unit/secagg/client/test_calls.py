@@ -6,6 +6,8 @@ import hashlib
 import pytest
 
 from secagg.client.calls import AnotherAggregatorError, ClientCalls
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -13,7 +15,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import (
+from secagg.protocol.messages import (
     MAX_REASON_BYTES,
     Aborted,
     Delivery,
@@ -26,10 +28,8 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.workers import Workers
-from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import (
     parameters_for,

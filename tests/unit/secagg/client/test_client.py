@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from secagg.client.client import Client
+from secagg.client.participation import TakenPart
 from secagg.client.runner import ClientRunner
-from secagg.client.taken_part import TakenPart
 from secagg.distributed_dp import NoisedTask, task
 from secagg.errors import (
     ErrorCode,
@@ -19,19 +19,19 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.policy import (
+from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumsAccepted,
     PrivacyFloors,
 )
 from secagg.server.aggregator import Aggregator
-from secagg.server.task import TaskDefinition
+from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.rows import Retention
 from secagg.storage.spool import UploadSpool
-from secagg.storage.stored import Retention
 from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.lossy_connection import LossyConnection
 from secagg.testing.offers_only import OffersOnly
 from secagg.testing.pausing_connection import PausingConnection

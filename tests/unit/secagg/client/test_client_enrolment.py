@@ -7,24 +7,24 @@ import pytest
 
 from secagg.client.enrolment import ClientEnrolment, EnrolledClient, load_enrolled
 from secagg.client.gate import GateRequest, GateStage, KnownFacts, Need, admit
-from secagg.enrolment.credential import Credential, IssuedCredential
-from secagg.enrolment.identity_files import (
+from secagg.crypto.entropy import SystemEntropy
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import IdentityKey
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.pki.client_identity import (
     CREDENTIAL,
     IDENTITY_SEED,
     ClientIdentity,
     new_identity,
     write_credential,
 )
-from secagg.enrolment.issuer import Issuer
-from secagg.enrolment.keys import key_text
-from secagg.enrolment.revocation import RevocationList
-from secagg.enrolment.rules import check_credential
-from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.primitives.entropy import SystemEntropy
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.signature import IdentityKey
-from secagg.profiles import MaliciousTail, Trust
-from secagg.storage.open_book import open_book
+from secagg.pki.credential_issuer import Issuer
+from secagg.pki.key_files import key_text
+from secagg.protocol.enrolment.credential import Credential, IssuedCredential
+from secagg.protocol.enrolment.revocation_list import RevocationList
+from secagg.protocol.enrolment.verification import check_credential
+from secagg.protocol.profiles import MaliciousTail, Trust
+from secagg.storage.open_store import open_book
 from secagg.testing.cohorts import lenient_rules, offer_of, signing_parameters_for
 from secagg.testing.crash_points import CrashingBook, CrashSwitch, SimulatedCrashError
 

@@ -5,20 +5,20 @@ import asyncio
 import pytest
 
 from secagg.client.runner import ClientRunner
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.task import TaskDefinition
+from secagg.server.task.definition import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import lenient_rules, parameters_for
 from secagg.testing.deployment import TASK_ID, one_hot_input
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.scripted_entropy import RecordingEntropy, ScriptedEntropy
 from secagg.transport.in_memory import InMemoryConnection
 

@@ -9,7 +9,7 @@ from dpnoise.accounting import Proof, Status
 from secagg.client.gate import GateRequest, GateStage, KnownFacts, OwnRules, admit
 from secagg.distributed_dp import PrivacyReport
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.policy import (
+from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumsAccepted,

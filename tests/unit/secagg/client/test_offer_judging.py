@@ -3,13 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.client.file_input import FileInput
 from secagg.client.gate import SessionInfo
+from secagg.client.input_files import FileInput
 from secagg.client.program import client_policy, privacy_floors
 from secagg.config import ClientSettings, load_client_settings
 from secagg.errors import ErrorCode, InputError, LocalProtocolError, ServiceError
-from secagg.parameters import ProtocolParameters
-from secagg.policy import (
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ExactSumsAccepted,
     PrivacyFloors,

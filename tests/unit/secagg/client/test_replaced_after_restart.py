@@ -7,17 +7,17 @@ import pytest
 
 from secagg.client.client import Client
 from secagg.errors import InputError, LocalProtocolError
-from secagg.policy import (
+from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ExactSumsAccepted,
     PrivacyFloors,
 )
 from secagg.server.aggregator import Aggregator
-from secagg.server.task import TaskDefinition
+from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.pausing_connection import PausingConnection
 from secagg.transport.in_memory import InMemoryConnection
 

@@ -12,19 +12,19 @@ import pytest
 from secagg.client import session as session_module
 from secagg.client.budget import max_rosters_of
 from secagg.client.session import ClientSession
+from secagg.crypto.entropy import SystemEntropy
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Round
-from secagg.primitives.entropy import SystemEntropy
-from secagg.protocol import client
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import Received
+from secagg.protocol.messages import Round
 from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
 from secagg.simulation.driver import OFFERED_AT, InProcessSession, accepting
 from secagg.simulation.enrolled import membership_of
 from secagg.storage.change import Role
-from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing.cohorts import parameters_for, sparse_parameters_for
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 
 CLIENTS = 6
 LIMIT = 3

@@ -8,14 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from secagg.client.backoff import Backoff
-from secagg.client.conductor import (
+from secagg.client.runner import ClientRunner
+from secagg.client.session_driver import (
     ClientPhase,
     ClientSettings,
     Conductor,
     SessionOutcome,
 )
-from secagg.client.runner import ClientRunner
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -24,7 +25,10 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import (
+from secagg.protocol.client import machine as client
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.events import PlainVector
+from secagg.protocol.messages import (
     Aborted,
     Delivery,
     Envelope,
@@ -34,17 +38,13 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client
-from secagg.protocol.events import PlainVector
 from secagg.runtime.clock import finish_before
 from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
+from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.change import Role
-from secagg.storage.charges import ChargeState
-from secagg.storage.inline_executor import InlineExecutor
-from secagg.storage.stored import SessionState
+from secagg.storage.rows import SessionState
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import (
     LENIENT_POLICY,
@@ -56,7 +56,7 @@ from secagg.testing.cohorts import (
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg.testing.held_executor import HeldExecutor
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.handshake import StrangerError

@@ -12,21 +12,21 @@ import pytest
 from secagg.client import program
 from secagg.client.application import Application
 from secagg.client.client import Client
-from secagg.client.conductor import Conductor
+from secagg.client.session_driver import Conductor
 from secagg.config import ClientSettings
 from secagg.config.client import ClientSection, IdentitySection, PolicySection
 from secagg.config.program import TLSSection
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisedTask
 from secagg.errors import LocalProtocolError
-from secagg.policy import PrivacyFloors
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.secret_bytes import SecretBytes
 from secagg.protocol.noise_terms import noise_secrets
+from secagg.protocol.policy import PrivacyFloors
 from secagg.server.aggregator import Aggregator
-from secagg.server.task import TaskDefinition
+from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.transport.in_memory import InMemoryConnection
 
 CLIENTS, DIM = 4, 6

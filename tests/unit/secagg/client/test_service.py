@@ -10,6 +10,8 @@ import pytest
 from secagg.client.backoff import PATIENT_LONGEST_SECONDS, Backoff
 from secagg.client.calls import PATIENT_TELL_SECONDS, ClientCalls
 from secagg.client.service import ClientService, Renewal, run_command
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -18,11 +20,9 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
 from secagg.runtime.clock import finish_before
 from secagg.runtime.workers import Workers
-from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.in_memory import InMemoryConnection

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from secagg.cli import main
-from secagg.cli.preflight import written_files
-from secagg.cli.setup_checks import client_findings, server_findings
+from secagg.cli.checks.preflight import written_files
+from secagg.cli.checks.setup_checks import client_findings, server_findings
 from secagg.config import (
     load_client_settings,
     load_server_settings,
@@ -22,14 +22,14 @@ from secagg.config.paths import (
     server_paths,
     two_aggregator_paths,
 )
-from secagg.config.two_servers import (
+from secagg.config.two_aggregators import (
     HelperSettings,
     LeaderSettings,
     SharingClientSettings,
     load_two_server_settings,
 )
-from secagg.enrolment.keys import key_text
 from secagg.errors import ErrorCode, ServiceError
+from secagg.pki.key_files import key_text
 from secagg.testing.two_aggregators import LEADER_KEY
 
 CONFIG = Path(__file__).parents[4] / "deploy" / "config"

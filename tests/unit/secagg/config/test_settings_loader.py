@@ -9,10 +9,10 @@ from secagg.config import (
     load_client_settings,
     load_server_settings,
 )
-from secagg.config.data_total import total_budget
 from secagg.config.task import TaskSection
+from secagg.config.total_budget import total_budget
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.policy import (
+from secagg.protocol.policy import (
     GROUNDS,
     NO_NOISE_ACKNOWLEDGEMENT,
     PrivacyFloors,

@@ -9,26 +9,26 @@ from itertools import product
 
 import pytest
 
-from secagg.enrolment import rules as rules_module
-from secagg.enrolment.credential import Credential
-from secagg.enrolment.rules import (
-    EnrolmentRules,
-    VerifiedCredentials,
-    check_credential,
-)
-from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import Advert
-from secagg.primitives.cipher_suite import CipherSuite
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.signature import (
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import (
     IdentityKey,
     SignatureError,
     check_identity,
     check_identity_form,
     verify,
 )
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import membership
+from secagg.protocol.enrolment import verification as rules_module
+from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.enrolment.verification import (
+    EnrolmentRules,
+    VerifiedCredentials,
+    check_credential,
+)
 from secagg.protocol.membership import Member, check_adverts, signed_advert
+from secagg.protocol.messages import Advert
 
 SUITE = CipherSuite(1)
 CTX0 = bytes(range(32))

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from secagg.conformance import read_vectors
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.checks import check_overlap
+from secagg.protocol.client.checks import check_overlap
+from secagg.protocol.descriptor import SessionDescriptor
 
 SIGNED = next(one for one in read_vectors("sessions")["sessions"] if one["quorum"])
 PARAMETERS = SessionDescriptor.decode(bytes.fromhex(SIGNED["offer"])).parameters

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from secagg.messages import Envelope, Roster, Round
-from secagg.policy import ClientPolicy
-from secagg.primitives.canonical import Reader
-from secagg.primitives.shamir import reconstruct
-from secagg.protocol import client, share_bundles
+from secagg.crypto.canonical import Reader
+from secagg.crypto.shamir import reconstruct
+from secagg.protocol import share_bundles
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import Received
+from secagg.protocol.messages import Envelope, Roster, Round
+from secagg.protocol.policy import ClientPolicy
 from secagg.simulation import InProcessSession
 from secagg.simulation.driver import accepting
 from secagg.testing.cohorts import one_hot, parameters_for

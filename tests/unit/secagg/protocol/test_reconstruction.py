@@ -5,17 +5,17 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from secagg.messages import Advert, Roster
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.key_agreement import public_key_of
-from secagg.primitives.prime_field import PRIME, lagrange_at_zero
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.shamir import share_secrets
-from secagg.primitives.share_encoding import decode_shares, encode_shares
-from secagg.primitives.transcript import encode_set
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.key_agreement import public_key_of
+from secagg.crypto.prime_field import PRIME, lagrange_at_zero
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.shamir import share_secrets
+from secagg.crypto.shamir_codec import decode_shares, encode_shares
+from secagg.crypto.transcript import encode_set
 from secagg.protocol import reconstruction
 from secagg.protocol.context import self_mask_commitment
-from secagg.protocol.neighbors import CompleteGraph, sharing_graph
+from secagg.protocol.graphs.neighbours import CompleteGraph, sharing_graph
+from secagg.protocol.messages import Advert, Roster
 from secagg.protocol.reconstruction import rebuild
 from secagg.protocol.share_bundles import Answer
 from secagg.testing.cohorts import parameters_for

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from secagg.messages import Fate
-from secagg.profiles import Profile
+from secagg.protocol.messages import Fate
+from secagg.protocol.profiles import Profile
 from secagg.protocol.refund import CHARGES, Charge, Standing, charge_after
 
 PROTOCOL = (Path(__file__).parents[4] / "protos" / "PROTOCOL.md").read_text()

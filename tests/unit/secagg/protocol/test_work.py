@@ -6,10 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from secagg.messages import Round
-from secagg.parameters import Profile
-from secagg.protocol import server
+from secagg.protocol.messages import Round
+from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import rounds_of
+from secagg.protocol.server import machine as server
 from secagg.protocol.share_bundles import Answer
 from secagg.simulation import InProcessSession, identity_of
 from secagg.testing.cohorts import parameters_for
@@ -71,7 +71,7 @@ def test_a_clients_first_polynomial_imports_nothing():
     program = (
         "import sys\n"
         "import numpy as np\n"
-        "from secagg.primitives.prime_field import check_abscissae\n"
+        "from secagg.crypto.prime_field import check_abscissae\n"
         "before = set(sys.modules)\n"
         "check_abscissae(np.arange(1, 100))\n"
         "print(sorted(set(sys.modules) - before))\n"

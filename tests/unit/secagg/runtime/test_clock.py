@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from secagg.runtime.clock import SystemClock, finish_before, is_set_before
-from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.manual_clock import DeadlockError, ManualClock
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from secagg.config.schedule import Schedule
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -16,7 +17,10 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.messages import (
+from secagg.protocol.client import machine as client
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.events import Received, SessionOffered
+from secagg.protocol.messages import (
     NO_VIEW,
     Aborted,
     Advert,
@@ -26,26 +30,23 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client
-from secagg.protocol.events import Received, SessionOffered
+from secagg.protocol.packing import packed_size
 from secagg.runtime.workers import Workers
-from secagg.server import client_desk
+from secagg.server import client_requests as client_desk
 from secagg.server.aggregator import Aggregator
-from secagg.server.limits import AggregatorLimits
-from secagg.server.progress import SessionPhase
-from secagg.server.task import TaskDefinition
-from secagg.server.task_gate import TaskGate
+from secagg.server.rpc.limits import AggregatorLimits
+from secagg.server.session.progress import SessionPhase
+from secagg.server.task.definition import TaskDefinition
+from secagg.server.task.schedule import TaskGate
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
-from secagg.storage.inline_executor import InlineExecutor
+from secagg.storage.rows import Retention
 from secagg.storage.spool import UploadSpool
-from secagg.storage.stored import Retention
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.held_executor import HeldExecutor
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
@@ -62,7 +63,6 @@ from secagg.wire.calls import (
     WatchSession,
 )
 from secagg.wire.errors import seen_by_peer
-from secagg.wire.packing import packed_size
 
 PARAMETERS = parameters_for(3, dimension=9, threshold=2, modulus=1 << 20)
 NAMES = ("a", "b", "c")

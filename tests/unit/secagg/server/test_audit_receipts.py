@@ -8,22 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.audit.receipt import AuditReceipt, Outcome, WrittenBy
-from secagg.audit.verifier import Finding, ReceiptError, Step, verify_receipt
 from secagg.cli import main
 from secagg.cli.exit_codes import EXIT_OK, exit_code_of
 from secagg.client.client import Client
 from secagg.conformance import read_vectors
-from secagg.descriptor import SessionDescriptor
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisedTask, TaskNoiseVerifier, certify
-from secagg.enrolment.keys import key_text
-from secagg.enrolment.revocation import read_revocations
 from secagg.errors import ErrorCode, LocalProtocolError
-from secagg.messages import Complaint, Envelope, Round, Upload
-from secagg.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, ExactSumsAccepted
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.profiles import HonestTail
-from secagg.protocol import client, server
+from secagg.pki.key_files import key_text
+from secagg.protocol.client import machine as client
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.revocation_list import read_revocations
 from secagg.protocol.events import (
     AbortRequested,
     InputReady,
@@ -31,10 +26,26 @@ from secagg.protocol.events import (
     RoundClosed,
     SumComputed,
 )
+from secagg.protocol.messages import Complaint, Envelope, Round, Upload
+from secagg.protocol.packing import packed_size
+from secagg.protocol.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ClientPolicy,
+    ExactSumsAccepted,
+)
+from secagg.protocol.profiles import HonestTail
+from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
+from secagg.protocol.receipts.verifier import (
+    Finding,
+    ReceiptError,
+    Step,
+    verify_receipt,
+)
 from secagg.protocol.rounds import ROUNDS, rounds_of
+from secagg.protocol.server import machine as server
 from secagg.server.server import Server
-from secagg.server.session_facts import SessionFacts
-from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.server.session.facts import SessionFacts
+from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.simulation import InProcessSession, identity_of, run_session
 from secagg.testing.cohorts import (
     parameters_for,
@@ -42,7 +53,6 @@ from secagg.testing.cohorts import (
     sparse_parameters_for,
     with_noise,
 )
-from secagg.wire.packing import packed_size
 
 NOISE = TaskNoiseVerifier()
 # The block of the session with noise describes no mechanism that we could draw.

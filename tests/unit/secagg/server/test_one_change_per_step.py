@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 
-from secagg.client.conductor import SessionOutcome
+from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode
 from secagg.simulation import identity_of
 from secagg.storage.change import (
@@ -20,7 +20,7 @@ from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashingBook, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_book import ask, inline_book
+from secagg.testing.inline_store import ask, inline_book
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import RevealShares, ShareKeys, UploadChunk
 

@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from secagg.descriptor import SessionDescriptor
 from secagg.errors import ErrorCode, ServiceError
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
-from secagg.server.task import TaskDefinition
+from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.inline_executor import InlineExecutor
 from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.wire.calls import GetOffer
 
 

@@ -5,10 +5,10 @@ import logging
 
 import pytest
 
-from secagg import telemetry
 from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime import log_events as telemetry
 from secagg.server.retention import PURGE_EVERY_SECONDS, purge_regularly
-from secagg.storage.stored import Purged, Retention
+from secagg.storage.rows import Purged, Retention
 from secagg.testing import manual_clock
 
 POLICY = Retention(keep_receipts_days=3.0, keep_receipts=16)

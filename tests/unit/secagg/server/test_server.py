@@ -9,19 +9,19 @@ import pytest
 from secagg.client.client import Client
 from secagg.distributed_dp import plan
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.policy import (
+from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumsAccepted,
     PrivacyFloors,
 )
-from secagg.server.limits import AggregatorLimits
-from secagg.server.receipt import SessionReceipt
+from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.server import Server
-from secagg.server.task_setup import Cohort, PreparedTask
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.storage.change import Role
-from secagg.storage.open_book import open_state
-from secagg.storage.stored import Retention, SessionState
+from secagg.storage.open_store import open_state
+from secagg.storage.rows import Retention, SessionState
 
 WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from secagg.distributed_dp import NoiseBudget
-from secagg.server import views
+from secagg.server.admin import views
+from secagg.server.admin.views import short_of_budget
 from secagg.server.service import _Ending
 from secagg.server.service_manager import ServiceManager
-from secagg.server.task_facts import TaskFacts
-from secagg.server.views import short_of_budget
+from secagg.server.task.history import TaskFacts
 
 
 async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_somebody_listens():

@@ -9,9 +9,9 @@ import pytest
 
 from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.readiness import LOOK_EVERY_SECONDS
+from secagg.server.http.monitoring import watching
+from secagg.server.http.readiness import LOOK_EVERY_SECONDS
 from secagg.server.service_manager import ServiceManager
-from secagg.server.watching import watching
 from secagg.testing import manual_clock
 
 

@@ -4,10 +4,10 @@ from fractions import Fraction
 
 import pytest
 
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisedTask, plan
-from secagg.messages import Round
-from secagg.primitives.entropy import SeededEntropy
-from secagg.primitives.secret_bytes import SecretBytes
+from secagg.protocol.messages import Round
 from secagg.simulation import LossPlan, simulate_session
 from secagg.testing.cohorts import parameters_for
 

@@ -3,12 +3,12 @@ import sys
 import numpy as np
 import pytest
 
+from secagg.crypto.entropy import SeededEntropy, SystemEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, SessionAbortedError
-from secagg.messages import Round
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.entropy import SeededEntropy, SystemEntropy
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.profiles import HonestTail, Profile
+from secagg.protocol.messages import Round
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.profiles import HonestTail, Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import LossPlan, plan_losses, simulate_session
 

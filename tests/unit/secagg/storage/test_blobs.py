@@ -11,17 +11,17 @@ import obstore
 import pytest
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
+from secagg.protocol.packing import packed_size
 from secagg.storage.blobs import Blob, FileBlobs, MemoryBlobs
 from secagg.storage.open_blobs import BlobsNameFile, open_blobs, refuse_other_blobs
 from secagg.storage.s3_blobs import S3Blobs
 from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
-from secagg.testing.inline_book import inline_book
+from secagg.testing.inline_store import inline_book
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.replicas import Replicas
 from secagg.wire.calls import UploadChunk
-from secagg.wire.packing import packed_size
 
 HOME = "0" * 64
 

@@ -3,10 +3,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg.audit.receipt import AuditReceipt, Outcome, WrittenBy
-from secagg.enrolment.rules import VerifiedCredentials
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, ServiceError
-from secagg.messages import (
+from secagg.protocol.client import machine as client
+from secagg.protocol.client.states import Completed, Failed
+from secagg.protocol.enrolment.verification import VerifiedCredentials
+from secagg.protocol.events import (
+    AbortRequested,
+    InputBound,
+    InputReady,
+    PlainVector,
+    Received,
+    RoundClosed,
+    SessionOffered,
+    SumComputed,
+)
+from secagg.protocol.membership import Membership
+from secagg.protocol.messages import (
     KINDS,
     Aborted,
     Advert,
@@ -26,21 +39,8 @@ from secagg.messages import (
     Survivors,
     Upload,
 )
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.protocol import client
-from secagg.protocol.client_states import Completed, Failed
-from secagg.protocol.events import (
-    AbortRequested,
-    InputBound,
-    InputReady,
-    PlainVector,
-    Received,
-    RoundClosed,
-    SessionOffered,
-    SumComputed,
-)
-from secagg.protocol.membership import Membership
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.protocol.refund import Charge
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage import journal

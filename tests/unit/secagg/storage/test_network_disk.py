@@ -6,7 +6,7 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage import network_disk
-from secagg.storage.open_book import open_book
+from secagg.storage.open_store import open_book
 
 # As Linux shows them: a root, a share with a space in its name, a disk inside the
 # share, and a disk that was mounted over another share.

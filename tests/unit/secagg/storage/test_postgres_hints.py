@@ -9,8 +9,8 @@ pytest.importorskip("asyncpg", reason="the extra [postgres] is not installed")
 
 import asyncpg
 
-from secagg.storage import postgres_link
-from secagg.storage.postgres_link import PostgresLink
+from secagg.storage.postgres import connection as postgres_link
+from secagg.storage.postgres.connection import PostgresLink
 
 
 class Hinted(PostgresLink):

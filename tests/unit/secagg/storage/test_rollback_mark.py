@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.storage import sqlite_file
 from secagg.storage.change import (
     Behind,
     Change,
@@ -18,7 +17,7 @@ from secagg.storage.change import (
     Record,
     Role,
 )
-from secagg.storage.open_book import open_book, open_state
+from secagg.storage.open_store import open_book, open_state
 from secagg.storage.rollback_mark import (
     SLOT_BYTES,
     Mark,
@@ -26,7 +25,8 @@ from secagg.storage.rollback_mark import (
     default_mark,
     refuse_set_back,
 )
-from secagg.storage.stored import Task, TaskState
+from secagg.storage.rows import Task, TaskState
+from secagg.storage.sqlite import file as sqlite_file
 
 
 @pytest.fixture
@@ -346,7 +346,7 @@ async def test_a_crash_while_accepting_is_refused_again(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr("secagg.storage.sqlite_file.mark_restored", crash)
+        patch.setattr("secagg.storage.sqlite.file.mark_restored", crash)
         with pytest.raises(ServiceError):
             await opening(state, mark, accept_restored=True)
     assert mark.read_bytes() == before

@@ -9,8 +9,17 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pytest
 
+from secagg.crypto.entropy import Entropy
+from secagg.crypto.modular import word_dtype
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.transcript import encode_set
 from secagg.distributed_dp import read_noise_terms
-from secagg.messages import (
+from secagg.protocol import context, share_bundles
+from secagg.protocol.client import handlers as client_rounds
+from secagg.protocol.client.checks import RosterView
+from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
+from secagg.protocol.graphs.neighbours import sharing_graph
+from secagg.protocol.messages import (
     BUNDLE_BYTES,
     Bundles,
     Delivery,
@@ -21,14 +30,6 @@ from secagg.messages import (
     Round,
     Survivors,
 )
-from secagg.primitives.entropy import Entropy
-from secagg.primitives.modular import word_dtype
-from secagg.primitives.secret_bytes import SecretBytes
-from secagg.primitives.transcript import encode_set
-from secagg.protocol import client_rounds, context, share_bundles
-from secagg.protocol.checks import RosterView
-from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
-from secagg.protocol.neighbors import sharing_graph
 from secagg.protocol.outputs import Send
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import SessionResult, identity_of, run_session

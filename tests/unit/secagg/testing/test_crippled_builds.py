@@ -11,9 +11,16 @@ from typing import Final
 
 import pytest
 
-from secagg import parameters
+from secagg.crypto.transcript import decode_set
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol import agreement, parameters
+from secagg.protocol.client import checks
+from secagg.protocol.client import handlers as client_rounds
+from secagg.protocol.client import machine as client
+from secagg.protocol.client import outcomes as client_endings
+from secagg.protocol.client.states import Failed, Masked, Shared, Signed
+from secagg.protocol.graphs import ring_safety
+from secagg.protocol.messages import (
     Delivery,
     Envelope,
     Quorum,
@@ -23,19 +30,9 @@ from secagg.messages import (
     Shares,
     Survivors,
 )
-from secagg.parameters import ProtocolParameters
-from secagg.primitives.transcript import decode_set
-from secagg.profiles import Profile
-from secagg.protocol import (
-    agreement,
-    checks,
-    client,
-    client_endings,
-    client_rounds,
-    ring_safety,
-)
-from secagg.protocol.client_states import Failed, Masked, Shared, Signed
 from secagg.protocol.outputs import Finish, Send, Step
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.profiles import Profile
 from secagg.protocol.refund import Charge
 from secagg.testing.knowledge import Claim, ForbiddenKnowledgeError
 from secagg.testing.observed_session import ObservedSession

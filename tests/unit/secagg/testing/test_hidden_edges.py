@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from secagg.messages import Envelope, Round
-from secagg.protocol import client, server
-from secagg.protocol.edges import _Reader
+from secagg.protocol.client import machine as client
 from secagg.protocol.events import Received
+from secagg.protocol.graphs.edge_selection import _Reader
+from secagg.protocol.messages import Envelope, Round
+from secagg.protocol.server import machine as server
 from secagg.simulation import identity_of
 from secagg.testing.cohorts import one_hot, sparse_parameters_for
 from secagg.testing.hidden_edges import hiding_trees

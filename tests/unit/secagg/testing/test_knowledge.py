@@ -11,15 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from secagg.crypto.entropy import SeededEntropy, SystemEntropy
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.transcript import encode_set
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import ErrorCode
-from secagg.messages import Roster, Round, Survivors
-from secagg.primitives.entropy import SeededEntropy, SystemEntropy
-from secagg.primitives.key_agreement import KeyPair
-from secagg.primitives.transcript import encode_set
-from secagg.profiles import Profile
-from secagg.protocol import client, client_rounds
+from secagg.protocol.client import handlers as client_rounds
+from secagg.protocol.client import machine as client
 from secagg.protocol.membership import signed_advert
+from secagg.protocol.messages import Roster, Round, Survivors
+from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import identity_of
 from secagg.testing.knowledge import (

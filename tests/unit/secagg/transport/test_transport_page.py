@@ -10,26 +10,26 @@ import secagg
 from secagg.client.error_table import error_table
 from secagg.client.grpc_connection import CallDeadlines
 from secagg.errors import ErrorCode
-from secagg.messages import BUNDLE_BYTES
-from secagg.profiles import RoundDeadlines
-from secagg.server.body_reader import (
+from secagg.pki.expiry import WARNED_BEFORE
+from secagg.protocol.messages import BUNDLE_BYTES
+from secagg.protocol.profiles import RoundDeadlines
+from secagg.server.client_requests import HELD_LOOK_SECONDS
+from secagg.server.rpc.body_reader import (
     MESSAGES_OF_ONE_CALLER,
     UPLOADS_OF_ONE_CALLER,
 )
-from secagg.server.call_guards import CallLimits
-from secagg.server.client_desk import HELD_LOOK_SECONDS
-from secagg.server.limits import AggregatorLimits
+from secagg.server.rpc.guards import CallLimits
+from secagg.server.rpc.limits import AggregatorLimits
 from secagg.transport import channel_options
-from secagg.transport.admission import (
+from secagg.transport.handshake import HANDSHAKE_SECONDS
+from secagg.transport.peer_identity import PeerIdentity, Role
+from secagg.transport.relay.handshake_limits import (
     MOST_CONNECTIONS,
     PROBES,
     RESERVED_FILES,
     Admission,
 )
-from secagg.transport.certificate_expiry import WARNED_BEFORE
-from secagg.transport.handshake import HANDSHAKE_SECONDS
-from secagg.transport.identity import PeerIdentity, Role
-from secagg.transport.relay import Refusal
+from secagg.transport.relay.relay import Refusal
 from secagg.transport.status import usual_error
 from secagg.wire import limits
 

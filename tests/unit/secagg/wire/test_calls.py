@@ -4,7 +4,7 @@ import math
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol.messages import (
     KINDS,
     MAX_EDGES_BYTES,
     Aborted,
@@ -24,7 +24,7 @@ from secagg.messages import (
     Survivors,
     Upload,
 )
-from secagg.parameters import ProtocolParameters
+from secagg.protocol.parameters import ProtocolParameters
 from secagg.testing.cohorts import offer_of
 from secagg.v1 import messages_pb2, secagg_service_pb2
 from secagg.wire import calls

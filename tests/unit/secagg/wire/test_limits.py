@@ -2,13 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from secagg.descriptor import (
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.descriptor import (
     MAX_NOISE_TERMS_BYTES,
     MAX_TASK_ID_BYTES,
 )
-from secagg.enrolment.credential import Credential
-from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.messages import (
+from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.graphs.edge_selection import EdgeTrees
+from secagg.protocol.messages import (
     MAX_IDENTITY_BYTES,
     Advert,
     Edges,
@@ -16,9 +17,12 @@ from secagg.messages import (
     Roster,
     RosterProof,
 )
-from secagg.parameters import MAX_CLIENTS, MAX_NOISE_BLOCK_BYTES, ProtocolParameters
-from secagg.profiles import SparseTail
-from secagg.protocol.edges import EdgeTrees
+from secagg.protocol.parameters import (
+    MAX_CLIENTS,
+    MAX_NOISE_BLOCK_BYTES,
+    ProtocolParameters,
+)
+from secagg.protocol.profiles import SparseTail
 from secagg.simulation.enrolled import simulated_trust
 from secagg.testing.cohorts import (
     offer_of,

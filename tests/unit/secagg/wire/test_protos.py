@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secagg.messages import KINDS, Round
+from secagg.protocol.messages import KINDS, Round
 from secagg.v1 import (
     errors_pb2,
     google_status_pb2,

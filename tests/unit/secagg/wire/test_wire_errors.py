@@ -10,7 +10,7 @@ from secagg.errors import (
     SessionAbortedError,
     ThresholdNotMetError,
 )
-from secagg.messages import Aborted, Fate
+from secagg.protocol.messages import Aborted, Fate
 from secagg.v1 import errors_pb2
 from secagg.wire import errors
 

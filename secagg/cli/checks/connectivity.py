@@ -1,0 +1,215 @@
+"""The way of a client to its aggregator: what the doctor tries of it, step by step."""
+
+import asyncio
+import socket
+import ssl
+import time
+from typing import Final
+
+from secagg.cli.check_results import Caution
+from secagg.cli.checks.preflight import identity_of
+from secagg.client.enrolment import load_enrolled
+from secagg.client.gate import (
+    GateRequest,
+    GateStage,
+    KnownFacts,
+    Need,
+    OwnEnrolment,
+    OwnRules,
+    admit,
+)
+from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.program import client_enrolment, client_policy, privacy_floors
+from secagg.config import ClientSettings
+from secagg.errors import ErrorCode, ServiceError, printable
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.runtime.clock import SystemClock
+from secagg.transport.address import Address
+from secagg.transport.handshake import Expected, meet
+from secagg.transport.peer_identity import PeerIdentity, Role
+from secagg.wire.calls import GetOffer, Wait
+
+__all__ = ["WayToAggregator"]
+
+_ANSWER_SECONDS: Final = 5.0
+
+
+class WayToAggregator:
+    """One step after the other towards the offer of a client's task.
+
+    Each says what it has found.  What it raises is a `SecAggError`: the one that the
+    client would meet.
+
+    Args:
+        settings: The client's.
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._address: Address | None = None
+        self._offer: SessionDescriptor | Wait | None = None
+        self._aggregator: str | None = None
+
+    @property
+    def _to(self) -> Address:
+        if self._address is None:
+            self._address = Address.parse(self._settings.client.server)
+        return self._address
+
+    async def resolve(self) -> str:
+        """Ask the name service where the aggregator is."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(
+                self._to.host, self._to.port, type=socket.SOCK_STREAM
+            )
+        except (socket.gaierror, UnicodeError):
+            raise _unreachable(
+                f"the host name {self._to.host!r} is not known to the name service",
+                "Check the spelling of client.server and this machine's DNS.",
+            ) from None
+        places = sorted({str(each[4][0]) for each in found})
+        return f"{self._to.host} is at {', '.join(places)}"
+
+    async def connect(self) -> str:
+        """Open a connection, and close it."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                _, writer = await asyncio.open_connection(self._to.host, self._to.port)
+        except ConnectionRefusedError:
+            raise _unreachable(
+                f"{self._to} refuses connections: nothing listens there",
+                "Start the aggregator, or correct the port in client.server.",
+            ) from None
+        except TimeoutError:
+            raise _unreachable(
+                f"{self._to} does not answer within {_ANSWER_SECONDS:g} seconds: "
+                "packets are lost or filtered on the way",
+                "Check firewalls, port forwarding and VPN between the two machines.",
+            ) from None
+        except OSError as error:
+            raise _unreachable(
+                f"there is no way to {self._to}: {error.strerror}",
+                "Check this machine's network, VPN and routes.",
+            ) from None
+        writer.transport.abort()
+        return f"{self._to} takes connections"
+
+    async def speaks_tls(self) -> str:
+        """Shake hands with whoever it is: the next step asks who."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        files = self._settings.tls
+        context.load_cert_chain(files.certificate, files.key, password=b"")
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                _, writer = await asyncio.open_connection(
+                    self._to.host, self._to.port, ssl=context
+                )
+        except (OSError, TimeoutError):  # an ssl.SSLError is an OSError
+            raise ServiceError(
+                f"what listens at {self._to} does not speak TLS 1.3",
+                code=ErrorCode.BAD_CERTIFICATE,
+                next_step="Check the address and the port; no proxy on the way may end "
+                "TLS.",
+            ) from None
+        spoken = writer.get_extra_info("ssl_object")
+        protocol = spoken.selected_alpn_protocol()
+        writer.transport.abort()
+        if protocol != "h2":
+            raise ServiceError(
+                f"what listens at {self._to} speaks TLS, but not HTTP/2",
+                code=ErrorCode.BAD_CERTIFICATE,
+                next_step="Check the address; a proxy on the way must pass TLS on.",
+            )
+        return f"{spoken.version()} with HTTP/2"
+
+    async def meets(self) -> str:
+        """Shake hands with the aggregator, and prove to be its client."""
+        identity = identity_of(self._settings.tls, Role.CLIENT)
+        expected = Expected(
+            identity.identity.trust_domain, self._settings.client.aggregator
+        )
+        peer = await meet(
+            self._to, identity, expected, SystemClock(), as_ourselves=True
+        )
+        return f"{peer.uri}, and it accepts this client's certificate"
+
+    async def asks(self) -> str | Caution:
+        """Ask for an offer of the task."""
+        client = self._settings.client
+        identity = identity_of(self._settings.tls, Role.CLIENT)
+        async with GrpcConnection(
+            self._to, identity=identity, aggregator=client.aggregator
+        ) as connection:
+            # Between two sessions there is none for a moment.
+            clock = SystemClock()
+            patience = clock.now() + _ANSWER_SECONDS
+            while True:
+                self._offer = await connection.call(GetOffer(client.task, 0))
+                if not isinstance(self._offer, Wait) or clock.now() >= patience:
+                    break
+                await clock.sleep_until(clock.now() + 1.0)
+            self._aggregator = connection.aggregator
+        if isinstance(self._offer, Wait):
+            return Caution(
+                f"task {client.task!r} is there, and no session of it takes clients "
+                "now",
+                "Nothing to do: the client waits for one. Its policy could not be "
+                "compared.",
+            )
+        number = self._offer.session_number
+        return f"task {client.task!r} is there, session {number} takes clients"
+
+    def clock(self) -> str:
+        """Compare this machine's clock with the session that is offered."""
+        if not isinstance(self._offer, SessionDescriptor):
+            return "cannot be compared without an offer"
+        self._offer.check_clock(int(time.time()))
+        return "fits the session that is offered"
+
+    def judges(self) -> str:
+        """Judge the offer as the client would."""
+        if not isinstance(self._offer, SessionDescriptor):
+            return "cannot be compared without an offer"
+        offer = self._offer
+        identity = identity_of(self._settings.tls, Role.CLIENT).identity
+        admitted = admit(
+            GateRequest(
+                offer=offer,
+                stage=GateStage.OFFER,
+                aggregator=self._aggregator or offer.aggregator,
+                trust_domain=identity.trust_domain,
+                now=int(time.time()),
+                own=OwnRules(
+                    limits=privacy_floors(self._settings),
+                    cohort=client_policy(self._settings),
+                    enrolment=self._enrolment(identity),
+                ),
+                # What the state knows is looked at by itself; the client may hold it.
+                known=KnownFacts(),
+            )
+        )
+        if isinstance(admitted, Need):
+            return "fits, as far as it can be compared without the revocation list"
+        session = admitted.info
+        task = printable(session.task, max_bytes=256)
+        if session.privacy is None:
+            return f"takes part in {task!r}: exact sums, which it accepts"
+        spent = session.privacy.server.figures()
+        return f"takes part in {task!r}: {spent} for the whole task"
+
+    def _enrolment(self, identity: PeerIdentity) -> OwnEnrolment | None:
+        files = client_enrolment(self._settings)
+        if files is None:
+            return None
+        return load_enrolled(
+            files, name=identity.name, trust_domain=identity.trust_domain
+        ).rules()
+
+
+def _unreachable(complaint: str, next_step: str) -> ServiceError:
+    return ServiceError(complaint, code=ErrorCode.UNREACHABLE, next_step=next_step)

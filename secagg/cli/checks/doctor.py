@@ -1,0 +1,67 @@
+"""`secagg doctor`: why an aggregator or a client would not work, before it does not."""
+
+import typer
+
+from secagg.cli.operator import EitherFileOption, server_file
+from secagg.cli.options import JSONOption
+from secagg.cli.output import Output
+
+__all__ = ["doctor"]
+
+
+def doctor(*, config: EitherFileOption = None, as_json: JSONOption = False) -> None:
+    """Look at everything that a server or a client needs, and say what to do.
+
+    The settings file says which of the two. Every check has a number; what fails ends
+    its branch, and the exit code is that of the first failure. Nothing is changed, no
+    session is joined and no budget is spent.
+
+    Example: secagg doctor --config client.toml
+    """
+    import asyncio
+
+    from secagg.cli.check_results import State
+    from secagg.cli.checks.setup_checks import doctor_findings
+    from secagg.cli.exit_codes import EXIT_OK, exit_code_of
+
+    output = Output(as_json=as_json)
+    path = server_file(config)
+    role, findings = asyncio.run(doctor_findings(path))
+    for each in findings:
+        output.line(
+            f"{each.number} {each.state:<7} {each.subject}: {each.found}",
+            style={State.FAILED: "bold red", State.WARNING: "yellow"}.get(each.state),
+        )
+        if each.next_step:
+            output.line(f"     next step: {each.next_step}")
+    failed = [each for each in findings if each.error is not None]
+    code = exit_code_of(failed[0].error) if failed and failed[0].error else EXIT_OK
+    warned = [each.number for each in findings if each.state is State.WARNING]
+    if failed:
+        first = failed[0].number
+        output.line(
+            f"{len(failed)} of {len(findings)} checks failed; begin with {first}"
+        )
+    elif warned:
+        output.line(f"it works; somebody should look at {', '.join(warned)}")
+    else:
+        output.line("nothing is wrong")
+    output.result(
+        {
+            "role": role,
+            "ok": not failed,
+            "exit_code": code,
+            "checks": [
+                {
+                    "number": each.number,
+                    "subject": each.subject,
+                    "state": each.state,
+                    "found": each.found,
+                    "next_step": each.next_step,
+                    "error": None if each.error is None else each.error.code.name,
+                }
+                for each in findings
+            ],
+        }
+    )
+    raise typer.Exit(code)

@@ -1,0 +1,317 @@
+"""What checks of a set-up look at, before anything costs time or budget.
+
+Rule 1: what can be found out from this machine alone is found out first: before a
+        server plans its noise, and before a client joins a session.
+Rule 2: looking changes nothing: no file stays behind, no port stays taken.
+Rule 3: a check says what it found in one line; its error is the one that the program
+        would meet later, with the same exit code.
+
+Whether the budget can be met is the planner's to say, and what the other side demands
+is said by the other side.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from secagg.cli.check_results import Finding, State
+from secagg.client.enrolment import load_enrolled
+from secagg.client.program import client_enrolment
+from secagg.config import ClientSettings, HostSettings, TaskSettings
+from secagg.config.paths import refuse_shared_paths, server_paths
+from secagg.config.program import TLSSection
+from secagg.errors import ErrorCode, ServiceError
+from secagg.pki.credential_issuer import ISSUER_SEED
+from secagg.pki.key_files import is_readable_by_others, parse_key
+from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.protocol.enrolment.revocation_list import read_revocations
+from secagg.protocol.packing import packed_size
+from secagg.runtime.files import SESSION_PLACE, nearest_place
+from secagg.server.task.folder import folder_of
+from secagg.storage.spool import MIN_FREE_BYTES
+from secagg.transport.address import Address
+from secagg.transport.peer_identity import Role
+from secagg.transport.tls import TLSIdentity
+
+__all__ = [
+    "check_client_enrolment",
+    "check_output",
+    "check_payload",
+    "check_port",
+    "check_server_enrolment",
+    "check_server_paths",
+    "check_state_dir",
+    "check_writable",
+    "identity_of",
+    "require_all",
+    "written_files",
+]
+
+
+def written_files(outputs: Mapping[str, Path]) -> list[tuple[str, Path]]:
+    """Return every file that options of a client have it write, with its option.
+
+    Beside the sum of a session goes its receipt, and those of sessions without a sum.
+    """
+    files: list[tuple[str, Path]] = []
+    for option, path in outputs.items():
+        files.append((option, path))
+        if option == "--output":
+            files.append((option, path.with_suffix(".receipt.bin")))
+            aborted = path.with_suffix(f".receipt-{SESSION_PLACE}.bin")
+            files.append((option, aborted))
+    return files
+
+
+def check_server_paths(
+    settings: HostSettings, file: Path, tasks: Sequence[TaskSettings]
+) -> str:
+    """Refuse settings of a server by which it would write over its own files.
+
+    Args:
+        settings: The server's.
+        file: The settings file.
+        tasks: Those in files.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    sums = settings.server.output_dir
+    folders = [sums / folder_of(each.task.id) for each in tasks]
+    return refuse_shared_paths(server_paths(settings, file, tasks, folders=folders))
+
+
+def check_port(settings: HostSettings) -> None:
+    """Find out whether the server could listen.
+
+    Raises:
+        ServiceError: PORT_IN_USE or BAD_SETTINGS.
+    """
+    for name in ("listen", "health_listen", "metrics_listen", "page_listen"):
+        text = getattr(settings.server, name)
+        if text is None:
+            continue
+        address = Address.parse(text, name=f"server.{name}")
+        try:
+            family, kind, protocol, _, where = socket.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM
+            )[0]
+            with socket.socket(family, kind, protocol) as probe:
+                # As the server will: what an earlier one left closing does not count.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(where)
+        except OSError:
+            raise address.why_not() from None
+
+
+class NoRoomError(ServiceError):
+    """A disk is full; it may have room by the time that somebody needs it."""
+
+
+def require_all(findings: Iterable[Finding], *, may_be_full: str = "") -> list[str]:
+    """Raise the first problem, if there is one that does not mend itself.
+
+    Args:
+        findings: What was found.
+        may_be_full: The number of a check whose disk is waited for later.
+
+    Returns:
+        What is waited for, and what should not stay as it is, in words.
+
+    Raises:
+        SecAggError: The first problem.
+    """
+    said = []
+    for finding in findings:
+        if isinstance(finding.error, NoRoomError) and finding.number == may_be_full:
+            said.append(f"{finding.found}: sums will wait for room")
+        elif finding.error is not None:
+            raise finding.error
+        elif finding.state == State.WARNING:
+            said.append(f"{finding.found}; {finding.next_step}")
+    return said
+
+
+def identity_of(files: TLSSection, role: Role) -> TLSIdentity:
+    """Load what [tls] names, and tell no log of it.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE.
+    """
+    return TLSIdentity.load(
+        certificate=files.certificate,
+        private_key=files.key,
+        authority=files.ca,
+        role=role,
+        quiet=True,
+    )
+
+
+def _readable(key: Path) -> str:
+    # Not an error: orchestrators mount secrets with modes of their own.
+    if not is_readable_by_others(key):
+        return ""
+    return f"; WARNING: others may read {key}, try chmod 600"
+
+
+def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str:
+    """Look at what a server publishes of the enrolment.
+
+    Raises:
+        ServiceError: BAD_SETTINGS, BAD_CERTIFICATE or BAD_CREDENTIAL.
+    """
+    section, key = settings.enrolment, settings.enrolment.enrolment_key
+    if key is None:
+        return "none is asked for"
+    own = identity_of(tls, Role.SERVER).identity.trust_domain
+    if own != section.trust_domain:
+        raise ServiceError(
+            f"enrolment.trust_domain is {section.trust_domain!r}, the certificate "
+            f"names {own!r}: no client would take part",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set it to what the certificate names.",
+        )
+    published = PublishedEnrolment.load(
+        trust_domain=own,
+        enrolment_key=parse_key(key),
+        revocations=section.revocations,
+    )
+    newest = read_revocations(published.revocations, published.trust)
+    if newest is None:
+        return "no revocation list"
+    found = f"revocation list {newest.number}, made {_time(newest.made_at)}"
+    return found + _issuer_beside(section.revocations)
+
+
+def _issuer_beside(revocations: Path | None) -> str:
+    # An operator who can read it can enrol clients that do not exist.
+    seed = None if revocations is None else revocations.with_name(ISSUER_SEED)
+    if seed is None or not os.access(seed, os.R_OK):
+        return ""
+    return f"; WARNING: this user can read {seed}, the issuer belongs elsewhere"
+
+
+def check_client_enrolment(settings: ClientSettings) -> str:
+    """Look at what a client has of the enrolment.
+
+    Raises:
+        SecAggError: BAD_SETTINGS, BAD_CERTIFICATE or BAD_CREDENTIAL.
+    """
+    files = client_enrolment(settings)
+    if files is None:
+        return "none is set"
+    own = identity_of(settings.tls, Role.CLIENT).identity
+    loaded = load_enrolled(files, name=own.name, trust_domain=own.trust_domain)
+    credential = loaded.identity.issued.credential
+    return (
+        f"serial {credential.serial}, valid until {_time(credential.not_after)}"
+        + _readable(files.seed)
+    )
+
+
+def _time(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def check_state_dir(path: Path, task: TaskSettings | None) -> str:
+    """Look at the directory of a server's state and at the free space.
+
+    Args:
+        path: Of the directory.
+        task: One that the server will run; None for none.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    found = check_writable(path)
+    needed = MIN_FREE_BYTES
+    if task is not None:
+        # The planner may choose more bits, and a rotation a longer vector; not fewer.
+        one = packed_size(task.vector.dimension, task.vector.modulus_bits or 1)
+        needed += task.cohort.min_clients * one
+    needed -= _size(path)  # what a session has stored needs no room twice
+    free = shutil.disk_usage(nearest_place(path)).free
+    if free < needed:
+        raise ServiceError(
+            f"the disk under {path} has {free:,} bytes left, one session needs "
+            f"{needed:,} at least",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Free disk space, or set server.state_dir to another disk.",
+        )
+    return f"{found}, {free / 2**30:.1f} GiB free"
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):  # gone since it was listed
+            total += path.stat().st_size
+    return total
+
+
+def check_payload(path: Path) -> str:
+    """Look at a file that is handed to every client.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    try:
+        with path.open("rb") as stream:
+            stream.read(1)
+            return f"{os.fstat(stream.fileno()).st_size:,} bytes"
+    except OSError as error:
+        raise ServiceError(
+            f"the payload {path} cannot be read: {error.strerror}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Correct task.payload, or remove it.",
+        ) from None
+
+
+def check_output(path: Path) -> str:
+    """Prove that a file can be made.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    if path.is_dir():
+        raise _unwritable(path, "it is a directory")
+    return check_writable(path.parent)
+
+
+def check_writable(directory: Path) -> str:
+    """Prove that files can be made in a directory, or the directory itself.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    place = nearest_place(directory)
+    if not place.is_dir():
+        raise _unwritable(directory, f"{place} is not a directory")
+    try:
+        # Where the system can, this file never has a name.
+        with tempfile.TemporaryFile(dir=place) as proof:
+            proof.write(b"\0")
+    except OSError as error:
+        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        raise _unwritable(
+            directory,
+            error.strerror or type(error).__name__,
+            NoRoomError if is_full else ServiceError,
+        ) from None
+    return "can be written" if place == directory else "can be made"
+
+
+def _unwritable(
+    path: Path, reason: str, kind: type[ServiceError] = ServiceError
+) -> ServiceError:
+    return kind(
+        f"{path} cannot be written: {reason}",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Check the path, its owner and the free space, or choose another.",
+    )

@@ -1,0 +1,1153 @@
+"""One list of checks for each part: its start, `--show-settings` and the doctor run it.
+
+Rule 1: looking changes nothing: it joins no session and spends no budget.
+Rule 2: what a start refuses, the doctor has said: under a number, with the same error.
+Rule 3: a start runs what this machine can tell at once.  What it meets by itself, such
+        as its book or the planner's answer, is for `--show-settings` and the doctor;
+        what takes a peer is for the doctor alone.
+
+D1xx are an aggregator's checks, D2xx a client's.
+"""
+
+import asyncio
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+from secagg.cli.check_results import (
+    Branch,
+    Caution,
+    Finding,
+    SetupCheck,
+    State,
+    findings_of,
+)
+from secagg.cli.checks.connectivity import WayToAggregator
+from secagg.cli.checks.preflight import (
+    check_client_enrolment,
+    check_output,
+    check_payload,
+    check_port,
+    check_server_enrolment,
+    check_server_paths,
+    check_state_dir,
+    check_writable,
+    identity_of,
+    written_files,
+)
+from secagg.client.program import client_enrolment, client_policy, privacy_floors
+from secagg.client.total_budget import look_at_use, turn_at_claims
+from secagg.config import (
+    ClientSettings,
+    HostSettings,
+    TaskSettings,
+    is_client_file,
+    load_client_settings,
+    load_host_settings,
+    load_server_settings,
+    load_task_settings,
+    names_a_task,
+)
+from secagg.config.files import is_file_of_two_aggregators, party_of
+from secagg.config.paths import (
+    client_paths,
+    refuse_shared_paths,
+    two_aggregator_paths,
+)
+from secagg.config.program import TLSSection
+from secagg.config.server import ServerSection
+from secagg.config.total_budget import total_budget
+from secagg.config.two_aggregators import (
+    HelperSettings,
+    LeaderSettings,
+    OtherSection,
+    SharingClientSettings,
+    load_two_server_settings,
+)
+from secagg.distributed_dp import text_above
+from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
+from secagg.pki.certificate_revocations import read_revoked
+from secagg.pki.expiry import expiries_of, level_of
+from secagg.pki.key_files import is_readable_by_others
+from secagg.server.admin.channel import admin_socket_of, call_admin
+from secagg.server.engine import EngineLostError, open_engine
+from secagg.server.http.monitoring import check_collector, meter_of, page_address
+from secagg.server.session.sum_release import MOST_ATTEMPTS
+from secagg.server.task.setup import prepare_task
+from secagg.server.telemetry.prometheus import PrometheusMeter
+from secagg.storage.blobs import STORE_HOME
+from secagg.storage.change import Role as BookRole
+from secagg.storage.journal import decode_server_event, sums_begun
+from secagg.storage.network_disk import refuse_network_disk
+from secagg.storage.open_blobs import open_blobs
+from secagg.storage.open_store import BOOK_FILE, check_postgres_package
+from secagg.storage.postgres.address import judged_address
+from secagg.storage.reader import BookInUseError, looking
+from secagg.storage.reader_protocol import NoBookError, ReadingBook
+from secagg.storage.rollback_mark import (
+    BOOK_ID_BYTES,
+    Mark,
+    RollbackMark,
+    default_mark,
+    refuse_set_back,
+)
+from secagg.storage.rows import Replica
+from secagg.storage.store import StateDamagedError
+from secagg.storage.store_identity import refuse_other_names
+from secagg.transport.address import Address
+from secagg.transport.peer_identity import Role
+from secagg.transport.relay.handshake_limits import (
+    FILES_PER_CONNECTION,
+    RESERVED_FILES,
+    raise_file_limit,
+)
+from secagg.transport.tls import read_certificates
+from secagg.two_aggregators.client import refuse_one_key
+from secagg.two_aggregators.program import check_name, noise_of, receipt_key_of
+
+__all__ = [
+    "SETUP_CHECKS",
+    "ClientSetup",
+    "PartySetup",
+    "ServerSetup",
+    "SharingSetup",
+    "check_mark_alone",
+    "client_findings",
+    "doctor_findings",
+    "owner_of",
+    "party_findings",
+    "refuse_unmarked",
+    "server_findings",
+    "sharing_findings",
+    "shown_findings",
+    "start_findings",
+]
+
+S = TypeVar("S")
+
+_SLOW_DISK_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetup:
+    """What `secagg server` is run with.
+
+    Attributes:
+        file: Its settings file.
+        host: Its settings.
+        tasks: Those in files that are looked at.
+        owner: What the aggregator that runs with them says of itself; None for none.
+        accepts_restored: Whether a state that was put back is accepted.
+    """
+
+    file: Path
+    host: HostSettings
+    tasks: Sequence[TaskSettings] = ()
+    owner: str | None = None
+    accepts_restored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSetup:
+    """What `secagg client` is run with.
+
+    Attributes:
+        file: Its settings file.
+        settings: The client's.
+        vector: The file of --input; None for the doctor, which is handed none.
+        describe_input: Reads it and says what it is; None where it is read later.
+        outputs: Files to be written, by the option that names them.
+        way: Leads to the aggregator.
+        accepts_restored: Whether a state that was put back is accepted.
+    """
+
+    file: Path
+    settings: ClientSettings
+    vector: Path | None = None
+    describe_input: Callable[[], str] | None = None
+    outputs: Mapping[str, Path] = field(default_factory=dict)
+    way: WayToAggregator | None = None
+    accepts_restored: bool = False
+
+    def to_aggregator(self) -> WayToAggregator:
+        """Return the way to the aggregator, which every check of it shares."""
+        if self.way is None:
+            raise InternalError("a setup without a way is not looked at from afar")
+        return self.way
+
+
+PartySettings: TypeAlias = LeaderSettings | HelperSettings
+
+
+@dataclass(frozen=True, slots=True)
+class PartySetup:
+    """What the leader or the helper of two aggregators is run with.
+
+    Attributes:
+        file: Its settings file.
+        settings: The party's.
+        accepts_restored: Whether a state that was put back is accepted.
+    """
+
+    file: Path
+    settings: PartySettings
+    accepts_restored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SharingSetup:
+    """What a client of two aggregators is run with.
+
+    Attributes:
+        file: Its settings file.
+        settings: The client's.
+        vector: The file of --input; None for the doctor.
+        outputs: Files to be written, by the option that names them.
+        accepts_restored: Whether a state that was put back is accepted.
+    """
+
+    file: Path
+    settings: SharingClientSettings
+    vector: Path | None = None
+    outputs: Mapping[str, Path] = field(default_factory=dict)
+    accepts_restored: bool = False
+
+
+Setup: TypeAlias = ServerSetup | ClientSetup | PartySetup | SharingSetup
+
+
+def checks_of(setup: Setup) -> tuple[Branch[Any], ...]:
+    """Return the checks of a part, in branches."""
+    if isinstance(setup, ServerSetup):
+        return SETUP_CHECKS["server"]
+    if isinstance(setup, ClientSetup):
+        return SETUP_CHECKS["client"]
+    if isinstance(setup, SharingSetup):
+        return SETUP_CHECKS["sharing client"]
+    is_leader = isinstance(setup.settings, LeaderSettings)
+    return SETUP_CHECKS["leader" if is_leader else "helper"]
+
+
+def start_findings(setup: Setup) -> list[Finding]:
+    """Run the checks of a start."""
+    checks = findings_of(checks_of(setup), setup, only=lambda check: check.starts)
+    return run_coroutine(checks)
+
+
+def shown_findings(setup: Setup) -> list[Finding]:
+    """Run the checks of `--show-settings`: all that this machine can tell."""
+    checks = findings_of(checks_of(setup), setup, only=lambda check: check.is_local)
+    return run_coroutine(checks)
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, list[Finding]]) -> list[Finding]:
+    """Run checks to their end, before the program has an event loop."""
+    return asyncio.run(coroutine)
+
+
+async def doctor_findings(path: Path) -> tuple[str, list[Finding]]:
+    """Load the settings of a file, and run every check of its part.
+
+    Args:
+        path: The settings file; its sections say whose it is.
+
+    Returns:
+        The part, and what was found.
+    """
+    if is_file_of_two_aggregators(path):
+        return "client", await sharing_findings(path)
+    if is_client_file(path):
+        return "client", await client_findings(path)
+    kind = party_of(path)
+    if kind is not None:
+        return "server", await party_findings(path, kind)
+    return "server", await server_findings(path)
+
+
+async def server_findings(path: Path) -> list[Finding]:
+    """Look at everything that an aggregator needs.
+
+    Args:
+        path: Its settings file.
+    """
+
+    def load() -> ServerSetup:
+        host = load_host_settings(path, environment=os.environ).settings
+        return ServerSetup(path, host, _tasks_of(path, host))
+
+    setup, finding = _loaded("D100", load)
+    if setup is None:
+        return [finding]
+    setup = replace(setup, owner=await owner_of(setup.host))
+    return [finding, *await findings_of(checks_of(setup), setup)]
+
+
+async def client_findings(path: Path) -> list[Finding]:
+    """Look at everything that a client needs, up to the offer of its task.
+
+    Args:
+        path: Its settings file.
+    """
+
+    def load() -> ClientSetup:
+        settings = load_client_settings(path, environment=os.environ).settings
+        client_policy(settings)
+        privacy_floors(settings)
+        return ClientSetup(path, settings, way=WayToAggregator(settings))
+
+    setup, finding = _loaded("D200", load)
+    if setup is None:
+        return [finding]
+    return [finding, *await findings_of(checks_of(setup), setup)]
+
+
+async def party_findings(
+    path: Path, kind: type[LeaderSettings] | type[HelperSettings]
+) -> list[Finding]:
+    """Look at everything that one of two aggregators needs on its own machine.
+
+    Args:
+        path: Its settings file.
+        kind: Whose it is.
+    """
+
+    def load() -> PartySetup:
+        settings: PartySettings
+        if kind is LeaderSettings:
+            settings = load_two_server_settings(
+                LeaderSettings, path, environment=os.environ
+            ).settings
+        else:
+            settings = load_two_server_settings(
+                HelperSettings, path, environment=os.environ
+            ).settings
+        return PartySetup(path, settings)
+
+    setup, finding = _loaded("D100", load)
+    if setup is None:
+        return [finding]
+    return [finding, *await findings_of(checks_of(setup), setup)]
+
+
+async def sharing_findings(path: Path) -> list[Finding]:
+    """Look at everything that a client of two aggregators needs on its own machine.
+
+    Args:
+        path: Its settings file.
+    """
+
+    def load() -> SharingSetup:
+        loaded = load_two_server_settings(
+            SharingClientSettings, path, environment=os.environ
+        )
+        return SharingSetup(path, loaded.settings)
+
+    setup, finding = _loaded("D200", load)
+    if setup is None:
+        return [finding]
+    return [finding, *await findings_of(checks_of(setup), setup)]
+
+
+def _loaded(number: str, load: Callable[[], S]) -> tuple[S | None, Finding]:
+    """Return what settings say, and the finding of the check that read them."""
+    try:
+        setup = load()
+    except SecAggError as error:
+        return None, Finding(
+            number, "settings", State.FAILED, str(error), error.next_step, error
+        )
+    return setup, Finding(number, "settings", State.OK, "they can be read")
+
+
+# --- this machine ---------------------------------------------------------------------
+
+
+def _tasks_of(path: Path, host: HostSettings) -> list[TaskSettings]:
+    """Return the tasks of the file itself and of the folder of tasks."""
+    tasks: list[TaskSettings] = []
+    if names_a_task(path):
+        tasks.append(
+            load_server_settings(path, environment=os.environ).settings.own_task
+        )
+    folder = host.server.tasks_dir
+    if folder is not None:
+        if not folder.is_dir():
+            raise ServiceError(
+                f"server.tasks_dir {folder} is no directory",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Make it, or leave the setting out.",
+            )
+        tasks += [load_task_settings(each) for each in sorted(folder.glob("*.toml"))]
+    return tasks
+
+
+def _files(tls: TLSSection) -> str | Caution:
+    for path in (tls.ca, tls.certificate, tls.key):
+        try:
+            with path.open("rb") as stream:
+                stream.read(1)
+        except OSError as error:
+            raise ServiceError(
+                f"{path} cannot be read: {error.strerror}",
+                code=ErrorCode.BAD_CERTIFICATE,
+                next_step="Check the path under [tls] and who may read the file.",
+            ) from None
+    if is_readable_by_others(tls.key):
+        return Caution(f"others may read the key {tls.key}", f"chmod 600 {tls.key}")
+    return "all three can be read, the key by nobody else"
+
+
+def _certificate(tls: TLSSection, role: Role) -> str | Caution:
+    identity, now = identity_of(tls, role), datetime.now(UTC)
+    first = min(expiries_of(identity), key=lambda each: each.moment)
+    until = identity.not_valid_after
+    found = f"{identity.identity.uri}, valid until {until:%Y-%m-%d %H:%M} UTC"
+    level = level_of(first.moment, now)
+    if not level:
+        return found
+    urgent = ": this week" if level == logging.ERROR else ""
+    return Caution(
+        f"{found}; {first.path} ends in {(first.moment - now).days} days",
+        f"Put a new one under the same file name{urgent}; no restart is needed.",
+    )
+
+
+def _revoked(path: Path | None, authority: Path) -> str | Caution | None:
+    if path is None:
+        return None
+    revoked = read_revoked(path)
+    known = {each.subject for each in read_certificates(authority)}
+    strange = sum(each.issuer not in known for each in revoked)
+    found = f"{path}: {len(revoked)} certificates"
+    if strange:
+        return Caution(
+            f"{found}, {strange} of issuers that are not in {authority}",
+            "Compare the issuers' names: a line with another one takes nobody back.",
+        )
+    return found
+
+
+def _has_relay(host: HostSettings) -> bool:
+    try:
+        listen = Address.parse(host.server.listen, name="server.listen")
+    except ServiceError:
+        return False  # D180 says it
+    return host.admission.limits().has_relay_at(listen)
+
+
+def _open_files(host: HostSettings, tasks: Sequence[TaskSettings]) -> str:
+    files = raise_file_limit()  # as the server will
+    each = FILES_PER_CONNECTION if _has_relay(host) else 1
+    clients = sum(task.cohort.max_clients for task in tasks)
+    needed = each * clients + RESERVED_FILES
+    if files < needed:
+        raise ServiceError(
+            f"this process may open {files} files; {clients} clients need {needed}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Raise the limit: LimitNOFILE=65536 in the unit, or "
+            "`ulimit -n 65536` before the command.",
+        )
+    return f"{files} may be open, {needed} are needed"
+
+
+def _disk(directory: Path) -> str | Caution:
+    """Measure how long a write takes to reach the disk."""
+    place = next(each for each in (directory, *directory.parents) if each.is_dir())
+    path = place / f".secagg-doctor-{os.getpid()}"
+    began = time.monotonic()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(descriptor, bytes(4096))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+            path.unlink()
+    except OSError as error:
+        raise ServiceError(
+            f"{place} cannot be written: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the disk, its owner and the free space.",
+        ) from None
+    lasted = time.monotonic() - began
+    found = f"a write reaches it in {1000 * lasted:.1f} ms"
+    if lasted > _SLOW_DISK_SECONDS:
+        return Caution(found, "Every message waits for one: use a faster disk.")
+    return found
+
+
+async def owner_of(host: HostSettings) -> str | None:
+    """Return what the aggregator that runs with these settings says of itself."""
+    try:
+        answer = await call_admin(admin_socket_of(host), "status")
+    except SecAggError:
+        return None
+    server = answer["server"]
+    return f"an aggregator runs with it, process {server['pid']}"
+
+
+def _blobs(url: str) -> str:
+    blobs, begun = open_blobs(url), time.monotonic()
+    place = f"{STORE_HOME}/doctor"
+    blobs.remove(place)
+    blobs.create(place, b"1")
+    blobs.sync(place)
+    blobs.remove(place)
+    return f"{url} takes {1000 * (time.monotonic() - begun):.0f} ms for an object"
+
+
+async def _engine(setting: str) -> str | Caution:
+    try:
+        async with open_engine(setting) as engine:
+            return f"{setting}, {await engine.parts()} workers"
+    except EngineLostError as error:
+        return Caution(str(error), error.next_step)
+
+
+async def _server_book(server: ServerSection, owner: str | None) -> str | Caution:
+    if owner is not None:
+        return owner
+    is_shared = server.store is not None and server.blobs is not None
+    mark = server.rollback_mark
+    return await _book(server.state_dir, mark, server.store, is_shared=is_shared)
+
+
+async def _book(
+    directory: Path,
+    mark_path: Path | None,
+    store: str | None = None,
+    *,
+    is_shared: bool = False,
+) -> str | Caution:
+    path = directory / BOOK_FILE
+    if store is None:
+        refuse_network_disk(directory)
+    try:
+        async with looking(directory, store=store) as book:
+            faults = await book.check()
+            if not faults:
+                await refuse_unmarked(book, directory, mark_path, is_shared=is_shared)
+    except NoBookError:
+        return "there is none yet: nothing has run with this state"
+    except BookInUseError:
+        return Caution(
+            f"a process has {path} open, so it was not read",
+            "Stop that process first, unless it is yours and meant to run.",
+        )
+    if faults:
+        raise StateDamagedError(faults[0].complaint, key=faults[0].key)
+    return f"{path if store is None else 'the database'} is sound"
+
+
+async def _claims(settings: ClientSettings) -> str | Caution:
+    """Look at what tasks have claimed of the data that a client gives."""
+    total = total_budget(settings.policy)
+    if total is None:
+        return "policy.data is not set: every task has its own budget, and no total"
+    if (shared := total.directory) is not None:
+        # A client that has its turn is waited for, and none is refused meanwhile.
+        is_there = (shared / BOOK_FILE).exists()
+        async with turn_at_claims(shared) if is_there else nullcontext():
+            looked = await _book(shared, total.rollback_mark)
+        if isinstance(looked, Caution):
+            return looked
+    try:
+        use = await look_at_use(total, settings.client.state_dir)
+    except NoBookError:
+        return f"nothing is claimed of {total.data!r} yet"
+    except BookInUseError as error:
+        return Caution(str(error), error.next_step)
+    found = (
+        f"epsilon {text_above(use.spent_epsilon, 4)} of {use.total_epsilon:g} is "
+        f"claimed of {use.data!r} at delta {text_above(use.spent_delta, 3)} of "
+        f"{use.total_delta:g}, tasks: {len(use.claims)}; kept in {use.kept_in}"
+    )
+    if not use.fits:
+        return Caution(found, "The total was lowered below that: no task is joined.")
+    return found
+
+
+async def _sums(server: ServerSection, owner: str | None) -> str | Caution:
+    """Look for a sum that has ended who computed it."""
+    if owner is not None:
+        return owner
+    begun: dict[str, int] = {}
+    try:
+        async with looking(server.state_dir, store=server.store) as book:
+            for row in await book.sessions(role=BookRole.SERVER):
+                stored = await book.load(row.key)
+                if stored is not None and not stored.ended:
+                    events = map(decode_server_event, stored.records)
+                    begun[f"session {row.number} of task {row.task!r}"] = sums_begun(
+                        events
+                    )
+    except (NoBookError, BookInUseError):
+        return "nobody has begun one"
+    for which, times in begun.items():
+        if times:
+            return Caution(
+                f"the sum of {which} was begun {times} time(s) and is not done: unless "
+                "somebody computes it now, it has ended its aggregator",
+                f"After {MOST_ATTEMPTS} times the session ends without it. Does "
+                "the system's log say that a process was killed for want of memory?",
+            )
+    return "none has ended its aggregator"
+
+
+async def _others(host: HostSettings) -> str | None:
+    """Compare names with the aggregators that share the book."""
+    server = host.server
+    if server.store is None or server.blobs is None:
+        return None
+    own = identity_of(host.tls, Role.SERVER).identity.name
+    try:
+        async with looking(server.state_dir, store=server.store) as book:
+            rows = await book.replicas()
+    except NoBookError:
+        return "there is none yet"
+    refuse_other_names(Replica("", "", "", own), rows)
+    return f"all have the name {own!r}" if rows else "there is none yet"
+
+
+def _port(host: HostSettings, owner: str | None) -> str:
+    if owner is not None:
+        return owner
+    check_port(host)
+    return f"{host.server.listen} is free"
+
+
+def _plan(task: TaskSettings) -> str:
+    prepared = prepare_task(task)
+    parameters = prepared.parameters
+    cohort = f"{parameters.min_clients} to {parameters.max_clients} clients"
+    if prepared.report is None:
+        return f"{cohort}, exact sums"
+    return f"{cohort}, {prepared.report.server.figures()} against the server"
+
+
+# --- the lists ------------------------------------------------------------------------
+
+
+def _server_paths(setup: ServerSetup) -> str:
+    return check_server_paths(setup.host, setup.file, setup.tasks)
+
+
+def _client_paths(setup: ClientSetup) -> str:
+    inputs = [] if setup.vector is None else [("--input", setup.vector)]
+    outputs = written_files(setup.outputs)
+    return refuse_shared_paths(
+        client_paths(setup.settings, setup.file, inputs=inputs, outputs=outputs)
+    )
+
+
+def _sharing_paths(setup: SharingSetup) -> str:
+    inputs = [] if setup.vector is None else [("--input", setup.vector)]
+    outputs = setup.outputs.items()
+    return refuse_shared_paths(
+        two_aggregator_paths(setup.settings, setup.file, inputs=inputs, outputs=outputs)
+    )
+
+
+def _enrolments(setup: ServerSetup) -> str | None:
+    found = [
+        f"task {task.task.id!r}: {check_server_enrolment(setup.host.tls, task)}"
+        for task in setup.tasks
+        if task.enrolment.enrolment_key is not None
+    ]
+    return "; ".join(found) or None
+
+
+def _own_enrolment(setup: ClientSetup) -> str | None:
+    if client_enrolment(setup.settings) is None:
+        return None
+    return check_client_enrolment(setup.settings)
+
+
+def _packages(setup: ServerSetup) -> str:
+    """Refuse settings that need a package which is not installed."""
+    server = setup.host.server
+    meter_of(server)
+    check_collector(server)
+    if server.store is not None:
+        judged_address(server.store)
+        check_postgres_package()
+    return f"all are there; engine {open_engine(server.engine).name}"
+
+
+def _party_packages(setup: PartySetup) -> str:
+    if setup.settings.aggregator.metrics_listen is not None:
+        PrometheusMeter()
+    return "all are there"
+
+
+def _modes(directory: Path, given: Path | None) -> str | Caution | None:
+    """Look who may read what holds seeds and shares: 0700, and 0600 for files."""
+    mark = given or default_mark(directory)
+    files = [directory, *directory.glob(f"{BOOK_FILE}*"), mark]
+    known = [(each, _mode(each)) for each in files]
+    wide = [(each, mode) for each, mode in known if mode is not None and mode & 0o077]
+    if not wide:
+        return "for its owner alone"
+    path, mode = wide[0]
+    return Caution(
+        f"others may use {path}, mode {mode:04o}: it holds seeds and shares, or tells "
+        "an old state from the newest",
+        f"chmod {'700' if path.is_dir() else '600'} {path}",
+    )
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return None
+
+
+def check_mark_alone(
+    directory: Path, given: Path | None, *, accepts_restored: bool = False
+) -> str | None:
+    """Refuse a rollback mark whose state is gone, as a start would.
+
+    Args:
+        directory: Of the state.
+        given: Its mark; None for the one by default.
+        accepts_restored: Whether that is accepted.
+
+    Raises:
+        ServiceError: RESTORED_STATE.
+    """
+    if accepts_restored or (directory / BOOK_FILE).exists():
+        return None
+    mark = RollbackMark(given or default_mark(directory))
+    refuse_set_back(Mark(bytes(BOOK_ID_BYTES), 0), mark.read(), mark.path)
+    return None
+
+
+async def refuse_unmarked(
+    book: ReadingBook, directory: Path, given: Path | None, *, is_shared: bool = False
+) -> None:
+    """Refuse a book that does not fit its rollback mark, as a start would.
+
+    Args:
+        book: What is read.
+        directory: Of the state.
+        given: Its mark; None for the one by default.
+        is_shared: Whether others share the book, which let in a new one.
+
+    Raises:
+        ServiceError: RESTORED_STATE.
+    """
+    stands, mark = await book.mark(), RollbackMark(given or default_mark(directory))
+    marked = mark.read()
+    if stands is not None and not (is_shared and marked is None):
+        refuse_set_back(stands, marked, mark.path)
+
+
+def _server_mark(setup: ServerSetup) -> str | None:
+    server = setup.host.server
+    if server.store is not None:
+        return None
+    return check_mark_alone(
+        server.state_dir, server.rollback_mark, accepts_restored=setup.accepts_restored
+    )
+
+
+def _addresses(setup: ServerSetup) -> str:
+    server = setup.host.server
+    for name in ("listen", "health_listen", "metrics_listen"):
+        given = getattr(server, name)
+        if given is not None:
+            Address.parse(given, name=f"server.{name}")
+    page_address(server)
+    return server.listen
+
+
+def _party_addresses(setup: PartySetup) -> str:
+    own = setup.settings.aggregator
+    for name in ("listen", "health_listen", "metrics_listen"):
+        given = getattr(own, name)
+        if given is not None:
+            Address.parse(given, name=f"aggregator.{name}")
+    if isinstance(setup.settings, LeaderSettings):
+        Address.parse(setup.settings.helper.address, name="helper.address")
+    return own.listen
+
+
+def _payloads(setup: ServerSetup) -> str | None:
+    found = [
+        check_payload(task.task.payload)
+        for task in setup.tasks
+        if task.task.payload is not None
+    ]
+    return "; ".join(found) or None
+
+
+def _plans(setup: ServerSetup) -> str | None:
+    found = [f"task {task.task.id!r}: {_plan(task)}" for task in setup.tasks]
+    return "; ".join(found) or None
+
+
+def _outputs(setup: ClientSetup | SharingSetup) -> str | None:
+    found = [f"{name} {check_output(path)}" for name, path in setup.outputs.items()]
+    return ", ".join(found) or None
+
+
+def _party_name(setup: PartySetup) -> str:
+    own = setup.settings.aggregator
+    for files, role in _party_certificates(setup):
+        check_name(own, identity_of(files, role).identity.name, files.certificate)
+    return own.name
+
+
+def _party_certificates(setup: PartySetup) -> list[tuple[TLSSection, Role]]:
+    found: list[tuple[TLSSection, Role]] = [(setup.settings.tls, Role.SERVER)]
+    if isinstance(setup.settings, LeaderSettings):
+        found.append((setup.settings.helper, Role.CLIENT))
+    return found
+
+
+def _first_caution(found: Iterable[str | Caution]) -> str | Caution:
+    """Return the first thing to look at, or all that was found."""
+    texts = []
+    for each in found:
+        if isinstance(each, Caution):
+            return each
+        texts.append(each)
+    return "; ".join(texts)
+
+
+def _sharing_sections(setup: SharingSetup) -> tuple[OtherSection, OtherSection]:
+    return setup.settings.leader, setup.settings.helper
+
+
+def _total(setup: SharingSetup) -> str | None:
+    total = total_budget(setup.settings.policy)
+    return None if total is None else f"of {total.data!r}, epsilon {total.epsilon:g}"
+
+
+def _sums_dir(setup: PartySetup) -> str | None:
+    if not isinstance(setup.settings, LeaderSettings):
+        return None
+    return check_writable(setup.settings.aggregator.sums_dir)
+
+
+def _receipt_keys(setup: PartySetup | SharingSetup) -> str | None:
+    settings = setup.settings
+    if isinstance(settings, HelperSettings):
+        return None
+    helper_key = receipt_key_of("helper", settings.helper)
+    if isinstance(settings, SharingClientSettings):
+        refuse_one_key(receipt_key_of("leader", settings.leader), helper_key)
+    return "what the others sign with can be read"
+
+
+def _party_task(setup: PartySetup) -> str:
+    report = noise_of(setup.settings.task).report()
+    return report.lines()[0]
+
+
+_SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
+    (SetupCheck("D105", "paths", _server_paths, starts=True),),
+    (
+        SetupCheck(
+            "D110", "certificate files", lambda s: _files(s.host.tls), starts=True
+        ),
+        SetupCheck(
+            "D120",
+            "certificate",
+            lambda s: _certificate(s.host.tls, Role.SERVER),
+            starts=True,
+        ),
+        SetupCheck(
+            "D125",
+            "revoked certificates",
+            lambda s: _revoked(s.host.server.revoked, s.host.tls.ca),
+            starts=True,
+        ),
+        SetupCheck("D130", "enrolment", _enrolments, starts=True),
+    ),
+    (SetupCheck("D140", "open files", lambda s: _open_files(s.host, s.tasks)),),
+    (SetupCheck("D145", "packages", _packages, starts=True),),
+    (
+        SetupCheck(
+            "D150",
+            "state directory",
+            lambda s: check_state_dir(
+                s.host.server.state_dir, s.tasks[0] if s.tasks else None
+            ),
+            starts=True,
+        ),
+        SetupCheck(
+            "D152",
+            "modes",
+            lambda s: _modes(s.host.server.state_dir, s.host.server.rollback_mark),
+            starts=True,
+        ),
+        SetupCheck("D155", "disk", lambda s: _disk(s.host.server.state_dir)),
+        SetupCheck(
+            "D157",
+            "uploads",
+            lambda s: s.host.server.blobs and _blobs(s.host.server.blobs),
+            starts=True,
+        ),
+        SetupCheck("D160", "book", lambda s: _server_book(s.host.server, s.owner)),
+        SetupCheck("D161", "sums", lambda s: _sums(s.host.server, s.owner)),
+        SetupCheck("D162", "mark", _server_mark, starts=True),
+        SetupCheck("D163", "other aggregators", lambda s: _others(s.host)),
+    ),
+    (SetupCheck("D165", "engine", lambda s: _engine(s.host.server.engine)),),
+    (
+        SetupCheck(
+            "D170",
+            "output directory",
+            lambda s: check_writable(s.host.server.output_dir),
+            starts=True,
+        ),
+    ),
+    (
+        SetupCheck("D180", "address", _addresses, starts=True),
+        SetupCheck("D185", "port", lambda s: _port(s.host, s.owner), starts=True),
+    ),
+    (SetupCheck("D188", "payload", _payloads, starts=True),),
+    (SetupCheck("D190", "task", _plans, is_local=False),),
+)
+
+_CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
+    (SetupCheck("D205", "paths", _client_paths, starts=True),),
+    (
+        SetupCheck(
+            "D240",
+            "state directory",
+            lambda s: check_writable(s.settings.client.state_dir),
+            starts=True,
+        ),
+        SetupCheck(
+            "D245",
+            "modes",
+            lambda s: _modes(
+                s.settings.client.state_dir, s.settings.client.rollback_mark
+            ),
+            starts=True,
+        ),
+        SetupCheck(
+            "D250",
+            "book",
+            lambda s: _book(
+                s.settings.client.state_dir, s.settings.client.rollback_mark
+            ),
+        ),
+        SetupCheck(
+            "D252",
+            "mark",
+            lambda s: check_mark_alone(
+                s.settings.client.state_dir,
+                s.settings.client.rollback_mark,
+                accepts_restored=s.accepts_restored,
+            ),
+            starts=True,
+        ),
+        SetupCheck("D255", "claims on data", lambda s: _claims(s.settings)),
+    ),
+    (SetupCheck("D242", "--input", lambda s: s.describe_input and s.describe_input()),),
+    (SetupCheck("D243", "--output", _outputs, starts=True),),
+    (
+        SetupCheck(
+            "D210", "certificate files", lambda s: _files(s.settings.tls), starts=True
+        ),
+        SetupCheck(
+            "D220",
+            "certificate",
+            lambda s: _certificate(s.settings.tls, Role.CLIENT),
+            starts=True,
+        ),
+        SetupCheck(
+            "D230",
+            "enrolment",
+            _own_enrolment,
+            starts=True,
+        ),
+        SetupCheck(
+            "D235",
+            "address",
+            lambda s: str(
+                Address.parse(s.settings.client.server, name="client.server")
+            ),
+            starts=True,
+        ),
+        *(
+            SetupCheck(number, subject, run, is_local=False)
+            for number, subject, run in (
+                (
+                    "D260",
+                    "name of the aggregator",
+                    lambda s: s.to_aggregator().resolve(),
+                ),
+                (
+                    "D270",
+                    "way to the aggregator",
+                    lambda s: s.to_aggregator().connect(),
+                ),
+                ("D280", "TLS", lambda s: s.to_aggregator().speaks_tls()),
+                ("D290", "who the aggregator is", lambda s: s.to_aggregator().meets()),
+                ("D300", "task", lambda s: s.to_aggregator().asks()),
+                ("D310", "clock", lambda s: s.to_aggregator().clock()),
+                ("D320", "policy", lambda s: s.to_aggregator().judges()),
+            )
+        ),
+    ),
+)
+
+_PARTY: Final[tuple[Branch[PartySetup], ...]] = (
+    (
+        SetupCheck(
+            "D105",
+            "paths",
+            lambda s: refuse_shared_paths(two_aggregator_paths(s.settings, s.file)),
+            starts=True,
+        ),
+    ),
+    (
+        SetupCheck(
+            "D110",
+            "certificate files",
+            lambda s: _first_caution(_files(tls) for tls, _ in _party_certificates(s)),
+            starts=True,
+        ),
+        SetupCheck(
+            "D120",
+            "certificate",
+            lambda s: _first_caution(
+                _certificate(tls, role) for tls, role in _party_certificates(s)
+            ),
+            starts=True,
+        ),
+        SetupCheck("D122", "name", _party_name, starts=True),
+        SetupCheck(
+            "D125",
+            "revoked certificates",
+            lambda s: _revoked(s.settings.aggregator.revoked, s.settings.tls.ca),
+            starts=True,
+        ),
+    ),
+    (SetupCheck("D145", "packages", _party_packages, starts=True),),
+    (
+        SetupCheck(
+            "D150",
+            "state directory",
+            lambda s: check_writable(s.settings.aggregator.state_dir),
+            starts=True,
+        ),
+        SetupCheck(
+            "D152",
+            "modes",
+            lambda s: _modes(
+                s.settings.aggregator.state_dir, s.settings.aggregator.rollback_mark
+            ),
+            starts=True,
+        ),
+        SetupCheck("D155", "disk", lambda s: _disk(s.settings.aggregator.state_dir)),
+        SetupCheck(
+            "D160",
+            "book",
+            lambda s: _book(
+                s.settings.aggregator.state_dir, s.settings.aggregator.rollback_mark
+            ),
+        ),
+        SetupCheck(
+            "D162",
+            "mark",
+            lambda s: check_mark_alone(
+                s.settings.aggregator.state_dir,
+                s.settings.aggregator.rollback_mark,
+                accepts_restored=s.accepts_restored,
+            ),
+            starts=True,
+        ),
+    ),
+    (SetupCheck("D180", "address", _party_addresses, starts=True),),
+    (SetupCheck("D170", "sums", _sums_dir, starts=True),),
+    (SetupCheck("D190", "task", _party_task, starts=True),),
+    (SetupCheck("D195", "receipt keys", _receipt_keys, starts=True),),
+)
+
+_SHARING: Final[tuple[Branch[SharingSetup], ...]] = (
+    (SetupCheck("D205", "paths", _sharing_paths, starts=True),),
+    (
+        SetupCheck(
+            "D210",
+            "certificate files",
+            lambda s: _first_caution(_files(each) for each in _sharing_sections(s)),
+            starts=True,
+        ),
+        SetupCheck(
+            "D220",
+            "certificates",
+            lambda s: _first_caution(
+                _certificate(each, Role.CLIENT) for each in _sharing_sections(s)
+            ),
+            starts=True,
+        ),
+    ),
+    (
+        SetupCheck(
+            "D235",
+            "addresses",
+            lambda s: ", ".join(
+                str(Address.parse(each.address)) for each in _sharing_sections(s)
+            ),
+            starts=True,
+        ),
+    ),
+    (
+        SetupCheck(
+            "D240",
+            "state directory",
+            lambda s: check_writable(s.settings.client.state_dir),
+            starts=True,
+        ),
+        SetupCheck(
+            "D245",
+            "modes",
+            lambda s: _modes(
+                s.settings.client.state_dir, s.settings.client.rollback_mark
+            ),
+            starts=True,
+        ),
+        SetupCheck(
+            "D250",
+            "book",
+            lambda s: _book(
+                s.settings.client.state_dir, s.settings.client.rollback_mark
+            ),
+        ),
+        SetupCheck(
+            "D252",
+            "mark",
+            lambda s: check_mark_alone(
+                s.settings.client.state_dir,
+                s.settings.client.rollback_mark,
+                accepts_restored=s.accepts_restored,
+            ),
+            starts=True,
+        ),
+    ),
+    (SetupCheck("D243", "--output", _outputs, starts=True),),
+    (SetupCheck("D232", "total of the data", _total, starts=True),),
+    (SetupCheck("D295", "receipt keys", _receipt_keys, starts=True),),
+)
+
+SETUP_CHECKS: Final[Mapping[str, tuple[Branch[Any], ...]]] = {
+    "server": _SERVER,
+    "client": _CLIENT,
+    "leader": _PARTY,
+    "helper": _PARTY,
+    "sharing client": _SHARING,
+}
+"""Everything that a part needs, by part."""

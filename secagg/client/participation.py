@@ -1,0 +1,73 @@
+"""What a client has to show of sessions that are over: its last sum, its receipts.
+
+A client that is started again after the end of its task has not failed: its work was
+done by an earlier process.
+"""
+
+from dataclasses import dataclass
+
+from secagg.protocol.client.states import Completed
+from secagg.protocol.messages import Fate
+from secagg.storage.change import Role
+from secagg.storage.journal import decode_ending
+from secagg.storage.rows import SessionState
+from secagg.storage.store import Book
+
+__all__ = ["TakenPart", "last_part", "receipt_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenPart:
+    """A session whose sum holds this client's input.
+
+    Attributes:
+        session_number: Its number within the task.
+        inputs: How many vectors the sum adds up, this client's included.
+    """
+
+    session_number: int
+    inputs: int
+
+
+async def last_part(book: Book, task_id: str) -> TakenPart | None:
+    """Return the latest session of a task whose sum holds this client's input.
+
+    Args:
+        book: The client's.
+        task_id: Name of the task.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    for row in await book.sessions(
+        role=Role.CLIENT, task=task_id, state=SessionState.ENDED
+    ):
+        stored = await book.load(row.key)
+        if stored is None or stored.receipt is None:
+            continue
+        ending = decode_ending(stored.receipt).state
+        if isinstance(ending, Completed) and ending.outcome.fate is Fate.INCLUDED:
+            return TakenPart(row.number, ending.outcome.survivors)
+    return None
+
+
+async def receipt_of(book: Book, task_id: str, session_number: int) -> bytes | None:
+    """Return the receipt of a session that is over for this client, or None.
+
+    Args:
+        book: The client's.
+        task_id: Name of the task.
+        session_number: Of the session; of two aggregators' the newer one counts.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    for row in await book.sessions(
+        role=Role.CLIENT, task=task_id, state=SessionState.ENDED
+    ):
+        if row.number != session_number:
+            continue
+        stored = await book.load(row.key)
+        if stored is not None and stored.receipt is not None:
+            return decode_ending(stored.receipt).audit
+    return None

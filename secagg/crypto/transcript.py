@@ -1,0 +1,157 @@
+"""Unambiguous hashing with domain separation, and the encoding of client sets.
+
+Rule 1: every hash, key derivation and signature starts with a domain tag that
+        names protocol version, suite, role and usage.  The same content hashed for
+        two purposes gives two unrelated values.
+Rule 2: every part is preceded by its length, so that no two lists of parts give
+        the same bytes.
+Rule 3: a set of clients is a bitmap over the roster.  A duplicate, a foreign
+        index and an order cannot be expressed.
+
+Which hashes exist and what they cover is said in `secagg.protocol`, not here.
+
+Source:
+    PROTOCOL §3.3 and §4.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from secagg.crypto.canonical import CanonicalEncodingError, Writer
+from secagg.crypto.cipher_suite import CipherSuite
+
+__all__ = [
+    "MAX_SET_SIZE",
+    "PROTOCOL_VERSION",
+    "check_bitmap",
+    "decode_set",
+    "domain_tag",
+    "encode_set",
+    "hash_parts",
+]
+
+PROTOCOL_VERSION: Final = b"SecAgg/1"
+MAX_SET_SIZE: Final = 1 << 16
+"""Largest roster: the Shamir field has 65536 non-zero abscissae."""
+
+
+@lru_cache(maxsize=256)  # tags are few and fixed; the bound is for safety only
+def domain_tag(role: str, usage: str, suite: CipherSuite | None) -> bytes:
+    """Return the domain separation tag of one purpose.
+
+    Args:
+        role: Who computes the value ("client", "pair", "hash").
+        usage: What for ("share", "mask", "ctx0").
+        suite: The session's cipher suite; None for what belongs to no session.
+
+    Returns:
+        Version, suite (u16, 0 for none), role and usage, each preceded by its length.
+
+    Source:
+        PROTOCOL §4.
+    """
+    return (
+        Writer()
+        .blob(PROTOCOL_VERSION)
+        .blob((suite or 0).to_bytes(2, "big"))
+        .text(role)
+        .text(usage)
+        .getvalue()
+    )
+
+
+def hash_parts(usage: str, *parts: bytes, suite: CipherSuite) -> bytes:
+    """Hash a list of byte strings for one purpose.
+
+    Args:
+        usage: The purpose; it enters the domain tag with the role "hash".
+        *parts: What is hashed; each is preceded by its length.
+        suite: The session's cipher suite.
+
+    Returns:
+        32 bytes: SHA-256 over domain tag and parts.
+
+    Source:
+        PROTOCOL §4.
+    """
+    digest = hashlib.sha256(domain_tag("hash", usage, suite))
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def encode_set(indices: Iterable[int], n: int) -> bytes:
+    """Encode a set of roster indices as a bitmap.
+
+    Args:
+        indices: Distinct integers in [0, n), in any order.
+        n: Size of the roster, in [0, 65536].
+
+    Returns:
+        ⌈n/8⌉ bytes; index i is bit i mod 8, counted from the least significant
+        one, of byte ⌊i/8⌋.
+
+    Raises:
+        ValueError: An index lies outside the roster or occurs twice.
+    """
+    _check_roster_size(n)
+    chosen = list(indices)
+    if chosen and not 0 <= min(chosen) <= max(chosen) < n:
+        raise ValueError(f"expected roster indices in [0, {n})")
+    if len(set(chosen)) != len(chosen):
+        raise ValueError("a roster index occurs twice in a set")
+    members = np.zeros(n, np.uint8)
+    members[chosen] = 1
+    return np.packbits(members, bitorder="little").tobytes()
+
+
+def decode_set(data: bytes, n: int) -> tuple[int, ...]:
+    """Decode a bitmap over a roster of n clients.
+
+    Args:
+        data: The bitmap, as `encode_set` writes it.
+        n: Size of the roster, in [0, 65536].
+
+    Returns:
+        The indices of the set, ascending.
+
+    Raises:
+        CanonicalEncodingError: Wrong length or padding bits set; refuse the message.
+        ValueError: n lies outside its range: a fault of the calling code.
+    """
+    check_bitmap(data, n)
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    return tuple(np.flatnonzero(bits).tolist())
+
+
+def check_bitmap(data: bytes, n: int) -> None:
+    """Check that bytes are a bitmap over a roster of n clients.
+
+    Args:
+        data: As `encode_set` writes it.
+        n: Size of the roster, in [0, 65536].
+
+    Raises:
+        CanonicalEncodingError: Wrong length or padding bits set; refuse the message.
+        ValueError: n lies outside its range: a fault of the calling code.
+    """
+    _check_roster_size(n)
+    size = -(-n // 8)
+    if len(data) != size:
+        raise CanonicalEncodingError(
+            f"a set over {n} clients takes {size} bytes, not {len(data)}"
+        )
+    if n % 8 and data[-1] >> n % 8:  # R3.3-1
+        raise CanonicalEncodingError(
+            f"a set over {n} clients has padding bits that are not zero"
+        )
+
+
+def _check_roster_size(n: int) -> None:
+    if not 0 <= n <= MAX_SET_SIZE:
+        raise ValueError(f"a roster has 0 to {MAX_SET_SIZE} clients, not {n}")

@@ -1,0 +1,94 @@
+"""A task's privacy report, computed once: an accountant may take many seconds.
+
+Rule 1: a report belongs to one noise block and to the very sources that computed it.
+        Any other block is computed afresh, and so is the same one once a line of an
+        accountant has changed: a figure from before a repair is never shown again.
+Rule 2: only a party's own computation is kept, in its own directory.  Nothing that
+        another party said about epsilon is ever read from here.
+Rule 3: a cache that is missing, damaged or on a full disk costs time and nothing else.
+Rule 4: one report per directory: whoever sends many blocks fills no disk.
+"""
+
+import contextlib
+import functools
+import json
+import sys
+from dataclasses import replace
+from hashlib import sha256
+from importlib import metadata, resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Final
+
+from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.errors import ServiceError
+from secagg.runtime.vector_files import write_json
+
+__all__ = ["accounting_digest", "privacy_report"]
+
+_FILE: Final = "privacy-report.json"
+_SOURCES: Final = ("dpnoise", "secagg.distributed_dp")
+
+
+def privacy_report(
+    task: NoisedTask, directory: Path, *, keep: bool = True
+) -> PrivacyReport:
+    """Return the report of a task, from the disk if these sources have computed it.
+
+    Args:
+        task: Whose block decides.
+        directory: Of the party's state.
+        keep: Whether a new report is written down; False changes no file.
+    """
+    path, key = directory / _FILE, _key_of(task)
+    known = _read(path, key)
+    if known is not None:
+        # The graph is no part of the noise block, and costs nothing to judge again.
+        return replace(known, graph_delta=task.graph_delta)
+    report = task.report()
+    if keep:
+        with contextlib.suppress(ServiceError):
+            write_json(path, {"key": key, "report": report.to_dict()})
+    return report
+
+
+def _read(path: Path, key: str) -> PrivacyReport | None:
+    try:
+        document = json.loads(path.read_bytes())
+        if document["key"] != key:
+            return None
+        return PrivacyReport.from_dict(document["report"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _key_of(task: NoisedTask) -> str:
+    """Return a digest of everything that decides the report."""
+    sources = accounting_digest().encode()
+    return sha256(sources + b"\0" + task.parameters.noise_block).hexdigest()
+
+
+@functools.cache
+def accounting_digest() -> str:
+    """Return a digest of all that decides a figure, but for the task's own numbers.
+
+    No number that somebody must remember to raise: the sources of accountants and
+    reports themselves, and the versions of numpy and Python.  It takes some ten
+    milliseconds, once a process.
+    """
+    parts = [metadata.version("numpy"), sys.version]
+    for package in _SOURCES:
+        parts += _sources(resources.files(package), package)
+    return sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _sources(folder: Traversable, name: str) -> list[str]:
+    """List path and digest of every source file below a folder, in order."""
+    found: list[str] = []
+    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
+        path = f"{name}/{entry.name}"
+        if entry.is_dir():
+            found += _sources(entry, path)
+        elif entry.name.endswith(".py"):
+            found += [path, sha256(entry.read_bytes()).hexdigest()]
+    return found

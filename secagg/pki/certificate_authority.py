@@ -1,0 +1,456 @@
+"""A development authority: issues what one deployment needs for mutual TLS.
+
+Rule 1: keys are ECDSA P-256.  gRPC's TLS library does not offer Ed25519.
+Rule 2: a leaf says one identity (`secagg.transport.peer_identity`) and one purpose; a
+        client's certificate cannot be used to pose as a server, nor the reverse.
+Rule 3: private key files are created with mode 0600 and never overwritten.
+Rule 4: nothing outlives its authority, and leaves are short-lived.
+
+It keeps no list of what it issued: that is `secagg.pki.issuance_ledger`.  An
+organisation that has an authority of its own should issue from that.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from secagg.crypto.entropy import Entropy, SystemEntropy
+from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.durable_files import create_file, replace_file
+from secagg.runtime.files import disk
+from secagg.transport.peer_identity import (
+    DEFAULT_TRUST_DOMAIN,
+    RESERVED_SUFFIX,
+    PeerIdentity,
+    Role,
+)
+from secagg.transport.tls import read_certificates, read_private_key
+
+__all__ = [
+    "AUTHORITY_DAYS",
+    "LEAF_DAYS",
+    "MAX_LEAF_DAYS",
+    "Authority",
+    "IssuedCertificate",
+    "PublicKey",
+    "key_pem",
+    "new_key",
+]
+
+# What gRPC's TLS can use.
+PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+
+_SLASHES_OF_A_DOMAIN: Final = 2  # secagg://domain, with no role behind it
+AUTHORITY_DAYS: Final = 730
+LEAF_DAYS: Final = 90
+# What public authorities are held to; a longer one is a sign of a forgotten key.
+MAX_LEAF_DAYS: Final = 398
+MAX_AUTHORITY_DAYS: Final = 3650
+# Clocks of devices are this wrong at times.
+_CLOCK_SKEW: Final = timedelta(minutes=5)
+_MAX_HOSTS: Final = 100
+# 16 random bytes, of which RFC 5280 wants the number to be positive.
+_SERIAL_BYTES: Final = 16
+
+_P256_ORDER: Final = int(
+    "ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551", 16
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedCertificate:
+    """A certificate and its private key, both in PEM."""
+
+    certificate: bytes
+    private_key: bytes = field(repr=False)
+
+    def write(self, directory: Path, stem: str) -> tuple[Path, Path]:
+        """Write ``<stem>.pem`` and ``<stem>.key`` and return both paths.
+
+        Raises:
+            ServiceError: STORAGE_FAILED when the key exists already or the directory
+                cannot be written.
+        """
+        certificate, key = directory / f"{stem}.pem", directory / f"{stem}.key"
+        away = "Choose another directory or name, or move the old key away."
+        with disk(key, if_exists=away):
+            directory.mkdir(parents=True, exist_ok=True)
+            create_file(key, self.private_key, mode=0o600)
+            replace_file(certificate, self.certificate)
+        return certificate, key
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """An authority that can issue: its certificate and its private key.
+
+    Attributes:
+        certificate: The self-signed certificate; give it to everybody.
+        private_key: Keep it away from every running process.
+        trust_domain: Whose names it issues.
+    """
+
+    certificate: x509.Certificate
+    private_key: ec.EllipticCurvePrivateKey = field(repr=False)
+    trust_domain: str
+
+    @classmethod
+    def create(
+        cls,
+        trust_domain: str = DEFAULT_TRUST_DOMAIN,
+        *,
+        days: int = AUTHORITY_DAYS,
+        now: datetime | None = None,
+        entropy: Entropy | None = None,
+    ) -> Self:
+        """Make a new authority.
+
+        Args:
+            trust_domain: Whose names it will issue; enters every identity.
+            days: How long it is valid, at most 3650.
+            now: Beginning of its validity; the present by default.
+            entropy: Where its key comes from; the operating system by default.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE for a bad trust domain or duration.
+        """
+        # Any name will do to have the trust domain checked.
+        PeerIdentity(trust_domain, Role.SERVER, "authority")
+        entropy = entropy or SystemEntropy()
+        key = new_key(entropy)
+        name = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, trust_domain[:64]),
+                # Two authorities of one trust domain must not be taken for another.
+                x509.NameAttribute(
+                    NameOID.COMMON_NAME, f"secagg authority {entropy.token(4).hex()}"
+                ),
+            ]
+        )
+        start = now or datetime.now(UTC)
+        public = key.public_key()
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(public)
+            .serial_number(_serial(entropy))
+            .not_valid_before(start - _CLOCK_SKEW)
+            .not_valid_after(start + _duration(days, MAX_AUTHORITY_DAYS))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(signs_certificates=True), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(public), critical=False
+            )
+            # Where `load` finds the trust domain again.
+            .add_extension(
+                x509.SubjectAlternativeName(
+                    [x509.UniformResourceIdentifier(f"secagg://{trust_domain}")]
+                ),
+                critical=False,
+            )
+            .sign(key, hashes.SHA256())
+        )
+        return cls(certificate, key, trust_domain)
+
+    @classmethod
+    def load(cls, certificate: Path, private_key: Path) -> Self:
+        """Read an authority that `write` wrote.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE; says which file is wrong and why.
+        """
+        found = read_certificates(certificate)[0]
+        key = read_private_key(private_key)
+        domains = [
+            uri.removeprefix("secagg://")
+            for uri in _uris(found)
+            if uri.startswith("secagg://") and uri.count("/") == _SLASHES_OF_A_DOMAIN
+        ]
+        if (
+            len(domains) != 1
+            or not isinstance(key, ec.EllipticCurvePrivateKey)
+            or key.public_key() != found.public_key()
+        ):
+            raise ServiceError(
+                f"{certificate} and {private_key} are not an authority of `secagg pki`",
+                code=ErrorCode.BAD_CERTIFICATE,
+                next_step="Name the two files that `secagg pki` made for it.",
+            )
+        return cls(found, key, domains[0])
+
+    def issued(self) -> IssuedCertificate:
+        """Return the authority's own files, to be written."""
+        return IssuedCertificate(_pem(self.certificate), key_pem(self.private_key))
+
+    def certificate_pem(self) -> bytes:
+        """Return what everybody else needs of the authority."""
+        return _pem(self.certificate)
+
+    def issue_all(
+        self,
+        directory: Path,
+        *,
+        hosts: Sequence[str],
+        clients: int,
+        days: int = LEAF_DAYS,
+    ) -> tuple[Path, ...]:
+        """Write certificates and keys of everybody: for development and trials.
+
+        Args:
+            directory: Gets ``ca``, ``server`` and ``client-1`` to ``client-N``, each
+                as ``.pem`` and ``.key``; made when it does not exist.
+            hosts: DNS names and addresses under which clients reach the server.
+            clients: How many clients there are.
+            days: How long the certificates are valid.
+
+        Returns:
+            All files.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE or STORAGE_FAILED.
+        """
+        written = list(self.issued().write(directory, "ca"))
+        server = self.issue_server("aggregator", hosts, days=days)
+        written += server.write(directory, "server")
+        for number in range(1, clients + 1):
+            name = f"client-{number}"
+            written += self.issue_client(name, days=days).write(directory, name)
+        return tuple(written)
+
+    def issue_client(
+        self,
+        name: str,
+        *,
+        days: int = LEAF_DAYS,
+        now: datetime | None = None,
+        entropy: Entropy | None = None,
+    ) -> IssuedCertificate:
+        """Issue a client's certificate.
+
+        Args:
+            name: The client's identity in every session.
+            days: How long it is valid, at most 398 and at most as the authority.
+            now: Beginning of its validity; the present by default.
+            entropy: Where its key comes from; the operating system by default.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE for a bad name or duration.
+        """
+        return self._issue(
+            PeerIdentity(self.trust_domain, Role.CLIENT, name), [], days, now, entropy
+        )
+
+    def issue_server(
+        self,
+        name: str,
+        hosts: Sequence[str],
+        *,
+        days: int = LEAF_DAYS,
+        now: datetime | None = None,
+        entropy: Entropy | None = None,
+    ) -> IssuedCertificate:
+        """Issue an aggregator's certificate.
+
+        Args:
+            name: The aggregator's name, one DNS label.  The certificate also gets
+                the DNS name that clients recognise it by.
+            hosts: DNS names and addresses under which clients reach it; 1 to 100.
+            days: How long it is valid, at most 398 and at most as the authority.
+            now: Beginning of its validity; the present by default.
+            entropy: Where its key comes from; the operating system by default.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE for a bad name, host or duration.
+        """
+        identity = PeerIdentity(self.trust_domain, Role.SERVER, name)
+        return self._issue(identity, hosts, days, now, entropy)
+
+    def certify(  # noqa: PLR0913 - who, with what, for how long
+        self,
+        identity: PeerIdentity,
+        public: PublicKey,
+        *,
+        hosts: Sequence[str] = (),
+        days: int = LEAF_DAYS,
+        now: datetime | None = None,
+        entropy: Entropy | None = None,
+    ) -> bytes:
+        """Issue a certificate for a key that somebody else holds.
+
+        Args:
+            identity: Whom it names, and in which role.
+            public: The key.
+            hosts: As in `issue_server`; none for a client.
+            days: How long it is valid, at most 398 and at most as the authority.
+            now: Beginning of its validity; the present by default.
+            entropy: Where its number comes from; the operating system by default.
+
+        Returns:
+            The certificate in PEM.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE for another trust domain, a bad host or
+                duration.
+        """
+        if identity.trust_domain != self.trust_domain:
+            raise _refused(f"this authority issues names of {self.trust_domain}")
+        names: list[x509.GeneralName] = []
+        if identity.role is Role.SERVER:
+            if not 1 <= len(hosts) <= _MAX_HOSTS:
+                raise _refused(
+                    f"a server certificate needs 1 to {_MAX_HOSTS} hosts, not "
+                    f"{len(hosts)}"
+                )
+            names = [x509.DNSName(identity.dns_name), *(_host(host) for host in hosts)]
+        elif hosts:
+            raise _refused("a client's certificate has no hosts")
+        entropy = entropy or SystemEntropy()
+        start = now or datetime.now(UTC)
+        end = min(
+            start + _duration(days, MAX_LEAF_DAYS),
+            self.certificate.not_valid_after_utc,
+        )
+        if end <= start:
+            raise _refused("the authority has expired and can issue nothing")
+        purpose = (
+            ExtendedKeyUsageOID.CLIENT_AUTH
+            if identity.role is Role.CLIENT
+            else ExtendedKeyUsageOID.SERVER_AUTH
+        )
+        authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(
+            self.private_key.public_key()
+        )
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(
+                x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, identity.name[:64])])
+            )
+            .issuer_name(self.certificate.subject)
+            .public_key(public)
+            .serial_number(_serial(entropy))
+            .not_valid_before(start - _CLOCK_SKEW)
+            .not_valid_after(end)
+            .add_extension(
+                x509.BasicConstraints(ca=False, path_length=None), critical=True
+            )
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(
+                x509.SubjectAlternativeName(
+                    [x509.UniformResourceIdentifier(identity.uri), *names]
+                ),
+                critical=False,
+            )
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(public), critical=False
+            )
+            .add_extension(authority_key, critical=False)
+            .sign(self.private_key, hashes.SHA256())
+        )
+        return _pem(certificate)
+
+    def _issue(
+        self,
+        identity: PeerIdentity,
+        hosts: Sequence[str],
+        days: int,
+        now: datetime | None,
+        entropy: Entropy | None,
+    ) -> IssuedCertificate:
+        entropy = entropy or SystemEntropy()
+        key = new_key(entropy)
+        certificate = self.certify(
+            identity, key.public_key(), hosts=hosts, days=days, now=now, entropy=entropy
+        )
+        return IssuedCertificate(certificate, key_pem(key))
+
+
+def _refused(complaint: str) -> ServiceError:
+    return ServiceError(
+        complaint,
+        code=ErrorCode.BAD_CERTIFICATE,
+        next_step="Correct the arguments of `secagg pki`.",
+    )
+
+
+def _duration(days: int, most: int) -> timedelta:
+    if not 1 <= days <= most:
+        raise _refused(f"a certificate is valid for 1 to {most} days, not {days}")
+    return timedelta(days=days)
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    labels = host.removeprefix("*.").split(".")
+    is_name = len(host) <= 253 and all(  # noqa: PLR2004 - RFC 1035
+        0 < len(label) < 64  # noqa: PLR2004 - RFC 1035
+        and label.replace("-", "").isalnum()
+        and label.isascii()
+        and not label.startswith("-")
+        for label in labels
+    )
+    if not is_name:
+        raise _refused(f"{host[:60]!r} is neither a DNS name nor an IP address")
+    if host.lower().endswith(RESERVED_SUFFIX):
+        raise _refused(f"hosts that end in {RESERVED_SUFFIX} are reserved")
+    return x509.DNSName(host)
+
+
+def new_key(entropy: Entropy) -> ec.EllipticCurvePrivateKey:
+    """Return a new P-256 key."""
+    # 48 bytes: reducing them modulo the order leaves a bias below 2^-127.
+    number = int.from_bytes(entropy.token(48), "big") % (_P256_ORDER - 1) + 1
+    return ec.derive_private_key(number, ec.SECP256R1())
+
+
+def _serial(entropy: Entropy) -> int:
+    return int.from_bytes(entropy.token(_SERIAL_BYTES), "big") | 1
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+    except x509.ExtensionNotFound:
+        return []
+    return names.value.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a key as it lies in a file."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )

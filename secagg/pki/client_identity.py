@@ -1,0 +1,198 @@
+"""A client's identity on its own machine: key, request and credential.
+
+``identity.seed`` never leaves the machine; ``request.bin`` goes to the issuer, and what
+comes back is put beside it as ``credential.bin``.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from secagg.crypto.entropy import Entropy
+from secagg.crypto.signature import IdentityKey
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.pki.key_files import read_key, write_key
+from secagg.protocol.enrolment.credential import CredentialRequest, IssuedCredential
+from secagg.protocol.enrolment.documents import is_name, not_a_name
+from secagg.protocol.enrolment.verification import EnrolmentRules, check_credential
+from secagg.runtime.durable_files import replace_file
+from secagg.runtime.files import disk, read_small
+
+__all__ = [
+    "CREDENTIAL",
+    "IDENTITY_SEED",
+    "REQUEST",
+    "ClientIdentity",
+    "new_identity",
+    "read_credential",
+    "read_request",
+    "renew_request",
+    "write_credential",
+]
+
+IDENTITY_SEED: Final = "identity.seed"
+REQUEST: Final = "request.bin"
+CREDENTIAL: Final = "credential.bin"
+
+# Version, two names of 255 bytes and fixed fields: far less than this.
+_MAX_BYTES: Final = 4096
+
+
+def new_identity(
+    directory: Path, *, trust_domain: str, name: str, now: int, entropy: Entropy
+) -> CredentialRequest:
+    """Make a client's key and the request for its credential.
+
+    Args:
+        directory: Made, for its owner only, when it does not exist.
+        trust_domain: Of the deployment.
+        name: The client's, the same as in its certificate.
+        now: Unix seconds.
+        entropy: Where the key comes from.
+
+    Raises:
+        ServiceError: BAD_CREDENTIAL for a bad name; STORAGE_FAILED, also when there is
+            an identity already.
+    """
+    for text in (trust_domain, name):
+        if not is_name(text):
+            raise _refused(not_a_name(text), "Choose another name.")
+    key = IdentityKey.generate(entropy)
+    with disk(directory):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_key(directory / IDENTITY_SEED, key)
+    return _write_request(directory, key, trust_domain, name, now)
+
+
+def renew_request(directory: Path, *, now: int) -> CredentialRequest:
+    """Ask anew for the same name and key, for example before a credential expires.
+
+    Raises:
+        SecAggError: BAD_CREDENTIAL when there is no identity, or a request of another;
+            BAD_ENCODING or BAD_SIGNATURE for a damaged request; STORAGE_FAILED.
+    """
+    key = read_key(directory / IDENTITY_SEED)
+    old = read_request(directory / REQUEST)
+    old.check()
+    if old.identity_key != key.public_bytes:
+        raise _refused(
+            f"{directory / REQUEST} belongs to another key than {IDENTITY_SEED}",
+            "Make a new identity in a directory of its own.",
+        )
+    return _write_request(directory, key, old.trust_domain, old.name, now)
+
+
+def _write_request(
+    directory: Path, key: IdentityKey, trust_domain: str, name: str, now: int
+) -> CredentialRequest:
+    request = CredentialRequest.make(
+        key, trust_domain=trust_domain, name=name, made_at=now
+    )
+    with disk(directory / REQUEST):
+        replace_file(directory / REQUEST, request.encode())
+    return request
+
+
+def read_request(path: Path) -> CredentialRequest:
+    """Read a request; its signature is for `CredentialRequest.check`.
+
+    Raises:
+        SecAggError: BAD_CREDENTIAL when the file cannot be read, BAD_ENCODING.
+    """
+    return CredentialRequest.decode(_read(path))
+
+
+def read_credential(path: Path) -> IssuedCredential:
+    """Read a credential; whether it will do is for `ClientIdentity.load`.
+
+    Raises:
+        SecAggError: BAD_CREDENTIAL when the file cannot be read, BAD_ENCODING.
+    """
+    return IssuedCredential.decode(_read(path))
+
+
+def write_credential(path: Path, issued: IssuedCredential) -> None:
+    """Write a credential, in the place of an older one.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    with disk(path):
+        replace_file(path, issued.encode())
+
+
+def _read(path: Path) -> bytes:
+    return read_small(
+        path,
+        most=_MAX_BYTES,
+        code=ErrorCode.BAD_CREDENTIAL,
+        if_large="Name the file that `secagg pki` made.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIdentity:
+    """What a client signs with, and what vouches for it.
+
+    Attributes:
+        key: Signs in sessions; its representation shows the public half only.
+        issued: The credential, with its trust domain.
+        enrolment_key: The pinned key that signed it, 32 bytes.
+    """
+
+    key: IdentityKey
+    issued: IssuedCredential
+    enrolment_key: bytes
+
+    @classmethod
+    def load(  # noqa: PLR0913 - two files and what they are held to
+        cls,
+        *,
+        seed: Path,
+        credential: Path,
+        enrolment_key: bytes,
+        trust_domain: str | None,
+        name: str,
+        now: int,
+    ) -> Self:
+        """Read an identity and check that everybody will accept it now.
+
+        Args:
+            seed: File of the private key.
+            credential: File of the credential.
+            enrolment_key: The pinned key, 32 bytes.
+            trust_domain: In the client's certificate; None for whatever the
+                credential says.
+            name: In the client's certificate.
+            now: Unix seconds.
+
+        Raises:
+            SecAggError: BAD_CREDENTIAL, naming the file and what to do; BAD_ENCODING.
+        """
+        key = read_key(seed)
+        issued = read_credential(credential)
+        if trust_domain is not None and issued.trust_domain != trust_domain:
+            raise _refused(
+                f"{credential} is for the trust domain {issued.trust_domain!r}, the "
+                f"certificate names {trust_domain!r}",
+                "Name the credential of this deployment.",
+            )
+        if issued.credential.identity_key != key.public_bytes:
+            raise _refused(
+                f"{credential} was issued for another key than {seed}",
+                f"Put what the issuer made of this key's {REQUEST} there.",
+            )
+        rules = EnrolmentRules(
+            trust_domain=issued.trust_domain,
+            enrolment_key=enrolment_key,
+            session_end=now,
+        )
+        try:
+            check_credential(issued.credential, rules, identity=name)
+        except RemoteProtocolError as error:
+            raise _refused(f"{credential}: {error}", error.next_step) from None
+        return cls(key, issued, enrolment_key)
+
+
+def _refused(complaint: str, next_step: str) -> ServiceError:
+    return ServiceError(complaint, code=ErrorCode.BAD_CREDENTIAL, next_step=next_step)

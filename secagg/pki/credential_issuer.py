@@ -1,0 +1,364 @@
+"""The issuer: a directory on an offline machine that decides who is a client.
+
+``issuer.seed`` is the enrolment key, ``issued.jsonl`` the record of all that was ever
+issued and revoked, ``revocations.bin`` the newest list, for the aggregator to publish.
+
+Rule 1: record, then hand out.
+Rule 2: one live key for a name and one name for a live key.  A key that was revoked
+        never comes back, or an old request could be sent again (R2.1-7).
+Rule 3: revoking a credential revokes all of its key: an older one would do as well.
+Rule 4: a record that is older than its own list was put back from a backup and is
+        refused: its next serials would be given out a second time.
+Rule 5: the enrolment key lies in a file that its owner alone may read.
+
+It does not know people: whom a request comes from is for the operator to find out.
+A directory that is put back whole is not noticed here.  Clients that have seen a newer
+list notice.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from secagg.crypto.entropy import Entropy
+from secagg.crypto.signature import IdentityKey
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.pki.issuer_record import IssuerRecord
+from secagg.pki.key_files import (
+    is_readable_by_others,
+    key_text,
+    read_key,
+    write_key,
+)
+from secagg.protocol.enrolment.credential import (
+    Credential,
+    CredentialRequest,
+    IssuedCredential,
+)
+from secagg.protocol.enrolment.documents import is_name, not_a_name
+from secagg.protocol.enrolment.revocation_list import RevocationList
+from secagg.runtime.durable_files import replace_file
+from secagg.runtime.files import disk
+
+__all__ = [
+    "CREDENTIAL_DAYS",
+    "ISSUER_SEED",
+    "MAX_CREDENTIAL_DAYS",
+    "RECORD",
+    "REVOCATIONS",
+    "Issued",
+    "Issuer",
+]
+
+ISSUER_SEED: Final = "issuer.seed"
+RECORD: Final = "issued.jsonl"
+REVOCATIONS: Final = "revocations.bin"
+
+CREDENTIAL_DAYS: Final = 90
+# As long as a certificate at most: a longer one is a sign of a forgotten key.
+MAX_CREDENTIAL_DAYS: Final = 398
+_SECONDS_A_DAY: Final = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """One credential of the record.
+
+    Attributes:
+        credential: The credential.
+        is_revoked: Whether it was taken back.
+    """
+
+    credential: Credential
+    is_revoked: bool
+
+    def is_live(self, now: int) -> bool:
+        """Return whether it may still open a door, at a time in Unix seconds."""
+        return not self.is_revoked and self.credential.not_after >= now
+
+
+class Issuer:
+    """An open issuer; make it with `create` and `open`."""
+
+    def __init__(self, directory: Path, key: IdentityKey, record: IssuerRecord) -> None:
+        self._directory: Final = directory
+        self._key: Final = key
+        self._record: Final = record
+
+    @staticmethod
+    def create(directory: Path, *, trust_domain: str, entropy: Entropy) -> bytes:
+        """Make the directory of a new issuer.
+
+        Returns:
+            The enrolment key, 32 bytes, for clients to pin.
+
+        Raises:
+            ServiceError: BAD_CREDENTIAL for a bad trust domain; STORAGE_FAILED when
+                there is an issuer already, or nothing can be written.
+        """
+        if not is_name(trust_domain):
+            raise _refused(
+                f"the trust domain {not_a_name(trust_domain)}",
+                "Choose the one that the deployment's certificates name.",
+            )
+        key = IdentityKey.generate(entropy)
+        with disk(directory):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_key(directory / ISSUER_SEED, key)
+        IssuerRecord.create(
+            directory / RECORD,
+            trust_domain=trust_domain,
+            enrolment_key=key.public_bytes,
+        )
+        return key.public_bytes
+
+    @classmethod
+    @contextmanager
+    def open(cls, directory: Path) -> Iterator[Self]:
+        """Open an issuer for this process alone, and verify what it has done.
+
+        Raises:
+            ServiceError: BAD_CREDENTIAL when there is no issuer or others may read its
+                key; STORAGE_FAILED when it is in use; STATE_DAMAGED; RESTORED_STATE
+                when its record is older than its own revocation list.
+        """
+        seed = directory / ISSUER_SEED
+        key = read_key(seed)
+        if is_readable_by_others(seed):
+            raise _refused(
+                f"others than its owner may read {seed}",
+                "If nobody has, `chmod 600` it. Else begin a new issuer: whoever holds "
+                "this key can enrol anybody.",
+            )
+        opened = IssuerRecord.open(directory / RECORD, enrolment_key=key.public_bytes)
+        with opened as record:
+            issuer = cls(directory, key, record)
+            issuer._judge_list()
+            yield issuer
+
+    @property
+    def enrolment_key(self) -> bytes:
+        """What clients pin: 32 bytes."""
+        return self._key.public_bytes
+
+    @property
+    def trust_domain(self) -> str:
+        """Whose names it issues."""
+        return self._record.trust_domain
+
+    @property
+    def revocations(self) -> RevocationList | None:
+        """The newest list, which lies in ``revocations.bin``; None before the first."""
+        if self._record.list_number == 0:
+            return None
+        return RevocationList(
+            trust_domain=self.trust_domain,
+            number=self._record.list_number,
+            made_at=self._record.list_made_at,
+            serials=tuple(sorted(self._record.revoked)),
+        ).signed_by(self._key)
+
+    def issued(self) -> tuple[Issued, ...]:
+        """Return everything that was issued, in the order of the serials."""
+        return tuple(self._issued(each) for each in self._record.credentials)
+
+    def sign(
+        self,
+        request: CredentialRequest,
+        *,
+        now: int,
+        days: int = CREDENTIAL_DAYS,
+        confirmed: bytes | None = None,
+    ) -> IssuedCredential:
+        """Issue the credential that a client asks for.
+
+        Args:
+            request: What the client made.
+            now: Unix seconds.
+            days: How long the credential is valid, 1 to 398.
+            confirmed: The key as the client's owner has said it on another way than
+                the request came; None if the way of the request shows whose it is.
+
+        Raises:
+            SecAggError: BAD_SIGNATURE for a request that its key did not sign;
+                BAD_CREDENTIAL for one that rule 2 forbids; STORAGE_FAILED.
+        """
+        request.check()
+        if request.trust_domain != self.trust_domain:
+            raise _refused(
+                f"the request is for the trust domain {request.trust_domain!r}, this "
+                f"issuer's is {self.trust_domain!r}",
+                "Have it made again with `--trust-domain`, or use the other issuer.",
+            )
+        if confirmed is not None and confirmed != request.identity_key:
+            raise _refused(
+                f"the request asks for another key than the one that was confirmed, "
+                f"{key_text(request.identity_key)}",
+                "Find out who made this request: it is not who confirmed the key.",
+            )
+        return self._issue(request.name, request.identity_key, now=now, days=days)
+
+    def renew(
+        self, name: str, *, now: int, days: int = CREDENTIAL_DAYS
+    ) -> IssuedCredential:
+        """Issue a further credential for the key that a name had last.
+
+        Args:
+            name: The client.
+            now: Unix seconds.
+            days: How long the credential is valid, 1 to 398.
+
+        Raises:
+            ServiceError: BAD_CREDENTIAL for a name without a credential, or whose key
+                was revoked; STORAGE_FAILED.
+        """
+        known = self._record.of_name(name)
+        if not known:
+            raise _refused(
+                f"{name[:60]!r} never had a credential",
+                "`secagg pki enrol list` shows who has; sign a request instead.",
+            )
+        return self._issue(name, known[-1].identity_key, now=now, days=days)
+
+    def revoke(self, serials: Iterable[int], *, now: int) -> RevocationList:
+        """Take credentials back, with all others of the same keys.
+
+        Args:
+            serials: Of the credentials; none for a list that is merely newer.
+            now: Unix seconds.
+
+        Returns:
+            The next list, for the aggregator to publish.
+
+        Raises:
+            ServiceError: BAD_CREDENTIAL for a serial that was never issued or is
+                revoked; STORAGE_FAILED.
+        """
+        taken_back: set[int] = set()
+        for serial in set(serials):
+            if not 1 <= serial <= len(self._record.credentials):
+                raise _refused(
+                    f"serial {serial} was never issued",
+                    "`secagg pki enrol list` shows the serials.",
+                )
+            if serial in self._record.revoked:
+                raise _refused(
+                    f"serial {serial} is revoked already",
+                    "Leave it out: the newest list names it.",
+                )
+            key = self._record.credentials[serial - 1].identity_key
+            taken_back.update(each.serial for each in self._record.of_key(key))
+        self._record.add_revocation(sorted(taken_back), made_at=now)
+        return self._publish()
+
+    # --- issuing ----------------------------------------------------------------------
+
+    def _issue(
+        self, name: str, identity_key: bytes, *, now: int, days: int
+    ) -> IssuedCredential:
+        if not is_name(name):  # decoded requests have one; others may be made by hand
+            raise _refused(not_a_name(name), "Have the request made again.")
+        if not 1 <= days <= MAX_CREDENTIAL_DAYS:
+            raise _refused(
+                f"a credential is valid for 1 to {MAX_CREDENTIAL_DAYS} days, not "
+                f"{days}",
+                "Correct `--days`.",
+            )
+        self._refuse_key(name, identity_key, now)
+        self._refuse_name(name, identity_key, now)
+        credential = Credential(
+            name=name,
+            identity_key=identity_key,
+            not_before=now,
+            not_after=now + days * _SECONDS_A_DAY,
+            serial=len(self._record.credentials) + 1,
+        ).signed_by(self._key, self.trust_domain)
+        self._record.add_credential(credential)
+        return IssuedCredential(self.trust_domain, credential)
+
+    def _refuse_key(self, name: str, identity_key: bytes, now: int) -> None:
+        for other in self._record.of_key(identity_key):
+            if other.serial in self._record.revoked:
+                raise _refused(
+                    f"the key of {name!r} was revoked with serial {other.serial}",
+                    "A revoked key never comes back: have a new identity made.",
+                )
+            if other.name != name and self._issued(other).is_live(now):
+                raise _refused(
+                    f"this key is enrolled as {other.name!r} (serial {other.serial}), "
+                    f"it cannot be {name!r} too",
+                    "One client, one key: have a new identity made.",
+                )
+
+    def _refuse_name(self, name: str, identity_key: bytes, now: int) -> None:
+        for other in self._record.of_name(name):
+            if other.identity_key != identity_key and self._issued(other).is_live(now):
+                raise _refused(
+                    f"{name!r} is enrolled with another key (serial {other.serial})",
+                    "If the client has lost its key, revoke that serial first. If "
+                    "not, somebody else is asking for its name.",
+                )
+
+    def _issued(self, credential: Credential) -> Issued:
+        return Issued(credential, credential.serial in self._record.revoked)
+
+    # --- the list ---------------------------------------------------------------------
+
+    def _publish(self) -> RevocationList:
+        """Write the newest list where the operator takes it from."""
+        newest = self.revocations
+        if newest is None:
+            raise AssertionError("there is no list before the first revocation")
+        with disk(self._directory / REVOCATIONS):
+            replace_file(self._directory / REVOCATIONS, newest.encode())
+        return newest
+
+    def _judge_list(self) -> None:
+        """Compare the record with the list that was made from it (rule 4)."""
+        record, ours, found = self._record, self.revocations, self._list_on_disk()
+        if found is not None:
+            newest = max(found.serials, default=0)
+            if found.number > record.list_number or newest > len(record.credentials):
+                raise ServiceError(
+                    f"{self._directory / RECORD} ends with serial "
+                    f"{len(record.credentials)} and list {record.list_number}, but "
+                    f"there is a list {found.number} with serial {newest}: an older "
+                    "record was put back",
+                    code=ErrorCode.RESTORED_STATE,
+                    next_step="Put the newest record back. If it is lost, begin a new "
+                    "issuer, whose key all clients pin anew: this one would give out "
+                    "serials a second time.",
+                )
+            if found.number == record.list_number and found != ours:
+                raise self._foreign_list("it does not hold what the record says")
+        if found != ours:  # whoever wrote the line died before the list
+            self._publish()
+
+    def _list_on_disk(self) -> RevocationList | None:
+        path = self._directory / REVOCATIONS
+        with disk(path):
+            if not path.exists():
+                return None
+            data = path.read_bytes()
+        try:
+            found = RevocationList.decode(data)
+            found.check(
+                trust_domain=self.trust_domain, enrolment_key=self.enrolment_key
+            )
+        except RemoteProtocolError as error:
+            raise self._foreign_list(str(error)) from None
+        return found
+
+    def _foreign_list(self, complaint: str) -> ServiceError:
+        return ServiceError(
+            f"{self._directory / REVOCATIONS} does not belong here: {complaint}",
+            code=ErrorCode.STATE_DAMAGED,
+            next_step="Find out what changed it. Once it is moved away, this issuer's "
+            "own list is written again.",
+        )
+
+
+def _refused(complaint: str, next_step: str) -> ServiceError:
+    return ServiceError(complaint, code=ErrorCode.BAD_CREDENTIAL, next_step=next_step)

@@ -1,0 +1,482 @@
+"""An authority with a memory: what it issued, to whom, and what it took back.
+
+``ca.pem`` and ``ca.key`` are the authority, ``index.jsonl`` the record of all that was
+ever issued and revoked, ``revoked.txt`` what aggregators go by.
+
+Rule 1: record, then hand out.
+Rule 2: one live key for a name and one name for a live key.  A key that was revoked
+        never comes back, or an old request could be signed again.
+Rule 3: revoking a certificate revokes all of its key: an older one would do as well.
+Rule 4: a renewed certificate has the name and the role of the one before, and is the
+        same client with the same budget.  A name that was never issued cannot be
+        renewed.
+
+It does not know people: whose key it is, is for the operator to find out.
+"""
+
+import base64
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from secagg.crypto.entropy import Entropy, SystemEntropy
+from secagg.errors import ErrorCode, ServiceError
+from secagg.pki.certificate_authority import (
+    LEAF_DAYS,
+    Authority,
+    IssuedCertificate,
+    PublicKey,
+    key_pem,
+    new_key,
+)
+from secagg.pki.certificate_revocations import revoked_line, revoked_text
+from secagg.pki.signing_requests import (
+    FINGERPRINT,
+    fingerprint_of,
+    spki_of,
+)
+from secagg.runtime.durable_files import replace_file
+from secagg.runtime.files import disk
+from secagg.runtime.json_lines import DurableLines
+from secagg.transport.peer_identity import PeerIdentity, Role
+from secagg.transport.tls import CertificateNumber
+
+__all__ = [
+    "AUTHORITY_STEM",
+    "INDEX",
+    "REVOKED",
+    "CertificateOffice",
+    "IssuedRow",
+    "parse_holder",
+]
+
+AUTHORITY_STEM: Final = "ca"
+INDEX: Final = "index.jsonl"
+REVOKED: Final = "revoked.txt"
+
+_HEADER: Final = (
+    "# Certificates that were taken back, made by `secagg pki revoke`: what is added",
+    "# by hand is lost with the next one.  For server.revoked of every aggregator.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedRow:
+    """One certificate of the index.
+
+    Attributes:
+        serial: Its number.
+        role: Of its holder.
+        name: Its holder's.
+        hosts: Of a server, where clients reach it.
+        key: The public key, as SubjectPublicKeyInfo in DER.
+        not_after: When it ends, in Unix seconds.
+    """
+
+    serial: int
+    role: Role
+    name: str
+    hosts: tuple[str, ...]
+    key: bytes
+    not_after: int
+
+    @property
+    def holder(self) -> str:
+        """Role and name, as the commands spell them: ``client/hospital-a``."""
+        return f"{self.role}/{self.name}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the key."""
+        return FINGERPRINT + hashlib.sha256(self.key).hexdigest()
+
+
+class CertificateOffice:
+    """An open directory of an authority; make it with `create` and `open`."""
+
+    def __init__(self, directory: Path, authority: Authority) -> None:
+        self._directory: Final = directory
+        self._authority: Final = authority
+        self._lines: DurableLines | None = None
+        self._rows: dict[int, IssuedRow] = {}
+        self._of_key: defaultdict[bytes, list[IssuedRow]] = defaultdict(list)
+        self._revoked: dict[int, int] = {}
+
+    @staticmethod
+    def create(directory: Path, trust_domain: str) -> tuple[Path, ...]:
+        """Make an authority and its empty index; return the authority's two files.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE for a bad trust domain; STORAGE_FAILED, also
+                when there is an authority already.
+        """
+        authority = Authority.create(trust_domain)
+        written = authority.issued().write(directory, AUTHORITY_STEM)
+        DurableLines.create(directory / INDEX, {"authority": _name_of(authority)})
+        return written
+
+    @classmethod
+    @contextmanager
+    def open(cls, directory: Path) -> Iterator[Self]:
+        """Open the directory for this process alone, and read its index.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE when there is no authority; STORAGE_FAILED
+                when its index is in use or cannot be read; STATE_DAMAGED.
+        """
+        authority = Authority.load(
+            directory / f"{AUTHORITY_STEM}.pem", directory / f"{AUTHORITY_STEM}.key"
+        )
+        office = cls(directory, authority)
+        damaged = (
+            "Put back a whole copy, or begin a new authority: going on by guesswork "
+            "could forget who was revoked."
+        )
+        with DurableLines.open(
+            directory / INDEX, office._read, next_step=damaged
+        ) as lines:
+            office._lines = lines
+            yield office
+
+    @property
+    def trust_domain(self) -> str:
+        """Whose names are issued."""
+        return self._authority.trust_domain
+
+    def issued(self) -> list[IssuedRow]:
+        """Return everything that was issued, in its order."""
+        return list(self._rows.values())
+
+    def state_of(self, row: IssuedRow, now: int) -> str:
+        """Return ``live``, ``expired`` or ``revoked``."""
+        if row.serial in self._revoked:
+            return "revoked"
+        return "live" if row.not_after > now else "expired"
+
+    # --- issuing ----------------------------------------------------------------------
+
+    def issue(
+        self,
+        holder: PeerIdentity,
+        *,
+        now: int,
+        hosts: Sequence[str] = (),
+        days: int = LEAF_DAYS,
+        entropy: Entropy | None = None,
+    ) -> IssuedCertificate:
+        """Make a key and issue its certificate: for those who cannot make their own.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE; says which rule is in the way.
+        """
+        key = new_key(entropy or SystemEntropy())
+        certificate = self.sign(
+            holder, key.public_key(), now=now, hosts=hosts, days=days
+        )
+        return IssuedCertificate(certificate, key_pem(key))
+
+    def sign(  # noqa: PLR0913 - whom, with which hosts, for how long
+        self,
+        holder: PeerIdentity,
+        public: PublicKey,
+        *,
+        now: int,
+        hosts: Sequence[str] = (),
+        days: int = LEAF_DAYS,
+        fingerprint: str | None = None,
+    ) -> bytes:
+        """Issue the first certificate of a name, or one after all others have ended.
+
+        Args:
+            holder: Whom it names.
+            public: The key.
+            now: Unix seconds.
+            hosts: Of a server.
+            days: How long it is valid.
+            fingerprint: The key as its owner says it; None where the key was made here.
+
+        Returns:
+            The certificate in PEM.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE; says which rule is in the way.
+        """
+        for row in self._of(holder):
+            if row.key != spki_of(public) and self.state_of(row, now) == "live":
+                raise _refused(
+                    f"{row.holder} has a live certificate of another key (serial "
+                    f"{row.serial:x})",
+                    "If it is the same holder, use `secagg pki renew`. If the key was "
+                    "lost, revoke it first. If not, somebody else wants this name.",
+                )
+        self._check_key(holder, public, fingerprint)
+        return self._certify(holder, public, hosts=hosts, days=days, now=now)
+
+    def renew(
+        self,
+        holder: PeerIdentity,
+        public: PublicKey | None,
+        *,
+        now: int,
+        days: int = LEAF_DAYS,
+        fingerprint: str | None = None,
+    ) -> bytes:
+        """Issue the next certificate of a name.
+
+        Args:
+            holder: Whom it names.
+            public: Its new key; None for the one that it had last.
+            now: Unix seconds.
+            days: How long it is valid.
+            fingerprint: As for `sign`.
+
+        Returns:
+            The certificate in PEM.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE; says which rule is in the way.
+        """
+        before = self._of(holder)
+        if not before:
+            raise _refused(
+                f"{_spelt(holder)} was never issued a certificate",
+                "Check the name with `secagg pki list`; a new one takes `secagg pki "
+                "sign`.",
+            )
+        last = before[-1]
+        if last.serial in self._revoked:
+            raise _refused(
+                f"the last certificate of {last.holder} was revoked",
+                "If it is welcome again, sign a request with a new key: `secagg pki "
+                "sign`.",
+            )
+        key = public or _loaded(last.key)
+        self._check_key(holder, key, fingerprint)
+        return self._certify(holder, key, hosts=last.hosts, days=days, now=now)
+
+    def expiring(self, before: int, *, now: int) -> list[IssuedRow]:
+        """Return the newest certificates of all names that end before a moment."""
+        newest = {row.holder: row for row in self._rows.values()}
+        return [
+            row
+            for row in newest.values()
+            if row.serial not in self._revoked and row.not_after < max(before, now)
+        ]
+
+    def _check_key(
+        self, holder: PeerIdentity, public: PublicKey, fingerprint: str | None
+    ) -> None:
+        if fingerprint is not None and fingerprint.lower() != fingerprint_of(public):
+            raise _refused(
+                f"the request's key is {fingerprint_of(public)}, and not "
+                f"{fingerprint[:80]}",
+                "Ask the owner once more what `secagg enrol request` has shown. If it "
+                "is the latter, somebody has put another request in its place.",
+            )
+        for row in self._of_key[spki_of(public)]:
+            if row.serial in self._revoked:
+                raise _refused(
+                    f"this key was revoked with serial {row.serial:x}",
+                    "A revoked key never comes back: have a new request made.",
+                )
+            if row.holder != _spelt(holder):
+                raise _refused(
+                    f"this key belongs to {row.holder} (serial {row.serial:x})",
+                    "One holder, one key: have a new request made.",
+                )
+
+    def _certify(
+        self,
+        holder: PeerIdentity,
+        public: PublicKey,
+        *,
+        hosts: Sequence[str],
+        days: int,
+        now: int,
+    ) -> bytes:
+        certificate = self._authority.certify(
+            holder,
+            public,
+            hosts=hosts,
+            days=days,
+            now=datetime.fromtimestamp(now, UTC),
+        )
+        leaf = x509.load_pem_x509_certificate(certificate)
+        row = IssuedRow(
+            serial=leaf.serial_number,
+            role=holder.role,
+            name=holder.name,
+            hosts=tuple(hosts),
+            key=spki_of(public),
+            not_after=int(leaf.not_valid_after_utc.timestamp()),
+        )
+        self._append(_encoded(row))
+        self._add(row)
+        return certificate
+
+    # --- taking back ------------------------------------------------------------------
+
+    def find(self, words: Iterable[str]) -> list[IssuedRow]:
+        """Return the certificates that names or serial numbers stand for.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE; a word stands for none, or for two holders.
+        """
+        found: dict[int, IssuedRow] = {}
+        for word in words:
+            rows = [
+                row
+                for row in self._rows.values()
+                if word in {row.holder, row.name} or _is_serial(word, row.serial)
+            ]
+            if not rows:
+                raise _refused(
+                    f"{word[:80]!r} is neither a name nor a serial number of this "
+                    "authority",
+                    "Look it up with `secagg pki list`.",
+                )
+            if len({row.holder for row in rows}) > 1:
+                raise _refused(
+                    f"{word[:80]!r} is the name of a client and of a server",
+                    "Write client/NAME or server/NAME.",
+                )
+            found.update((row.serial, row) for row in rows)
+        return list(found.values())
+
+    def revoke(self, rows: Iterable[IssuedRow], *, now: int) -> list[int]:
+        """Take certificates back, with all others of their keys.
+
+        Writes the file for the aggregators anew in any case.
+
+        Returns:
+            The numbers that were not revoked before, ascending.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        keys = {row.key for row in rows}
+        new = sorted(
+            row.serial
+            for row in self._rows.values()
+            if row.key in keys and row.serial not in self._revoked
+        )
+        if new:
+            self._append({"at": now, "revoked": [_hex(serial) for serial in new]})
+            self._revoked.update(dict.fromkeys(new, now))
+        self._publish()
+        return new
+
+    def _publish(self) -> None:
+        issuer = self._authority.certificate.subject
+        lines = list(_HEADER)
+        for serial, at in self._revoked.items():
+            row, day = self._rows[serial], datetime.fromtimestamp(at, UTC)
+            lines.append(f"# {row.holder}, {day:%Y-%m-%d %H:%M} UTC")
+            lines.append(revoked_line(CertificateNumber(issuer, serial)))
+        path = self._directory / REVOKED
+        with disk(path):
+            replace_file(path, revoked_text(lines))
+
+    # --- the index --------------------------------------------------------------------
+
+    def _of(self, holder: PeerIdentity) -> list[IssuedRow]:
+        return [row for row in self._rows.values() if row.holder == _spelt(holder)]
+
+    def _append(self, row: dict[str, object]) -> None:
+        if self._lines is None:
+            raise AssertionError("an index is written while it is open")
+        self._lines.append(row)
+
+    def _add(self, row: IssuedRow) -> None:
+        self._rows[row.serial] = row
+        self._of_key[row.key].append(row)
+
+    def _read(self, number: int, line: dict[str, Any]) -> None:
+        match line:
+            case {"authority": str() as authority} if number == 1:
+                if authority != _name_of(self._authority):
+                    raise ValueError("it belongs to another authority")
+            case _ if number == 1:
+                raise ValueError("the name of the authority is missing")
+            case {"at": int() as at, "revoked": list() as serials}:
+                numbers = [int(serial, 16) for serial in serials]
+                if not all(each in self._rows for each in numbers):
+                    raise ValueError("what was never issued is revoked")
+                self._revoked.update(dict.fromkeys(numbers, at))
+            case {
+                "holder": str() as holder,
+                "hosts": list() as hosts,
+                "key": str() as key,
+                "not_after": int() as not_after,
+                "serial": str() as serial,
+            }:
+                role, _, name = holder.partition("/")
+                spki = base64.b64decode(key, validate=True)
+                row = IssuedRow(
+                    int(serial, 16), Role(role), name, tuple(hosts), spki, not_after
+                )
+                if row.serial in self._rows:
+                    raise ValueError(f"serial {serial} was issued before")
+                self._add(row)
+            case _:
+                raise ValueError("it is neither a certificate nor a revocation")
+
+
+def parse_holder(text: str, trust_domain: str) -> PeerIdentity:
+    """Return whom ``client/NAME`` or ``server/NAME`` stands for.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE.
+    """
+    role, slash, name = text.partition("/")
+    if not slash or role not in set(Role):
+        raise _refused(
+            f"{text[:80]!r} is not of the form client/NAME or server/NAME",
+            "Write for example client/hospital-a.",
+        )
+    return PeerIdentity(trust_domain, Role(role), name)
+
+
+def _encoded(row: IssuedRow) -> dict[str, object]:
+    return {
+        "holder": row.holder,
+        "hosts": list(row.hosts),
+        "key": base64.b64encode(row.key).decode(),
+        "not_after": row.not_after,
+        "serial": _hex(row.serial),
+    }
+
+
+def _loaded(spki: bytes) -> PublicKey:
+    key = serialization.load_der_public_key(spki)
+    assert isinstance(key, PublicKey)  # noqa: S101 - a certificate was issued for it
+    return key
+
+
+def _spelt(holder: PeerIdentity) -> str:
+    return f"{holder.role}/{holder.name}"
+
+
+def _hex(serial: int) -> str:
+    return f"{serial:032x}"
+
+
+def _is_serial(word: str, serial: int) -> bool:
+    # As `list` shows it, or as openssl does; short words are names.
+    return word.lower().lstrip("0") == f"{serial:x}"
+
+
+def _name_of(authority: Authority) -> str:
+    return authority.certificate.subject.rfc4514_string()
+
+
+def _refused(complaint: str, next_step: str) -> ServiceError:
+    return ServiceError(complaint, code=ErrorCode.BAD_CERTIFICATE, next_step=next_step)

@@ -1,0 +1,108 @@
+"""How keys of the enrolment are written down: seeds in files, public keys as text.
+
+Rule 1: a seed is 32 bytes in a file of mode 0600 that is never overwritten.
+Rule 2: no error, log or repr holds a seed.
+"""
+
+import re
+import stat
+from pathlib import Path
+from typing import Final
+
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import (
+    SEED_SIZE,
+    IdentityKey,
+    SignatureError,
+    check_identity,
+)
+from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.durable_files import create_file
+from secagg.runtime.files import disk
+
+__all__ = [
+    "is_readable_by_others",
+    "key_text",
+    "parse_key",
+    "read_key",
+    "write_key",
+]
+
+_ALGORITHM: Final = "ed25519:"
+_MADE_BY: Final = "Name the file that `secagg pki identity new` made."
+_TEXT: Final = re.compile(rf"{_ALGORITHM}([0-9a-f]{{64}})", re.ASCII)
+
+
+def key_text(public_key: bytes) -> str:
+    """Return how people write an enrolment key: ``ed25519:`` and 64 digits."""
+    return _ALGORITHM + public_key.hex()
+
+
+def parse_key(text: str) -> bytes:
+    """Read what `key_text` wrote.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise _no_key(text, "expected ed25519: and 64 digits of 0-9 a-f")
+    key = bytes.fromhex(match.group(1))
+    try:
+        check_identity(key)
+    except SignatureError as error:
+        raise _no_key(text, str(error)) from None
+    return key
+
+
+def _no_key(text: str, complaint: str) -> ServiceError:
+    return ServiceError(
+        f"{text[:80]!r} is no public key: {complaint}",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step="Copy it as its owner's command printed it, on a way that nobody "
+        "else controls.",
+    )
+
+
+def write_key(path: Path, key: IdentityKey) -> None:
+    """Keep a private key.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; it exists already, or cannot be written.
+    """
+    never = "Choose another directory; a private key is never overwritten."
+    with disk(path, if_exists=never):
+        create_file(path, key.seed().reveal(), mode=0o600)
+
+
+def read_key(path: Path, *, remedy: str = _MADE_BY) -> IdentityKey:
+    """Read what `write_key` wrote.
+
+    Args:
+        path: Of the file.
+        remedy: What to do about a file that is no key.
+
+    Raises:
+        ServiceError: BAD_CREDENTIAL; it is missing, cannot be read or is no seed.
+    """
+    try:
+        with path.open("rb") as stream:
+            seed = SecretBytes(stream.read(SEED_SIZE + 1))
+    except OSError as error:
+        raise ServiceError(
+            f"cannot read the private key {path}: {error.strerror}",
+            code=ErrorCode.BAD_CREDENTIAL,
+            next_step="Check the path and who may read it.",
+        ) from None
+    if len(seed) != SEED_SIZE:
+        raise ServiceError(
+            f"{path} is no private key: it does not have {SEED_SIZE} bytes",
+            code=ErrorCode.BAD_CREDENTIAL,
+            next_step=remedy,
+        )
+    return IdentityKey.from_bytes(seed)
+
+
+def is_readable_by_others(path: Path) -> bool:
+    """Return whether anybody but its owner may read a file, going by its mode."""
+    return bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))

@@ -1,0 +1,478 @@
+"""The checks a client runs on what the server sends, in the order of PROTOCOL §5.
+
+The first check that fails names the abort code.  Each one has a test that fails when
+the check is removed.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Self
+
+from secagg.crypto.client_bitmap import RosterSet
+from secagg.crypto.key_agreement import BadPublicKeyError, check_public_key
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.context import roster_context
+from secagg.protocol.graphs.neighbours import HararyRing, SharingGraph, sharing_graph
+from secagg.protocol.graphs.ring_bounds import client_demand
+from secagg.protocol.graphs.ring_safety import graph_shortcoming, holder_bits
+from secagg.protocol.membership import Member, check_adverts, check_form
+from secagg.protocol.messages import (
+    BUNDLE_BYTES,
+    Advert,
+    Delivery,
+    Neighbourhood,
+    Roster,
+    RosterFrame,
+)
+from secagg.protocol.noise_terms import NoiseTerms
+from secagg.protocol.parameters import Graph, ProtocolParameters
+from secagg.protocol.profiles import Profile
+
+__all__ = [
+    "RosterView",
+    "check_delivery",
+    "check_edge_odds",
+    "check_layers",
+    "check_noise_suffices",
+    "check_overlap",
+    "check_ring",
+    "check_ring_survivors",
+    "check_roster",
+    "check_sharers",
+    "check_shown",
+    "check_size",
+    "check_survivors",
+    "check_unique_keys",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RosterView:
+    """What a client needs to know of a roster, whichever form it has read.
+
+    Attributes:
+        size: n.
+        index: Its own roster index.
+        graph: Who shares with whom.
+        adverts: Of itself and of its neighbours, by roster index; of everybody while
+            neighbours are still to be drawn.
+        ctx1: Context of the roster.
+        edge_root: Covers all that clients have drawn; b"" where nobody draws, or
+            while they do.
+    """
+
+    size: int
+    index: int
+    graph: SharingGraph
+    adverts: Mapping[int, Advert]
+    ctx1: bytes
+    edge_root: bytes = b""
+
+    def along(self, graph: SharingGraph, edge_root: bytes) -> Self:
+        """Return what is left to know when edges are drawn."""
+        shown = (self.index, *graph.mask_peers(self.index))
+        adverts = {each: self.adverts[each] for each in shown}
+        return replace(self, graph=graph, adverts=adverts, edge_root=edge_root)
+
+    def dealt(self) -> Self:
+        """Return what is needed once shares are dealt: names and masking keys.
+
+        Credentials and signatures are most of an advert, and a client waits for hours
+        with what it holds between two rounds.
+        """
+        adverts = {
+            index: Advert(advert.identity, b"", advert.masking_key, b"")
+            for index, advert in self.adverts.items()
+        }
+        return replace(self, adverts=adverts)
+
+
+def check_roster(
+    parameters: ProtocolParameters,
+    data: bytes,
+    own: Advert,
+    *,
+    ctx0: bytes,
+    member: Member | None,
+) -> RosterView:
+    """Check U1 as published, whole or the reader's neighbourhood (PROTOCOL §5.2).
+
+    Args:
+        parameters: The session's parameters, already within the client's policy.
+        data: What the server published, as received.
+        own: The advert that this client sent.
+        ctx0: Context of the offer.
+        member: This client's part among the enrolled, where the profile has one.
+
+    Returns:
+        What of it the client keeps.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING, ROSTER_TOO_SMALL, ROSTER_TOO_LARGE,
+            SELF_MISSING, BAD_PROOF, BAD_SIGNATURE, BAD_PUBLIC_KEY, DUPLICATE_KEY or
+            POLICY_VIOLATION.
+    """
+    roster = Roster.decode(data)
+    if isinstance(roster, Neighbourhood):
+        return _check_neighbourhood(parameters, roster, data, own, ctx0)
+    # R5.2-1 to R5.2-3
+    adverts = dict(enumerate(roster.adverts))
+    check_layers(parameters, adverts)
+    check_size(parameters, len(roster))
+    # Identities are strictly ascending, so at most one entry can be ours.
+    index = next((i for i, advert in adverts.items() if advert == own), None)
+    if index is None:
+        raise _self_missing()
+    check_shown(adverts, parameters.profile)
+    if member is not None:
+        # R5.2-6, R5.2-7
+        check_adverts(
+            adverts.values(),
+            member.rules,
+            ctx0=ctx0,
+            suite=parameters.suite,
+            verified=member.verified,
+        )
+        check_overlap(parameters, len(roster))
+    graph = sharing_graph(parameters, len(roster), roster.graph_seed)
+    check_ring(parameters, graph)
+    check_edge_odds(parameters, len(roster))
+    ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
+    if parameters.graph is Graph.RING:
+        adverts = {i: adverts[i] for i in (index, *graph.mask_peers(index))}
+    return RosterView(len(roster), index, graph, adverts, ctx1)
+
+
+def _check_neighbourhood(
+    parameters: ProtocolParameters,
+    roster: Neighbourhood,
+    data: bytes,
+    own: Advert,
+    ctx0: bytes,
+) -> RosterView:
+    """Check R5.2-20 to R5.2-25, and what is there like a whole roster."""
+    index = roster.reader
+    check_layers(parameters, roster.adverts)
+    check_size(parameters, roster.size)
+    if roster.adverts.get(index) != own:
+        raise _self_missing()
+    if parameters.graph is not Graph.RING:  # R5.2-25, R5.2-26
+        raise RemoteProtocolError(
+            f"on the {parameters.graph} graph a client reads the whole roster",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
+    graph = sharing_graph(parameters, roster.size, roster.graph_seed)
+    if set(roster.adverts) != {index, *graph.mask_peers(index)}:
+        raise RemoteProtocolError(
+            "the neighbourhood shows others than this client's neighbours",
+            code=ErrorCode.BAD_PROOF,
+        )
+    # The top is computed and not compared: another view gives another ctx1, hence
+    # masks that do not cancel.
+    ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
+    check_shown(roster.adverts, parameters.profile)
+    check_ring(parameters, graph)
+    return RosterView(roster.size, index, graph, roster.adverts, ctx1)
+
+
+def check_layers(parameters: ProtocolParameters, adverts: Mapping[int, Advert]) -> None:
+    """Check that every client commits to as many seeds as the offer says.
+
+    Part of decoding: R5.2-1 and R5.2-20.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING.
+    """
+    for advert in adverts.values():
+        if len(advert.noise_commitments) != parameters.noise_layers:
+            raise RemoteProtocolError(
+                f"the advert of {advert.identity!r} commits to "
+                f"{len(advert.noise_commitments)} layers of noise, the session has "
+                f"{parameters.noise_layers}",
+                code=ErrorCode.BAD_ENCODING,
+                sender=advert.identity,
+            )
+
+
+def check_size(parameters: ProtocolParameters, size: int) -> None:
+    """Check that a roster is as large as was promised (R5.2-2, R5.2-21).
+
+    Raises:
+        RemoteProtocolError: ROSTER_TOO_SMALL or ROSTER_TOO_LARGE.
+    """
+    if size < parameters.min_clients:
+        raise RemoteProtocolError(
+            f"the roster has {size} clients, the session promised at least "
+            f"{parameters.min_clients}",
+            code=ErrorCode.ROSTER_TOO_SMALL,
+        )
+    if size > parameters.max_clients:
+        raise RemoteProtocolError(
+            f"the roster has {size} clients, the session promised at most "
+            f"{parameters.max_clients}",
+            code=ErrorCode.ROSTER_TOO_LARGE,
+        )
+
+
+def _self_missing() -> RemoteProtocolError:
+    return RemoteProtocolError(
+        "this client's advert is not in the roster as it was sent",
+        code=ErrorCode.SELF_MISSING,
+    )
+
+
+def check_shown(adverts: Mapping[int, Advert], profile: Profile) -> None:
+    """Check forms, keys and distinctness over what is shown of a roster.
+
+    These are R5.2-9, R5.2-4 and R5.2-5, in this order.
+
+    Raises:
+        RemoteProtocolError: BAD_SIGNATURE or BAD_CREDENTIAL, BAD_PUBLIC_KEY,
+            DUPLICATE_KEY.
+    """
+    for advert in adverts.values():
+        check_form(advert, profile)
+    for advert in adverts.values():
+        for key in (advert.encryption_key, advert.masking_key):
+            try:
+                check_public_key(key)
+            except BadPublicKeyError as error:
+                raise RemoteProtocolError(
+                    f"a public key of {advert.identity!r} is unusable: {error}",
+                    code=ErrorCode.BAD_PUBLIC_KEY,
+                    sender=advert.identity,
+                ) from None
+    check_unique_keys(adverts.values())
+
+
+def check_overlap(parameters: ProtocolParameters, clients: int) -> None:
+    """Check that two quorums share an honest client (R5.2-7).
+
+    The offer has promised it for its largest roster (R3.2-8); it is computed anew for
+    this one, since everything that follows rests on it.
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION.
+    """
+    if 2 * parameters.quorum <= clients + parameters.colluders:
+        raise RemoteProtocolError(
+            f"two quorums of {parameters.quorum} among {clients} clients need not have "
+            f"anybody but {parameters.colluders} colluders in common",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
+
+
+def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
+    """Check the odds of the ring at the roster's own size (R5.2-8).
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION.
+    """
+    if not isinstance(graph, HararyRing):
+        return
+    bits = holder_bits(
+        graph, colluders=parameters.colluders, threshold=parameters.threshold
+    )
+    if bits < client_demand(parameters.graph_bits):
+        raise RemoteProtocolError(
+            f"on this ring {parameters.colluders} colluders reach the threshold with "
+            f"probability 2^-{bits:.1f}, the session promised "
+            f"2^-{client_demand(parameters.graph_bits):.1f}",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
+
+
+def check_edge_odds(parameters: ProtocolParameters, clients: int) -> None:
+    """Check the odds of the edges to be drawn at the roster's own size (R5.9-2).
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION.
+    """
+    if parameters.graph is not Graph.K_OUT:
+        return
+    demanded = client_demand(parameters.graph_bits)
+    shortcoming = parameters.edge_shortcoming(clients, demanded)
+    if shortcoming is not None:
+        raise RemoteProtocolError(shortcoming, code=ErrorCode.POLICY_VIOLATION)
+
+
+def check_unique_keys(adverts: Iterable[Advert]) -> None:
+    """Check that no public key occurs twice, all kinds taken together.
+
+    Raises:
+        RemoteProtocolError: DUPLICATE_KEY.
+    """
+    keys = [key for advert in adverts for key in advert.public_keys]
+    if len(set(keys)) != len(keys):
+        raise RemoteProtocolError(
+            "a public key occurs twice in the roster", code=ErrorCode.DUPLICATE_KEY
+        )
+
+
+def check_delivery(
+    parameters: ProtocolParameters,
+    *,
+    roster_size: int,
+    graph: SharingGraph,
+    index: int,
+    delivery: Delivery,
+) -> RosterSet:
+    """Check U2 and the size of the delivery (PROTOCOL §5.3).
+
+    Returns:
+        U2 as roster indices.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING, SELF_MISSING, U2_TOO_SMALL or
+            BAD_SHARE_CIPHERTEXT.
+    """
+    sharers = check_sharers(
+        parameters, roster_size=roster_size, index=index, bitmap=delivery.sharers
+    )
+    senders = sum(sender in sharers for sender in graph.senders(index))
+    # PROTOCOL §11: with fewer holders left, nobody could ever finish this client.
+    holders = sum(holder in sharers for holder in graph.holders(index))
+    if holders < parameters.threshold:
+        raise RemoteProtocolError(
+            f"{holders} holders of this client's shares are left, "
+            f"{parameters.threshold} are needed",
+            code=ErrorCode.U2_TOO_SMALL,
+        )
+    if len(delivery.bundles) != senders * BUNDLE_BYTES:  # R5.3-6
+        raise RemoteProtocolError(
+            f"expected {senders} bundles of {BUNDLE_BYTES} bytes, "
+            f"got {len(delivery.bundles)} bytes",
+            code=ErrorCode.BAD_SHARE_CIPHERTEXT,
+        )
+    return sharers
+
+
+def check_sharers(
+    parameters: ProtocolParameters,
+    *,
+    roster_size: int,
+    index: int | None,
+    bitmap: bytes,
+) -> RosterSet:
+    """Check U2 itself: R5.3-3, R5.3-4 and the size in R5.3-5.
+
+    Args:
+        parameters: Of the session.
+        roster_size: n.
+        index: The client's own; None for whoever is no client.
+        bitmap: As received.
+
+    Returns:
+        U2 as roster indices.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING, SELF_MISSING or U2_TOO_SMALL.
+    """
+    sharers = _decode_bitmap(bitmap, roster_size, "U2")
+    if index is not None and index not in sharers:
+        raise RemoteProtocolError(
+            "this client is not in U2, yet it was sent shares",
+            code=ErrorCode.SELF_MISSING,
+        )
+    needed = max(parameters.threshold, parameters.min_survivors)
+    if len(sharers) < needed:
+        raise RemoteProtocolError(
+            f"{len(sharers)} clients shared their keys, {needed} are needed",
+            code=ErrorCode.U2_TOO_SMALL,
+        )
+    return sharers
+
+
+def check_survivors(
+    parameters: ProtocolParameters,
+    *,
+    roster_size: int,
+    index: int | None,
+    sharers: AbstractSet[int],
+    bitmap: bytes,
+) -> RosterSet:
+    """Check U3 before anything is revealed (PROTOCOL §5.5).
+
+    Returns:
+        U3 as roster indices.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING, U3_INVALID, U3_TOO_SMALL or
+            TOO_MANY_DROPOUTS.
+    """
+    survivors = _decode_bitmap(bitmap, roster_size, "U3")  # R5.4-1
+    if not survivors <= sharers:  # R5.4-2, with the next
+        raise RemoteProtocolError(
+            "U3 names a client that is not in U2", code=ErrorCode.U3_INVALID
+        )
+    if index is not None and index not in survivors:
+        raise RemoteProtocolError(
+            "this client is declared lost, yet it is asked to unmask",
+            code=ErrorCode.U3_INVALID,
+        )
+    needed = max(parameters.threshold, parameters.min_survivors)
+    if len(survivors) < needed:  # R5.4-3
+        raise RemoteProtocolError(
+            f"the sum would add up {len(survivors)} inputs, {needed} are needed",
+            code=ErrorCode.U3_TOO_SMALL,
+        )
+    missing = roster_size - len(survivors)
+    if missing > parameters.max_losses:  # R5.4-4, with the next
+        raise RemoteProtocolError(
+            f"{missing} clients of the roster are declared lost, at most "
+            f"{parameters.max_losses} may be",
+            code=ErrorCode.TOO_MANY_DROPOUTS,
+        )
+    lost = len(sharers) - len(survivors)
+    if lost > parameters.max_dropouts:
+        raise RemoteProtocolError(
+            f"{lost} clients are declared lost, at most {parameters.max_dropouts} "
+            "are unmasked",
+            code=ErrorCode.TOO_MANY_DROPOUTS,
+        )
+    return survivors
+
+
+def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> None:
+    """Check that the survivors carry the noise that was promised (R3.5-1).
+
+    Args:
+        noise: What |U2| has settled.
+        sharers: |U2|.
+        survivors: |U3|.
+
+    Raises:
+        RemoteProtocolError: TOO_MANY_DROPOUTS.
+    """
+    lost = sharers - survivors
+    if lost > noise.tolerated_losses:  # R3.5-1
+        raise RemoteProtocolError(
+            f"{lost} of {sharers} clients are declared lost, and the noise of the "
+            f"others suffices after {noise.tolerated_losses} losses",
+            code=ErrorCode.TOO_MANY_DROPOUTS,
+        )
+
+
+def check_ring_survivors(
+    parameters: ProtocolParameters, graph: SharingGraph, survivors: AbstractSet[int]
+) -> None:
+    """Check that unmasking U3 shows one sum and not those of parts (R5.5-7).
+
+    Raises:
+        RemoteProtocolError: TOO_MANY_DROPOUTS.
+    """
+    shortcoming = graph_shortcoming(
+        parameters, graph, survivors, client_demand(parameters.graph_bits)
+    )
+    if shortcoming is not None:
+        raise RemoteProtocolError(shortcoming, code=ErrorCode.TOO_MANY_DROPOUTS)
+
+
+def _decode_bitmap(data: bytes, roster_size: int, name: str) -> RosterSet:
+    try:
+        return RosterSet(data, roster_size)
+    except ValueError as error:
+        raise RemoteProtocolError(
+            f"the bitmap of {name} is malformed: {error}", code=ErrorCode.BAD_ENCODING
+        ) from None

@@ -1,0 +1,660 @@
+"""What the client does in each round: the handlers of `client.TRANSITIONS`.
+
+A handler checks first; what it raises as `RemoteProtocolError` ends the session for
+this client, with that code.
+"""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+
+from secagg.crypto.client_bitmap import RosterSet
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.modular import word_dtype
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from secagg.protocol import context, share_bundles
+from secagg.protocol.agreement import (
+    Signers,
+    check_quorum,
+    sign_bundles,
+    sign_context,
+)
+from secagg.protocol.client.checks import (
+    RosterView,
+    check_delivery,
+    check_noise_suffices,
+    check_ring_survivors,
+    check_roster,
+    check_survivors,
+)
+from secagg.protocol.client.states import (
+    Accepted,
+    Advertised,
+    Agreement,
+    Answered,
+    ClientStep,
+    Delivered,
+    EdgesChosen,
+    Idle,
+    Masked,
+    ReadyForInput,
+    ReadyForNoisedInput,
+    ReadyForPlainInput,
+    SessionFacts,
+    Shared,
+    Signed,
+)
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.verification import check_credential
+from secagg.protocol.events import (
+    InputBound,
+    InputReady,
+    NoisedVector,
+    PlainVector,
+    Received,
+    SessionOffered,
+)
+from secagg.protocol.graphs.edge_selection import (
+    check_published,
+    draw_neighbors,
+    sign_edges,
+)
+from secagg.protocol.membership import Member, signed_advert
+from secagg.protocol.messages import (
+    Advert,
+    Bundles,
+    Delivery,
+    EdgesPublished,
+    Envelope,
+    Quorum,
+    Shares,
+    is_neighbourhood,
+)
+from secagg.protocol.noise_terms import noise_terms
+from secagg.protocol.outputs import MaskAndUpload, MaskJob, Send, Step
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.policy import ClientPolicy
+from secagg.protocol.profiles import HonestTail
+
+__all__ = [
+    "advertise",
+    "agree",
+    "choose_edges",
+    "complaints_of",
+    "input_digest",
+    "mask_noised",
+    "mask_plain",
+    "open_bundles",
+    "rebind",
+    "remask",
+    "repeat",
+    "reveal",
+    "reveal_agreed",
+    "session_facts",
+    "share_along_edges",
+    "share_keys",
+]
+
+
+def input_digest(vector: PlainVector | NoisedVector) -> bytes:
+    """Return 32 bytes that bind an input to a session (PROTOCOL §12)."""
+    residues = vector.residues
+    little_endian = residues.astype(residues.dtype.newbyteorder("<"), copy=False)
+    return hashlib.sha256(little_endian.tobytes()).digest()
+
+
+# --- AdvertiseKeys ------------------------------------------------------------------
+
+
+def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientStep:
+    """Check the offer, derive all secrets, advertise (PROTOCOL §5.0, §5.1)."""
+    # PROTOCOL §5.0: every field against the client's own floors, before any key.
+    descriptor = event.descriptor.validate()
+    parameters = descriptor.parameters
+    # R5.0-1: sid covers the name, so a session that another server opened and this
+    # one passes on gives other keys than those its clients have.
+    if descriptor.aggregator != event.aggregator:
+        raise RemoteProtocolError(
+            f"{event.aggregator!r} offers a session of {descriptor.aggregator!r}",
+            code=ErrorCode.UNAUTHENTICATED,
+            next_step="Tell the operator: somebody passes on the sessions of others.",
+        )
+    # The order is that of PROTOCOL §5.0, in which the shell has judged the number.
+    descriptor.check_clock(event.now)
+    policy.check(descriptor)
+    facts = replace(
+        session_facts(descriptor, event.identity), read_noise=state.read_noise
+    )
+    encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, event.seed)
+    advert = Advert(
+        identity=event.identity,
+        encryption_key=encryption_keys.public_bytes,
+        masking_key=mask_keys.public_bytes,
+        self_mask_commitment=context.self_mask_commitment(
+            facts.session_id, event.identity, self_mask_seed, parameters.suite
+        ),
+        noise_commitments=tuple(
+            context.noise_commitment(
+                facts.session_id, event.identity, layer, seed.reveal(), parameters.suite
+            )
+            for layer, seed in enumerate(_layer_seeds(facts, event.seed))
+        ),
+    )
+    member = _member_of(event)
+    if member is not None:
+        advert = signed_advert(advert, member, ctx0=facts.ctx0, suite=parameters.suite)
+    return Step(
+        Advertised(facts, event.seed, advert, member), (Send(Envelope.of(advert)),)
+    )
+
+
+def _member_of(event: SessionOffered) -> Member | None:
+    """Return this client's part among the enrolled, if the profile has one (R5.0-3)."""
+    descriptor, member = event.descriptor, event.membership
+    parameters = descriptor.parameters
+    if isinstance(parameters.tail, HonestTail):
+        return None
+    if member is None:
+        raise RemoteProtocolError(
+            f"profile {parameters.profile.label} is for enrolled clients, this client "
+            "has no credential",
+            code=ErrorCode.POLICY_VIOLATION,
+            next_step="Enrol it: `secagg pki identity new`, and set [enrolment] in "
+            "its settings.",
+        )
+    rules = member.rules(parameters.tail.trust, descriptor.session_end)
+    check_credential(
+        member.credential, rules, identity=event.identity, verified=member.verified
+    )
+    return Member(member.key, member.credential, rules, member.verified)
+
+
+def session_facts(descriptor: SessionDescriptor, identity: str) -> SessionFacts:
+    """Return what is public of a session from its offer on."""
+    return SessionFacts(
+        parameters=descriptor.parameters,
+        session_id=descriptor.session_id,
+        ctx0=context.session_context(descriptor),
+        identity=identity,
+    )
+
+
+def _own_secrets(
+    facts: SessionFacts, seed: SecretBytes
+) -> tuple[KeyPair, KeyPair, SecretBytes]:
+    """Derive (c^SK, s^SK, b_u) of this session."""
+    return (
+        KeyPair.generate(_stream(facts, seed, b"encryption key")),
+        KeyPair.generate(_stream(facts, seed, b"masking key")),
+        SecretBytes(_stream(facts, seed, b"self-mask seed").token(32)),
+    )
+
+
+def _layer_seeds(facts: SessionFacts, seed: SecretBytes) -> tuple[SecretBytes, ...]:
+    """Derive g_i of each noise layer: independent, since some may be given away."""
+    return tuple(
+        SecretBytes(_stream(facts, seed, b"noise layer %d" % layer).token(32))
+        for layer in range(facts.parameters.noise_layers)
+    )
+
+
+def _stream(
+    facts: SessionFacts, seed: SecretBytes, label: bytes, context: bytes = b""
+) -> SeededEntropy:
+    # The session id is part of the label: even a seed used twice by mistake would
+    # give unrelated secrets in two sessions.
+    return SeededEntropy(seed, label + b"/" + facts.session_id + context)
+
+
+# --- the roster ---------------------------------------------------------------------
+
+
+def _checked_roster(
+    state: Advertised, event: Received, policy: ClientPolicy
+) -> tuple[RosterView, Agreement | None]:
+    """Check U1 before anything is made for it (PROTOCOL §5.2)."""
+    facts = state.facts
+    if policy.whole_roster and is_neighbourhood(event.envelope):
+        raise RemoteProtocolError(
+            "this client reads whole rosters and was shown its neighbourhood",
+            code=ErrorCode.POLICY_VIOLATION,
+        )
+    roster = check_roster(
+        facts.parameters,
+        event.envelope.data,
+        state.advert,
+        ctx0=facts.ctx0,
+        member=state.member,
+    )
+    if state.member is None:
+        return roster, None
+    signers = Signers.of(tuple(roster.adverts.values()))
+    return roster, Agreement(state.member.key, signers, roster.ctx1)
+
+
+# --- ChooseEdges --------------------------------------------------------------------
+
+
+def choose_edges(
+    state: Advertised, event: Received, policy: ClientPolicy
+) -> ClientStep:
+    """Check the roster and draw neighbours (PROTOCOL §5.9)."""
+    facts = state.facts
+    parameters = facts.parameters
+    roster, agreement = _checked_roster(state, event, policy)
+    if agreement is None:
+        raise InternalError("no profile with this round goes without signatures")
+    drawn = draw_neighbors(
+        roster.size,
+        roster.index,
+        parameters.degree,
+        # R5.9-1: after the roster is fixed, and other ones for another roster.
+        _stream(facts, state.seed, b"edges", roster.ctx1),
+    )
+    edges = sign_edges(
+        agreement.key,
+        drawn,
+        ctx1=roster.ctx1,
+        index=roster.index,
+        suite=parameters.suite,
+    )
+    return Step(
+        EdgesChosen(
+            facts,
+            _with({}, event),
+            seed=state.seed,
+            roster=roster,
+            edges=edges,
+            agreement=agreement,
+        ),
+        (Send(Envelope.of(edges)),),
+    )
+
+
+def share_along_edges(
+    state: EdgesChosen, event: Received, _: ClientPolicy
+) -> ClientStep:
+    """Check who drew whom and deal shares (PROTOCOL §5.9)."""
+    shown = EdgesPublished.decode(event.envelope.data)
+    graph = check_published(
+        state.facts.parameters,
+        shown,
+        size=state.roster.size,
+        index=state.roster.index,
+        own=state.edges,
+        signers=state.agreement.signers,
+        ctx1=state.roster.ctx1,
+    )
+    return _dealt(
+        state.facts,
+        _with(state.accepted, event),
+        seed=state.seed,
+        roster=state.roster.along(graph, shown.edge_root),
+        agreement=state.agreement,
+    )
+
+
+# --- ShareKeys ----------------------------------------------------------------------
+
+
+def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> ClientStep:
+    """Check the roster and deal shares (PROTOCOL §5.2)."""
+    roster, agreement = _checked_roster(state, event, policy)
+    return _dealt(
+        state.facts,
+        _with({}, event),
+        seed=state.seed,
+        roster=roster,
+        agreement=agreement,
+    )
+
+
+def _dealt(
+    facts: SessionFacts,
+    accepted: Accepted,
+    *,
+    seed: SecretBytes,
+    roster: RosterView,
+    agreement: Agreement | None,
+) -> ClientStep:
+    encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, seed)
+    dealing = share_bundles.deal(
+        facts.parameters,
+        session_id=facts.session_id,
+        roster=roster,
+        encryption_keys=encryption_keys,
+        mask_private_key=mask_keys.private_bytes,
+        self_mask_seed=self_mask_seed,
+        # R7.1-2: one roster, one polynomial.  Shares that a client dealt on another
+        # roster of the same session must not add up to t with these.
+        polynomials=_stream(facts, seed, b"polynomials", roster.ctx1),
+    )
+    signature = b""
+    if agreement is not None:
+        signature = sign_bundles(
+            agreement.key,
+            dealing.bundles,
+            ctx1=roster.ctx1,
+            index=roster.index,
+            suite=facts.parameters.suite,
+        )
+    bundles = Bundles(dealing.bundles, signature)
+    return Step(
+        Shared(
+            facts=facts,
+            accepted=accepted,
+            roster=roster.dealt(),
+            channels=dealing.channels,
+            own_shares=dealing.own_shares,
+            mask_private_key=mask_keys.private_bytes,
+            self_mask_seed=self_mask_seed,
+            layer_seeds=_layer_seeds(facts, seed),
+            bundles=bundles,
+            agreement=agreement,
+        ),
+        (Send(Envelope.of(bundles)),),
+    )
+
+
+# --- MaskedInputCollection ----------------------------------------------------------
+
+
+def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
+    """Check U2 and open the bundles of others (PROTOCOL §5.3)."""
+    facts, roster = state.facts, state.roster
+    delivery = Delivery.decode(event.envelope.data)
+    sharers = check_delivery(
+        facts.parameters,
+        roster_size=roster.size,
+        graph=roster.graph,
+        index=roster.index,
+        delivery=delivery,
+    )
+    # Bundles are opened now and not in Unmasking as in [Bon17]: a client that could not
+    # answer later must leave before its input is in (PROTOCOL §5.3).
+    held = share_bundles.collect(
+        facts.parameters,
+        session_id=facts.session_id,
+        roster=roster,
+        sharers=sharers,
+        channels=state.channels,
+        own_shares=state.own_shares,
+        bundles=delivery.bundles,
+    )
+    noise = noise_terms(
+        facts.parameters, len(sharers), facts.read_noise, clients=roster.size
+    )
+    ctx2 = context.mask_context(
+        roster.ctx1,
+        delivery.sharers,
+        facts.parameters.suite,
+        edge_root=roster.edge_root,  # R5.9-12
+        noise_context=noise.context,
+    )
+    job = MaskJob(
+        session_id=facts.session_id,
+        mask_context=ctx2,
+        modulus=facts.parameters.modulus,
+        suite=facts.parameters.suite,
+        index=roster.index,
+        self_mask_seed=state.self_mask_seed,
+        mask_private_key=state.mask_private_key,
+        peers=tuple(
+            (peer, roster.adverts[peer].masking_key)
+            for peer in roster.graph.mask_peers(roster.index)
+            if peer in sharers
+        ),
+    )
+    # Rule 6: the parameters choose the state, and the state chooses the rows.
+    ready = ReadyForNoisedInput if facts.parameters.noise_block else ReadyForPlainInput
+    return Step(
+        ready(
+            facts,
+            _with(state.accepted, event),
+            Delivered(
+                roster_size=roster.size,
+                graph=roster.graph,
+                index=roster.index,
+                sharers=sharers,
+                noise=noise,
+                ctx2=ctx2,
+                held=held,
+                layer_seeds=state.layer_seeds,
+                job=job,
+                agreement=state.agreement,
+            ),
+        ),
+        complaints_of(held),
+    )
+
+
+def complaints_of(held: share_bundles.HeldShares) -> tuple[Send, ...]:
+    """Return what the server is told of bundles that are of no use (R5.3-11)."""
+    return tuple(Send(Envelope.of(complaint)) for complaint in held.complaints)
+
+
+def mask_plain(
+    state: ReadyForPlainInput, event: InputReady, _: ClientPolicy
+) -> ClientStep:
+    """Bind an input of a task without noise (PROTOCOL §5.3)."""
+    _check_vector(state.facts.parameters, event.vector)
+    return _bind(state, event.vector)
+
+
+def mask_noised(
+    state: ReadyForNoisedInput, event: InputReady, _: ClientPolicy
+) -> ClientStep:
+    """Bind an input that carries its noise share (R5.3-1)."""
+    vector = event.vector
+    _check_vector(state.facts.parameters, vector)
+    if not isinstance(vector, NoisedVector):
+        raise InternalError("the row admits no other class")
+    # What remains is whose noise it is.
+    if vector.noise_block != state.facts.parameters.noise_block:
+        raise LocalProtocolError(
+            "the vector carries noise of another task than the session's"
+        )
+    if vector.mask_context != state.delivered.ctx2:
+        raise LocalProtocolError(
+            "the vector carries noise of another session, or for other clients, than "
+            "this session's",
+            next_step="Encode the vector with the noise secrets of this session.",
+        )
+    return _bind(state, vector)
+
+
+def _bind(state: ReadyForInput, vector: PlainVector | NoisedVector) -> ClientStep:
+    masked = _masked(state, input_digest(vector))
+    return Step(masked, (MaskAndUpload(vector, state.delivered.job),))
+
+
+def _masked(state: ReadyForInput, digest: bytes) -> Masked:
+    return Masked(state.facts, state.accepted, state.delivered, bound_input=digest)
+
+
+def _check_vector(
+    parameters: ProtocolParameters, vector: PlainVector | NoisedVector
+) -> None:
+    residues = vector.residues
+    expected = word_dtype(parameters.modulus)
+    if residues.shape != (parameters.dimension,) or residues.dtype != expected:
+        raise LocalProtocolError(
+            f"the input must be {expected} of shape ({parameters.dimension},), "
+            f"not {residues.dtype} of shape {residues.shape}",
+            code=ErrorCode.BAD_INPUT,
+        )
+    if int(np.max(residues)) >= parameters.modulus:
+        raise LocalProtocolError(
+            f"the input has entries outside [0, {parameters.modulus})",
+            code=ErrorCode.BAD_INPUT,
+        )
+
+
+def rebind(state: ReadyForInput, event: InputBound, _: ClientPolicy) -> ClientStep:
+    """Repeat, on replay, the binding that the journal records."""
+    return Step(_masked(state, event.digest))
+
+
+def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
+    """Mask the bound input again after a restart; refuse any other."""
+    # R5.3-2: two inputs under one mask would reveal their difference.
+    if input_digest(event.vector) != state.bound_input:
+        raise LocalProtocolError(
+            "another input is already bound to this session",
+            next_step="Supply the same input again, or wait for the next session.",
+        )
+    outputs = (MaskAndUpload(event.vector, state.delivered.job),)
+    return Step(state, outputs, is_repeat=True)
+
+
+# --- ConsistencyCheck ---------------------------------------------------------------
+
+
+def _checked_survivors(state: Masked, event: Received) -> RosterSet:
+    """Check U3 before anything is said about it (PROTOCOL §5.4)."""
+    delivered = state.delivered
+    survivors = check_survivors(
+        state.facts.parameters,
+        roster_size=delivered.roster_size,
+        index=delivered.index,
+        sharers=delivered.sharers,
+        bitmap=event.envelope.data,
+    )
+    check_noise_suffices(
+        delivered.noise, sharers=len(delivered.sharers), survivors=len(survivors)
+    )
+    check_ring_survivors(state.facts.parameters, delivered.graph, survivors)
+    return survivors
+
+
+def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
+    """Check U3 and sign it, once (R5.4-6)."""
+    survivors = _checked_survivors(state, event)
+    delivered, suite = state.delivered, state.facts.parameters.suite
+    if delivered.agreement is None:
+        raise InternalError("no profile with this round goes without signatures")
+    bitmap = event.envelope.data
+    ctx3 = context.unmask_context(delivered.ctx2, bitmap, suite)
+    signed = sign_context(delivered.agreement.key, ctx3, suite)
+    return Step(
+        Signed(
+            state.facts,
+            _with(state.accepted, event),
+            survivors=bitmap,
+            members=survivors,
+            ctx1=delivered.agreement.ctx1,
+            ctx3=ctx3,
+            signature=signed.signature,
+            sharers=len(delivered.sharers),
+            held=delivered.held,
+            layer_seeds=delivered.layer_seeds,
+            noise=delivered.noise,
+            signers=delivered.agreement.signers,
+        ),
+        (Send(Envelope.of(signed)),),
+    )
+
+
+# --- Unmasking ----------------------------------------------------------------------
+
+
+def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
+    """Check U3 and reveal one share per dealer (PROTOCOL §5.5)."""
+    survivors = _checked_survivors(state, event)
+    delivered = state.delivered
+    return _answered(
+        state,
+        event,
+        bitmap=event.envelope.data,
+        sharers=len(delivered.sharers),
+        answer=_revealed(delivered, len(delivered.sharers), survivors),
+    )
+
+
+def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep:
+    """Reveal one share per dealer when a quorum is shown (§5.5, R5.3-13)."""
+    parameters = state.facts.parameters
+    check_quorum(
+        Quorum.decode(event.envelope.data),
+        needed=parameters.quorum,
+        survivors=state.members,
+        signers=state.signers,
+        ctx1=state.ctx1,
+        ctx3=state.ctx3,
+        suite=parameters.suite,
+    )
+    return _answered(
+        state,
+        event,
+        bitmap=state.survivors,
+        sharers=state.sharers,
+        answer=_revealed(state, state.sharers, state.members),
+    )
+
+
+def _revealed(holding: Delivered | Signed, sharers: int, survivors: RosterSet) -> bytes:
+    """Return one share per dealer, and layers of noise (R5.5-9)."""
+    # The number of losses decides, and this client has counted them itself.
+    layers = holding.noise.revealed(sharers - len(survivors))
+    return holding.held.answer(survivors) + b"".join(
+        holding.layer_seeds[layer].reveal() for layer in layers
+    )
+
+
+def _answered(
+    state: Masked | Signed,
+    event: Received,
+    *,
+    bitmap: bytes,
+    sharers: int,
+    answer: bytes,
+) -> ClientStep:
+    return Step(
+        Answered(
+            state.facts,
+            _with(state.accepted, event),
+            sharers=sharers,
+            survivors=bitmap,
+            answer=answer,
+        ),
+        (Send(Envelope.of(Shares(answer))),),
+    )
+
+
+# --- repeats ------------------------------------------------------------------------
+
+
+def _with(accepted: Accepted, event: Received) -> Accepted:
+    return {**accepted, event.envelope.kind.ROUND: event.envelope.digest}
+
+
+def repeat(
+    state: EdgesChosen
+    | Shared
+    | ReadyForPlainInput
+    | ReadyForNoisedInput
+    | Masked
+    | Signed
+    | Answered,
+    event: Received,
+    _: ClientPolicy,
+) -> ClientStep:
+    """Accept a repeated message as a no-op, refuse a contradiction (R5-8).
+
+    Before anything of it is decoded: of U3 that is R5.4-5.
+    """
+    kind = event.envelope.kind
+    if event.envelope.digest != state.accepted[kind.ROUND]:
+        raise RemoteProtocolError(
+            f"the server sent a second, different message ({kind.__name__})",
+            code=ErrorCode.EQUIVOCATION,
+        )
+    return Step(state, is_repeat=True)

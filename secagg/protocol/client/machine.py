@@ -1,0 +1,349 @@
+"""The client's side of one session: a pure function of state and event.
+
+Rule 1: `TRANSITIONS` is the protocol.  A handler may leave the session; it may not
+        enter a state that its row does not name.
+Rule 2: a state holds what its round needs and nothing else.  What a state does not
+        hold, it cannot leak, log or answer with.
+Rule 3: no clock, no entropy, no I/O.  All secrets derive from the seed of
+        `SessionOffered`, so replaying the journal gives the same bytes.
+Rule 4: for every peer the client reveals a share of the self-mask seed or a share of
+        the mask key, never both: one bitmap decides, once (PROTOCOL §5.5).
+Rule 5: a repeated message is a no-op; a contradicting or unexpected one ends the
+        session for this client and erases its keys.
+Rule 6: a session whose parameters hold a noise block has no row that takes a vector
+        without noise.
+
+Rounds and client sets (U1 to U5) are named as in [Bon17].
+"""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, NamedTuple
+
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from secagg.protocol import noise_terms
+from secagg.protocol.client.handlers import (
+    advertise,
+    agree,
+    choose_edges,
+    complaints_of,
+    input_digest,
+    mask_noised,
+    mask_plain,
+    open_bundles,
+    rebind,
+    remask,
+    repeat,
+    reveal,
+    reveal_agreed,
+    session_facts,
+    share_along_edges,
+    share_keys,
+)
+from secagg.protocol.client.outcomes import (
+    complete,
+    fail,
+    give_up,
+    ignore,
+    leave,
+    miss,
+)
+from secagg.protocol.client.states import (
+    Advertised,
+    Answered,
+    ClientState,
+    ClientStep,
+    Completed,
+    EdgesChosen,
+    Failed,
+    Idle,
+    Masked,
+    ReadyForInput,
+    ReadyForNoisedInput,
+    ReadyForPlainInput,
+    Shared,
+    Signed,
+)
+from secagg.protocol.context import view_of
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.events import (
+    AbortRequested,
+    ClientEvent,
+    InputBound,
+    InputReady,
+    NoisedVector,
+    PlainVector,
+    Received,
+    SessionOffered,
+)
+from secagg.protocol.messages import (
+    KINDS,
+    Aborted,
+    Consistency,
+    Delivery,
+    EdgesPublished,
+    Envelope,
+    Message,
+    Quorum,
+    Released,
+    Roster,
+    Round,
+    Shares,
+    Survivors,
+)
+from secagg.protocol.noise_terms import NoiseReader, NoiseSecrets, no_noise
+from secagg.protocol.outputs import ClientOutput, Send
+from secagg.protocol.policy import ClientPolicy
+from secagg.protocol.profiles import Profile
+
+__all__ = [
+    "TRANSITIONS",
+    "Advertised",
+    "Answered",
+    "ClientState",
+    "Completed",
+    "EdgesChosen",
+    "Failed",
+    "Idle",
+    "Masked",
+    "ReadyForInput",
+    "ReadyForNoisedInput",
+    "ReadyForPlainInput",
+    "Shared",
+    "Signed",
+    "input_digest",
+    "is_over",
+    "noise_secrets",
+    "pending_outputs",
+    "resume_answered",
+    "start",
+    "step",
+    "view",
+]
+
+
+class Edge(NamedTuple):
+    """One row of the protocol: who handles the event, and where that may lead."""
+
+    handler: Callable[[Any, Any, ClientPolicy], ClientStep]
+    may_enter: AbstractSet[type[ClientState]]
+
+
+_What = Message | ClientEvent | PlainVector | NoisedVector
+_Plain, _Noised = ReadyForPlainInput, ReadyForNoisedInput
+_LIVE: Final = (Advertised, Shared, _Plain, _Noised, Masked, Signed, Answered)
+_ENDED: Final = (Completed, Failed)
+_Table = Mapping[tuple[type[ClientState], type[_What]], Edge]
+
+# fmt: off
+_ROWS_OF_ALL: Final[_Table] = {
+    # state       message, vector or event  handler       may enter (or Failed)
+    (Idle,        SessionOffered):     Edge(advertise,    {Advertised}),
+    (Advertised,  Roster):             Edge(share_keys,   {Shared}),
+    (Shared,      Delivery):           Edge(open_bundles, {_Plain, _Noised}),
+    (_Plain,      PlainVector):        Edge(mask_plain,   {Masked}),
+    (_Plain,      InputBound):         Edge(rebind,       {Masked}),
+    (_Noised,     NoisedVector):       Edge(mask_noised,  {Masked}),
+    (_Noised,     InputBound):         Edge(rebind,       {Masked}),
+    (Masked,      PlainVector):        Edge(remask,       {Masked}),
+    (Masked,      NoisedVector):       Edge(remask,       {Masked}),
+    # a repeat of anything already accepted is a no-op
+    (Shared,      Roster):             Edge(repeat,       {Shared}),
+    (_Plain,      Roster):             Edge(repeat,       {_Plain}),
+    (_Plain,      Delivery):           Edge(repeat,       {_Plain}),
+    (_Noised,     Roster):             Edge(repeat,       {_Noised}),
+    (_Noised,     Delivery):           Edge(repeat,       {_Noised}),
+    (Masked,      Roster):             Edge(repeat,       {Masked}),
+    (Masked,      Delivery):           Edge(repeat,       {Masked}),
+    (Answered,    Roster):             Edge(repeat,       {Answered}),
+    (Answered,    Delivery):           Edge(repeat,       {Answered}),
+    (Answered,    Survivors):          Edge(repeat,       {Answered}),
+    # the end
+    (Masked,      Released):           Edge(complete,     {Completed}),
+    (Answered,    Released):           Edge(complete,     {Completed}),
+    **{(state,    Aborted):            Edge(fail,         {Failed}) for state in _LIVE},
+    **{(state,    AbortRequested):     Edge(give_up,      {Failed}) for state in _LIVE},
+    **{(state,    what):               Edge(ignore,       {state})
+       for state in _ENDED for what in (*KINDS.values(), AbortRequested)},
+}
+# Where the server is trusted to show one U3 to all, it is answered at once.
+_BELIEVING: Final[_Table] = {
+    (Masked,      Survivors):          Edge(reveal,       {Answered}),
+}
+# Where it is not, it is signed first, and answered when enough have signed the same.
+_AGREEING: Final[_Table] = {
+    (Masked,      Survivors):          Edge(agree,        {Signed}),
+    (Masked,      Released):           Edge(miss,         set()),
+    (Signed,      Quorum):             Edge(reveal_agreed, {Answered}),
+    (Signed,      Roster):             Edge(repeat,       {Signed}),
+    (Signed,      Delivery):           Edge(repeat,       {Signed}),
+    (Signed,      Survivors):          Edge(repeat,       {Signed}),
+    (Answered,    Quorum):             Edge(repeat,       {Answered}),
+    (Signed,      Released):           Edge(complete,     {Completed}),
+}
+# Where clients draw their neighbours, the roster only tells them among whom.
+_DRAWING: Final[_Table] = {
+    (Advertised,  Roster):             Edge(choose_edges, {EdgesChosen}),
+    (EdgesChosen, Roster):             Edge(repeat,       {EdgesChosen}),
+    (EdgesChosen, EdgesPublished):     Edge(share_along_edges, {Shared}),
+    (EdgesChosen, Aborted):            Edge(fail,         {Failed}),
+    (EdgesChosen, AbortRequested):     Edge(give_up,      {Failed}),
+    **{(state,    EdgesPublished):     Edge(repeat,       {state})
+       for state in (Shared, _Plain, _Noised, Masked, Signed, Answered)},
+}
+TRANSITIONS: Final[Mapping[Profile, _Table]] = {
+    Profile.HONEST_CURIOUS_SERVER:     {**_ROWS_OF_ALL, **_BELIEVING},
+    Profile.MALICIOUS_SERVER:          {**_ROWS_OF_ALL, **_AGREEING},
+    Profile.MALICIOUS_SERVER_SPARSE:   {**_ROWS_OF_ALL, **_AGREEING, **_DRAWING},
+}
+# fmt: on
+
+
+def start(read_noise: NoiseReader = no_noise) -> ClientState:
+    """Return the state before any session.
+
+    Args:
+        read_noise: Reads the noise block of a session for its U2; without one the
+            client takes part in no session with noise.
+    """
+    return Idle(read_noise)
+
+
+def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> ClientStep:
+    """Apply one event to the client's session.
+
+    A violation by the server is not raised: the client leaves the session, and the
+    returned state is `Failed` with the code to report.
+
+    Args:
+        state: The state before the event.
+        event: What happened.
+        policy: The client's floors and caps; compared when a session is offered.
+
+    Returns:
+        The state after the event and what to do.  Persist the event first, then do it.
+
+    Raises:
+        LocalProtocolError: The caller is at fault (a second, different input; a vector
+            without noise where noise is demanded); `state` is unchanged.
+    """
+    what = _what(event)
+    edge = TRANSITIONS[_profile_of(state)].get((type(state), what))
+    if edge is None:
+        complaint = f"{what.__name__} is not expected in {type(state).__name__}"
+        if isinstance(event, Received):
+            # R5-9; a quorum before this client has signed is R5.5-10.
+            return leave(state, ErrorCode.UNEXPECTED_MESSAGE, complaint)
+        raise LocalProtocolError(complaint)
+    try:
+        result = edge.handler(state, event, policy)
+    except RemoteProtocolError as error:
+        return leave(state, error.code, str(error))
+    if type(result.state) not in edge.may_enter | {Failed}:
+        raise InternalError(f"undeclared transition to {type(result.state).__name__}")
+    return result
+
+
+def _profile_of(state: ClientState) -> Profile:
+    """Return by whose table a state goes on; before and after a session all agree."""
+    if isinstance(state, Idle | Completed | Failed):
+        return Profile.HONEST_CURIOUS_SERVER
+    return state.facts.parameters.profile
+
+
+def _what(event: ClientEvent) -> type[_What]:
+    """Return what the table calls an event: a message and a vector by their class."""
+    match event:
+        case Received():
+            return event.envelope.kind
+        case InputReady():
+            return type(event.vector)
+        case _:
+            return type(event)
+
+
+def pending_outputs(state: ClientState) -> tuple[ClientOutput, ...]:
+    """Return what a restarted client must send again: the same bytes as before.
+
+    In `Masked` that needs the input, which is not stored: supply it again as an event.
+    """
+    said: Message
+    match state:
+        case ReadyForInput():
+            # Also in `Masked`: the round may still be open, and repeats do no harm.
+            return complaints_of(state.delivered.held)
+        case Advertised():
+            said = state.advert
+        case EdgesChosen():
+            said = state.edges
+        case Shared():
+            said = state.bundles
+        case Signed():
+            said = Consistency(state.signature)
+        case Answered():
+            said = Shares(state.answer)
+        case _:
+            return ()
+    return (Send(Envelope.of(said)),)
+
+
+def noise_secrets(state: ReadyForInput, seed: SecretBytes) -> NoiseSecrets:
+    """Return what this client draws the noise of its input from.
+
+    Args:
+        state: Where an input is wanted, for the first time or again.
+        seed: Of `SessionOffered`.
+    """
+    delivered = state.delivered
+    return noise_terms.noise_secrets(
+        seed,
+        delivered.layer_seeds,
+        sharers=len(delivered.sharers),
+        context=delivered.ctx2,
+        suite=state.facts.parameters.suite,
+    )
+
+
+def view(state: ReadyForInput) -> bytes:
+    """Return what a client shows before an input is bound, 32 bytes (R5.3-14)."""
+    return view_of(state.delivered.ctx2, state.facts.parameters.suite)
+
+
+def resume_answered(  # noqa: PLR0913 - the fields of one state
+    descriptor: SessionDescriptor,
+    identity: str,
+    *,
+    accepted: Mapping[Round, bytes],
+    sharers: int,
+    survivors: bytes,
+    answer: bytes,
+) -> Answered:
+    """Return the state of a client that has answered, from what it may still keep.
+
+    Once the answer is durable, the record of the session on the disk is replaced by
+    these: public facts, and bytes that have left.  No seed and no key is needed to
+    send the answer again and to judge how the session ends.
+
+    Args:
+        descriptor: The offer.
+        identity: The client's own name.
+        accepted: `Answered.accepted`.
+        sharers: `Answered.sharers`.
+        survivors: `Answered.survivors`.
+        answer: `Answered.answer`.
+    """
+    facts = session_facts(descriptor, identity)
+    return Answered(
+        facts, accepted, sharers=sharers, survivors=survivors, answer=answer
+    )
+
+
+def is_over(state: ClientState) -> bool:
+    """Whether the session has ended for this client."""
+    return isinstance(state, _ENDED)

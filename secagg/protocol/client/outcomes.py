@@ -1,0 +1,130 @@
+"""How a session ends for a client, and whether its input counts as summed.
+
+The handlers of `client.TRANSITIONS` for its last rows.  What an ending costs is said by
+`secagg.protocol.refund`.
+"""
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.client.states import (
+    Answered,
+    ClientState,
+    ClientStep,
+    Completed,
+    Failed,
+    Masked,
+    Signed,
+)
+from secagg.protocol.events import AbortRequested, ClientEvent, Received
+from secagg.protocol.messages import Aborted, Fate, Released
+from secagg.protocol.outputs import Finish, Step
+from secagg.protocol.policy import ClientPolicy
+from secagg.protocol.refund import Charge, Standing, charge_after
+
+__all__ = ["complete", "fail", "give_up", "ignore", "leave", "miss"]
+
+
+def complete(
+    state: Masked | Signed | Answered, event: Received, _: ClientPolicy
+) -> ClientStep:
+    """Believe that a sum was released, as far as it fits what this client did.
+
+    Only states with a bound input have this row (R5.6-1).
+    """
+    released = _read_release(state, event)
+    charge = _charge_of(state, released.fate)
+    return Step(Completed(released, charge), (Finish(None, "a sum was released"),))
+
+
+def miss(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
+    """End without a sum that was released before this client has signed (R5.6-4)."""
+    released = _read_release(state, event)
+    return leave(
+        state,
+        ErrorCode.SESSION_OVER,
+        "a sum was released, and this client has signed no set for it",
+        fate=released.fate,
+    )
+
+
+def _read_release(state: Masked | Signed | Answered, event: Received) -> Released:
+    """Read a release that can be one of this session (R5.6-2, R5.6-4)."""
+    released = Released.decode(event.envelope.data)
+    _check_fate(released.fate)
+    if isinstance(state, Signed | Answered):
+        vouched = int.from_bytes(state.survivors, "big").bit_count()
+        if released.survivors != vouched:
+            raise RemoteProtocolError(
+                f"the sum is said to add up {released.survivors} inputs, this client "
+                f"has vouched for {vouched}",
+                code=ErrorCode.U3_INVALID,
+            )
+        return released
+    parameters, most = state.facts.parameters, len(state.delivered.sharers)
+    least = max(parameters.threshold, parameters.min_survivors)
+    if not least <= released.survivors <= most:
+        raise RemoteProtocolError(
+            f"the sum is said to add up {released.survivors} inputs, where a sum has "
+            f"between {least} and {most}",
+            code=ErrorCode.U3_INVALID,
+        )
+    return released
+
+
+def fail(state: ClientState, event: Received, _: ClientPolicy) -> ClientStep:
+    """Take note that the server has ended the session without a sum."""
+    aborted = Aborted.decode(event.envelope.data)
+    if isinstance(state, Signed | Answered):
+        _check_fate(aborted.fate)
+    return leave(state, aborted.code, aborted.reason, fate=aborted.fate)
+
+
+def give_up(state: ClientState, event: AbortRequested, _: ClientPolicy) -> ClientStep:
+    """Leave the session because this client's runner cannot go on."""
+    return leave(state, event.code, event.reason)
+
+
+def leave(
+    state: ClientState, code: ErrorCode, reason: str, *, fate: Fate | None = None
+) -> ClientStep:
+    """Leave the session; the new state holds no key.
+
+    Args:
+        state: The state that is left.
+        code: Why.
+        reason: One sentence for people.
+        fate: What the server's last update stated, if one ended the session.
+    """
+    failed = Failed(code, reason, _charge_of(state, fate))
+    return Step(failed, (Finish(code, reason),))
+
+
+def _check_fate(fate: Fate) -> None:
+    """Refuse an ending that leaves out a client that must be in U3.
+
+    One that has vouched for a U3 is in it (R5.6-2), and a sum is released to the
+    clients of U3 only (R5.6-4).
+    """
+    if fate is not Fate.INCLUDED:
+        raise RemoteProtocolError(
+            "the server says that this client's input is not in U3, and has shown it "
+            "a U3 that names it, or a sum: it lies, or has lost its state",
+            code=ErrorCode.U3_INVALID,
+        )
+
+
+def _charge_of(state: ClientState, fate: Fate | None) -> Charge:
+    match state:
+        case Masked():
+            profile, standing = state.facts.parameters.profile, Standing.MASKED
+        case Signed():
+            profile, standing = state.facts.parameters.profile, Standing.SIGNED
+        case Answered():
+            profile, standing = state.facts.parameters.profile, Standing.ANSWERED
+        case _:
+            return Charge.NEVER  # no input was bound: the same in every profile
+    return charge_after(profile, standing, fate)
+
+
+def ignore(state: Completed | Failed, _: ClientEvent, __: ClientPolicy) -> ClientStep:
+    """Disregard what arrives after the end."""
+    return Step(state, is_repeat=True)

@@ -1,0 +1,1 @@
+"""Credentials, revocation lists and how they are verified."""

@@ -1,0 +1,227 @@
+"""What ties a name to an identity key: the request for it, and the credential.
+
+Rule 1: a request is signed by the identity key itself; whoever signs a credential for
+        it knows that the asker holds that key.
+Rule 2: a credential is signed by the enrolment key, which no aggregator holds.  Clients
+        pin that key, so that no aggregator can invent a name.
+Rule 3: what is signed starts with a domain tag of its own.  Enrolment is older than any
+        session, hence its tags name suite 0.
+
+Whether a credential will do for a session is judged in
+`secagg.protocol.enrolment.verification`.
+
+Source:
+    PROTOCOL §2.1.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.signature import (
+    IDENTITY_SIZE,
+    SIGNATURE_SIZE,
+    IdentityKey,
+    SignatureError,
+    check_identity,
+    verify,
+)
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.enrolment.documents import (
+    VERSION,
+    decoded,
+    enrolment_tag,
+    is_name,
+    not_a_name,
+    read_header,
+)
+
+__all__ = [
+    "CREDENTIAL_BYTES",
+    "Credential",
+    "CredentialRequest",
+    "IssuedCredential",
+]
+
+CREDENTIAL_BYTES: Final = IDENTITY_SIZE + 8 + 8 + 4 + SIGNATURE_SIZE
+"""Bytes of `Credential.encode_into`: everything but the name."""
+
+_REQUEST_TAG: Final = enrolment_tag("client", "enrolment request")
+_CREDENTIAL_TAG: Final = enrolment_tag("issuer", "credential")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """A name and its identity key, vouched for by the enrolment key.
+
+    The trust domain is signed but not carried: a session has one, and its parameters
+    say which.
+
+    Attributes:
+        name: The client's name, the same as in its certificate.
+        identity_key: Ed25519 public key, 32 bytes.
+        not_before: First second of validity, in Unix seconds.
+        not_after: Last second of validity, in Unix seconds.
+        serial: Counts the issuer's credentials, from 1.
+        signature: By the enrolment key, 64 bytes; empty while it is being made.
+    """
+
+    name: str
+    identity_key: bytes
+    not_before: int
+    not_after: int
+    serial: int
+    signature: bytes = b""
+
+    def signed_by(self, enrolment_key: IdentityKey, trust_domain: str) -> Self:
+        """Return the same credential with this key's signature.
+
+        Whether it should have one is decided by `secagg.pki.credential_issuer`.
+        """
+        signature = enrolment_key.sign(self.signed_bytes(trust_domain))
+        return replace(self, signature=signature)
+
+    def signed_bytes(self, trust_domain: str) -> bytes:
+        """Return what the enrolment key signs."""
+        writer = Writer().fixed(_CREDENTIAL_TAG).text(trust_domain).text(self.name)
+        writer.fixed(self.identity_key).u64(self.not_before).u64(self.not_after)
+        return writer.u32(self.serial).getvalue()
+
+    def encode_into(self, writer: Writer) -> None:
+        """Append `CREDENTIAL_BYTES` bytes: everything but the name."""
+        writer.fixed(self.identity_key).u64(self.not_before).u64(self.not_after)
+        writer.u32(self.serial).fixed(self.signature)
+
+    @classmethod
+    def decode_from(cls, reader: Reader, *, name: str) -> Self:
+        """Read what `encode_into` wrote.
+
+        Raises:
+            CanonicalEncodingError: The data ends earlier.
+        """
+        return cls(
+            name=name,
+            identity_key=reader.fixed(IDENTITY_SIZE),
+            not_before=reader.u64(),
+            not_after=reader.u64(),
+            serial=reader.u32(),
+            signature=reader.fixed(SIGNATURE_SIZE),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedCredential:
+    """A credential as its holder keeps it: with the trust domain.
+
+    Attributes:
+        trust_domain: Whose names these are.
+        credential: The credential.
+    """
+
+    trust_domain: str
+    credential: Credential
+
+    def encode(self) -> bytes:
+        """Return the file's bytes."""
+        writer = Writer().u8(VERSION).text(self.trust_domain)
+        writer.text(self.credential.name)
+        self.credential.encode_into(writer)
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        return decoded("credential", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        trust_domain, name = read_header(reader)
+        return cls(trust_domain, Credential.decode_from(reader, name=name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialRequest:
+    """A client asks for a credential.
+
+    Attributes:
+        trust_domain: Whose names these are.
+        name: The name that it wants to have confirmed.
+        identity_key: Its Ed25519 public key, 32 bytes.
+        made_at: When, in Unix seconds, by the asker's clock.
+        signature: By the identity key, 64 bytes.
+    """
+
+    trust_domain: str
+    name: str
+    identity_key: bytes
+    made_at: int
+    signature: bytes = b""
+
+    @classmethod
+    def make(
+        cls, key: IdentityKey, *, trust_domain: str, name: str, made_at: int
+    ) -> Self:
+        """Make and sign a request.
+
+        Raises:
+            ValueError: A name of other characters, or a time outside 64 bits.
+        """
+        for text in (trust_domain, name):
+            if not is_name(text):
+                raise ValueError(not_a_name(text))
+        request = cls(
+            trust_domain=trust_domain,
+            name=name,
+            identity_key=key.public_bytes,
+            made_at=made_at,
+        )
+        return replace(request, signature=key.sign(_REQUEST_TAG + request._body()))
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return self._body() + self.signature
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote; the signature is checked by `check`.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        return decoded("enrolment request", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        trust_domain, name = read_header(reader)
+        return cls(
+            trust_domain=trust_domain,
+            name=name,
+            identity_key=reader.fixed(IDENTITY_SIZE),
+            made_at=reader.u64(),
+            signature=reader.fixed(SIGNATURE_SIZE),
+        )
+
+    def check(self) -> None:
+        """Check that the asker holds the key that it names.
+
+        Raises:
+            RemoteProtocolError: BAD_SIGNATURE.
+        """
+        try:
+            check_identity(self.identity_key)
+            verify(self.identity_key, _REQUEST_TAG + self._body(), self.signature)
+        except SignatureError as error:
+            raise RemoteProtocolError(
+                f"the enrolment request of {self.name!r} is not signed by the key that "
+                f"it names: {error}",
+                code=ErrorCode.BAD_SIGNATURE,
+                next_step="Have the client make a new request and send it whole.",
+            ) from None
+
+    def _body(self) -> bytes:
+        writer = Writer().u8(VERSION).text(self.trust_domain).text(self.name)
+        return writer.fixed(self.identity_key).u64(self.made_at).getvalue()

@@ -1,0 +1,214 @@
+"""The rules by which a credential will do for a session, or will not.
+
+Rule 1: no clock.  A credential is judged by the end of its session, which is a number
+        that all parties agree on, so that all honest clients decide alike.
+Rule 2: server and clients run the same checks in the same order: the server when an
+        advert arrives, each client when it gets the roster.
+Rule 3: what was verified is remembered under everything that was signed, the key that
+        signed it and the signature.  Revocation and time are judged anew each time
+        (R2.1-8).
+
+Source:
+    PROTOCOL §2.1 (R2.1-1 to R2.1-6, R2.1-8).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+from secagg.crypto.signature import (
+    SignatureError,
+    check_identity,
+    check_identity_form,
+    verify,
+)
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.enrolment.documents import is_name, not_a_name
+
+__all__ = [
+    "EnrolmentRules",
+    "VerifiedCredentials",
+    "check_credential",
+    "check_signing_credential",
+]
+
+# Two full rosters of the largest cohort, at about 120 bytes each.
+_MAX_REMEMBERED: Final = 1 << 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolmentRules:
+    """What one offer says of all credentials in its session.
+
+    Attributes:
+        trust_domain: Whose names these are.
+        enrolment_key: Signs credentials; at a client the pinned one, 32 bytes.
+        session_end: When the session is over, in Unix seconds.
+        revoked: Serials of the list that the offer names.
+    """
+
+    trust_domain: str
+    enrolment_key: bytes
+    session_end: int
+    revoked: frozenset[int] = frozenset()
+
+
+class VerifiedCredentials:
+    """Which credentials were verified before: saves two thirds of a roster's checks.
+
+    Of bounded size; the one that was used longest ago goes first.
+    """
+
+    __slots__ = ("_digests",)
+
+    def __init__(self) -> None:
+        self._digests: OrderedDict[bytes, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def knows(self, digest: bytes) -> bool:
+        """Return whether a credential was verified."""
+        known = digest in self._digests
+        if known:
+            self._digests.move_to_end(digest)
+        return known
+
+    def add(self, digest: bytes) -> None:
+        """Remember that a credential was verified."""
+        self._digests[digest] = None
+        if len(self._digests) > _MAX_REMEMBERED:
+            self._digests.popitem(last=False)
+
+
+def check_credential(
+    credential: Credential | None,
+    rules: EnrolmentRules,
+    *,
+    identity: str,
+    verified: VerifiedCredentials | None = None,
+) -> None:
+    """Check one credential; the advert's own signature comes after it.
+
+    Args:
+        credential: What the advert carries; None where it carries none.
+        rules: Of the session.
+        identity: Who presents it: the name in its certificate at the server, the
+            advert's name at a client.
+        verified: What was verified before.
+
+    Raises:
+        RemoteProtocolError: BAD_CREDENTIAL, naming `identity` as the sender.
+    """
+    digest = _checked(credential, rules, identity, verified, check_identity)
+    if verified is not None:
+        verified.add(digest)
+
+
+def check_signing_credential(
+    credential: Credential | None,
+    rules: EnrolmentRules,
+    *,
+    identity: str,
+    verified: VerifiedCredentials | None = None,
+) -> bytes:
+    """Check one credential, but not whether its key is a point of the curve.
+
+    For a caller that verifies a signature under the key next, which no other key can
+    have (`check_identity_form`).  Only then may it remember the credential.
+
+    Args:
+        credential: As for `check_credential`, with the rest.
+        rules: Of the session.
+        identity: Who presents it.
+        verified: What was verified before.
+
+    Returns:
+        What `VerifiedCredentials.add` takes, once the signature has held.
+
+    Raises:
+        RemoteProtocolError: BAD_CREDENTIAL, naming `identity` as the sender.
+    """
+    return _checked(credential, rules, identity, verified, check_identity_form)
+
+
+def _checked(
+    credential: Credential | None,
+    rules: EnrolmentRules,
+    identity: str,
+    verified: VerifiedCredentials | None,
+    check_key: Callable[[bytes], None],
+) -> bytes:
+    try:
+        return _check(credential, rules, identity, verified, check_key)
+    except _UnfitError as error:
+        raise RemoteProtocolError(
+            f"the credential of {identity[:60]!r} will not do: {error}",
+            code=ErrorCode.BAD_CREDENTIAL,
+            sender=identity,
+            next_step=error.next_step,
+        ) from None
+
+
+def _check(
+    credential: Credential | None,
+    rules: EnrolmentRules,
+    identity: str,
+    verified: VerifiedCredentials | None,
+    check_key: Callable[[bytes], None],
+) -> bytes:
+    if credential is None:  # R2.1-1
+        raise _UnfitError("there is none", "Enrol the client, or leave it out.")
+    if not is_name(credential.name):  # R2.1-2
+        raise _UnfitError(not_a_name(credential.name), _ENROL)
+    if credential.name != identity:
+        raise _UnfitError(f"it names {credential.name!r}", _ENROL)
+    if rules.session_end < credential.not_before:  # R2.1-3
+        raise _UnfitError(
+            f"it becomes valid at {credential.not_before}, the session ends at "
+            f"{rules.session_end} (Unix seconds)",
+            "Compare the clocks of issuer and aggregator.",
+        )
+    if rules.session_end > credential.not_after:
+        raise _UnfitError(
+            f"it is valid until {credential.not_after}, the session ends at "
+            f"{rules.session_end} (Unix seconds)",
+            "Renew it: `secagg pki enrol renew`, or a new request.",
+        )
+    if credential.serial in rules.revoked:  # R2.1-4
+        raise _UnfitError(
+            f"serial {credential.serial} was revoked",
+            "A revoked key never comes back: make a new identity and enrol it.",
+        )
+    return _check_signature(credential, rules, verified, check_key)
+
+
+def _check_signature(
+    credential: Credential,
+    rules: EnrolmentRules,
+    verified: VerifiedCredentials | None,
+    check_key: Callable[[bytes], None],
+) -> bytes:
+    signed = credential.signed_bytes(rules.trust_domain)
+    # The first and the last part have one length, so that no separators are needed.
+    digest = sha256(rules.enrolment_key + signed + credential.signature).digest()
+    if verified is not None and verified.knows(digest):
+        return digest
+    try:
+        check_key(credential.identity_key)  # R2.1-5
+        verify(rules.enrolment_key, signed, credential.signature)  # R2.1-6
+    except SignatureError as error:
+        raise _UnfitError(str(error), _ENROL) from None
+    return digest
+
+
+_ENROL: Final = "Have it issued under the enrolment key that the clients pin."
+
+
+class _UnfitError(Exception):
+    def __init__(self, complaint: str, next_step: str) -> None:
+        super().__init__(complaint)
+        self.next_step = next_step

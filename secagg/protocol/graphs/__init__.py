@@ -1,0 +1,1 @@
+"""Graphs of pairwise masks: their choice, safety bounds and neighbours."""

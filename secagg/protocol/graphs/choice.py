@@ -1,0 +1,565 @@
+"""Which graph a cohort needs, with which degree and threshold: the least that is safe.
+
+Rule 1: a choice is a search over `secagg.protocol.graphs.ring_bounds` and
+        `secagg.protocol.graphs.edge_bounds`, the same functions by which server and
+        clients judge the parameters afterwards; what is chosen is therefore accepted.
+Rule 2: everything is counted in clients.  Fractions of a cohort are exact rationals:
+        0.29 of 100 is 29, which binary floats do not know.
+Rule 3: where no sparse graph is safe, or none with degree up to half of the cohort, the
+        answer is the complete graph, and why.  Where nothing is safe there is no answer
+        but a refusal.
+
+Which adversary needs what, with x the most corrupt holders that any honest client has
+(but for probability 2^-graph_bits), k holders of each secret and a set of fewer than s
+survivors that may stand apart:
+
+    curious          ring      t >= x + 1: a server that keeps to the protocol learns
+                               the shares of colluders only
+    semi-malicious   ring      2t > k + x: it may ask some holders for one kind of
+                               share and the others for the other kind
+    malicious        k-out     t >= x + s - 1, and 2Q > n + c for the quorum Q, so that
+                               honest clients agree on one set of survivors
+    (semi-)malicious complete  2t > n + c
+
+Source:
+    [Bell20] section 3 for the ring, with exact tails; the k-out graph with a global
+    quorum is ours and unreviewed.
+"""
+
+import math
+from bisect import bisect_left
+from dataclasses import asdict, dataclass
+from enum import StrEnum, unique
+from fractions import Fraction
+from typing import Final, Self
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.protocol.graphs.edge_bounds import EdgeJudgement, judge_edges
+from secagg.protocol.graphs.ring_bounds import (
+    bits_of,
+    log_corrupt_holders,
+    log_planned_cut,
+    log_short_of_holders,
+    server_demand,
+)
+from secagg.protocol.parameters import (
+    MAX_CLIENTS,
+    MAX_SPARSE_CLIENTS,
+    Graph,
+    ProtocolParameters,
+)
+
+__all__ = [
+    "DEFAULT_LIVENESS_BITS",
+    "MAX_RING_CLIENTS",
+    "Adversary",
+    "GraphChoice",
+    "GraphDemand",
+    "GraphOdds",
+    "choose_graph",
+    "complete_graph",
+    "drawn_edges",
+    "odds_of",
+]
+
+# One session in a thousand million that ends for want of holders disturbs nobody.
+DEFAULT_LIVENESS_BITS: Final = 30
+# Up to here the odds are exact to 1e-8.
+MAX_RING_CLIENTS: Final = 1 << 20
+# Below, the complete graph costs a client little, and rests on counting alone.
+_MIN_OUT_EDGE_CLIENTS: Final = 1_000
+# Each client would send three megabytes of bundles: no longer a sparse graph.
+_MAX_DEGREE: Final = 1 << 15
+# One share would be the secret, and the sum of one client is its input.
+_LEAST_THRESHOLD: Final = 2
+_LEAST_COHORT: Final = 2
+
+
+@unique
+class Adversary(StrEnum):
+    """What the server may do, besides listening to its colluders."""
+
+    CURIOUS = "curious"
+    """It keeps to the protocol."""
+    SEMI_MALICIOUS = "semi-malicious"
+    """It distributes keys honestly and lies from then on."""
+    MALICIOUS = "malicious"
+    """It lies from the start; clients sign."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphDemand:
+    """A cohort and what is demanded of its graph.
+
+    Attributes:
+        min_clients: Smallest roster.
+        max_clients: Largest roster.
+        min_survivors: Fewest inputs that a sum adds up.
+        max_losses: Most clients of a roster that may be missing from the sum.
+        colluders: c, of the whole roster.
+        graph_bits: A session unmasks more than one sum with probability 2^-graph_bits
+            at most; each of its two causes gets half.
+        liveness_bits: A session ends for want of holders with probability
+            2^-liveness_bits at most, if losses are random.
+    """
+
+    min_clients: int
+    max_clients: int
+    min_survivors: int
+    max_losses: int
+    colluders: int
+    graph_bits: int = 40
+    liveness_bits: int = DEFAULT_LIVENESS_BITS
+
+    @classmethod
+    def from_rates(
+        cls,
+        clients: int,
+        *,
+        corrupt: Fraction,
+        dropout: Fraction,
+        graph_bits: int = 40,
+        liveness_bits: int = DEFAULT_LIVENESS_BITS,
+    ) -> Self:
+        """Return the demand of a cohort of one size.
+
+        Args:
+            clients: n.
+            corrupt: Fraction of the cohort that colludes, rounded down to clients.
+            dropout: Fraction of the cohort that is lost, rounded down to clients.
+            graph_bits: See the class.
+            liveness_bits: See the class.
+        """
+        losses = math.floor(dropout * clients)
+        return cls(
+            min_clients=clients,
+            max_clients=clients,
+            min_survivors=clients - losses,
+            max_losses=losses,
+            colluders=math.floor(corrupt * clients),
+            graph_bits=graph_bits,
+            liveness_bits=liveness_bits,
+        )
+
+    def losses(self, clients: int) -> int:
+        """Return D, the most that may be lost of a roster of this size."""
+        return max(0, min(self.max_losses, clients - self.min_survivors))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The rosters that are worst for one of the odds, ascending.
+
+        The smallest one has the most colluders in proportion; losses weigh most where
+        all of `max_losses` become possible, or on the largest one.
+        """
+        turn = self.min_survivors + self.max_losses
+        middle = min(max(turn, self.min_clients), self.max_clients)
+        return tuple(sorted({self.min_clients, middle, self.max_clients}))
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOdds:
+    """What a graph is worth, on the roster of the cohort that is worst for each odds.
+
+    Attributes:
+        holder_bits: -log2 of the chance E1, that some honest client has so many corrupt
+            holders that its secrets are known; inf for the impossible.
+        cut_bits: -log2 of the chance E2, that colluders and losses, which are taken to
+            be random on a ring, leave honest survivors without a path of masks.
+        liveness_bits: -log2 of the chance E3, that random losses leave some client with
+            fewer holders than the threshold.
+    """
+
+    holder_bits: float = math.inf
+    cut_bits: float = math.inf
+    liveness_bits: float = math.inf
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Return the odds as JSON values; null is for the impossible."""
+        named = asdict(self)
+        return {
+            name: None if math.isinf(odds) else odds for name, odds in named.items()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphChoice:
+    """A graph for a cohort.
+
+    Attributes:
+        graph: Who shares with whom.
+        degree: k; 0 on the complete graph.
+        threshold: t, the smallest that is safe; on the complete graph also more than
+            half of the cohort where losses allow it.
+        max_threshold: Every threshold up to here is as safe, and live enough.
+        quorum: Q, signatures without which nobody unmasks; None unless the adversary
+            is malicious.
+        unseen: Honest clients at most that a malicious server can leave out of the sum
+            unseen; noise counts on `quorum - unseen` inputs.
+        odds: What it is worth.
+        why: Why it is the complete graph, when a sparse one was looked for.
+    """
+
+    graph: Graph
+    degree: int
+    threshold: int
+    max_threshold: int
+    quorum: int | None = None
+    unseen: int = 0
+    odds: GraphOdds = GraphOdds()
+    why: str = ""
+
+
+def choose_graph(
+    demand: GraphDemand, adversary: Adversary, *, threshold: int | None = None
+) -> GraphChoice:
+    """Return the sparsest graph that is safe, or the complete one.
+
+    Args:
+        demand: The cohort.
+        adversary: What the server may do.
+        threshold: Look for graphs with this threshold only.
+
+    Raises:
+        ServiceError: INFEASIBLE; no graph is safe, and why.
+    """
+    _check_possible(demand)
+    chosen: GraphChoice | None = None
+    if adversary is not Adversary.MALICIOUS:
+        chosen = _ring(demand, adversary, threshold)
+        why = f"no ring with degree up to {_max_degree(demand)} is safe"
+    elif demand.min_clients < _MIN_OUT_EDGE_CLIENTS:
+        why = f"below {_MIN_OUT_EDGE_CLIENTS} clients the complete graph costs little"
+    elif demand.max_clients > MAX_SPARSE_CLIENTS:
+        why = (
+            f"beyond {MAX_SPARSE_CLIENTS} clients a quorum has too many signatures "
+            "for each client to read"
+        )
+    else:
+        chosen = _out_edges(demand, threshold, range(4, _max_degree(demand) + 1))
+        why = f"no k-out graph with degree up to {_max_degree(demand)} is safe"
+    return chosen or complete_graph(demand, adversary, threshold=threshold, why=why)
+
+
+def complete_graph(
+    demand: GraphDemand,
+    adversary: Adversary,
+    *,
+    threshold: int | None = None,
+    why: str = "",
+) -> GraphChoice:
+    """Return the complete graph with the threshold that the cohort needs.
+
+    Args:
+        demand: The cohort.
+        adversary: What the server may do.
+        threshold: Take this threshold or none.
+        why: Why no sparse graph is taken.
+
+    Raises:
+        ServiceError: INFEASIBLE; no threshold is safe and live, and why.
+    """
+    _check_possible(demand)
+    why += "; " if why else ""
+    if demand.max_clients > MAX_CLIENTS:
+        raise _infeasible(
+            f"{why}the complete graph ends at {MAX_CLIENTS} clients",
+            "Split the cohort, or count on fewer colluders and losses.",
+        )
+    lowest, highest = demand.colluders + 1, demand.min_survivors
+    if adversary is not Adversary.CURIOUS:
+        lowest = _least_agreement(demand)
+    lowest = max(lowest, _LEAST_THRESHOLD)
+    # More than half, if it can be had: two disjoint groups then never both unmask.
+    chosen = threshold or min(max(lowest, demand.max_clients // 2 + 1), highest)
+    if not lowest <= chosen <= highest:
+        wanted = "" if threshold is None else f", and not {threshold}"
+        raise _infeasible(
+            f"{why}on the complete graph a secret must take at least {lowest} shares "
+            f"and can take at most the {highest} that losses leave{wanted}",
+            "Count on fewer colluders or fewer losses."
+            if lowest > highest
+            else "Choose a threshold between the two.",
+        )
+    return GraphChoice(
+        graph=Graph.COMPLETE,
+        degree=0,
+        threshold=chosen,
+        max_threshold=highest,
+        # The profile uses both rules with one number (PROTOCOL §2).
+        quorum=chosen if adversary is Adversary.MALICIOUS else None,
+        why=why.removesuffix("; "),
+    )
+
+
+def drawn_edges(
+    demand: GraphDemand, *, degree: int | None = None, threshold: int | None = None
+) -> GraphChoice:
+    """Return a k-out graph against a malicious server, at any size of the cohort.
+
+    `choose_graph` names one only where the complete graph would cost too much.
+
+    Args:
+        demand: The cohort.
+        degree: k; None for the smallest that is safe.
+        threshold: Take this threshold or none.
+
+    Raises:
+        ServiceError: INFEASIBLE; no such graph is safe, and why.
+    """
+    _check_possible(demand)
+    quorum = _least_agreement(demand)
+    if quorum > demand.min_survivors:
+        raise _infeasible(
+            f"{quorum} clients must agree on who is in the sum, and losses may leave "
+            f"{demand.min_survivors}",
+            f"Demand {quorum} inputs in a sum, or count on fewer colluders.",
+        )
+    # Asked for by name, it need not be worth being called sparse.
+    degrees = range(2, demand.min_clients)
+    if degree is not None:
+        degrees = range(degree, min(degree + 1, demand.min_clients))
+    chosen = _out_edges(demand, threshold, degrees)
+    if chosen is None:
+        tried = f"degree {degree}" if degree else f"a degree up to {degrees.stop - 1}"
+        taken = "" if threshold is None else f" and threshold {threshold}"
+        raise _infeasible(
+            f"no k-out graph with {tried}{taken} is safe and live for "
+            f"{demand.min_clients} to {demand.max_clients} clients, of which "
+            f"{demand.colluders} collude and {demand.max_losses} are lost",
+            "Take the profile malicious-server, which knows no degree, or count on "
+            "fewer colluders and losses.",
+        )
+    return chosen
+
+
+def odds_of(parameters: ProtocolParameters) -> GraphOdds:
+    """Return what the graph of a task is worth, however it was chosen.
+
+    Args:
+        parameters: Valid ones; on the complete graph everything is impossible.
+    """
+    if parameters.is_complete_graph:
+        return GraphOdds()
+    demand = GraphDemand(
+        min_clients=parameters.min_clients,
+        max_clients=parameters.max_clients,
+        min_survivors=parameters.min_survivors,
+        max_losses=parameters.max_losses,
+        colluders=parameters.colluders,
+        graph_bits=parameters.graph_bits,
+    )
+    if parameters.graph is Graph.K_OUT:
+        judged = [_judged(demand, parameters.degree, size) for size in demand.sizes]
+        return _edge_odds(demand, parameters.degree, parameters.threshold, judged)
+    return GraphOdds(
+        _holder_bits(demand, parameters.degree, parameters.threshold),
+        _ring_cut_bits(demand, parameters.degree),
+        _liveness_bits(demand, parameters.degree, parameters.threshold),
+    )
+
+
+# --- sparse graphs ------------------------------------------------------------------
+
+
+def _ring(
+    demand: GraphDemand, adversary: Adversary, threshold: int | None
+) -> GraphChoice | None:
+    wanted = server_demand(demand.graph_bits)
+    # E2 falls with the degree and knows no threshold: begin where it is met.
+    degrees = range(2, _max_degree(demand) + 1, 2)
+    met = bisect_left(
+        degrees, x=True, key=lambda k: _ring_cut_bits(demand, k) >= wanted
+    )
+    degree = 2 + 2 * met
+    while degree in degrees:
+        corrupt = _most_corrupt_holders(demand, degree)
+        lowest, highest = corrupt + 1, _highest_live_threshold(demand, degree)
+        if adversary is Adversary.SEMI_MALICIOUS:
+            lowest = (degree + corrupt) // 2 + 1
+        lowest = max(lowest, _LEAST_THRESHOLD)
+        if threshold is not None and lowest > threshold:
+            return None  # and never again: it grows with the degree
+        chosen = threshold or lowest
+        if chosen <= highest:
+            # Lies may make two of the holders' shares out of one (see the header).
+            breaking = chosen
+            if adversary is Adversary.SEMI_MALICIOUS:
+                breaking = 2 * chosen - degree
+            return GraphChoice(
+                graph=Graph.RING,
+                degree=degree,
+                threshold=chosen,
+                max_threshold=highest,
+                odds=GraphOdds(
+                    _holder_bits(demand, degree, breaking),
+                    _ring_cut_bits(demand, degree),
+                    _liveness_bits(demand, degree, chosen),
+                ),
+            )
+        missing = chosen - highest
+        if adversary is Adversary.SEMI_MALICIOUS and threshold is None:
+            missing *= 2  # the smallest safe one grows by half of the degree at least
+        degree += _hopeless(missing)
+    return None
+
+
+def _out_edges(
+    demand: GraphDemand, threshold: int | None, degrees: range
+) -> GraphChoice | None:
+    quorum = _least_agreement(demand)
+    if quorum > demand.min_survivors:
+        return None  # the complete graph cannot be had either, and says so
+    degree = degrees.start
+    while degree < degrees.stop:
+        highest = _highest_live_threshold(demand, degree)
+        missing = _most_corrupt_holders(demand, degree) + 1 - highest
+        if missing > 0:
+            degree += _hopeless(missing)
+            continue
+        judged = [_judged(demand, degree, size) for size in demand.sizes]
+        lowest = max(each.least_threshold for each in judged)
+        chosen = threshold or max(_LEAST_THRESHOLD, lowest)
+        if lowest <= chosen <= highest:
+            return GraphChoice(
+                graph=Graph.K_OUT,
+                degree=degree,
+                threshold=chosen,
+                max_threshold=highest,
+                quorum=quorum,
+                unseen=max(each.set_apart for each in judged),
+                odds=_edge_odds(demand, degree, chosen, judged),
+            )
+        degree += 2
+    return None
+
+
+def _edge_odds(
+    demand: GraphDemand, degree: int, threshold: int, judged: list[EdgeJudgement]
+) -> GraphOdds:
+    """Return the odds of what was judged: of more corrupt holders, or a larger set."""
+    corrupt = max(each.corrupt_holders for each in judged)
+    return GraphOdds(
+        _holder_bits(demand, degree, corrupt + 1),
+        min(each.cut_bits for each in judged),
+        _liveness_bits(demand, degree, threshold),
+    )
+
+
+def _max_degree(demand: GraphDemand) -> int:
+    """Return the largest degree of a graph that is worth being called sparse."""
+    return min(demand.min_clients // 2, _MAX_DEGREE)
+
+
+def _hopeless(missing: int) -> int:
+    """Return how far the degree may jump when the thresholds are `missing` apart.
+
+    One neighbour more is one living holder more at best, so that the largest live
+    threshold grows by one at most, and the smallest safe one never falls.
+    """
+    return missing + missing % 2
+
+
+def _most_corrupt_holders(demand: GraphDemand, degree: int) -> int:
+    """Return the most corrupt holders that any honest client has, but for E1."""
+    wanted = server_demand(demand.graph_bits)
+    return bisect_left(
+        range(1, degree + 1),
+        x=True,
+        key=lambda holders: _holder_bits(demand, degree, holders) >= wanted,
+    )
+
+
+def _highest_live_threshold(demand: GraphDemand, degree: int) -> int:
+    """Return the largest threshold that losses leave reachable, but for E3."""
+    live = bisect_left(
+        range(1, degree + 1),
+        x=True,
+        key=lambda t: _liveness_bits(demand, degree, t) <= demand.liveness_bits,
+    )
+    return min(live, demand.min_survivors)
+
+
+def _holder_bits(demand: GraphDemand, degree: int, holders: int) -> float:
+    """Return -log2 of E1: that many corrupt holders; the smallest roster is worst."""
+    return bits_of(
+        log_corrupt_holders(
+            clients=demand.min_clients,
+            degree=degree,
+            threshold=holders,
+            colluders=demand.colluders,
+        )
+    )
+
+
+def _ring_cut_bits(demand: GraphDemand, degree: int) -> float:
+    """Return -log2 of E2 on the worst roster."""
+    return min(
+        bits_of(
+            log_planned_cut(
+                clients=size,
+                degree=degree,
+                colluders=demand.colluders,
+                losses=demand.losses(size),
+            )
+        )
+        for size in demand.sizes
+    )
+
+
+def _liveness_bits(demand: GraphDemand, degree: int, threshold: int) -> float:
+    """Return -log2 of E3 on the worst roster."""
+    return min(
+        bits_of(
+            log_short_of_holders(
+                clients=size,
+                degree=degree,
+                threshold=threshold,
+                losses=demand.losses(size),
+            )
+        )
+        for size in demand.sizes
+    )
+
+
+def _judged(demand: GraphDemand, degree: int, clients: int) -> EdgeJudgement:
+    """Judge drawn edges on a roster of one size."""
+    return judge_edges(
+        clients=clients,
+        degree=degree,
+        colluders=demand.colluders,
+        losses=demand.losses(clients),
+        demanded_bits=server_demand(demand.graph_bits),
+    )
+
+
+def _least_agreement(demand: GraphDemand) -> int:
+    """Return the least Q with 2Q > n + c: two such groups share an honest client."""
+    return (demand.max_clients + demand.colluders) // 2 + 1
+
+
+# --- refusals -----------------------------------------------------------------------
+
+
+def _check_possible(demand: GraphDemand) -> None:
+    if (
+        not _LEAST_COHORT
+        <= demand.min_clients
+        <= demand.max_clients
+        <= MAX_RING_CLIENTS
+    ):
+        raise _infeasible(
+            f"a cohort has {_LEAST_COHORT} to {MAX_RING_CLIENTS} clients, not "
+            f"{demand.min_clients} to {demand.max_clients}",
+            "Split the cohort, or ask for more clients.",
+        )
+    if demand.min_survivors < demand.colluders + 2:
+        raise _infeasible(
+            f"{demand.min_survivors} inputs in a sum, {demand.colluders} of them of "
+            "colluders, leave fewer than two honest ones: no graph can hide them",
+            "Count on fewer colluders or fewer losses, or ask for more clients.",
+        )
+
+
+def _infeasible(message: str, next_step: str) -> ServiceError:
+    return ServiceError(message, code=ErrorCode.INFEASIBLE, next_step=next_step)

@@ -1,0 +1,76 @@
+"""What several messages have in common on their way to bytes and back.
+
+Whatever is wrong with the bytes of a peer is a `ValueError` inside the function that
+reads them; `decode` makes the peer's error of it, and of nothing else.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Final, TypeVar
+
+from secagg.crypto.canonical import Reader, Writer
+from secagg.errors import ErrorCode, RemoteProtocolError
+
+__all__ = [
+    "DIGEST_BYTES",
+    "SIGNATURE_BYTES",
+    "check_ascending",
+    "decode",
+    "read_count",
+    "read_proof",
+    "write_proof",
+]
+
+DIGEST_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+
+_Message = TypeVar("_Message")
+
+
+def decode(what: str, data: bytes, read: Callable[[Reader], _Message]) -> _Message:
+    """Run `read` over all of `data`; every failure is the peer's."""
+    reader = Reader(data, what)
+    try:
+        message = read(reader)
+        reader.end()
+    except ValueError as error:
+        raise RemoteProtocolError(
+            f"{what} cannot be read: {error}", code=ErrorCode.BAD_ENCODING
+        ) from None
+    return message
+
+
+def read_count(reader: Reader, most: int) -> int:
+    """Read how many parts follow, before any of them is read.
+
+    Raises:
+        ValueError: More than `most`.
+    """
+    count = reader.u32()
+    if count > most:
+        raise ValueError(f"{count} parts, at most {most} are possible")
+    return count
+
+
+def check_ascending(indices: Iterable[int]) -> None:
+    """Refuse roster indices that repeat or are out of order.
+
+    Raises:
+        ValueError: They are not strictly ascending.
+    """
+    if any(a >= b for a, b in pairwise(indices)):
+        raise ValueError("indices are not strictly ascending")
+
+
+def write_proof(writer: Writer, proof: tuple[bytes, ...]) -> None:
+    """Append the hashes of a tree that its reader cannot compute, 32 bytes each."""
+    writer.u32(len(proof)).fixed(b"".join(proof))
+
+
+def read_proof(reader: Reader, leaves: int) -> tuple[bytes, ...]:
+    """Read what `write_proof` wrote.
+
+    Raises:
+        ValueError: More hashes than the tree has leaves.
+    """
+    return tuple(reader.fixed(DIGEST_BYTES) for _ in range(read_count(reader, leaves)))

@@ -1,0 +1,342 @@
+"""The floors and caps that a client enforces, whatever the server proposes.
+
+The server proposes, the client compares and leaves with POLICY_VIOLATION, naming the
+floor (PROTOCOL §5.0).  No server setting can lower any of these.
+
+A client has floors of two kinds: those of the cohort (`ClientPolicy`), which the core
+enforces, and those of its privacy (`PrivacyFloors`), which need `dpnoise` to evaluate
+and are enforced by `secagg.client` before a key is made.  Whoever wants none of the
+second kind says so in words (`ExactSumsAccepted`).
+"""
+
+import difflib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.parameters import Graph, ProtocolParameters
+from secagg.protocol.profiles import Profile
+
+__all__ = [
+    "COLLUDER_FRACTION",
+    "GROUNDS",
+    "NO_NOISE_ACKNOWLEDGEMENT",
+    "ClientPolicy",
+    "ExactSumsAccepted",
+    "PrivacyFloors",
+    "TotalBudget",
+    "colluder_fraction_of",
+]
+
+NO_NOISE_ACKNOWLEDGEMENT: Final = (
+    "I understand that the sum itself is released without noise"
+)
+
+GROUNDS: Final = ("proven", "certified", "numerical", "recalled", "published")
+"""Words for how an epsilon may be known; no client accepts a hypothetical one."""
+# Of what is merely evaluated or recalled no published proof makes more.
+_PROOF_DECIDES: Final = frozenset({"proven", "certified"})
+# 2^-40 for each session stays below 2^-26 over ten thousand of them.
+DEFAULT_MIN_GRAPH_BITS: Final = 40
+COLLUDER_FRACTION: Final = 0.1
+"""Part of a roster that noise takes for colluders in profiles that distrust the server:
+a larger roster thins every share, and an absolute number would not grow with it."""
+# A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
+DEFAULT_MAX_DIMENSION: Final = 1 << 26
+MAX_DATA_NAME: Final = 200
+"""Characters of a name that people choose and read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientPolicy:
+    """What one client insists on.
+
+    Attributes:
+        profiles: Threat models that the client accepts.
+        suites: Algorithms that the client accepts.
+        aggregators: Names of the servers that the client accepts; None for every one
+            that its connection trusts.
+        graphs: Who may share with whom.  The ring is weaker: it is safe except with a
+            probability, and only against losses that are independent of it.
+        min_graph_bits: On a ring, the session must promise at least this many bits.
+        min_clients: Smallest roster that the client shares with.
+        max_clients: Largest roster that the client computes for.
+        min_survivors: Smallest sum, in number of inputs, that the client unmasks.
+        max_dropouts: Most lost clients (U2 to U3) that the client unmasks; None for
+            no cap beyond `min_survivors`.
+        min_colluders: The session must tolerate at least this many colluders.
+        require_majority: On the complete graph the threshold must exceed n/2, so
+            that two disjoint groups cannot both rebuild secrets.
+        whole_roster: On a ring, read the adverts of everybody and not only those of
+            the neighbours.  Nobody has to: what it adds are checks of keys and names
+            that the client shares nothing with.
+        max_dimension: Longest vector that the client masks.
+        max_modulus_bits: Widest coordinate that the client masks.
+        require_noise: Refuse sessions that release an exact sum.
+    """
+
+    profiles: frozenset[Profile] = frozenset({Profile.HONEST_CURIOUS_SERVER})
+    suites: frozenset[CipherSuite] = frozenset(CipherSuite)
+    aggregators: frozenset[str] | None = None
+    graphs: frozenset[Graph] = frozenset({Graph.COMPLETE})
+    min_graph_bits: int = DEFAULT_MIN_GRAPH_BITS
+    min_clients: int = 3
+    max_clients: int = 10_000
+    min_survivors: int = 3
+    max_dropouts: int | None = None
+    min_colluders: int = 0
+    require_majority: bool = True
+    whole_roster: bool = False
+    max_dimension: int = DEFAULT_MAX_DIMENSION
+    max_modulus_bits: int = 62
+    require_noise: bool = True
+
+    def check(self, offer: SessionDescriptor) -> None:
+        """Compare a proposal with every floor and cap.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION, naming the floor and both values.
+                Stay out of the session, or change the policy on purpose.
+        """
+        known = self.aggregators is None or offer.aggregator in self.aggregators
+        stranger = (known, f"aggregator {offer.aggregator!r} is not accepted")
+        for holds, complaint in (stranger, *self._rules(offer.parameters)):
+            if not holds:
+                raise RemoteProtocolError(
+                    f"the session breaks this client's policy: {complaint}",
+                    code=ErrorCode.POLICY_VIOLATION,
+                    next_step="Ask the operator for other parameters, or change "
+                    "[policy] in the client's settings if that is what you want.",
+                )
+
+    def _rules(self, proposed: ProtocolParameters) -> tuple[tuple[bool, str], ...]:
+        return (
+            (
+                proposed.profile in self.profiles,
+                f"profile {proposed.profile.label} is not accepted",
+            ),
+            (
+                proposed.suite in self.suites,
+                f"suite {proposed.suite:#06x} is not accepted",
+            ),
+            (
+                proposed.graph in self.graphs,
+                f"the {proposed.graph} graph is not accepted",
+            ),
+            (
+                proposed.is_complete_graph
+                or proposed.graph_bits >= self.min_graph_bits,
+                (
+                    f"graph_bits is {proposed.graph_bits}, at least "
+                    f"{self.min_graph_bits} is demanded"
+                ),
+            ),
+            (
+                proposed.min_clients >= self.min_clients,
+                (
+                    f"min_clients is {proposed.min_clients}, at least "
+                    f"{self.min_clients} is demanded"
+                ),
+            ),
+            (
+                proposed.max_clients <= self.max_clients,
+                (
+                    f"max_clients is {proposed.max_clients}, at most "
+                    f"{self.max_clients} is accepted"
+                ),
+            ),
+            (
+                proposed.min_survivors >= self.min_survivors,
+                (
+                    f"min_survivors is {proposed.min_survivors}, at least "
+                    f"{self.min_survivors} is demanded"
+                ),
+            ),
+            (
+                self.max_dropouts is None or proposed.max_dropouts <= self.max_dropouts,
+                (
+                    f"max_dropouts is {proposed.max_dropouts}, at most "
+                    f"{self.max_dropouts} is accepted"
+                ),
+            ),
+            (
+                proposed.colluders >= self.min_colluders,
+                (
+                    f"colluders is {proposed.colluders}, at least {self.min_colluders} "
+                    "is demanded"
+                ),
+            ),
+            (
+                not self.require_majority
+                or not proposed.is_complete_graph
+                or 2 * proposed.threshold > proposed.max_clients,
+                (
+                    f"threshold {proposed.threshold} is no majority of "
+                    f"{proposed.max_clients} clients; at least "
+                    f"{proposed.max_clients // 2 + 1} is demanded"
+                ),
+            ),
+            (
+                proposed.dimension <= self.max_dimension,
+                (
+                    f"dimension is {proposed.dimension}, at most {self.max_dimension} "
+                    "is accepted"
+                ),
+            ),
+            (
+                proposed.bits <= self.max_modulus_bits,
+                (
+                    f"coordinates have {proposed.bits} bits, at most "
+                    f"{self.max_modulus_bits} are accepted"
+                ),
+            ),
+            (
+                bool(proposed.noise_block) or not self.require_noise,
+                "the task releases the sum without noise",
+            ),
+        )
+
+
+def colluder_fraction_of(profile: Profile) -> float:
+    """Return what part of a roster noise takes for colluders if nobody says more."""
+    if profile is Profile.HONEST_CURIOUS_SERVER:
+        return 0.0  # there the server invents nobody
+    return COLLUDER_FRACTION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyFloors:
+    """The privacy that one client insists on; it computes the figures itself.
+
+    Attributes:
+        max_epsilon: Largest epsilon of a whole task, against the server.
+        max_delta: Largest delta of a whole task.
+        statuses: Which grounds of an epsilon the client accepts: `proven`, `certified`,
+            `numerical`, `recalled`, each whatever its proof, and `published`: proven or
+            certified by a theorem whose proof is published.
+        min_local_noise_stddev: The client's own noise in the caller's units: what
+            protects it if all others turn out to be inventions of the server.  Where
+            the clip moves, that under the smallest clip of the task.
+        min_local_noise_multiplier: The same over the longest vector that is not
+            shortened, whatever its unit: no choice of clips changes it.
+        min_colluder_fraction: Part of every roster that the noise must take for
+            colluders; None for `COLLUDER_FRACTION` in profiles that distrust the
+            server, and 0 otherwise.  Where an absolute number is all that is assumed,
+            a larger roster thins every share, and inventing clients makes it larger.
+        max_local_epsilon: Largest epsilon of a whole task against a server that breaks
+            the masks; demands a local randomiser.  None for no such demand.
+
+    Raises:
+        LocalProtocolError: `statuses` has a word that is not one of `GROUNDS`.
+    """
+
+    max_epsilon: float
+    max_delta: float
+    statuses: frozenset[str] = frozenset({"proven", "certified"})
+    min_local_noise_stddev: float = 0.0
+    min_local_noise_multiplier: float = 0.0
+    min_colluder_fraction: float | None = None
+    max_local_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a word that no figure is known by: it would accept nothing."""
+        for word in self.statuses:
+            if word not in GROUNDS:
+                close = difflib.get_close_matches(str(word), GROUNDS, n=1)
+                raise LocalProtocolError(
+                    f"statuses must be of {', '.join(GROUNDS)}, not {word!r}",
+                    next_step=f"Did you mean {close[0]}?"
+                    if close
+                    else "Choose among these words.",
+                )
+
+    def accepts(self, *, status: str, proof: str) -> bool:
+        """Return whether the client accepts a figure on its grounds.
+
+        Args:
+            status: How the figure is known, as `PrivacyStatement.status`.
+            proof: Where its proof stands, as `PrivacyStatement.proof`.
+        """
+        by_publication = status in _PROOF_DECIDES and proof == "published"
+        return status in self.statuses or (
+            by_publication and "published" in self.statuses
+        )
+
+    def colluder_fraction(self, profile: Profile) -> float:
+        """Return what part of a roster must be taken for colluders in a profile."""
+        if self.min_colluder_fraction is not None:
+            return self.min_colluder_fraction
+        return colluder_fraction_of(profile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalBudget:
+    """What all tasks together may cost the data that are given to them.
+
+    Attributes:
+        data: Name of the data, the owner's own: no server learns it.  Tasks that get
+            other data have another one.
+        epsilon: Of all tasks together, against the adversary that `PrivacyFloors` name.
+        delta: That goes with it.
+        directory: Where claims are kept, one for all clients that give these data to
+            something; None for the state of this client alone.
+        rollback_mark: File outside `directory` that tells claims that were put back
+            from the newest ones; by default one under the user's persistent state.
+
+    Raises:
+        LocalProtocolError: A value is none that a total can have.
+    """
+
+    data: str
+    epsilon: float
+    delta: float
+    directory: Path | None = None
+    rollback_mark: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what bounds nothing."""
+        if not (self.data.isprintable() and 0 < len(self.data) <= MAX_DATA_NAME):
+            raise LocalProtocolError(
+                f"data have a name of 1 to {MAX_DATA_NAME} printable characters",
+                next_step="Choose one name for the same data, and keep it.",
+            )
+        if not (0.0 < self.epsilon < math.inf and 0.0 < self.delta < 1.0):
+            raise LocalProtocolError(
+                f"a total of epsilon {self.epsilon:g} and delta {self.delta:g} bounds "
+                "nothing",
+                next_step="Choose a finite epsilon above 0 and a delta between 0 and "
+                "1.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ExactSumsAccepted:
+    """A waiver of privacy floors, in words.
+
+    An exact sum hides single inputs and nothing else: differences of two sums, or a
+    sum of similar inputs, can reveal a person.
+
+    Attributes:
+        sentence: `NO_NOISE_ACKNOWLEDGEMENT`, written out by whoever takes the
+            responsibility.
+        noised: Floors for tasks that have noise nevertheless; None for no floors.
+
+    Raises:
+        LocalProtocolError: Another sentence.
+    """
+
+    sentence: str
+    noised: PrivacyFloors | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse anything but the whole sentence."""
+        if self.sentence != NO_NOISE_ACKNOWLEDGEMENT:
+            raise LocalProtocolError(
+                "exact sums are accepted with one sentence and no other",
+                next_step=f'Write "{NO_NOISE_ACKNOWLEDGEMENT}", or give privacy '
+                "floors.",
+            )

@@ -1,0 +1,510 @@
+"""Judges receipts without network, state or secrets.
+
+Rule 1: everything that follows from other bytes is computed again, by the code that
+        clients run; nothing is taken from the receipt that could be derived.
+Rule 2: the steps and their order are those of R5.8-1; the first that fails is named.
+Rule 3: noise is judged where sets are: what no client would have added noise for was
+        answered by no client that follows the protocol.
+Rule 4: it says what holds and no more: that a quorum has signed roster and sets, or
+        that the writer states them (R5.8-2).  Whether a sum is right cannot be seen.
+
+Source:
+    PROTOCOL §5.8.
+"""
+
+import json
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum, unique
+from itertools import pairwise
+from typing import Final, Protocol
+
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.protocol import context
+from secagg.protocol.agreement import (
+    Signers,
+    check_bundle_signature,
+    check_quorum,
+)
+from secagg.protocol.client.checks import (
+    check_edge_odds,
+    check_layers,
+    check_noise_suffices,
+    check_overlap,
+    check_ring,
+    check_ring_survivors,
+    check_sharers,
+    check_shown,
+    check_size,
+    check_survivors,
+)
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.revocation_list import read_revocations
+from secagg.protocol.graphs.neighbours import SharingGraph, sharing_graph
+from secagg.protocol.membership import check_adverts, enrolment_rules
+from secagg.protocol.messages import DIGEST_BYTES, Advert, Quorum, Roster, RosterFrame
+from secagg.protocol.noise_certificate import NoiseCertificate, NoiseCost
+from secagg.protocol.noise_terms import NoiseTerms, no_noise, noise_terms
+from secagg.protocol.packing import packed_size
+from secagg.protocol.parameters import Graph, ProtocolParameters
+from secagg.protocol.profiles import HonestTail
+from secagg.protocol.receipts.receipt import (
+    AuditReceipt,
+    Dispute,
+    Outcome,
+    RosterCommitment,
+    WrittenBy,
+)
+
+__all__ = [
+    "Finding",
+    "NoiseVerifier",
+    "ReceiptError",
+    "Step",
+    "Verdict",
+    "judging",
+    "verify_receipt",
+]
+
+
+class NoiseVerifier(Protocol):
+    """Judges the noise of a session from its offer, as clients do.
+
+    `secagg.distributed_dp.TaskNoiseVerifier` is one.
+    """
+
+    def check_block(self, offer: SessionDescriptor) -> None:
+        """Refuse a noise block or noise terms that no client takes (BAD_CONFIG)."""
+        ...
+
+    def terms(self, parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
+        """Return what |U2| settles about the noise."""
+        ...
+
+    def cost(self, offer: SessionDescriptor) -> NoiseCost:
+        """Compute what the noise costs; refuse an epsilon above the block's."""
+        ...
+
+    def certificate(
+        self, parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
+    ) -> NoiseCertificate:
+        """Return what noise a sum over such sets must hold."""
+        ...
+
+
+@unique
+class Step(StrEnum):
+    """What a verifier looks at, in this order."""
+
+    ENCODING = "encoding"
+    DIGEST = "digest"
+    OFFER = "offer"
+    VIEW = "view"
+    CREDENTIALS = "credentials"
+    SETS = "sets"
+    QUORUM = "quorum"
+    SIGNATURES = "signatures"
+    """Between two aggregators, in the place of a quorum."""
+    OUTCOME = "outcome"
+    CLAIM = "claim"
+    CERTIFICATE = "certificate"
+
+
+@unique
+class Finding(StrEnum):
+    """What a receipt that passes shows."""
+
+    AGREED = "agreed"
+    """A quorum of enrolled clients has signed roster, U2 and U3."""
+    STATED = "stated"
+    """The writer of the receipt states them."""
+    NO_SUM = "no sum"
+    """No set U3 was ever fixed."""
+
+
+class ReceiptError(RemoteProtocolError):
+    """A receipt does not hold.
+
+    Attributes:
+        step: The first that failed.
+    """
+
+    def __init__(self, step: Step, message: str, *, code: ErrorCode) -> None:
+        super().__init__(f"{step}: {message}", code=code)
+        self.step = step
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a receipt that passes says.
+
+    Attributes:
+        finding: Who vouches for it.
+        receipt: Its fields.
+        descriptor: The offer.
+        ctx1: What covers offer and roster, 32 bytes; empty without a view.
+        clients: n; 0 without a view.
+        names: By roster index; empty where the writer has not read the whole roster.
+        sharers: U2 as roster indices.
+        survivors: U3 as roster indices.
+        signers: Who has signed, as roster indices.
+        cost: What the task costs a client; None without noise.
+    """
+
+    finding: Finding
+    receipt: AuditReceipt
+    descriptor: SessionDescriptor
+    ctx1: bytes
+    clients: int
+    names: tuple[str, ...]
+    sharers: frozenset[int]
+    survivors: frozenset[int]
+    signers: frozenset[int]
+    cost: NoiseCost | None
+
+
+def verify_receipt(
+    data: bytes,
+    *,
+    enrolment_key: bytes | None = None,
+    revocations: bytes | None = None,
+    noise: NoiseVerifier | None = None,
+) -> Verdict:
+    """Judge a receipt (R5.8-1) and say what it shows (R5.8-2).
+
+    Args:
+        data: Its bytes.
+        enrolment_key: The key that clients were to pin, 32 bytes; needed where clients
+            sign.
+        revocations: The revocation list that the offer names, to have revoked
+            credentials refused; None takes every credential that was signed.
+        noise: Judges noise; needed where the offer has a noise block.  It takes up to
+            seconds to compute an epsilon.
+
+    Returns:
+        What it shows.
+
+    Raises:
+        ReceiptError: The first step that fails, and why.
+        LocalProtocolError: The session adds noise, and nothing to judge it was given.
+    """
+    with judging(Step.ENCODING):
+        receipt = AuditReceipt.decode(data)
+    if not receipt.is_undamaged(data):
+        raise ReceiptError(
+            Step.DIGEST, "the receipt was damaged", code=ErrorCode.BAD_ENCODING
+        )
+    with judging(Step.OFFER):
+        descriptor = SessionDescriptor.decode(receipt.offer)
+    reading = _Reading(receipt, descriptor, noise)
+    with judging(Step.VIEW):
+        reading.read_view()
+    with judging(Step.CREDENTIALS):
+        reading.check_credentials(enrolment_key, revocations)
+    with judging(Step.SETS):
+        reading.read_sets()
+    with judging(Step.QUORUM):
+        reading.check_quorum()
+    with judging(Step.OUTCOME):
+        reading.check_outcome()
+    with judging(Step.CLAIM):
+        reading.check_claim()
+    with judging(Step.CERTIFICATE):
+        reading.check_certificate()
+    return reading.verdict()
+
+
+class _Reading:
+    """What is known of a receipt so far."""
+
+    def __init__(
+        self,
+        receipt: AuditReceipt,
+        descriptor: SessionDescriptor,
+        noise: NoiseVerifier | None,
+    ) -> None:
+        self._receipt: Final = receipt
+        self._descriptor: Final = descriptor
+        self._parameters: Final = descriptor.parameters
+        self._noise: Final = _verifier_for(descriptor.parameters, noise)
+        self._ctx0: Final = context.session_context(descriptor)
+        self._adverts: tuple[Advert, ...] = ()
+        self._clients = 0
+        self._graph: SharingGraph | None = None
+        self._ctx1 = b""
+        self._terms = NoiseTerms(b"", tolerated_losses=0)
+        self._cost: NoiseCost | None = None
+        self._sharers: AbstractSet[int] = frozenset()
+        self._survivors: AbstractSet[int] = frozenset()
+        self._signers: frozenset[int] = frozenset()
+
+    def read_view(self) -> None:
+        """Take the roster, or what commits to it, and derive graph and ctx1."""
+        parameters, view = self._parameters, self._receipt.view
+        self._check_edge_root()
+        match view:
+            case None:
+                return
+            case RosterCommitment(clients, top, graph_seed):
+                self._ctx1 = context.committed_roster(
+                    self._ctx0, clients, top, graph_seed, parameters.suite
+                )
+            case _:
+                roster = Roster.decode(view)
+                if not isinstance(roster, Roster):
+                    raise _flaw("a neighbourhood stands where the roster belongs")
+                self._adverts = roster.adverts
+                clients, graph_seed = len(roster), roster.graph_seed
+                frame = RosterFrame.decode(view)
+                self._ctx1 = context.roster_context(self._ctx0, frame, parameters.suite)
+        self._clients = clients
+        adverts = dict(enumerate(self._adverts))
+        check_layers(parameters, adverts)
+        check_size(parameters, clients)
+        check_shown(adverts, parameters.profile)
+        self._graph = sharing_graph(parameters, clients, graph_seed)
+        # On such a graph no client that follows the protocol has shared anything.
+        check_ring(parameters, self._graph)
+        check_edge_odds(parameters, clients)
+
+    def _check_edge_root(self) -> None:
+        """Check that edges are covered once they were published, and only then."""
+        root, is_drawn = self._receipt.edge_root, self._parameters.graph is Graph.K_OUT
+        if root and (not is_drawn or self._receipt.view is None):
+            raise _flaw("it has an edge root, and no client chose edges")
+        # A client that left between the edges and U2 knows the one, not the other.
+        if len(root) != DIGEST_BYTES and (root or (is_drawn and self._receipt.sharers)):
+            raise _flaw("nothing covers the edges that were chosen")
+
+    def check_credentials(
+        self, enrolment_key: bytes | None, revocations: bytes | None
+    ) -> None:
+        """Check who the clients are, where a profile knows that."""
+        if isinstance(self._parameters.tail, HonestTail):
+            return
+        trust = self._parameters.tail.trust
+        if trust.enrolment_key != enrolment_key:
+            raise _flaw(
+                "its clients were enrolled under another key than the one given"
+                if enrolment_key
+                else "its clients sign: give the enrolment key that they pin",
+                code=ErrorCode.BAD_CREDENTIAL,
+            )
+        listed = None if revocations is None else read_revocations(revocations, trust)
+        revoked = frozenset(() if listed is None else listed.serials)
+        check_adverts(
+            self._adverts,
+            enrolment_rules(trust, self._descriptor.session_end, revoked),
+            ctx0=self._ctx0,
+            suite=self._parameters.suite,
+            verified=None,
+        )
+        check_overlap(self._parameters, self._clients)
+
+    def read_sets(self) -> None:
+        """Take U2 and U3, as far as they were fixed, and the noise that they carry."""
+        receipt, parameters = self._receipt, self._parameters
+        self._check_block()
+        if receipt.survivors and not receipt.sharers:
+            raise _flaw("it has U3 and no U2")
+        if not receipt.sharers:
+            return
+        if self._graph is None:
+            raise _flaw("it has U2 and no roster")
+        self._sharers = check_sharers(
+            parameters,
+            roster_size=self._clients,
+            index=None,
+            bitmap=receipt.sharers,
+        )
+        self._terms = self._settled(len(self._sharers))
+        if not receipt.survivors:
+            return
+        self._survivors = check_survivors(
+            parameters,
+            roster_size=self._clients,
+            index=None,
+            sharers=self._sharers,
+            bitmap=receipt.survivors,
+        )
+        check_noise_suffices(
+            self._terms, sharers=len(self._sharers), survivors=len(self._survivors)
+        )
+        check_ring_survivors(parameters, self._graph, self._survivors)
+
+    def _check_block(self) -> None:
+        """Check what the offer says of its noise, as a client does that joins."""
+        if self._noise is not None:
+            self._noise.check_block(self._descriptor)
+
+    def _settled(self, sharers: int) -> NoiseTerms:
+        read = no_noise if self._noise is None else self._noise.terms
+        return noise_terms(self._parameters, sharers, read, clients=self._clients)
+
+    def check_quorum(self) -> None:
+        """Check that enough clients have signed these sets, where clients sign."""
+        receipt, parameters = self._receipt, self._parameters
+        if not parameters.profile.has_identities or not receipt.quorum:
+            is_due = parameters.profile.has_identities and (
+                receipt.outcome is not Outcome.ABORTED
+            )
+            if receipt.quorum or is_due:
+                raise _flaw(
+                    "no client signed" if is_due else "in this profile no client signs",
+                    code=ErrorCode.NO_QUORUM,
+                )
+            return
+        if not self._survivors:
+            raise _flaw("it has a quorum and no U3", code=ErrorCode.NO_QUORUM)
+        suite = parameters.suite
+        ctx2 = context.mask_context(
+            self._ctx1,
+            receipt.sharers,
+            suite,
+            edge_root=receipt.edge_root,
+            noise_context=self._terms.context,
+        )
+        quorum = Quorum.decode(receipt.quorum)
+        check_quorum(
+            quorum,
+            needed=parameters.quorum,
+            survivors=self._survivors,
+            signers=Signers.of(self._adverts),
+            ctx1=self._ctx1,
+            ctx3=context.unmask_context(ctx2, receipt.survivors, suite),
+            suite=suite,
+        )
+        self._signers = frozenset(signer for signer, _ in quorum.signatures)
+
+    def check_outcome(self) -> None:
+        """Check that the end is one that these sets can have."""
+        receipt, parameters = self._receipt, self._parameters
+        is_released = receipt.outcome is Outcome.RELEASED
+        if receipt.outcome is not Outcome.ABORTED and not self._survivors:
+            raise _flaw("it ended with a sum and has no U3")
+        if is_released != (receipt.code == 0):
+            raise _flaw("a code stands exactly where there is no sum")
+        size = packed_size(parameters.dimension, parameters.bits) if is_released else 0
+        if receipt.size != size:
+            raise _flaw(f"its sum has {receipt.size} bytes, not {size}")
+        if not is_released and any(receipt.sum_hash):
+            raise _flaw("it has the hash of a sum that was not released")
+        pairs = [(row.accuser, row.accused) for row in receipt.disputes]
+        if any(one >= other for one, other in pairwise(pairs)):
+            raise _flaw("its disputes are not strictly ascending")
+        if any(a == b or max(a, b) >= self._clients for a, b in pairs):
+            raise _flaw("a dispute is between two clients of the roster")
+        for row in receipt.disputes:
+            self._check_evidence(row)
+
+    def _check_evidence(self, dispute: Dispute) -> None:
+        """Check that a dealer has signed what is in dispute, where clients sign."""
+        parameters = self._parameters
+        if bool(dispute.evidence) != parameters.profile.has_identities:
+            raise _flaw("a dispute has evidence exactly where clients sign")
+        if dispute.evidence:
+            check_bundle_signature(
+                dispute.evidence[DIGEST_BYTES:],
+                dispute.evidence[:DIGEST_BYTES],
+                signers=Signers.of(self._adverts),
+                ctx1=self._ctx1,
+                index=dispute.dealer,
+                suite=parameters.suite,
+            )
+
+    def check_claim(self) -> None:
+        """Compute what the noise costs a client, and compare it with the claim."""
+        if self._noise is not None:
+            self._cost = self._noise.cost(self._descriptor)
+
+    def check_certificate(self) -> None:
+        """Compute what noise the sum holds, and compare."""
+        receipt, parameters = self._receipt, self._parameters
+        stated, is_server = receipt.certificate, receipt.writer is WrittenBy.SERVER
+        if not stated:
+            is_released = receipt.outcome is Outcome.RELEASED
+            if is_server and is_released and parameters.noise_layers:
+                raise _flaw("a server released the sum and certifies no noise")
+            return
+        if self._noise is None or not parameters.noise_layers:
+            raise _flaw("it has a certificate, and no noise is taken back")
+        if not self._survivors:
+            raise _flaw("it has a certificate and no U3")
+        computed = self._noise.certificate(
+            parameters, self._clients, len(self._sharers), len(self._survivors)
+        )
+        # Only how many seeds the writer has subtracted is its word.
+        given = _given(stated, len(computed.removed), len(self._survivors))
+        if (given is None) == is_server:
+            raise _flaw("a server knows how much noise it has subtracted, a client not")
+        if replace(computed, given=given).encode() != stated:
+            raise _flaw("its certificate does not follow from noise block, U2 and U3")
+
+    def verdict(self) -> Verdict:
+        """Return what all of this shows."""
+        if self._signers:
+            finding = Finding.AGREED
+        else:
+            finding = Finding.STATED if self._survivors else Finding.NO_SUM
+        return Verdict(
+            finding,
+            self._receipt,
+            self._descriptor,
+            self._ctx1,
+            self._clients,
+            tuple(advert.identity for advert in self._adverts),
+            frozenset(self._sharers),
+            frozenset(self._survivors),
+            self._signers,
+            self._cost,
+        )
+
+
+def _verifier_for(
+    parameters: ProtocolParameters, noise: NoiseVerifier | None
+) -> NoiseVerifier | None:
+    """Return what judges the noise of a session; None for a session without noise."""
+    if not parameters.noise_block:
+        return None
+    if noise is None:
+        raise LocalProtocolError(
+            "this session adds noise, and nothing was given to judge it",
+            next_step="Pass noise=secagg.distributed_dp.TaskNoiseVerifier().",
+        )
+    return noise
+
+
+def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] | None:
+    """Return from how many survivors each layer is said to have been subtracted."""
+    try:
+        given = json.loads(certificate)["given"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise _flaw("its certificate is not one") from None
+    if given is None:  # a client does not hear what was subtracted
+        return None
+    if not isinstance(given, list) or len(given) != layers:
+        raise _flaw(f"its certificate does not count {layers} layers")
+    if not all(type(count) is int and 0 <= count <= survivors for count in given):
+        raise _flaw(f"no layer is subtracted from more than {survivors} survivors")
+    return tuple(given)
+
+
+@contextmanager
+def judging(step: Step) -> Iterator[None]:
+    """Name the step at which a receipt fails.
+
+    Raises:
+        ReceiptError: What stands in the block has refused something.
+    """
+    try:
+        yield
+    except RemoteProtocolError as error:
+        raise ReceiptError(step, str(error), code=error.code) from None
+
+
+def _flaw(
+    complaint: str, *, code: ErrorCode = ErrorCode.BAD_ENCODING
+) -> RemoteProtocolError:
+    return RemoteProtocolError(complaint, code=code)

@@ -1,0 +1,120 @@
+"""How a session ends on the server, and who is lost on the way.
+
+The handlers of `server.TRANSITIONS` for its last rows, and what closes a round without
+enough clients: a handler that gives up returns what `too_few` or `abort` makes.
+"""
+
+from collections.abc import Set as AbstractSet
+
+from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.protocol.events import AbortRequested, SumComputed
+from secagg.protocol.messages import Aborted, Fate, Released
+from secagg.protocol.outputs import DropClient, ServerOutput, Step
+from secagg.protocol.rounds import DropReason
+from secagg.protocol.server.states import (
+    Cohort,
+    Completed,
+    ConsistencyCheck,
+    Failed,
+    ServerState,
+    ServerStep,
+    Session,
+    Summing,
+    Unmasking,
+)
+
+__all__ = [
+    "abort",
+    "abort_requested",
+    "abort_summing",
+    "complete",
+    "dropped_for",
+    "too_few",
+]
+
+
+def complete(state: Summing, event: SumComputed) -> ServerStep:
+    """Release the sum."""
+    survivors = state.cohort.names_of(state.survivors)
+    released = Released(
+        Fate.INCLUDED,
+        event.sum_hash,
+        event.size,
+        len(survivors),
+        event.kept_until,
+    )
+    return Step(
+        Completed(state.session, state.cohort, outcome=released, survivors=survivors)
+    )
+
+
+def abort_requested(state: ServerState, event: AbortRequested) -> ServerStep:
+    """End the session on request of the operator or the machinery."""
+    # PROTOCOL §5.6: from U3 on, the end costs its members their charge.
+    survivors = (
+        state.cohort.names_of(state.survivors)
+        if isinstance(state, ConsistencyCheck | Unmasking)
+        else frozenset[str]()
+    )
+    return abort(state.session, event.code, event.reason, survivors=survivors)
+
+
+def abort_summing(state: Summing, event: AbortRequested) -> ServerStep:
+    """Throw away a sum that could be known already, if that is really meant."""
+    if not event.discard_unmasked:
+        raise LocalProtocolError(
+            "the session is being summed up: its clients are charged whether or not "
+            "the sum is released",
+            next_step="Wait for the sum, or discard it expressly.",
+        )
+    survivors = state.cohort.names_of(state.survivors)
+    failed = Failed(
+        state.session,
+        Aborted(Fate.LEFT_OUT, event.code, event.reason),
+        survivors,
+        was_unmasked=True,
+    )
+    return Step(failed)
+
+
+def too_few(  # noqa: PLR0913, PLR0917 - one sentence and what it is about
+    session: Session,
+    alive: int,
+    needed: int,
+    did: str,
+    code: ErrorCode,
+    drops: tuple[ServerOutput, ...] = (),
+    *,
+    survivors: frozenset[str] = frozenset(),
+) -> ServerStep:
+    """End the session because too few clients did what a round takes."""
+    reason = f"{alive} clients {did}, {needed} are needed"
+    return abort(session, code, reason, drops, survivors=survivors)
+
+
+def abort(
+    session: Session,
+    code: ErrorCode,
+    reason: str,
+    drops: tuple[ServerOutput, ...] = (),
+    *,
+    survivors: frozenset[str] = frozenset(),
+) -> ServerStep:
+    """End the session without a sum.
+
+    Args:
+        session: Which.
+        code: Why.
+        reason: The same in words, for people.
+        drops: Who was lost in the round that ends so.
+        survivors: U3 by name, once it is fixed: its end costs them their charge.
+    """
+    fate = Fate.LEFT_OUT if survivors else Fate.NEVER_FIXED
+    return Step(Failed(session, Aborted(fate, code, reason), survivors), drops)
+
+
+def dropped_for(
+    cohort: Cohort, indices: AbstractSet[int], reason: DropReason
+) -> tuple[ServerOutput, ...]:
+    """Return that some clients, by index in the roster, were lost, and why."""
+    return tuple(DropClient(cohort.name_of(index), reason) for index in sorted(indices))

@@ -1,0 +1,369 @@
+"""The states of the server's side: one frozen value per round.
+
+A state holds what its round needs and nothing else.  The only mutable parts are the
+collectors of the open round, written by the last statement of a handler.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, Self
+
+from secagg.crypto.merkle import MerkleTree
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.agreement import Signers
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.verification import EnrolmentRules, VerifiedCredentials
+from secagg.protocol.graphs.edge_selection import EdgeTrees
+from secagg.protocol.graphs.neighbours import SharingGraph
+from secagg.protocol.messages import (
+    Aborted,
+    Advert,
+    Bundles,
+    Complaint,
+    Consistency,
+    Edges,
+    Envelope,
+    Message,
+    Released,
+    Roster,
+    RosterFrame,
+    RosterProof,
+    Round,
+    Shares,
+    Upload,
+)
+from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
+from secagg.protocol.outputs import ComputeSum, ServerOutput, Step
+from secagg.protocol.share_bundles import Answer
+
+__all__ = [
+    "AdvertiseKeys",
+    "ChooseEdges",
+    "Cohort",
+    "Completed",
+    "ConsistencyCheck",
+    "Enrolment",
+    "Failed",
+    "MaskedInputCollection",
+    "Rostered",
+    "ServerState",
+    "ServerStep",
+    "Session",
+    "ShareKeys",
+    "Summing",
+    "Unmasking",
+]
+
+_NAME_OF: Final[Mapping[type[Message], str]] = {
+    Advert: "advert",
+    Edges: "list of neighbours",
+    Bundles: "set of share bundles",
+    Upload: "masked input",
+    Consistency: "signature",
+    Shares: "set of shares",
+    Complaint: "complaint",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What every state holds, from the offer to the end.
+
+    Attributes:
+        descriptor: The session, as offered to clients.
+        packed_bytes: Exact size of one packed vector.
+        accepted: SHA-256 of every accepted message, by round and sender; holds the
+            rounds up to the open one, which is the only one that grows.
+        complaints: By accuser and index of the accused; they grow while inputs come.
+        read_noise: Reads the noise block for a U2.
+    """
+
+    descriptor: SessionDescriptor
+    packed_bytes: int
+    accepted: Mapping[Round, dict[str, bytes]]
+    complaints: dict[tuple[str, int], Complaint] = field(default_factory=dict)
+    read_noise: NoiseReader = field(default=no_noise, repr=False, compare=False)
+
+    def has_accepted(self, sender: str, envelope: Envelope) -> bool:
+        """Whether a message repeats one that was accepted.
+
+        Raises:
+            RemoteProtocolError: EQUIVOCATION; another one was accepted.
+        """
+        if envelope.kind is Complaint:
+            complaint = Complaint.decode(envelope.data)
+            earlier = self.complaints.get((sender, complaint.accused))
+            known = None if earlier is None else Envelope.of(earlier).digest
+        else:
+            known = self.accepted.get(envelope.kind.ROUND, {}).get(sender)
+        if known is None:
+            return False
+        # A retry is a no-op; a contradiction is a violation.
+        if known != envelope.digest:
+            raise RemoteProtocolError(
+                f"{sender!r} sent a second, different {_NAME_OF[envelope.kind]}",
+                code=ErrorCode.EQUIVOCATION,
+                sender=sender,
+            )
+        return True
+
+    def accept(self, sender: str, envelope: Envelope) -> None:
+        """Remember an accepted message of the open round."""
+        if envelope.kind is Complaint:
+            complaint = Complaint.decode(envelope.data)
+            self.complaints[sender, complaint.accused] = complaint
+            return
+        self.accepted[envelope.kind.ROUND][sender] = envelope.digest
+
+    def opening(self, which: Round) -> Self:
+        """Return the part for the state that opens a round."""
+        return replace(self, accepted={**self.accepted, which: {}})
+
+    def fork(self, opened: Round) -> Self:
+        """Return a part whose open round can grow without changing this one."""
+        grown = dict(self.accepted.get(opened, {}))
+        return replace(
+            self,
+            accepted={**self.accepted, opened: grown},
+            complaints=dict(self.complaints),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """What holds from the moment U1 is fixed.
+
+    Attributes:
+        roster: U1.
+        frame: The same as published, advert by advert.
+        tree: Over its adverts; proves neighbourhoods.
+        index_of: Roster index of each identity.
+        graph: Who shares with whom.
+        ctx1: Context of the roster.
+        signers: Who can sign, in profiles that distrust the server.
+        edges: What clients have drawn, where they draw their neighbours.
+    """
+
+    roster: Roster
+    frame: RosterFrame = field(repr=False)
+    tree: MerkleTree = field(repr=False, compare=False)  # follows from the frame
+    index_of: Mapping[str, int]
+    graph: SharingGraph
+    ctx1: bytes
+    signers: Signers | None = None
+    edges: EdgeTrees | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def edge_root(self) -> bytes:
+        """What covers all that clients have drawn; b"" where nobody draws."""
+        return b"" if self.edges is None else self.edges.root
+
+    def has(self, identity: str) -> bool:
+        """Whether a client is in the roster."""
+        return identity in self.index_of
+
+    def name_of(self, index: int) -> str:
+        """Return who stands at an index of the roster."""
+        return self.roster.adverts[index].identity
+
+    def names_of(self, indices: Iterable[int]) -> frozenset[str]:
+        """Return who stands at some indices of the roster."""
+        return frozenset(map(self.name_of, indices))
+
+    def index_within(self, sender: str, allowed: AbstractSet[int] | range) -> int:
+        """Return the roster index of a sender, who must be one of those allowed.
+
+        Raises:
+            RemoteProtocolError: SESSION_OVER; the sender has no part in this round.
+        """
+        index = self.index_of.get(sender)
+        if index is None or index not in allowed:
+            raise RemoteProtocolError(
+                f"{sender!r} is not part of this round",
+                code=ErrorCode.SESSION_OVER,
+                sender=sender,
+                next_step="Wait for the next session of the task.",
+            )
+        return index
+
+    def neighbourhood(self, index: int) -> Envelope:
+        """Return what one client needs of the roster, with its proof (R5.2-23)."""
+        shown = sorted((index, *self.graph.mask_peers(index)))
+        frame = replace(
+            self.frame,
+            adverts={each: self.frame.adverts[each] for each in shown},
+            reader=index,
+            proof=self.tree.proof(shown),
+        )
+        return Envelope(Roster, frame.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What the server holds credentials to, as its clients do.
+
+    Attributes:
+        rules: Of the session.
+        verified: Which credentials were verified in earlier sessions.
+    """
+
+    rules: EnrolmentRules
+    verified: VerifiedCredentials = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertiseKeys:
+    """Invited clients advertise their public keys."""
+
+    ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
+
+    session: Session
+    invited: frozenset[str] | None
+    left_out: frozenset[str]  # PROTOCOL §5.7
+    adverts: dict[str, Advert]  # U1, so far
+    keys: set[bytes]  # every public key in `adverts`
+    enrolment: Enrolment | None = None  # in profiles that distrust the server
+
+    def is_invited(self, identity: str) -> bool:
+        """Whether a client may advertise."""
+        if identity in self.left_out:
+            return False
+        return self.invited is None or identity in self.invited
+
+
+@dataclass(frozen=True, slots=True)
+class Rostered:
+    """What the states behind AdvertiseKeys have in common."""
+
+    session: Session
+    cohort: Cohort
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseEdges(Rostered):
+    """Round 2: clients of U1 draw their neighbours."""
+
+    ROUND: ClassVar[Round] = Round.CHOOSE_EDGES
+
+    opening: Envelope  # the roster, encoded once for everybody
+    edges: dict[int, Edges] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareKeys(Rostered):
+    """Clients send sealed shares to their neighbours."""
+
+    ROUND: ClassVar[Round] = Round.SHARE_KEYS
+
+    opening: Envelope  # the roster, encoded once for everybody
+    expected: frozenset[int]  # U1, or who of it has drawn neighbours
+    bundles: dict[int, Bundles] = field(repr=False)  # U2, so far
+    roster_proofs: dict[int, RosterProof] = field(repr=False)  # of U2, where it signs
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedInputCollection(Rostered):
+    """Clients of U2 upload their masked inputs."""
+
+    ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
+
+    sharers: frozenset[int]  # U2
+    bitmap: bytes  # U2, encoded once for everybody
+    noise: NoiseTerms
+    ctx2: bytes
+    bundles: Mapping[int, Bundles] = field(repr=False)
+    roster_proofs: Mapping[int, RosterProof] = field(repr=False)
+    uploads: dict[int, bytes]  # U3, so far: digest by index
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyCheck(Rostered):
+    """Round 5: clients of U3 sign the sets that they were told."""
+
+    ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
+
+    sharers: frozenset[int]
+    survivors: frozenset[int]  # U3
+    opening: Envelope  # U3, encoded once for everybody
+    noise_layers: tuple[int, ...]  # what survivors give away, ascending
+    ctx2: bytes
+    ctx3: bytes
+    uploads: Mapping[int, bytes]
+    roster_proofs: Mapping[int, RosterProof] = field(repr=False)  # of U2 (R5.3-13)
+    signatures: dict[int, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unmasking(Rostered):
+    """Clients of U3 reveal one share per dealer."""
+
+    ROUND: ClassVar[Round] = Round.UNMASKING
+
+    sharers: frozenset[int]
+    survivors: frozenset[int]  # U3
+    survivors_shown: Envelope  # U3, encoded once for everybody
+    opening: Envelope  # the same, or the quorum that has signed it
+    noise_layers: tuple[int, ...]  # what survivors give away, ascending
+    ctx2: bytes
+    uploads: Mapping[int, bytes]
+    answers: dict[int, Answer] = field(repr=False)  # U5, so far
+
+
+@dataclass(frozen=True, slots=True)
+class Summing(Rostered):
+    """All secrets are rebuilt; the runner removes the masks."""
+
+    ROUND: ClassVar[Round] = Round.UNMASKING
+
+    survivors: frozenset[int]
+    job: ComputeSum = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed(Rostered):
+    """A sum exists; every secret is gone.
+
+    Attributes:
+        outcome: What the clients of U3 are told.
+        survivors: U3, by name: whom it costs something, whenever they ask.
+    """
+
+    ROUND: ClassVar[Round] = Round.FINISHED
+
+    outcome: Released
+    survivors: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The session is over without a sum; every secret is gone.
+
+    Attributes:
+        session: What every state holds.
+        outcome: What everybody outside of U3 is told.
+        survivors: U3, by name; empty when it was never fixed.
+        was_unmasked: The secrets of U3 had been rebuilt: this server could have known
+            the sum (PROTOCOL §5.6).
+    """
+
+    ROUND: ClassVar[Round] = Round.FINISHED
+
+    session: Session
+    outcome: Aborted
+    survivors: frozenset[str] = frozenset()
+    was_unmasked: bool = False
+
+
+ServerState = (
+    AdvertiseKeys
+    | ChooseEdges
+    | ShareKeys
+    | MaskedInputCollection
+    | ConsistencyCheck
+    | Unmasking
+    | Summing
+    | Completed
+    | Failed
+)
+ServerStep = Step[ServerState, ServerOutput]

@@ -1,0 +1,136 @@
+"""A file of JSON objects, one a line, that only grows: the record of who issues.
+
+Rule 1: a line has reached the disk when `append` returns.
+Rule 2: what is there is read whole when it is opened, and is written exactly as this
+        program writes it, with sorted keys.
+Rule 3: one process at a time, or two would hand out the same thing.
+"""
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import Any, Final, Self
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.durable_files import create_file
+from secagg.runtime.files import disk
+
+__all__ = ["DurableLines"]
+
+
+class DurableLines:
+    """Such a file, open; make it with `create` and `open`.
+
+    Attributes:
+        path: Where it lies.
+    """
+
+    def __init__(self, path: Path, stream: FileIO, next_step: str) -> None:
+        self.path: Final = path
+        self._stream: Final = stream
+        self._next_step: Final = next_step
+
+    @staticmethod
+    def create(path: Path, row: Mapping[str, object]) -> None:
+        """Begin a file with its first line, for its owner's eyes.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; there is one, or it cannot be written.
+        """
+        with disk(path):
+            create_file(path, _line(row), mode=0o600)
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, path: Path, take: Callable[[int, dict[str, Any]], None], *, next_step: str
+    ) -> Iterator[Self]:
+        """Open a file for this process alone, and read it.
+
+        Args:
+            path: Where it lies.
+            take: Called with the number and the object of each line; raises
+                LookupError, TypeError or ValueError for one that cannot be there.
+            next_step: What to do about a damaged file.
+
+        Raises:
+            ServiceError: STORAGE_FAILED when it is in use or cannot be read;
+                STATE_DAMAGED, naming the line.
+        """
+        with disk(path):
+            stream = FileIO(path, "r+")
+        with stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ServiceError(
+                    f"{path} is in use by another process",
+                    code=ErrorCode.STORAGE_FAILED,
+                    next_step="Let the other command finish.",
+                ) from None
+            opened = cls(path, stream, next_step)
+            with disk(path):
+                lines = stream.readall().split(b"\n")
+            opened._load(lines, take)
+            yield opened
+
+    def append(self, row: Mapping[str, object]) -> None:
+        """Write a further line.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; what it records must not leave.
+        """
+        line = _line(row)
+        with disk(self.path):
+            end = self._stream.seek(0, os.SEEK_END)
+            try:
+                self._write_whole(line)
+                os.fsync(self._stream.fileno())
+            except OSError:
+                # Half a line would stop the next command.
+                with suppress(OSError):
+                    self._stream.truncate(end)
+                raise
+
+    def _write_whole(self, line: bytes) -> None:
+        if self._stream.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _load(
+        self, lines: list[bytes], take: Callable[[int, dict[str, Any]], None]
+    ) -> None:
+        if lines.pop():
+            raise self._damaged(
+                len(lines) + 1,
+                "it breaks off. What it records never left, and it may be removed",
+            )
+        if not lines:
+            raise self._damaged(1, "it is missing")
+        for number, line in enumerate(lines, 1):
+            try:
+                take(number, _row(line))
+            except (LookupError, TypeError, ValueError) as error:
+                raise self._damaged(number, str(error)) from None
+
+    def _damaged(self, number: int, complaint: str) -> ServiceError:
+        return ServiceError(
+            f"{self.path}, line {number}: {complaint}",
+            code=ErrorCode.STATE_DAMAGED,
+            next_step=self._next_step,
+        )
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict) or _line(row) != line + b"\n":
+        raise ValueError("it is not written as this program writes it")
+    return row
+
+
+def _line(row: Mapping[str, object]) -> bytes:
+    return json.dumps(row, sort_keys=True, separators=(",", ":")).encode() + b"\n"

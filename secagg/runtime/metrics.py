@@ -1,0 +1,339 @@
+"""What an aggregator measures: the table of its metrics, and who takes them.
+
+Rule 1: every metric that leaves the process is a row here, and the dashboards and alarm
+        rules in `deploy/` name no other (tested).
+Rule 2: a label is a task or one word of a short list of our own, never a client, a
+        session or free text.  Tasks beyond the first `TASKS_AT_MOST` are one, `other`,
+        so that a scrape stays small however long the process runs.
+Rule 3: measuring changes nothing: nobody waits for it, nothing fails by it.
+
+It knows no metrics backend: those are `secagg.server.telemetry.prometheus` and
+`secagg.server.telemetry.open_telemetry`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import Final, Protocol
+
+__all__ = [
+    "METRICS",
+    "OTHER",
+    "PROCESS_METRICS",
+    "TASKS_AT_MOST",
+    "BoundedTasks",
+    "Kind",
+    "Meter",
+    "Meters",
+    "Metric",
+    "SilentMeter",
+]
+
+TASKS_AT_MOST: Final = 100
+OTHER: Final = "other"
+
+
+@unique
+class Kind(StrEnum):
+    """What becomes of the values of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table.
+
+    Attributes:
+        name: As it is scraped.
+        kind: What becomes of its values.
+        help: What it says, with its unit.
+        labels: Names of its labels.
+        buckets: Upper ends of a histogram's buckets, in its unit.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+class Meter(Protocol):
+    """Takes measurements."""
+
+    def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
+        """Add to a counter."""
+        ...
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        """Put a value into a histogram."""
+        ...
+
+
+class SilentMeter:
+    """Takes measurements where nobody asks for them."""
+
+    def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
+        """Forget it."""
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        """Forget it."""
+
+
+class Meters:
+    """Hands measurements to several meters.
+
+    Args:
+        meters: Who takes them.
+    """
+
+    def __init__(self, meters: Sequence[Meter]) -> None:
+        self._meters = tuple(meters)
+
+    def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
+        """Add to a counter of each."""
+        for meter in self._meters:
+            meter.add(metric, amount, **labels)
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        """Put a value into a histogram of each."""
+        for meter in self._meters:
+            meter.observe(metric, value, **labels)
+
+
+class BoundedTasks:
+    """Remembers which tasks have a place of their own (rule 2)."""
+
+    def __init__(self) -> None:
+        self._tasks: set[str] = set()
+
+    def bounded(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """Return labels in which a task has a place of its own, or is one of many."""
+        bounded = dict(labels)
+        if "task" in bounded:
+            if len(self._tasks) < TASKS_AT_MOST:
+                self._tasks.add(bounded["task"])
+            if bounded["task"] not in self._tasks:
+                bounded["task"] = OTHER
+        return bounded
+
+
+# Rounds last between a moment and an hour, calls and commits far less.
+_ROUND_SECONDS: Final = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+_CALL_SECONDS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
+
+
+_RECORDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0)
+
+
+def _counter(name: str, says: str, *labels: str) -> Metric:
+    return Metric(name, Kind.COUNTER, says, labels)
+
+
+def _gauge(name: str, says: str, *labels: str) -> Metric:
+    return Metric(name, Kind.GAUGE, says, labels)
+
+
+def _histogram(
+    name: str, says: str, *labels: str, buckets: tuple[float, ...]
+) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, says, labels, buckets)
+
+
+SESSIONS: Final = _counter(
+    "secagg_sessions_total",
+    "Sessions that ended, by `released` or the code of their abort.",
+    "task",
+    "outcome",
+)
+CLIENTS_LOST: Final = _counter(
+    "secagg_clients_lost_total",
+    "Clients that sessions went on without, by the round in which they were lost.",
+    "round",
+    "reason",
+)
+ROUND_SECONDS: Final = _histogram(
+    "secagg_round_seconds",
+    "How long rounds were open, and whether everybody had answered.",
+    "round",
+    "closed_by",
+    buckets=_ROUND_SECONDS,
+)
+SUM_SECONDS: Final = _histogram(
+    "secagg_sum_seconds",
+    "How long it took to remove the masks from a sum.",
+    buckets=_ROUND_SECONDS,
+)
+CALLS: Final = _counter("secagg_calls_total", "Calls of clients.", "method")
+CALL_SECONDS: Final = _histogram(
+    "secagg_call_seconds",
+    "How long it took to answer a call, refusals included; not how long a "
+    "question for a session waited.",
+    "method",
+    buckets=_CALL_SECONDS,
+)
+REFUSALS: Final = _counter(
+    "secagg_refusals_total", "Calls of clients that were refused, by code.", "code"
+)
+UPLOAD_BYTES: Final = _counter(
+    "secagg_upload_bytes_total", "Bytes of masked inputs that arrived.", "task"
+)
+DOWNLOAD_BYTES: Final = _counter(
+    "secagg_download_bytes_total",
+    "Bytes of payloads, sums and large updates that clients fetched.",
+    "task",
+)
+BOOK_COMMIT_SECONDS: Final = _histogram(
+    "secagg_book_commit_seconds",
+    "How long it took until a change of a session was on the disk.",
+    buckets=_CALL_SECONDS,
+)
+BOOK_BATCH_RECORDS: Final = _histogram(
+    "secagg_book_batch_records",
+    "How many messages of a session were stored at once.",
+    buckets=_RECORDS,
+)
+BOOK_CONFLICTS: Final = _counter(
+    "secagg_book_conflicts_total",
+    "Changes that came too late, because another aggregator had written meanwhile.",
+)
+BOOK_ERRORS: Final = _counter(
+    "secagg_book_errors_total", "Changes that the book refused."
+)
+LEASES_LOST: Final = _counter(
+    "secagg_leases_lost_total",
+    "Sums whose lease passed on to another aggregator while this one worked.",
+)
+MASK_COORDINATES: Final = _counter(
+    "secagg_mask_coordinates_total", "Entries of masks that were removed from sums."
+)
+ENGINE_JOBS: Final = _counter(
+    "secagg_engine_jobs_total",
+    "Parts of sums that were given to the engine, by `done` or `lost`.",
+    "engine",
+    "result",
+)
+
+# Read when somebody asks.
+IS_READY: Final = _gauge(
+    "secagg_is_ready",
+    "1 if the book can be written, the disk has room and a task runs.",
+)
+SESSIONS_OPEN: Final = _gauge(
+    "secagg_sessions_open", "Sessions that are not over.", "task"
+)
+ROUND_ANSWERED: Final = _gauge(
+    "secagg_round_answered",
+    "Clients that answered in the open round of the latest session.",
+    "task",
+)
+ROUND_EXPECTED: Final = _gauge(
+    "secagg_round_expected",
+    "Clients that may answer in the open round of the latest session.",
+    "task",
+)
+TASK_SLOT: Final = _gauge(
+    "secagg_task_slot_seconds",
+    "Length of a slot in the schedule of a task that runs, 1 for one session after the "
+    "other; 0 while it does not run.",
+    "task",
+)
+TASK_UNWRITTEN: Final = _gauge(
+    "secagg_task_unwritten",
+    "1 while the disk refuses the files of a task's latest session, else 0.",
+    "task",
+)
+TASK_SUMS_LEFT: Final = _gauge(
+    "secagg_task_sums_left", "Sums that a task still wants.", "task"
+)
+TASK_SESSIONS_LEFT: Final = _gauge(
+    "secagg_task_sessions_left",
+    "Sessions that a task's budget still covers, spare ones included.",
+    "task",
+)
+TASK_SPARE_LEFT: Final = _gauge(
+    "secagg_task_spare_left",
+    "Sessions left beyond the sums that a task still wants.",
+    "task",
+)
+TASK_EPSILON: Final = _gauge(
+    "secagg_task_epsilon",
+    "Epsilon that all sessions of a task cost together, against whom: "
+    "`server` or `model_reader`.",
+    "task",
+    "against",
+)
+PEER_ANSWERS: Final = _gauge(
+    "secagg_peer_answers",
+    "1 if another aggregator answered when this one last asked it, else 0; of two "
+    "aggregators the leader asks the `helper`.",
+    "which",
+)
+CONNECTIONS: Final = _gauge(
+    "secagg_connections_open", "Connections of clients that are open."
+)
+CONNECTIONS_REFUSED: Final = _gauge(
+    "secagg_connections_refused",
+    "Connections that were ended since the start of the process, by reason.",
+    "reason",
+)
+CERTIFICATE_EXPIRES: Final = _gauge(
+    "secagg_certificate_expires_timestamp_seconds",
+    "When the aggregator's certificate, or the last authority that it trusts, ends, in "
+    "Unix seconds.",
+    "which",
+)
+FREE_BYTES: Final = _gauge(
+    "secagg_free_bytes", "Free bytes of the disk that holds the state."
+)
+BUILD: Final = _gauge("secagg_build_info", "1; the version is a label.", "version")
+
+METRICS: Final = (
+    SESSIONS,
+    CLIENTS_LOST,
+    ROUND_SECONDS,
+    SUM_SECONDS,
+    CALLS,
+    CALL_SECONDS,
+    REFUSALS,
+    UPLOAD_BYTES,
+    DOWNLOAD_BYTES,
+    BOOK_COMMIT_SECONDS,
+    BOOK_BATCH_RECORDS,
+    BOOK_CONFLICTS,
+    BOOK_ERRORS,
+    LEASES_LOST,
+    MASK_COORDINATES,
+    ENGINE_JOBS,
+    IS_READY,
+    SESSIONS_OPEN,
+    ROUND_ANSWERED,
+    ROUND_EXPECTED,
+    TASK_SLOT,
+    TASK_UNWRITTEN,
+    TASK_SUMS_LEFT,
+    TASK_SESSIONS_LEFT,
+    TASK_SPARE_LEFT,
+    TASK_EPSILON,
+    PEER_ANSWERS,
+    CONNECTIONS,
+    CONNECTIONS_REFUSED,
+    CERTIFICATE_EXPIRES,
+    FREE_BYTES,
+    BUILD,
+)
+
+# Of the process itself, under the names that every exporter gives them.
+PROCESS_METRICS: Final = frozenset(
+    {
+        "process_cpu_seconds_total",
+        "process_max_fds",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        "process_virtual_memory_bytes",
+    }
+)

@@ -1,0 +1,94 @@
+"""Vectors, payloads and reports on disk: what clients read, and what both sides write.
+
+Rule 1: an input is one row of numbers in numpy's ``.npy`` format; nothing in a file is
+        ever executed.
+Rule 2: a file appears whole or not at all (`secagg.runtime.durable_files`).
+Rule 3: a file that exists is only ever replaced by the same result.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.errors import ErrorCode, InputError, ServiceError
+from secagg.protocol.vectors import as_vector
+from secagg.runtime.durable_files import replace_with
+
+__all__ = ["load_vector", "write_bytes", "write_json", "write_vector"]
+
+
+def load_vector(path: Path) -> npt.NDArray[Any]:
+    """Read one client's input.
+
+    Returns:
+        A one-dimensional array of finite numbers.
+
+    Raises:
+        InputError: The file is missing, is no ``.npy`` file, or holds something else
+            than one row of finite numbers.
+    """
+    try:
+        with path.open("rb") as stream:
+            # Not np.load: it would also open archives and whatever else it knows.
+            loaded = np.lib.format.read_array(stream, allow_pickle=False)
+    except OSError as error:
+        raise InputError(
+            f"the input {path} cannot be read: {error.strerror}",
+            next_step="Check the path given to --input.",
+        ) from None
+    except MemoryError:  # its head may claim any size
+        raise InputError(
+            f"the input {path} says that it is larger than the memory of this machine",
+            next_step="Write it with numpy.save(path, vector).",
+        ) from None
+    except (ValueError, EOFError):
+        raise InputError(
+            f"the input {path} is not a plain .npy file of numbers",
+            next_step="Write it with numpy.save(path, vector).",
+        ) from None
+    return as_vector(loaded, name=f"the input {path}")
+
+
+def write_vector(path: Path, vector: npt.NDArray[Any]) -> None:
+    """Write a vector in numpy's format, whole or not at all.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    _replace(path, lambda stream: np.save(stream, vector, allow_pickle=False))
+
+
+def write_json(path: Path, document: Mapping[str, object]) -> None:
+    """Write a JSON document for people and programs, whole or not at all.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    write_bytes(path, f"{text}\n".encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a payload, whole or not at all.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    _replace(path, lambda stream: stream.write(data))
+
+
+def _replace(path: Path, save: Callable[[IO[bytes]], object]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_with(path, save)
+    except OSError as error:
+        raise ServiceError(
+            f"{path} cannot be written: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the directory, its owner and the free space: nothing that "
+            "clients sent is lost.",
+        ) from None

@@ -1,0 +1,1 @@
+"""The operator's socket, page and views."""

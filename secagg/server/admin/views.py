@@ -1,0 +1,417 @@
+"""What an operator is told of tasks and sessions: the same words, whoever tells it.
+
+Rule 1: a view is made from the rows of the book, whether the aggregator tells it over
+        its socket or a command reads the book of one that does not run.  What only a
+        process knows (who has joined by now) is added under `live`.
+Rule 2: only names, counts, dates, codes and digests; never a key, a share or an entry.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from secagg.config import TaskSettings
+from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp.report_cache import privacy_report
+from secagg.errors import ErrorCode, ServiceError
+from secagg.protocol.messages import Round
+from secagg.protocol.profiles import Profile
+from secagg.protocol.rounds import ROUNDS
+from secagg.server.session.progress import LiveSession
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.report import SessionReports, next_step_after
+from secagg.server.task.folder import privacy_folder_of
+from secagg.server.task.history import TaskFacts
+from secagg.server.task.stored import RememberedTask, decode_settings
+from secagg.storage.change import Role
+from secagg.storage.reader import ReadsBook
+from secagg.storage.rows import SessionRow, SessionState, TaskRow, TaskState
+
+__all__ = [
+    "MAX_LISTED",
+    "Live",
+    "View",
+    "budgets_view",
+    "find_task",
+    "sessions_view",
+    "short_of_budget",
+    "show_session",
+    "state_of",
+    "task_view",
+    "tasks_view",
+]
+
+View = dict[str, object]
+Live = Callable[[], Iterable[LiveSession]]
+
+MAX_LISTED: Final = 1000
+# Of one task more receipts are seldom kept (server.keep_receipts).
+_MAX_LOOKED_AT: Final = 10 * MAX_LISTED
+"""A page of sessions: what fits on a screen several times, and into one answer."""
+
+
+def state_of(row: TaskRow, settings: TaskSettings) -> str:
+    """Return what becomes of a task: its operator's word, or `done`.
+
+    Args:
+        row: Of the task.
+        settings: Those of the row.
+    """
+    is_done = TaskFacts.decode(row.tally.facts).sums >= settings.task.steps
+    if is_done and row.task.state is not TaskState.STOPPED:
+        return "done"
+    return row.task.state.value
+
+
+def task_view(
+    row: TaskRow,
+    running: Iterable[SessionRow] = (),
+    live: Iterable[LiveSession] = (),
+    unwritten: Mapping[str, str] = MappingProxyType({}),
+) -> View:
+    """Return one task.
+
+    Args:
+        row: Of the task.
+        running: The sessions of the book that are not over, of any task.
+        live: The same, as a process sees them; empty where none runs.
+        unwritten: Why the disk refuses the files of a task's latest session, by task.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the row is of another release.
+    """
+    settings = decode_settings(row.task)
+    facts = TaskFacts.decode(row.tally.facts)
+    task = settings.task
+    noised = _noised(row)
+    finished = facts.finished(None if noised is None else noised.budget.participations)
+    by_number = {
+        each.progress.session_number: each
+        for each in live
+        if each.progress.task_id == task.id
+    }
+    return {
+        "task": task.id,
+        "state": state_of(row, settings),
+        "reason": row.task.reason,
+        "unwritten": unwritten.get(task.id, ""),
+        "version": row.version,
+        "profile": Profile.from_label(task.profile).label,
+        "schedule": task.schedule,
+        "window": task.window,
+        "ends": task.ends,
+        "sums": facts.sums,
+        "sums_wanted": task.steps,
+        "sessions_opened": row.tally.highest_number,
+        "sessions_spent": row.tally.spent,
+        "sessions_left": None
+        if noised is None
+        else max(0, noised.budget.max_sessions(task.steps) - row.tally.spent),
+        "participations": None if noised is None else noised.budget.participations,
+        "clients_finished": len(finished),
+        "short_of_clients": _short_of_clients(settings, facts, finished),
+        "left_out": sorted(facts.left_out),
+        "running": [
+            _running(each, by_number.get(each.number))
+            for each in running
+            if each.task == task.id
+        ],
+    }
+
+
+async def tasks_view(
+    book: ReadsBook,
+    live: Live = tuple,
+    unwritten: Mapping[str, str] = MappingProxyType({}),
+) -> list[View]:
+    """Return all tasks, in the order of their names.
+
+    Args:
+        book: The aggregator's.
+        live: Asked for the sessions that run, after the rows were read.
+        unwritten: As for `task_view`.
+
+    Raises:
+        ServiceError: STORAGE_FAILED or STATE_DAMAGED.
+    """
+    running = await book.sessions(role=Role.SERVER)
+    rows = await book.tasks()
+    known = tuple(live())
+    return [task_view(row, running, known, unwritten) for row in rows]
+
+
+async def find_task(book: ReadsBook, task_id: str) -> TaskRow:
+    """Return the row of a task.
+
+    Raises:
+        ServiceError: UNKNOWN_SESSION; there is none of this name.
+    """
+    rows = {row.task.task_id: row for row in await book.tasks()}
+    if task_id not in rows:
+        known = ", ".join(sorted(rows)) or "none"
+        raise ServiceError(
+            f"there is no task {task_id!r} here",
+            code=ErrorCode.UNKNOWN_SESSION,
+            next_step=f"`secagg tasks list` shows them; known: {known}.",
+        )
+    return rows[task_id]
+
+
+async def budgets_view(
+    book: ReadsBook, state_dir: Path, *, task: str | None = None
+) -> list[View]:
+    """Return what tasks cost and have spent, without those that have no noise.
+
+    Takes seconds where a privacy report was not computed before.
+
+    Args:
+        book: The aggregator's.
+        state_dir: Of the aggregator, which keeps privacy reports.
+        task: Only this one.
+
+    Raises:
+        ServiceError: UNKNOWN_SESSION, STORAGE_FAILED or STATE_DAMAGED.
+    """
+    # In this order: of a session that ends between the two, no alarm is heard.
+    running = await book.sessions(role=Role.SERVER)
+    rows = await book.tasks() if task is None else (await find_task(book, task),)
+    views = [
+        await asyncio.to_thread(_budget_view, row, running, state_dir) for row in rows
+    ]
+    return [view for view in views if view is not None]
+
+
+def _budget_view(
+    row: TaskRow, running: Iterable[SessionRow], state_dir: Path
+) -> View | None:
+    noised = _noised(row)
+    if noised is None:
+        return None
+    steps = decode_settings(row.task).task.steps
+    budget, spent = noised.budget, row.tally.spent
+    sessions = budget.max_sessions(steps)
+    report = privacy_report(
+        noised, privacy_folder_of(state_dir, row.task.task_id), keep=False
+    )
+    facts = TaskFacts.decode(row.tally.facts)
+    sums = facts.sums
+    left = max(0, sessions - spent)
+    # A session whose survivors are fixed has been paid for; it has not failed.
+    paid = sum(each.spent for each in running if each.task == row.task.task_id)
+    missing = max(0, steps - sums - paid)
+    return {
+        "task": row.task.task_id,
+        "epsilon_server": report.server.epsilon,
+        "epsilon_model_reader": report.model_reader.epsilon,
+        "delta": budget.delta,
+        "grounds": report.grounds(),
+        "sums": sums,
+        "privacy_unit": budget.privacy_unit,
+        "sums_planned": steps,
+        "participations": budget.participations,
+        "charges": budget.charges,
+        "clients_finished": len(facts.finished(budget.participations)),
+        "spare_planned": sessions - steps,
+        "spent": spent,
+        "left": left,
+        "spare_left": max(0, left - missing),
+        "is_short": left < missing,
+    }
+
+
+def short_of_budget(row: TaskRow) -> tuple[int, int] | None:
+    """Return sessions left and sessions planned for faults, if sums take the latter.
+
+    Args:
+        row: Of a task.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the row is of another release.
+    """
+    noised = _noised(row)
+    if noised is None:
+        return None
+    sums = TaskFacts.decode(row.tally.facts).sums
+    steps = decode_settings(row.task).task.steps
+    sessions = noised.budget.max_sessions(steps)
+    left, spare = max(0, sessions - row.tally.spent), sessions - steps
+    is_short = sums < steps and left <= spare
+    return (left, spare) if is_short else None
+
+
+def _short_of_clients(
+    settings: TaskSettings, facts: TaskFacts, finished: frozenset[str]
+) -> str:
+    """Say why no further session can reach its smallest cohort; "" if it can.
+
+    Of a task without a list of the invited no aggregator knows who may still come.
+    """
+    task, needed = settings.task, settings.cohort.min_clients
+    if not task.invited or not finished or facts.sums >= task.steps:
+        return ""
+    able = set(task.invited) - finished - facts.left_out
+    if len(able) >= needed:
+        return ""
+    done = len(finished.intersection(task.invited))
+    return (
+        f"{done} of {len(task.invited)} invited clients have given their "
+        f"participations; {len(able)} are left, and a session needs {needed}"
+    )
+
+
+def _noised(row: TaskRow) -> NoisedTask | None:
+    parameters = RememberedTask.decode(row.task.plan).parameters
+    return NoisedTask.from_parameters(parameters) if parameters.noise_block else None
+
+
+async def sessions_view(  # noqa: PLR0913 - one argument per choice of the operator
+    book: ReadsBook,
+    *,
+    task: str | None = None,
+    since: float | None = None,
+    outcome: str | None = None,
+    limit: int = 50,
+    live: Live = tuple,
+) -> list[View]:
+    """Return sessions, the newest first.
+
+    Args:
+        book: The aggregator's.
+        task: Only of this task.
+        since: Only those opened since, in Unix seconds.
+        outcome: Only those that ended so: `running`, `released`, or the name of a code.
+        limit: At most so many; for those of one outcome more are looked at.
+        live: Asked for those that run, after the rows were read.
+
+    Raises:
+        ServiceError: UNKNOWN_SESSION for a task that there is not; STORAGE_FAILED or
+            STATE_DAMAGED.
+    """
+    if task is not None:
+        await find_task(book, task)
+    found: list[View] = []
+    limit = max(1, min(limit, MAX_LISTED))
+    rows = await book.sessions(
+        role=Role.SERVER,
+        task=task,
+        state=SessionState.ALL,
+        limit=limit if outcome is None else _MAX_LOOKED_AT,
+    )
+    by_id = {each.progress.session_id.hex(): each for each in live()}
+    for row in rows:
+        if len(found) == limit or (since is not None and row.born < since):
+            break
+        view = await _session(book, row, by_id)
+        if outcome is None or view["outcome"] == outcome:
+            found.append(view)
+    return found
+
+
+async def show_session(
+    book: ReadsBook,
+    task_id: str,
+    number: int,
+    live: Live = tuple,
+    *,
+    reports: SessionReports,
+) -> View:
+    """Return everything that is known of one session.
+
+    Of one that is over: who had come (all of them, or those who had when it ended
+    before the list was closed), and who of the invited had not, by the task as it is
+    now; None where everybody may come.
+
+    Args:
+        book: The aggregator's.
+        task_id: Of the session.
+        number: Of the session.
+        live: Asked for those that run, after the rows were read.
+        reports: Where the session's report lies, if it is over.
+
+    Raises:
+        ServiceError: UNKNOWN_SESSION; there is none, or its receipt was let go.
+    """
+    task = await find_task(book, task_id)
+    rows = await book.sessions(role=Role.SERVER, task=task_id, state=SessionState.ALL)
+    for row in rows:
+        if row.number == number:
+            by_id = {each.progress.session_id.hex(): each for each in live()}
+            view = await _session(book, row, by_id)
+            stored = await book.load(row.key)
+            if stored is not None and stored.receipt is not None:
+                receipt = SessionReceipt.decode(stored.receipt)
+                came = receipt.members or receipt.finishers
+                invited = decode_settings(task.task).task.invited
+                view["came"] = list(came)
+                view["did_not_come"] = (
+                    sorted(set(invited) - set(came)) if invited else None
+                )
+                view["receipt"] = receipt.to_dict()
+                view["report"] = await asyncio.to_thread(reports.read, task_id, number)
+            return view
+    raise ServiceError(
+        f"task {task_id!r} has no session {number} here",
+        code=ErrorCode.UNKNOWN_SESSION,
+        next_step="`secagg sessions list` shows those whose receipts are kept.",
+    )
+
+
+async def _session(
+    book: ReadsBook, row: SessionRow, live: Mapping[str, LiveSession]
+) -> View:
+    session_id = row.key.rpartition("/")[2]
+    view: View = {
+        "task": row.task,
+        "number": row.number,
+        "session_id": session_id,
+        "opened": _date(row.born),
+        "ended": None if row.ended is None else _date(row.ended),
+    }
+    stored = None if row.ended is None else await book.load(row.key)
+    if stored is None or stored.receipt is None:
+        running = _running(row, live.get(session_id))
+        return view | {"outcome": "running", "reason": ""} | running
+    receipt = SessionReceipt.decode(stored.receipt)
+    ended = receipt.outcome
+    return view | {
+        "outcome": receipt.outcome_name,
+        "reason": getattr(ended, "reason", ""),
+        "joined": receipt.advertised,
+        "inputs": receipt.uploaded,
+        "seconds": None if row.ended is None else round(row.ended - row.born, 3),
+        "next_step": next_step_after(receipt),
+    }
+
+
+def _running(row: SessionRow, live: LiveSession | None) -> View:
+    view: View = {
+        "number": row.number,
+        "round": ROUNDS[Round(row.round)].title if row.round else "",
+    }
+    if live is None:
+        return view
+    progress = live.progress
+    if progress.round is Round.FINISHED:  # told to clients, not yet put away
+        return view | {"round": ROUNDS[progress.round].title}
+    return view | {
+        "round": ROUNDS[progress.round].title,
+        "live": {
+            "phase": str(progress.phase),
+            "joined": progress.joined,
+            "needed": progress.needed,
+            "answered": progress.answered,
+            "expected": progress.expected,
+            "missing": list(live.missing),
+            "lost": [lost.identity for lost in progress.dropped],
+            "seconds_left": None
+            if live.seconds_left is None
+            else round(live.seconds_left, 1),
+        },
+    }
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

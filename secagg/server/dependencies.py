@@ -1,0 +1,43 @@
+"""What all sessions of one aggregator share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from secagg.crypto.entropy import Entropy
+from secagg.protocol.enrolment.verification import VerifiedCredentials
+from secagg.runtime.clock import Clock
+from secagg.runtime.metrics import Meter, SilentMeter
+from secagg.runtime.workers import Workers
+from secagg.server.engine.mask_removal import MaskExecutor
+from secagg.server.session.progress import SessionProgress
+from secagg.server.session.uploads import UploadSlots
+from secagg.storage.spool import Spool
+from secagg.storage.store import Book
+
+__all__ = ["RunnerContext"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerContext:
+    """What all sessions of one aggregator share.
+
+    Attributes:
+        keep_seconds: How long the sum of an ended session stays available at least.
+        replica: Name of this process among those that share the book.
+        verified: Credentials that were verified, over all sessions.
+    """
+
+    book: Book
+    spool: Spool
+    workers: Workers
+    masks: MaskExecutor
+    clock: Clock
+    entropy: Entropy
+    slots: UploadSlots
+    publish: Callable[[SessionProgress], None]
+    keep_seconds: float
+    replica: str = "alone"
+    meter: Meter = field(default_factory=SilentMeter)
+    verified: VerifiedCredentials = field(
+        default_factory=VerifiedCredentials, repr=False
+    )

@@ -1,0 +1,69 @@
+"""Workers of a Dask cluster.
+
+Rule 1: which files TLS uses is said where Dask is told (`distributed.comm.tls`).
+Rule 2: a call whose worker is lost is run again by another, twice at most; so is one
+        that failed on a worker.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Final, ParamSpec, TypeVar
+
+from distributed import Client
+from distributed.security import Security
+
+from secagg.server.engine.engine import Pool
+
+__all__ = ["open_pool"]
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+_RETRIES: Final = 2
+_CONNECT_SECONDS: Final = 10
+
+
+class _DaskExecutor(Executor):
+    """The executor of a client, which it owns."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        # Not pure: Dask would keep results of equal calls, which are sums.
+        self._executor = client.get_executor(pure=False, retries=_RETRIES)
+
+    def submit(
+        self,
+        fn: Callable[_Parameters, _Result],
+        /,
+        *args: _Parameters.args,
+        **kwargs: _Parameters.kwargs,
+    ) -> Future[_Result]:
+        """Run a call on some worker."""
+        future: Future[_Result] = self._executor.submit(fn, *args, **kwargs)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as `Executor` says
+        """Leave the cluster; it stays as it is."""
+        try:
+            self._executor.shutdown(wait=wait and not cancel_futures)
+        finally:
+            self._client.close(timeout=_CONNECT_SECONDS)
+
+
+def open_pool(address: str) -> Pool:
+    """Join a cluster.
+
+    Args:
+        address: Of its scheduler, such as ``tls://host:8786``.
+
+    Raises:
+        OSError: Nobody answers there.
+    """
+    client = Client(
+        address,
+        security=Security(require_encryption=address.startswith("tls://")),
+        timeout=_CONNECT_SECONDS,
+        set_as_default=False,
+        direct_to_workers=False,
+    )
+    return Pool(_DaskExecutor(client), max(1, sum(client.nthreads().values())))

@@ -1,0 +1,99 @@
+"""Which engine a setting means, and whether its network may carry keys.
+
+A job carries the keys of streams that remove masks: together with the uploads they tell
+the sum, which is what the aggregator releases, and no vector of a client who stayed.
+Still they are the aggregator's secrets: whoever can be reached over a network is
+reached over TLS, or not at all.
+"""
+
+import asyncio
+import ipaddress
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from multiprocessing import get_context
+from typing import Final
+from urllib.parse import urlsplit
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.server.engine import ray as ray_pool
+from secagg.server.engine.engine import Engine, Pool, thread_engine
+
+__all__ = ["ENGINES", "open_engine"]
+
+ENGINES: Final = (
+    '"threads", "processes", "dask:tls://host:8786" (TLS as Dask is configured on this '
+    'machine), "dask:tcp://127.0.0.1:8786", or "ray:auto" (with RAY_USE_TLS=1 beyond '
+    "this machine)"
+)
+
+
+def open_engine(setting: str) -> Engine:
+    """Return the engine that a setting names; its workers open with its first job.
+
+    Args:
+        setting: One of `ENGINES`.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it names none, the library for it is not there, or
+            keys would cross a network without TLS.
+    """
+    kind, _, address = setting.partition(":")
+    if setting == "threads":
+        return thread_engine()
+    if setting == "processes":
+        return Engine(setting, _processes)
+    if kind == "dask" and address:
+        _check_dask(address)
+        open_pool = partial(_dask, address)
+        return _cluster(setting, open_pool, library="distributed", extra="dask")
+    if kind == "ray" and address:
+        open_pool = partial(ray_pool.open_pool, address)
+        return _cluster(setting, open_pool, library="ray", extra="ray")
+    raise ServiceError(
+        f"there is no engine {setting!r}",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step=f"server.engine is one of {ENGINES}.",
+    )
+
+
+async def _processes() -> Pool:
+    count = os.cpu_count() or 1
+    # A fork would copy threads that hold locks, and every secret of the aggregator.
+    return Pool(ProcessPoolExecutor(count, mp_context=get_context("spawn")), count)
+
+
+def _cluster(
+    setting: str, open_pool: Callable[[], Pool], *, library: str, extra: str
+) -> Engine:
+    if find_spec(library) is None:
+        raise ServiceError(
+            f"server.engine is {setting!r}, and {library} is not installed",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step=f"Install secagg[{extra}] for the aggregator and its workers.",
+        )
+    return Engine(setting, partial(asyncio.to_thread, open_pool))
+
+
+def _dask(address: str) -> Pool:
+    from secagg.server.engine.dask import open_pool  # noqa: PLC0415 - an extra
+
+    return open_pool(address)
+
+
+def _check_dask(address: str) -> None:
+    parts = urlsplit(address)
+    try:
+        is_here = ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        is_here = parts.hostname == "localhost"
+    if parts.scheme != "tls" and not (parts.scheme == "tcp" and is_here):
+        raise ServiceError(
+            f"the Dask scheduler {address!r} is not on this machine, and not reached "
+            "over TLS",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Give the cluster certificates (distributed.comm.tls) and set "
+            "server.engine to dask:tls://host:port.",
+        )

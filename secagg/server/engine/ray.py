@@ -1,0 +1,94 @@
+"""Workers of a Ray cluster that runs already.
+
+Rule 1: TLS (``RAY_USE_TLS=1`` and its files), unless every node is this machine; looked
+        at before every call, since nodes may join.
+Rule 2: a call whose worker is lost is run again by another, twice at most.
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from types import ModuleType
+from typing import Final, ParamSpec, TypeVar
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.server.engine.engine import Pool
+
+__all__ = ["open_pool"]
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+_RETRIES: Final = 2
+
+
+class _RayExecutor(Executor):
+    """Submits calls as Ray tasks."""
+
+    def __init__(self, ray: ModuleType) -> None:
+        self._ray = ray
+
+    def submit(
+        self,
+        fn: Callable[_Parameters, _Result],
+        /,
+        *args: _Parameters.args,
+        **kwargs: _Parameters.kwargs,
+    ) -> Future[_Result]:
+        """Run a call on some worker."""
+        _check_network(self._ray)
+        remote = self._ray.remote(fn).options(max_retries=_RETRIES, num_cpus=1)
+        future: Future[_Result] = remote.remote(*args, **kwargs).future()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - as `Executor` says
+        """Leave the cluster; it stays as it is."""
+        self._ray.shutdown()
+
+
+def open_pool(address: str) -> Pool:
+    """Join a cluster.
+
+    Args:
+        address: As `ray.init` takes it: ``auto`` for one that this machine belongs to.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; keys would cross a network without TLS.
+        ConnectionError: There is no such cluster.
+    """
+    import ray  # noqa: PLC0415 - an extra, and a large one
+
+    ray.init(
+        address=address,
+        configure_logging=False,
+        log_to_driver=False,
+        ignore_reinit_error=True,
+    )
+    _check_network(ray)
+    return Pool(_RayExecutor(ray), max(1, int(ray.cluster_resources().get("CPU", 1))))
+
+
+def _check_network(ray: ModuleType) -> None:
+    if os.environ.get("RAY_USE_TLS") == "1":
+        return
+    for node in ray.nodes():
+        if node["Alive"] and not _is_here(node["NodeManagerAddress"]):
+            raise ServiceError(
+                f"the Ray node {node['NodeManagerAddress']} is on a network, and Ray "
+                "does without TLS",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Start the cluster and the aggregator with RAY_USE_TLS=1 and "
+                "its certificates.",
+            )
+
+
+def _is_here(address: str) -> bool:
+    """Whether an address is one of this machine: only such can be bound."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""Plain HTTP endpoints: probes and metrics."""

@@ -1,0 +1,153 @@
+"""Whether an aggregator can serve clients now, found out by trying.
+
+Rule 1: ready means: a change reaches the disk within two seconds, uploads have room,
+        and a task runs.  Nothing of that is assumed from earlier.
+Rule 2: however many ask, there is one try at a time, and its answer holds for a moment.
+Rule 3: a clock behind the newest commit of the store is waited for, ten minutes at
+        most: that commit may be what was wrong.
+"""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from secagg.errors import SecAggError
+from secagg.runtime import log_events as telemetry
+from secagg.runtime.clock import Clock, finish_before
+from secagg.storage.change import Role
+from secagg.storage.rows import SessionState
+from secagg.storage.spool import MIN_FREE_BYTES
+from secagg.storage.store import Book
+
+__all__ = ["LOOK_EVERY_SECONDS", "Readiness"]
+
+LOOK_EVERY_SECONDS: Final = 5.0
+CLOCK_BEHIND_SECONDS: Final = 60.0
+"""How far the clock may be behind the newest commit of the store."""
+
+CLOCK_WAIT_SECONDS: Final = 600.0
+"""How long such a clock is waited for."""
+
+_WRITE_SECONDS: Final = 2.0
+_LATEST_SESSIONS: Final = 64
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+
+class Readiness:
+    """Looks whether an aggregator can serve.
+
+    Args:
+        book: Its book.
+        state_dir: Where its uploads go.
+        runs_tasks: Whether sessions may open.
+        clock: Time.
+        is_book_elsewhere: The book is no file of this machine: when it hangs, another
+            process would wait in the same way.
+
+    Attributes:
+        book_answers: Whether the book answered the last time, if only to refuse; one
+            elsewhere is not asked about.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        state_dir: Path,
+        runs_tasks: Callable[[], bool],
+        clock: Clock,
+        *,
+        is_book_elsewhere: bool = False,
+    ) -> None:
+        self._book = book
+        self._state_dir = state_dir
+        self._runs_tasks = runs_tasks
+        self._clock = clock
+        self._is_book_elsewhere = is_book_elsewhere
+        self._one_at_a_time = asyncio.Lock()
+        self._looked_at = -LOOK_EVERY_SECONDS
+        self._disk = ""
+        # The newest commit of earlier processes, in Unix seconds; None once the clock
+        # has passed it, or was waited for.
+        self._newest: float | None = None
+        self._clock_until: float | None = None
+        self.book_answers = True
+
+    async def complaint(self) -> str:
+        """Return what is missing, in words; empty when clients can be served."""
+        async with self._one_at_a_time:
+            now = self._clock.now()
+            if now >= self._looked_at + LOOK_EVERY_SECONDS:
+                self._disk = await self._complaint_of_disk()
+                if not self._disk:
+                    self._disk = await self._complaint_of_clock()
+                self._looked_at = self._clock.now()
+        if self._disk:
+            return self._disk
+        return "" if self._runs_tasks() else "no task runs"
+
+    async def _complaint_of_disk(self) -> str:
+        self.book_answers = True
+        try:
+            deadline = self._clock.now() + _WRITE_SECONDS
+            await finish_before(self._clock, deadline, self._book.touch())
+            free = shutil.disk_usage(self._state_dir).free
+        except TimeoutError:
+            self.book_answers = self._is_book_elsewhere
+            return f"the book took longer than {_WRITE_SECONDS:g} s to write"
+        except (SecAggError, OSError) as error:
+            return f"storage refuses: {error}"
+        if free < MIN_FREE_BYTES:
+            return f"{free >> 20} MiB of disk are free, {MIN_FREE_BYTES >> 20} needed"
+        return ""
+
+    async def _complaint_of_clock(self) -> str:
+        """Compare this machine's clock with the store, at the start."""
+        if self._clock_until is None:
+            try:
+                await self._compare_with_store()
+            except SecAggError as error:
+                return f"storage refuses: {error}"
+            self._clock_until = self._clock.now() + CLOCK_WAIT_SECONDS
+        if self._newest is None:
+            return ""
+        behind = self._newest - self._clock.date()
+        if behind <= CLOCK_BEHIND_SECONDS:
+            self._newest = None
+            return ""
+        if self._clock.now() < self._clock_until:
+            return (
+                f"this machine's clock is {behind:.0f} s behind the newest commit of "
+                "its store"
+            )
+        self._newest = None
+        telemetry.log_event(
+            _LOG,
+            logging.WARNING,
+            telemetry.CLOCK_BEHIND,
+            seconds=round(behind),
+            next_step="Compare this machine's clock with the right time: clients "
+            "refuse sessions of a wrong one.",
+        )
+        return ""
+
+    async def _compare_with_store(self) -> None:
+        if not self._is_book_elsewhere:
+            rows = await self._book.sessions(
+                role=Role.SERVER, state=SessionState.ALL, limit=_LATEST_SESSIONS
+            )
+            dates = [row.ended or row.born for row in rows]
+            self._newest = max(dates, default=None)
+            return
+        # The database counts for deadlines: what this clock says is for the log alone.
+        differ = await self._book.now() - self._clock.date()
+        if abs(differ) > CLOCK_BEHIND_SECONDS:
+            telemetry.log_event(
+                _LOG,
+                logging.WARNING,
+                telemetry.CLOCK_DIFFERS,
+                seconds=round(differ),
+                next_step="Compare the clocks of this machine and of the database.",
+            )

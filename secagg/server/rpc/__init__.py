@@ -1,0 +1,1 @@
+"""The gRPC server: guards, limits and certificates."""

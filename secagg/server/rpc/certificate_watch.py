@@ -1,0 +1,71 @@
+"""What an aggregator does once a minute about certificates: its own, and others'.
+
+Rule 1: its own certificate, its key, the authorities that it trusts and the list of
+        revoked certificates follow their files without a restart.
+Rule 2: a certificate that was taken back is refused with its next call, its open calls
+        end and its connections are dropped: a minute after the file, at the latest.
+        So do those of one that has ended: TLS judges it once, when they are made.
+Rule 3: what expires soon is said while there is time.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from secagg.pki.certificate_revocations import RevokedCertificates
+from secagg.pki.expiry import ExpiryWarnings
+from secagg.runtime.clock import Clock
+from secagg.runtime.log_events import TRANSPORT_LOGGER, WATCH_FAILED, log_defect
+from secagg.transport.reloading_identity import FollowedIdentity
+
+__all__ = ["LOOK_EVERY_SECONDS", "CertificateWatch"]
+
+_LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
+
+LOOK_EVERY_SECONDS: Final = 60.0
+
+
+class CertificateWatch:
+    """Looks at the files of certificates, again and again.
+
+    Args:
+        followed: The aggregator's own.
+        revoked: The list that is in force.
+        clock: Time.
+        end_unwelcome: Ends calls and connections of certificates that are no good any
+            more; called with every look.
+    """
+
+    def __init__(
+        self,
+        followed: FollowedIdentity,
+        revoked: RevokedCertificates,
+        clock: Clock,
+        end_unwelcome: Callable[[], None],
+    ) -> None:
+        self._followed = followed
+        self._revoked = revoked
+        self._clock = clock
+        self._end_unwelcome = end_unwelcome
+        self._warnings = ExpiryWarnings()
+        self._warn()
+
+    async def run(self) -> None:
+        """Look once a minute, for ever."""
+        while True:
+            await self._clock.sleep_until(self._clock.now() + LOOK_EVERY_SECONDS)
+            try:
+                self._look()
+            except Exception:  # noqa: BLE001 - a defect must not end the watch unseen
+                log_defect(_LOG, WATCH_FAILED)
+
+    def _look(self) -> None:
+        self._revoked.look()
+        self._end_unwelcome()
+        self._followed.look()
+        self._warn()
+
+    def _warn(self) -> None:
+        now = datetime.fromtimestamp(self._clock.date(), UTC)
+        self._warnings.warn(self._followed.identity, now)

@@ -1,0 +1,527 @@
+"""The aggregator's gRPC service: decode, hand over, encode.  It decides nothing.
+
+Rule 1: every handler works on raw bytes and the total decoders of `secagg.wire`;
+        protobuf's own failures never reach gRPC.
+Rule 2: who calls comes from `secagg.server.rpc.guards`, never from a message.
+Rule 3: stopping is gentle: health says NOT_SERVING, streams are told to come back,
+        running calls finish within the grace.
+Rule 4: plaintext exists for tests only, on loopback only, as an argument only.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+from grpc_health.v1._async import HealthServicer
+
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.pki.certificate_revocations import RevokedCertificates
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.connection import AggregatorService
+from secagg.runtime.log_events import (
+    TRANSPORT_DRAINING,
+    TRANSPORT_LOGGER,
+    TRANSPORT_STARTED,
+    TRANSPORT_STOPPED,
+    log_event,
+)
+from secagg.server.rpc.body_reader import BodyReader
+from secagg.server.rpc.certificate_renewal import server_credentials
+from secagg.server.rpc.certificate_watch import CertificateWatch
+from secagg.server.rpc.guards import (
+    AdmissionGuard,
+    Answer,
+    AuthenticationGuard,
+    Authenticator,
+    CallContext,
+    Caller,
+    CallLimits,
+    ErrorGuard,
+    Guard,
+    MetadataAuthenticator,
+    TLSAuthenticator,
+    caller,
+    guarded_service,
+    refuse_expired,
+)
+from secagg.transport.address import Address
+from secagg.transport.channel_options import (
+    HEALTH_SERVER_OPTIONS,
+    HEALTH_SERVICE,
+    SERVER_OPTIONS,
+    SERVICE,
+)
+from secagg.transport.relay.handshake_limits import PROBES, Admission, raise_file_limit
+from secagg.transport.relay.relay import Relay, begins_http2, begins_tls
+from secagg.transport.reloading_identity import FollowedIdentity
+from secagg.transport.tls import TLSIdentity
+from secagg.wire.calls import CALLS, Call, UploadChunk, WatchSession
+from secagg.wire.codec import parse
+
+__all__ = ["GrpcServer", "run_until_signalled"]
+
+_LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
+
+# Clients whose streams are ended come back after this long, to whoever serves then.
+_COME_BACK_SECONDS: Final = 1.0
+
+# Where gRPC listens behind a relay.
+_INSIDE: Final = Address("127.0.0.1", 0)
+
+
+class _Servicer:
+    """Answers every call of the table; each is bytes in, bytes out.
+
+    All handlers read their request themselves, as a stream of one: a body is asked for
+    when the guards have let the call in, and lies with the caller until then.
+    """
+
+    def __init__(
+        self, service: AggregatorService, reader: BodyReader, uploads: BodyReader
+    ) -> None:
+        self._service = service
+        self._reader = reader
+        self._uploads = uploads
+        self._watchers: set[asyncio.Task[object]] = set()
+        self._stopping = asyncio.Event()
+
+    def guarded(self, *guards: Guard) -> grpc.GenericRpcHandler:
+        """Return what gRPC dispatches to."""
+        calls = CALLS.values()
+        return guarded_service(
+            SERVICE,
+            *guards,
+            answers={c.name: self._answers(c) for c in calls if not c.is_stream},
+            streams={c.name: self._watch for c in calls if c.is_stream},
+        )
+
+    def end_watches(self) -> None:
+        """Tell everybody who watches to come back later."""
+        self._stopping.set()
+        for task in self._watchers:
+            task.cancel()
+
+    def _answers(self, call: Call) -> Answer:
+        async def answer(bodies: AsyncIterator[bytes], context: CallContext) -> bytes:
+            body = await self._reader.read(bodies, caller=caller())
+            refuse_expired(context)
+            request = call.request.decode(body)
+            return call.encode(await self._service.answer(caller(), request))
+
+        async def take(bodies: AsyncIterator[bytes], context: CallContext) -> bytes:
+            async with self._uploads.held(caller(), bodies) as body:
+                refuse_expired(context)
+                request = call.request.decode(body)
+                return call.encode(await self._service.answer(caller(), request))
+
+        return take if call.request is UploadChunk else answer
+
+    async def _watch(
+        self, bodies: AsyncIterator[bytes], _: CallContext
+    ) -> AsyncIterator[bytes]:
+        body = await self._reader.read(bodies, caller=caller())
+        request = WatchSession.decode(body)
+        encode = CALLS[WatchSession].encode
+        task = asyncio.current_task()
+        if self._stopping.is_set() or task is None:
+            raise _stopping()
+        self._watchers.add(task)
+        try:
+            async for update in self._service.watch(caller(), request):
+                # Cancelled while it sends, it could not say why: gRPC would.
+                self._watchers.discard(task)
+                yield encode(update)
+                if self._stopping.is_set():
+                    raise _stopping()
+                self._watchers.add(task)
+        except asyncio.CancelledError:
+            # Either the peer is gone, or `end_watches` wants it told to come back.
+            if not self._stopping.is_set():
+                raise
+            task.uncancel()
+            raise _stopping() from None
+        finally:
+            self._watchers.discard(task)
+
+
+def _health_handler(
+    health: HealthServicer, reader: BodyReader, *guards: Guard
+) -> grpc.GenericRpcHandler:
+    """Return health's `Check` as a handler that reads its request like all others.
+
+    gRPC's own would have every caller's request in memory, up to the largest message,
+    before anybody could refuse the call.
+    """
+
+    async def check(bodies: AsyncIterator[bytes], context: CallContext) -> bytes:
+        request = parse(health_pb2.HealthCheckRequest(), await reader.read(bodies))
+        answer: Message = await health.Check(request, context)
+        return answer.SerializeToString()
+
+    return guarded_service(HEALTH_SERVICE, *guards, answers={"Check": check})
+
+
+def _stopping() -> ServiceError:
+    return ServiceError(
+        "the aggregator is stopping",
+        code=ErrorCode.SHUTTING_DOWN,
+        next_step="Come back in a moment; nothing is lost.",
+        retry_after_seconds=_COME_BACK_SECONDS,
+    )
+
+
+class GrpcServer:
+    """A running gRPC server in front of an aggregator.
+
+    As an asynchronous context manager it stops without grace at the end.
+
+    Attributes:
+        address: Where it listens, with the real port.
+        health_address: Where it answers health checks without TLS, if anywhere.
+        relay: What takes clients' connections before gRPC does, if anything; it counts
+            those that it turned away.
+    """
+
+    def __init__(
+        self,
+        ports: tuple["_Port", ...],
+        servicer: _Servicer,
+        health: HealthServicer,
+        door: "_Door",
+        followed: FollowedIdentity | None,
+    ) -> None:
+        self._ports = ports
+        self._servicer = servicer
+        self._health = health
+        self._door = door
+        self._followed = followed
+        self._watching: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self._is_announced = False
+        self.address: Final = ports[0].address
+        self.health_address: Final = ports[1].address if ports[1:] else None
+        self.relay: Final = ports[0].relay
+
+    @classmethod
+    async def start(  # noqa: PLR0913 - one argument per decision of the deployer
+        cls,
+        service: AggregatorService,
+        address: Address,
+        *,
+        identity: TLSIdentity | None = None,
+        insecure_for_tests: bool = False,
+        health_address: Address | None = None,
+        admission: Admission | None = None,
+        limits: CallLimits | None = None,
+        revoked: Path | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Listen, and serve clients from then on.
+
+        Args:
+            service: What answers the calls.
+            address: Where to listen; port 0 lets the system choose.
+            identity: The aggregator's certificate; its trust domain is the one
+                whose clients are served.
+            insecure_for_tests: Serve plaintext and believe whatever name a client
+                gives.  Only without `identity`, only on loopback.
+            health_address: Answer health checks here too, in plaintext and nothing
+                but those: orchestrators' probes have no certificates.
+            admission: How many connections to take from people who are not known yet.
+                This process may from then on open as many files as the system lets it.
+            limits: What one client may use; sensible values by default.
+            revoked: File of certificates that were taken back, looked at once a
+                minute; with `identity` only.
+            clock: Time; the machine's by default.
+
+        Raises:
+            ServiceError: PORT_IN_USE or BAD_SETTINGS, also for more connections than
+                the process has files for; BAD_CERTIFICATE for a file of revoked
+                certificates that cannot be read; says what to change.
+            LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
+        """
+        if (identity is None) != insecure_for_tests:
+            raise LocalProtocolError(
+                "a server needs a TLS identity, or plaintext for tests, and not both"
+            )
+        if insecure_for_tests and not address.is_loopback:
+            raise LocalProtocolError("plaintext for tests is served on loopback only")
+        clock = clock or SystemClock()
+        followed = None if identity is None else FollowedIdentity(identity, clock.date)
+        taken_back = RevokedCertificates(revoked)
+        door = _Door(
+            MetadataAuthenticator()
+            if identity is None
+            else TLSAuthenticator(
+                identity.identity.trust_domain, taken_back, clock.date
+            )
+        )
+        limits, admission = limits or CallLimits(), admission or Admission()
+        reader = BodyReader(limits.bodies_at_once, limits.body_seconds)
+        uploads = BodyReader(
+            limits.uploads_at_once, limits.body_seconds, waiting=limits.uploads_waiting
+        )
+        servicer, health = _Servicer(service, reader, uploads), HealthServicer()
+        server = grpc.aio.server(
+            options=[*SERVER_OPTIONS, *_most_connections(admission, address)]
+        )
+        errors = ErrorGuard(service.note_refusal)
+        guards = (errors, door.calls, AdmissionGuard(limits, clock.now))
+        server.add_generic_rpc_handlers(
+            (servicer.guarded(*guards), _health_handler(health, reader, *guards))
+        )
+        ports = [await _Port.open(server, address, followed, admission)]
+        door.relay = ports[0].relay
+        if health_address is not None:
+            probing = dataclasses.replace(PROBES, relay=admission.relay)
+            probed = grpc.aio.server(
+                options=[
+                    *HEALTH_SERVER_OPTIONS,
+                    *_most_connections(probing, health_address),
+                ]
+            )
+            # Strangers wait for each other here, and nobody for them.
+            strangers = BodyReader(limits.bodies_at_once, limits.body_seconds)
+            probed.add_generic_rpc_handlers(
+                (_health_handler(health, strangers, ErrorGuard()),)
+            )
+            ports.append(await _Port.open(probed, health_address, None, probing))
+        for name in ("", SERVICE):
+            await health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        for port in ports:
+            await port.server.start()
+        log_event(_LOG, logging.INFO, TRANSPORT_STARTED, address=ports[0].address)
+        started = cls(tuple(ports), servicer, health, door, followed)
+        if followed is not None:
+            watch = CertificateWatch(
+                followed,
+                taken_back,
+                clock,
+                lambda: door.end(
+                    lambda who: (
+                        who.certificate in taken_back or who.has_ended(clock.date())
+                    )
+                ),
+            )
+            started._watching = asyncio.create_task(watch.run())
+        return started
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop(0.0)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Refuse new calls, let running ones finish, then close.
+
+        Args:
+            grace_seconds: How long running calls may take; 0 cuts them off.
+        """
+        is_first, self._is_stopping = not self._is_stopping, True
+        await self.announce_stop()
+        self._servicer.end_watches()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+        for port in self._ports:
+            await port.close(grace_seconds)
+        if is_first:
+            log_event(_LOG, logging.INFO, TRANSPORT_STOPPED, address=self.address)
+
+    @property
+    def identity(self) -> TLSIdentity | None:
+        """The certificate that whoever connects now is shown; None in plaintext."""
+        return None if self._followed is None else self._followed.identity
+
+    def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
+        """End open calls and connections of clients who were welcome before.
+
+        They may come back, and are told why they are not.
+
+        Args:
+            is_unwelcome: Judges a client's name.
+        """
+        self._door.end(lambda who: is_unwelcome(who.name))
+
+    async def announce(self, *, is_ready: bool) -> None:
+        """Tell balancers whether to send clients here; nothing after a stop."""
+        if not self._is_stopping:
+            states = health_pb2.HealthCheckResponse
+            state = states.SERVING if is_ready else states.NOT_SERVING
+            for name in ("", SERVICE):
+                await self._health.set(name, state)
+
+    async def announce_stop(self) -> None:
+        """Say NOT_SERVING from now on, so that balancers send nobody new."""
+        if not self._is_announced:  # whoever stops it may have asked before
+            self._is_announced = True
+            log_event(_LOG, logging.INFO, TRANSPORT_DRAINING, address=self.address)
+        await self._health.enter_graceful_shutdown()
+
+
+class _Door:
+    """Where callers come in, and are shown out.
+
+    Attributes:
+        calls: Says who makes each of them.
+        relay: What takes their connections before gRPC does, if anything.
+    """
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self.calls: Final = AuthenticationGuard(authenticator, self._note)
+        self.relay: Relay | None = None
+
+    def _note(self, peer: str, who: Caller) -> None:
+        if self.relay is not None:
+            self.relay.known(peer, who.name, who.certificate)
+
+    def end(self, is_unwelcome: Callable[[Caller], bool]) -> None:
+        """End calls and connections."""
+        self.calls.end_calls(is_unwelcome)
+        if self.relay is not None:
+            self.relay.end_known(
+                lambda name, certificate: is_unwelcome(Caller(name, certificate))
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """A port, and what stands behind it."""
+
+    server: grpc.aio.Server
+    address: Address
+    relay: Relay | None
+
+    @classmethod
+    async def open(
+        cls,
+        server: grpc.aio.Server,
+        address: Address,
+        followed: FollowedIdentity | None,
+        admission: Admission,
+    ) -> Self:
+        """Bind a port; ServiceError when it cannot be had."""
+        if not admission.has_relay_at(address):
+            return cls(server, _listen(server, address, followed), None)
+        most = admission.connections_within(raise_file_limit())
+        relay = await Relay.listen(
+            address,
+            admission,
+            inside=_listen(server, _INSIDE, followed),
+            most=most,
+            begins=begins_http2 if followed is None else begins_tls,
+        )
+        return cls(server, relay.address, relay)
+
+    async def close(self, grace_seconds: float) -> None:
+        """Take nobody new, let running calls finish, then close."""
+        if self.relay is not None:
+            self.relay.stop_listening()
+        try:
+            await self.server.stop(grace_seconds)
+        finally:
+            if self.relay is not None:
+                await self.relay.close()
+
+
+def _most_connections(admission: Admission, address: Address) -> list[tuple[str, int]]:
+    """Return gRPC's limit where no relay counts: storage, too, needs files."""
+    if admission.has_relay_at(address):
+        return []
+    most = admission.connections_within(raise_file_limit(), through_relay=False)
+    return [("grpc.max_allowed_incoming_connections", most)]
+
+
+def _listen(
+    server: grpc.aio.Server, address: Address, followed: FollowedIdentity | None
+) -> Address:
+    """Let gRPC bind a port and return where; ServiceError when it cannot be had."""
+    try:
+        port = (
+            server.add_insecure_port(str(address))
+            if followed is None
+            else server.add_secure_port(str(address), server_credentials(followed))
+        )
+    except RuntimeError:
+        raise address.why_not() from None
+    return Address(address.host, port)
+
+
+async def run_until_signalled(
+    server: GrpcServer,
+    work: Coroutine[Any, Any, None],
+    *,
+    drain: Callable[[], Coroutine[Any, Any, None]],
+    grace_seconds: float = 30.0,
+) -> bool:
+    """Serve until `work` is done or SIGTERM or SIGINT asks to stop.
+
+    After the first signal `drain` runs (it should finish or park the sessions and
+    offer no new ones) and calls get the grace; after the second one nothing is
+    waited for any more.
+
+    Args:
+        server: A started server; it is stopped in any case.
+        work: What the aggregator does; cancelled after draining.
+        drain: Called once after the first signal.
+        grace_seconds: For calls that are running at the end.
+
+    Returns:
+        Whether `work` came to its end by itself.
+
+    Raises:
+        Exception: Whatever `work` or `drain` raised.
+    """
+    loop = asyncio.get_running_loop()
+    asked, insisted = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (insisted if asked.is_set() else asked).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    worker = loop.create_task(work)
+    try:
+        if await _ends_before(worker, asked):
+            await worker
+            return True
+        await server.announce_stop()
+        draining = loop.create_task(drain())
+        if await _ends_before(draining, insisted):
+            await draining
+        await _cancel(draining)
+        if not worker.done():
+            return False
+        await worker  # it came to its end while the server drained
+        return True
+    finally:
+        await _cancel(worker)
+        await server.stop(0.0 if insisted.is_set() else grace_seconds)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def _ends_before(task: asyncio.Task[None], flag: asyncio.Event) -> bool:
+    """Wait until the task ends or the flag is set; return whether the task has."""
+    waiting = asyncio.ensure_future(flag.wait())
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _cancel(waiting)
+    return task.done()
+
+
+async def _cancel(task: "asyncio.Future[Any]") -> None:
+    """End a task and wait until it has; its outcome was looked at before, if ever."""
+    task.cancel()
+    await asyncio.wait({task})

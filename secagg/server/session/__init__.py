@@ -1,0 +1,1 @@
+"""One session at the server: state, timer, uploads, report."""

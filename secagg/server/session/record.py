@@ -1,0 +1,137 @@
+"""The stored form of one session on the server.
+
+Rule 1: a header holds what the session was started with; the records behind it are
+        accepted events.  Both together rebuild the state.
+Rule 2: the payload lies in the spool, not here.  The revocation list lies here: a
+        session that was begun ends under it, whatever was published since.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from secagg.crypto.canonical import Reader, Writer
+from secagg.distributed_dp import read_noise_terms
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.revocation_list import (
+    MAX_REVOCATION_BYTES,
+    read_revocations,
+)
+from secagg.protocol.enrolment.verification import VerifiedCredentials
+from secagg.protocol.messages import MAX_IDENTITY_BYTES
+from secagg.protocol.packing import packed_size
+from secagg.protocol.server import machine as server
+from secagg.storage.journal import StoredEvent, decode_server_event
+from secagg.storage.rows import StoredSession
+
+__all__ = ["SessionRecord"]
+
+_VERSION: Final = 2
+_MAX_DESCRIPTOR_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """What a session was started with, and what has happened since.
+
+    Attributes:
+        descriptor: The session as it is offered.
+        invited: Who may take part; None for every authenticated client.
+        left_out: Who may not, for what earlier sessions of the task have shown.
+        finished: Invited clients that have given their participations.
+        attempt: Which attempt of its task at the same payload this is, from 1.
+        revocations: The list that the offer names, as the issuer made it; b"" for none.
+        events: Accepted events, from the journal.
+    """
+
+    descriptor: SessionDescriptor
+    invited: frozenset[str] | None
+    left_out: frozenset[str] = frozenset()
+    finished: frozenset[str] = frozenset()
+    attempt: int = 1
+    revocations: bytes = field(default=b"", repr=False)
+    events: tuple[StoredEvent, ...] = ()
+
+    @property
+    def session_key(self) -> str:
+        """The session's name in the book."""
+        return f"server/{self.descriptor.session_id.hex()}"
+
+    def start(self, verified: VerifiedCredentials | None = None) -> server.ServerState:
+        """Return the state before any event.
+
+        Args:
+            verified: Which credentials were verified in earlier sessions.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, or BAD_CREDENTIAL for another list than
+                the offer names; no such session can exist.
+        """
+        parameters = self.descriptor.parameters
+        return server.start(
+            self.descriptor,
+            packed_bytes=packed_size(parameters.dimension, parameters.bits),
+            invited=self.invited,
+            # Of neither an advert is waited for.
+            left_out=self.left_out | self.finished,
+            revoked=self._revoked(),
+            verified=verified,
+            read_noise=read_noise_terms,
+        )
+
+    def _revoked(self) -> frozenset[int]:
+        trust = self.descriptor.parameters.trust
+        found = None if trust is None else read_revocations(self.revocations, trust)
+        return frozenset() if found is None else frozenset(found.serials)
+
+    def encode_header(self) -> bytes:
+        """Return the header to store."""
+        writer = Writer().u16(_VERSION).blob(self.descriptor.encode())
+        writer.u32(self.attempt).flag(self.invited is not None)
+        for names in (self.invited or frozenset(), self.left_out, self.finished):
+            writer.u32(len(names))
+            for identity in sorted(names):
+                writer.text(identity)
+        return writer.blob(self.revocations).getvalue()
+
+    @classmethod
+    def decode(cls, stored: StoredSession) -> Self:
+        """Read a stored session that has not ended.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it is damaged or of another release.
+        """
+        reader = Reader(stored.header, "session header")
+        try:
+            version = reader.u16()
+            if version != _VERSION:
+                raise _unreadable(f"version {version} is unknown")
+            descriptor = SessionDescriptor.decode(
+                reader.blob(max_bytes=_MAX_DESCRIPTOR_BYTES)
+            )
+            attempt, restricted = reader.u32(), reader.flag()
+            names, left_out = _read_names(reader), _read_names(reader)
+            finished = _read_names(reader)
+            revocations = reader.blob(max_bytes=MAX_REVOCATION_BYTES)
+            reader.end()
+        except (ValueError, RemoteProtocolError) as error:
+            raise _unreadable(str(error)) from None
+        events = tuple(decode_server_event(record) for record in stored.records)
+        invited = names if restricted else None
+        return cls(
+            descriptor, invited, left_out, finished, attempt, revocations, events
+        )
+
+
+def _read_names(reader: Reader) -> frozenset[str]:
+    return frozenset(
+        reader.text(max_bytes=MAX_IDENTITY_BYTES) for _ in range(reader.u32())
+    )
+
+
+def _unreadable(complaint: str) -> ServiceError:
+    return ServiceError(
+        f"a stored session cannot be read: {complaint}",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Use the release that wrote it, or discard the session's state.",
+    )

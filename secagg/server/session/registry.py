@@ -1,0 +1,633 @@
+"""The sessions of an aggregator: those that run and those that clients still ask about.
+
+Rule 1: a session is stored before it is offered, and scrubbed before it is forgotten.
+Rule 2: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
+Rule 3: payload and sum of an ended session stay as long as it is among the latest, and
+        at least for `keep_seconds`.
+Rule 4: others may open and end sessions in the same book.  Nobody is told that there is
+        no such session before the book was asked.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from secagg.distributed_dp import offered_terms
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.graphs.ring_bounds import server_demand
+from secagg.protocol.messages import Round
+from secagg.runtime import log_events as telemetry
+from secagg.server.dependencies import RunnerContext
+from secagg.server.session.closer import LastSteps
+from secagg.server.session.ended import EndedSession
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.record import SessionRecord
+from secagg.server.session.runner import WAITING_SECONDS, SessionRunner
+from secagg.server.session.state import Position
+from secagg.server.single_flight import LOOK_SECONDS, SharedLook
+from secagg.server.task.definition import (
+    NotTakenError,
+    OnAborted,
+    OnEnded,
+    OnSum,
+    TaskDefinition,
+)
+from secagg.server.task.history import TaskFacts
+from secagg.storage.change import (
+    Change,
+    Committed,
+    NewSession,
+    NumberTakenError,
+    OvertakenError,
+    Role,
+    SessionsSpentError,
+)
+from secagg.storage.rows import SessionState, StoredSession
+from secagg.storage.spool import PAYLOAD
+from secagg.storage.store_identity import refuse_sessions_of_another
+
+__all__ = ["SessionBook"]
+
+NONCE_BYTES: Final = 32
+# Payloads are stored before their sessions: younger ones may be somebody's next.
+ORPHAN_SECONDS: Final = 86400.0
+
+
+class SessionBook:
+    """Opens, finds, resumes and closes sessions.
+
+    Args:
+        context: What all sessions share.
+        kept_sessions: Ended sessions whose sum and receipt stay available.
+        on_aborted: Takes the audit receipts of sessions without a sum; None drops them.
+        on_ended: Takes what is known of every session at its end; None drops it.
+    """
+
+    def __init__(
+        self,
+        aggregator: str,
+        context: RunnerContext,
+        *,
+        kept_sessions: int,
+        on_aborted: OnAborted | None,
+        on_ended: OnEnded | None,
+    ) -> None:
+        self._aggregator = aggregator
+        self._book = context.book
+        self._context = context
+        self._workers = context.workers
+        self._kept_sessions = kept_sessions
+        self._last_steps = LastSteps(
+            context,
+            facts=self.facts,
+            learn=self._learn,
+            on_aborted=on_aborted,
+            on_ended=on_ended,
+        )
+        self._ended_at: dict[bytes, float] = {}
+        self._running: dict[bytes, SessionRunner] = {}
+        self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
+        self._facts: dict[str, TaskFacts] = {}
+        self._looking_up = asyncio.Lock()
+        self._shared_look = SharedLook(self._look, context.clock)
+
+    async def look_for(self, session_id: bytes) -> SessionRunner | EndedSession:
+        """Return a session, also one that another aggregator has opened.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION, STORAGE_FAILED.
+        """
+        if self._book.is_shared and not self._knows(session_id):
+            await self.look()
+            if not self._knows(session_id):
+                passed = await self._look_up(session_id)
+                if passed is not None:
+                    return passed
+        return self.find(session_id)
+
+    async def _look_up(self, session_id: bytes) -> EndedSession | None:
+        """Take in a session that has ended before this process heard of it.
+
+        One at a time, and seldom: whoever makes up names costs the book little.
+        """
+        clock = self._context.clock
+        async with self._looking_up:
+            passed = await self._take_in(f"server/{session_id.hex()}")
+            await clock.sleep_until(clock.now() + LOOK_SECONDS)
+        return passed
+
+    def _knows(self, session_id: bytes) -> bool:
+        return session_id in self._running or session_id in self._ended
+
+    async def look(self) -> None:
+        """Learn what others have done; whoever asks meanwhile shares the next look.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        await self._shared_look.take()
+
+    async def _look(self) -> None:
+        rows = await self._book.sessions(role=Role.SERVER)
+        for row in rows:
+            runner = self._running.get(_id_of(row.key))
+            if runner is None:
+                await self._take_in(row.key)
+            elif runner.sequence != row.sequence:
+                await _update(runner)
+        running = {_id_of(row.key) for row in rows}
+        for session_id, runner in tuple(self._running.items()):
+            if session_id not in running:
+                await _update(runner)
+                await self.retire(runner)
+
+    async def _take_in(self, key: str) -> EndedSession | None:
+        """Take in a session that another aggregator has opened.
+
+        Returns:
+            One that ended too long ago to be kept: whoever asks for many such puts
+            none of them into the place of what others ask for.
+        """
+        stored = None if self._knows(_id_of(key)) else await self._book.load(key)
+        if stored is None or self._knows(_id_of(key)):
+            return None
+        if stored.receipt is None:
+            await self._resume(stored)
+            return None
+        ended = EndedSession(SessionReceipt.decode(stored.receipt))
+        last = ended.descriptor.session_end + self._context.keep_seconds
+        if await self._date() > last:
+            return ended
+        await self._keep(ended)
+        return None
+
+    async def retire(self, runner: SessionRunner) -> None:
+        """Keep what is left of a session that another aggregator has ended."""
+        ended = runner.ended_by_other
+        if ended is not None and runner.session_id in self._running:
+            del self._running[runner.session_id]
+            self._facts.pop(runner.descriptor.task_id, None)
+            await runner.lease.let_go()
+            await self._keep(ended)
+
+    def find(self, session_id: bytes) -> SessionRunner | EndedSession:
+        """Return a session.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION.
+        """
+        session = self._running.get(session_id) or self._ended.get(session_id)
+        if session is None:
+            raise ServiceError(
+                "there is no such session here",
+                code=ErrorCode.UNKNOWN_SESSION,
+                next_step="Ask for an offer; the session is over or belongs to "
+                "another aggregator.",
+            )
+        return session
+
+    async def facts(self, task_id: str, *, newest: bool = False) -> TaskFacts:
+        """Return what a task knows from its sessions.
+
+        Args:
+            task_id: Which.
+            newest: What the book says, where others share it; else what it said last.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        if task_id not in self._facts or (newest and self._book.is_shared):
+            tally = await self._book.tally(Role.SERVER, task_id)
+            self._facts[task_id] = TaskFacts.decode(tally.facts)
+        return self._facts[task_id]
+
+    def all_running(self) -> tuple[SessionRunner, ...]:
+        """Return the sessions that are not over."""
+        return tuple(self._running.values())
+
+    def running(self, task_id: str) -> Iterator[SessionRunner]:
+        """Yield the sessions of a task that are not over."""
+        for runner in tuple(self._running.values()):
+            if runner.descriptor.task_id == task_id:
+                yield runner
+
+    def ended_before(self) -> bool:
+        """Whether the latest end came in an earlier process, which told it to some."""
+        latest = self._latest()
+        return isinstance(latest, EndedSession) or (
+            latest is not None and latest.was_over
+        )
+
+    def has_untold(self) -> bool:
+        """Whether somebody took part to the latest end and does not know it yet.
+
+        Clients of earlier sessions had a whole session's time to ask.
+        """
+        latest = self._latest()
+        if latest is None:
+            return False
+        descriptor = latest.descriptor
+        facts = self._facts.get(descriptor.task_id, TaskFacts())
+        return facts.told < descriptor.session_number and bool(latest.untold())
+
+    def note_back(self, identity: str, task_id: str) -> None:
+        """Note that a client asks for the next session: it is done with the latest."""
+        latest = self._latest()
+        if latest is not None and latest.descriptor.task_id == task_id:
+            latest.tell(identity)
+
+    async def note_settled(self) -> None:
+        """Remember that everybody knows the latest end, also after a restart.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; a restart waits once more.
+        """
+        latest = self._latest()
+        if latest is None:
+            return
+        task_id, number = latest.descriptor.task_id, latest.descriptor.session_number
+        known = (await self._book.tally(Role.SERVER, task_id)).facts
+        facts = TaskFacts.decode(known)
+        if facts.told >= number:
+            return
+        facts = replace(facts, told=number)
+        # Who ends another session meanwhile has clients of its own to tell.
+        if await self._book.put_facts(task_id, facts.encode(), instead_of=known):
+            self._facts[task_id] = facts
+
+    def _latest(self) -> SessionRunner | EndedSession | None:
+        return next(reversed(self._ended.values()), None)
+
+    async def recover(self) -> None:
+        """Load what an earlier process left; call it before the transport opens.
+
+        Live sessions answer their clients at once and go on with `run_task`.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; BAD_SETTINGS where a session is open that has
+                another aggregator's name.
+        """
+        # Before the book is asked, so that it knows what others end meanwhile.
+        stored_ids = await self._workers.run(self._context.spool.session_ids)
+        running = await self._book.sessions(role=Role.SERVER)
+        loaded = [await self._book.load(row.key) for row in reversed(running)]
+        # One that another replica has ended meanwhile has a receipt.
+        interrupted = [each for each in loaded if each and each.receipt is None]
+        refuse_sessions_of_another(
+            self._aggregator,
+            (SessionRecord.decode(each).descriptor for each in interrupted),
+        )
+        for each in interrupted:
+            await self._resume(each)
+        ended = await self._book.sessions(
+            role=Role.SERVER, state=SessionState.ENDED, limit=self._kept_sessions
+        )
+        for row in reversed(ended):
+            stored = await self._book.load(row.key)
+            if stored is not None and stored.receipt is not None:
+                await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
+                await self.facts(row.task)
+        known = {*self._running, *self._ended}
+        spool = self._context.spool
+        for session_id in stored_ids:
+            # Written before its session was created, by a process that then died.
+            if session_id not in known and not await self._is_anothers(session_id):
+                await self._workers.run(spool.remove, session_id)
+
+    async def _is_anothers(self, session_id: bytes) -> bool:
+        """Whether bytes may belong to a session that another aggregator opens now."""
+        if not self._book.is_shared:
+            return False
+        stored = await self._book.load(f"server/{session_id.hex()}")
+        if stored is not None:
+            return not stored.ended
+        age = await self._workers.run(self._context.spool.age_seconds, session_id)
+        return age < ORPHAN_SECONDS
+
+    async def _resume(
+        self, stored: StoredSession, *, instead_of: SessionRunner | None = None
+    ) -> SessionRunner:
+        """Go on with a session from its records.
+
+        Args:
+            stored: The session.
+            instead_of: What answers its clients until then.
+        """
+        record = SessionRecord.decode(stored)
+        try:
+            runner = await self._adopt(record, stored, instead_of=instead_of)
+        except (RemoteProtocolError, LocalProtocolError) as error:
+            # Only accepted events are stored: the fault is the storage's.
+            raise ServiceError(
+                f"the records of {record.session_key} contradict each other: {error}",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Restore the state as this process left it; do not edit or "
+                "merge it.",
+            ) from None
+        if stored.restored:
+            try:
+                await runner.abort(
+                    ErrorCode.STORAGE_FAILED,
+                    "the aggregator's state was put back: what it had sent is unknown",
+                    discard_unmasked=True,
+                )
+            except ServiceError:
+                # Whoever asks next ends it: it must not be gone on with as it is.
+                if self._running.get(runner.session_id) is runner:
+                    del self._running[runner.session_id]
+                    if instead_of is not None:
+                        self._running[runner.session_id] = instead_of
+                raise
+        return runner
+
+    async def open(
+        self, task: TaskDefinition, payload: bytes, *, attempt: int
+    ) -> SessionRunner | None:
+        """Create a session durably, then offer it.
+
+        Returns:
+            The session; None when another aggregator was faster, or the task is no
+            longer what is known of it here.
+
+        Raises:
+            SessionAbortedError: DISPUTED; too few of the invited clients are left.
+            SessionsSpentError: The task has used all sessions that its budget covers.
+            ServiceError: STORAGE_FAILED.
+        """
+        facts = await self.facts(task.task_id, newest=True)
+        left_out = facts.absent_from_next(
+            task.invited, min_clients=task.parameters.min_clients
+        )
+        tally = await self._book.tally(Role.SERVER, task.task_id)
+        number = tally.highest_number + 1
+        while True:
+            try:
+                runner = await self._create(
+                    task, number, payload, facts, left_out=left_out, attempt=attempt
+                )
+            except OvertakenError:
+                return None
+            except NumberTakenError as error:
+                if self._book.is_shared:
+                    return None
+                number = error.highest + 1
+            else:
+                runner.count_sessions(allowed=task.allowed, spent=tally.spent)
+                return runner
+
+    async def _create(  # noqa: PLR0913 - what a session begins with
+        self,
+        task: TaskDefinition,
+        number: int,
+        payload: bytes,
+        facts: TaskFacts,
+        *,
+        left_out: frozenset[str],
+        attempt: int,
+    ) -> SessionRunner:
+        descriptor = SessionDescriptor(
+            aggregator=self._aggregator,
+            task_id=task.task_id,
+            session_number=number,
+            server_nonce=self._context.entropy.token(NONCE_BYTES),
+            session_end=await self._end_of_one_that_opens_now(task),
+            payload_hash=await self._workers.sha256(payload) if payload else b"",
+            parameters=task.parameters,
+            noise_terms=offered_terms(task.parameters, facts.noise_terms),
+        )
+        # What no offer can say must not be on the disk: no later start could read it.
+        descriptor.validate(demanded_bits=server_demand)
+        record = SessionRecord(
+            descriptor,
+            task.invited,
+            left_out,
+            # Others are told when they ask; no session waits for them.
+            facts.finished(task.participations) & (task.invited or frozenset()),
+            attempt,
+            task.revocations,
+        )
+        if payload:
+            await self._workers.run(
+                self._context.spool.put, descriptor.session_id, PAYLOAD, payload
+            )
+        new = NewSession(
+            role=Role.SERVER,
+            task=task.task_id,
+            number=number,
+            header=record.encode_header(),
+            allowed=task.allowed,
+            alone=self._book.is_shared,
+            task_version=task.gate.opened_under,
+        )
+        try:
+            answer = await self._book.commit(
+                Change(key=record.session_key, create=new, round=Round.ADVERTISE_KEYS)
+            )
+        except (NumberTakenError, OvertakenError, SessionsSpentError):
+            # There is no such session, and nobody else would remove its payload.
+            await self._workers.run(self._context.spool.remove, descriptor.session_id)
+            raise
+        if not isinstance(answer, Committed):
+            raise InternalError("a session that begins stands nowhere else")
+        return await self._adopt(record, answer)
+
+    async def _end_of_one_that_opens_now(self, task: TaskDefinition) -> int:
+        rounds = task.parameters.deadlines.longest_session
+        return int(await self._date()) + rounds + WAITING_SECONDS
+
+    async def _date(self) -> float:
+        """Return this moment in Unix seconds: of the book, where others share it."""
+        if self._book.is_shared:
+            return await self._book.now()
+        return self._context.clock.date()
+
+    async def _adopt(
+        self,
+        record: SessionRecord,
+        stands: StoredSession | Committed,
+        *,
+        instead_of: SessionRunner | None = None,
+    ) -> SessionRunner:
+        """Have a session answer its clients.
+
+        Args:
+            record: The session.
+            stands: Where the book has it.
+            instead_of: What answers them until then.
+        """
+        date, session_id = await self._date(), record.descriptor.session_id
+        known = self._running.get(session_id)
+        if known is not None and known is not instead_of:
+            return known  # somebody has looked meanwhile
+        is_restored, open_seconds = False, 0.0
+        if isinstance(stands, StoredSession):
+            is_restored = stands.restored
+            if self._book.is_shared and stands.opened is not None:
+                open_seconds = max(0.0, date - stands.opened)
+        runner = SessionRunner(
+            record,
+            Position(stands.sequence, stands.chain, stands.seconds_left),
+            self._context,
+            is_restored=is_restored,
+            date=date,
+            open_seconds=open_seconds,
+        )
+        self._running[session_id] = runner
+        return runner
+
+    async def take_up_again(self, task_id: str) -> bool:
+        """Take up the sessions of a task that the book was put back under.
+
+        They end: after a fail-over the book may have forgotten what was sent, and what
+        this process remembers need not be what other ones have stored since.
+
+        Returns:
+            Whether there were any.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        put_back = [each for each in self.running(task_id) if each.was_put_back]
+        for runner in put_back:
+            stored = await self._book.load(runner.record.session_key)
+            if stored is None:
+                del self._running[runner.session_id]
+            elif stored.receipt is None:
+                again = await self._resume(stored, instead_of=runner)
+                again.is_given = runner.is_given
+            else:
+                del self._running[runner.session_id]
+                await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
+                self._facts.pop(task_id, None)
+        return bool(put_back)
+
+    async def take_in(self, task_id: str) -> None:
+        """Take in sessions of a task that the book has and this process does not know.
+
+        Such as one of its own that was created while the answer was lost.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        for row in await self._book.sessions(role=Role.SERVER, task=task_id):
+            await self._take_in(row.key)
+
+    async def resumable(self, task: TaskDefinition) -> SessionRunner | None:
+        """Return the interrupted session of a task; end those that no longer fit."""
+        await self.take_in(task.task_id)
+        if self._book.is_shared:
+            # What others have ended meanwhile must not stand in the way of what they
+            # have opened since.
+            await self.look()
+        fitting = None
+        for runner in tuple(self._running.values()):
+            if runner.descriptor.task_id != task.task_id:
+                continue
+            same = (
+                runner.goes_on_under(task.parameters)
+                and runner.descriptor.aggregator == self._aggregator
+                and runner.record.invited == task.invited
+            )
+            tally = await self._book.tally(Role.SERVER, task.task_id)
+            runner.count_sessions(allowed=task.allowed, spent=tally.spent)
+            if same and fitting is None:
+                fitting = runner
+                continue
+            if not await self._is_current(task):
+                continue  # its keeper is about to hear of another definition
+            await runner.abort(
+                ErrorCode.CANCELLED,
+                "the configuration of the task has changed",
+                discard_unmasked=True,
+            )
+            await self.close(runner)
+        return fitting
+
+    async def _is_current(self, task: TaskDefinition) -> bool:
+        """Whether a task is what its row says."""
+        if not self._book.is_shared or task.gate.version is None:
+            return True
+        versions = {row.task.task_id: row.version for row in await self._book.tasks()}
+        return versions.get(task.task_id) == task.gate.version
+
+    async def close(
+        self, runner: SessionRunner, give: OnSum | None = None
+    ) -> SessionReceipt:
+        """Have a session that is over end for good, here or elsewhere.
+
+        Args:
+            runner: The session.
+            give: Takes its sum, if it has one and nobody else has given it.
+
+        Returns:
+            What is left of it.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        clock, put_off = self._context.clock, None
+        try:
+            while await runner.lease.hold():
+                try:
+                    await self._end(runner, give)
+                except NotTakenError as error:
+                    put_off = error
+                    # Another one may have room, and takes what is free.
+                    await runner.lease.let_go()
+                    again = clock.now() + (error.retry_after_seconds or 0.0)
+                    await clock.sleep_until(again)
+                else:
+                    break
+            await self.retire(runner)
+            return runner.receipt()
+        finally:
+            if put_off is not None:
+                put_off.settle()
+            await runner.lease.let_go()
+
+    async def _end(self, runner: SessionRunner, give: OnSum | None) -> None:
+        """Take the last steps of a session; see `close`.
+
+        Raises:
+            NotTakenError: Its sum, or its receipt, cannot be put to use here for now.
+        """
+        await self._last_steps.take(runner, give)
+        await self._keep(runner)
+        self._running.pop(runner.session_id, None)
+
+    def _learn(self, task_id: str, facts: TaskFacts) -> None:
+        self._facts[task_id] = facts
+
+    async def _keep(self, session: SessionRunner | EndedSession) -> None:
+        """Keep an ended session for latecomers, and let go of the oldest."""
+        now = self._context.clock.now()
+        self._ended[session.descriptor.session_id] = session
+        self._ended_at[session.descriptor.session_id] = now
+        while len(self._ended) > self._kept_sessions:
+            session_id = next(iter(self._ended))
+            if now < self._ended_at[session_id] + self._context.keep_seconds:
+                return
+            del self._ended[session_id], self._ended_at[session_id]
+            await self._workers.run(self._context.spool.remove, session_id)
+
+
+def _id_of(key: str) -> bytes:
+    """Return the id of a server's session from its name in the book."""
+    return bytes.fromhex(key.rpartition("/")[2])
+
+
+async def _update(runner: SessionRunner) -> None:
+    """Have a session learn what others have stored; the next one is not held up."""
+    try:
+        await runner.look()
+    except ServiceError as error:  # whoever drives the session meets it too
+        runner.log.write(telemetry.STORAGE_REFUSED, reason=error)

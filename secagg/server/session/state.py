@@ -1,0 +1,675 @@
+"""A session's state on the server, and the only ways to change it.
+
+Rule 1: persist, then speak.  Events are judged on a fork of the state; the fork becomes
+        the state when the book has committed them, and only then does anybody hear of
+        it (PROTOCOL §12).
+Rule 2: one commit of a session is under way at a time.  Messages that arrive meanwhile,
+        and shortly after, are judged together in the next one.  Heavy steps run on
+        workers.
+Rule 3: after a commit that failed nothing is known.  The next one says what the book
+        holds, and everything is judged again from there.
+Rule 4: others may write to the same session.  What they have stored is applied in its
+        order before anything is judged that came too late, and a timer's close holds
+        only where the book's clock agrees.
+
+It knows no time but that of a disk that refuses: when a round is closed is decided by
+`secagg.server.session.runner`.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias, TypeVar
+
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+)
+from secagg.protocol.events import Received, RoundClosed, ServerEvent
+from secagg.protocol.messages import Round
+from secagg.protocol.rounds import ROUNDS
+from secagg.protocol.server import machine as server
+from secagg.protocol.server.states import ServerStep
+from secagg.runtime import log_events as telemetry
+from secagg.runtime.clock import Clock, is_set_before
+from secagg.runtime.metrics import (
+    BOOK_BATCH_RECORDS,
+    BOOK_COMMIT_SECONDS,
+    BOOK_CONFLICTS,
+    BOOK_ERRORS,
+    Meter,
+)
+from secagg.runtime.workers import Workers
+from secagg.server.single_flight import SharedLook
+from secagg.server.task.definition import NotTakenError
+from secagg.storage.change import (
+    Behind,
+    Change,
+    Committed,
+    Ended,
+    Lease,
+    Record,
+    SecondRecordError,
+    StaleLeaseError,
+)
+from secagg.storage.journal import (
+    RefusalNoted,
+    StoredEvent,
+    SumAttempt,
+    decode_server_event,
+    record_of,
+    sums_begun,
+)
+from secagg.storage.store import (
+    Book,
+    BookAwayError,
+    StateDamagedError,
+    TimelineError,
+)
+
+__all__ = [
+    "DurableState",
+    "MakeChange",
+    "MakeEvent",
+    "Position",
+    "came_too_late",
+    "patiently",
+    "say_refused",
+]
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+_Result = TypeVar("_Result")
+
+# A full disk is often freed by somebody else within a minute; then the session aborts.
+STORAGE_ATTEMPTS: Final = 12
+STORAGE_RETRY_SECONDS: Final = 5.0
+# What a person has to look at.
+_LASTING: Final = frozenset({ErrorCode.RESTORED_STATE, ErrorCode.STATE_DAMAGED})
+
+# What the state asks for next, or None when somebody else has done it.
+MakeEvent: TypeAlias = Callable[[server.ServerState], ServerEvent | None]
+# What to write about the state, or None when it is not true any more.
+MakeChange: TypeAlias = Callable[[server.ServerState], Change | None]
+
+# A commit costs about the same for one message as for thirty.  So those of messages
+# take a twentieth of the time, and who comes meanwhile shares the next one.  But nobody
+# waits longer than this for others, and nobody for those who cannot come.
+GATHERING_PER_COMMIT: Final = 20.0
+MAX_GATHERING_SECONDS: Final = 0.05
+
+# A timer that the book does not believe is set again, but not at once.
+NOT_DUE_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a session stands in the book.
+
+    Attributes:
+        sequence: How many records it holds.
+        chain: Chain value behind them.
+        seconds_left: Until the open round's deadline, as the book says; None where it
+            has none.
+    """
+
+    sequence: int
+    chain: bytes
+    seconds_left: float | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """A client's message that waits for its verdict.
+
+    Attributes:
+        event: The message.
+        answer: Set when the verdict is durable: whether the message was new.
+        is_new: Whether it is not a repetition.
+        refusal: Why it cannot be taken; None as long as it can.
+    """
+
+    event: Received
+    answer: "asyncio.Future[bool]"
+    is_new: bool = False
+    refusal: SecAggError | None = None
+
+    def settle(self, refusal: Exception | None) -> None:
+        """Tell the sender, if it has not hung up."""
+        if self.answer.done():
+            return
+        if refusal is None:
+            self.answer.set_result(self.is_new)
+        else:
+            self.answer.set_exception(refusal)
+
+
+class DurableState:
+    """The state of one session, as the book has it.
+
+    Args:
+        state: Before any event.
+        session_key: The session's name in the book.
+        position: Where the session stands in the book.
+        book: Stores the session.
+        workers: Threads for heavy steps.
+        clock: Time between attempts to write.
+        meter: Told how long commits take.
+        is_restored: The session was open in a book that was put back.
+        on_messages: Told of the messages that the state holds now, those of one commit
+            together.
+        on_round: Told of every other step: the state that was left, and what came.
+        on_refusal: Told of every refusal that the session has a record of.
+        on_end: Told that somebody else has ended the session.
+        on_put_back: Told that the book was put back under the session.
+
+    Attributes:
+        was_put_back: The book has failed over: it may have forgotten what it was told
+            of the session, which has to be taken up from there and ended.
+        deadline: Of the open round, on the runner's clock, as the book has said last;
+            None for none.
+        receipt: What somebody else has left of the session; None while it goes on.
+    """
+
+    def __init__(  # noqa: PLR0913 - every part can be exchanged
+        self,
+        state: server.ServerState,
+        session_key: str,
+        position: Position,
+        *,
+        book: Book,
+        workers: Workers,
+        clock: Clock,
+        meter: Meter,
+        is_restored: bool = False,
+        on_messages: Callable[[Sequence[Received]], None],
+        on_round: Callable[[server.ServerState, ServerStep], None],
+        on_refusal: Callable[[RefusalNoted], None] = lambda _: None,
+        on_end: Callable[[], None] = lambda: None,
+        on_put_back: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._state = state
+        self._key = session_key
+        self._position = Position(position.sequence, position.chain)
+        self._book = book
+        self._workers = workers
+        self._clock = clock
+        self._meter = meter
+        self._is_restored = is_restored
+        self._on_messages = on_messages
+        self._on_round = on_round
+        self._on_refusal = on_refusal
+        self._on_end = on_end
+        self._on_put_back = on_put_back
+        self.was_put_back = False
+        self._is_closed = False
+        self._is_catching_up = False
+        self._shared_look = SharedLook(self._look, clock)
+        self.receipt: bytes | None = None
+        self._attempts: Counter[SumAttempt] = Counter()
+        self._refusals: set[RefusalNoted] = set()
+        self.deadline: float | None = None
+        self._note_seconds_left(position.seconds_left)
+        self._waiting: list[_Waiting] = []
+        self._batch: list[_Waiting] = []
+        self._judging: asyncio.Task[None] | None = None
+        self._gathering_ends = clock.now()
+        self._expected = 0
+        self._all_here = asyncio.Event()
+        self._lock = asyncio.Lock()
+
+    @property
+    def state(self) -> server.ServerState:
+        """The state behind the last commit."""
+        return self._state
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether what is entered now was done by somebody else."""
+        return self._is_catching_up
+
+    @property
+    def sequence(self) -> int:
+        """How many records the session holds, as far as is known here."""
+        return self._position.sequence
+
+    @property
+    def sums_begun(self) -> int:
+        """How often its sum was begun, and not left in peace."""
+        return sums_begun(self._attempts.elements())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended."""
+        return self.receipt is not None or server.is_over(self._state)
+
+    def replay(self, events: Iterable[StoredEvent]) -> None:
+        """Apply what the book holds already."""
+        for event in events:
+            if isinstance(event, SumAttempt | RefusalNoted):
+                self._enter_note(event)
+            else:
+                self._enter(event, server.step(self._state, event))
+
+    async def submit(self, event: Received) -> bool:
+        """Take a client's message; returns when it is durable.
+
+        Returns:
+            Whether it is new; False when it repeats one that was taken before.
+
+        Raises:
+            RemoteProtocolError: It is refused.
+            ServiceError: STORAGE_FAILED; sending it again may help.
+        """
+        message = _Waiting(event, asyncio.get_running_loop().create_future())
+        self._waiting.append(message)
+        if self._judging is None:
+            self._judging = asyncio.create_task(self._judge_waiting())
+            self._judging.add_done_callback(self._answer_all)
+        if len(self._waiting) >= self._expected:
+            self._all_here.set()
+        # A sender that hangs up takes nobody else's message with it.
+        return await message.answer
+
+    async def advance(
+        self, make_event: MakeEvent, *, lease: Lease | None = None
+    ) -> None:
+        """Apply an event of our own: close a round, end the session.
+
+        Args:
+            make_event: Makes it from the state that it shall change.
+            lease: Must be held still.
+
+        Raises:
+            StaleLeaseError: It is not; somebody else does the work.
+            ServiceError: STORAGE_FAILED, again and again.
+        """
+        self._all_here.set()  # who has come by now comes first, and waits for nobody
+        async with self._lock:
+            await patiently(self._clock, lambda: self._apply_own(make_event, lease))
+
+    async def write(self, make_change: MakeChange) -> None:
+        """Commit what changes no state: a deadline, a receipt.
+
+        Args:
+            make_change: Makes it from the state that it is true of.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        async with self._lock:
+            while (change := make_change(self._state)) is not None:
+                if await self._commit(change):
+                    return
+                if self.receipt is not None:
+                    return
+
+    async def note_attempt(
+        self, attempt: SumAttempt, *, lease: Lease | None = None
+    ) -> None:
+        """Store that the sum is begun, or left; nothing happens when it is over.
+
+        Args:
+            attempt: Which of the two.
+            lease: Must be held still.
+
+        Raises:
+            StaleLeaseError: It is not; somebody else does the work.
+            ServiceError: STORAGE_FAILED, again and again.
+        """
+        before = self._attempts[attempt]
+
+        async def note() -> None:
+            # It may be there although the book has refused: then it counts by now.
+            while self._attempts[attempt] == before and not self.is_over:
+                change = Change(
+                    key=self._key, records=(record_of(attempt),), lease=lease
+                )
+                if await self._commit(change):
+                    self._enter_note(attempt)
+
+        async with self._lock:
+            await patiently(self._clock, note)
+
+    async def note_refusal(self, refusal: RefusalNoted) -> bool:
+        """Store that a client was refused; nothing happens when the session is over.
+
+        Every process that shares the book then knows it, also after a restart.
+
+        Args:
+            refusal: Of which client, and why.
+
+        Returns:
+            Whether this call has stored it; False when it was stored before.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the refusal must not be said yet.
+        """
+        if refusal in self._refusals:  # a client that asks on and on takes no lock
+            return False
+        change = Change(key=self._key, records=(record_of(refusal),))
+        async with self._lock:
+            while refusal not in self._refusals and not self.is_over:
+                if await self._commit(change):
+                    self._enter_note(refusal)
+                    return True
+        return False
+
+    async def look(self) -> None:
+        """Apply what others have stored; whoever asks meanwhile shares the next look.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        await self._shared_look.take()
+
+    async def _look(self) -> None:
+        async with self._lock:
+            if self.receipt is None and not self._is_closed:
+                at = self._position
+                with self._noting_fail_over():
+                    missed = await self._book.missed(
+                        self._key,
+                        expect=at.sequence,
+                        previous=at.chain,
+                        restored=self._is_restored,
+                    )
+                await self._learn(missed)
+
+    # --- messages of clients ----------------------------------------------------------
+
+    async def _judge_waiting(self) -> None:
+        """Judge in batches until nobody waits."""
+        try:
+            while self._waiting:
+                async with self._lock:
+                    await self._gather()
+                    self._batch, self._waiting = self._waiting, []
+                    try:
+                        await self._judge(self._batch)
+                    except Exception as error:  # noqa: BLE001 - belongs to the senders
+                        for message in self._batch:
+                            message.settle(error)
+        finally:
+            self._judging = None
+
+    async def _gather(self) -> None:
+        """Wait for those who come soon, if the last commit has just been."""
+        if self._gathering_ends <= self._clock.now():
+            return
+        counts = server.progress(self._state)
+        self._expected = counts.expected - counts.answered
+        if len(self._waiting) < self._expected:
+            self._all_here.clear()
+            await is_set_before(self._clock, self._gathering_ends, self._all_here)
+
+    def _answer_all(self, judging: "asyncio.Task[None]") -> None:
+        """Leave nobody waiting for a task that was cancelled: its loop ends."""
+        if not judging.cancelled():
+            return
+        self._judging = None  # it may not even have begun
+        unanswered = [*self._batch, *self._waiting]
+        self._batch, self._waiting = [], []
+        for message in unanswered:
+            message.settle(
+                ServiceError(
+                    "whether the message was stored is not known",
+                    code=ErrorCode.STORAGE_FAILED,
+                    next_step="Send it again: what was stored is acknowledged.",
+                )
+            )
+
+    async def _judge(self, batch: list[_Waiting]) -> None:
+        """Commit what can be taken of a batch, and tell everybody."""
+        while True:
+            state, accepted = self._judged(batch)
+            try:
+                if not accepted or await self._commit(self._change_of(accepted)):
+                    break
+            except SecondRecordError as error:
+                # Our own defect: its sender is told so, nobody else is held up.
+                telemetry.log_event(
+                    _LOG, logging.CRITICAL, telemetry.RECORD_REPEATED, reason=error
+                )
+                _refuse(batch, error)
+        self._state = state
+        if accepted:
+            self._on_messages(accepted)
+        for message in batch:
+            message.settle(message.refusal)
+
+    def _judged(
+        self, batch: list[_Waiting]
+    ) -> tuple[server.ServerState, list[Received]]:
+        """Return the state behind a batch, and the messages that lead there."""
+        state = server.fork(self._state)
+        accepted: list[Received] = []
+        if self.receipt is not None:
+            for message in batch:
+                message.refusal = came_too_late(message.event.sender)
+            return self._state, accepted
+        for message in batch:
+            if isinstance(message.refusal, InternalError):
+                continue
+            message.refusal = None
+            try:
+                step = server.step(state, message.event)
+            except RemoteProtocolError as error:
+                message.refusal = error
+                continue
+            state = step.state
+            message.is_new = not step.is_repeat
+            if message.is_new:
+                accepted.append(message.event)
+        return state, accepted
+
+    def _change_of(self, accepted: list[Received]) -> Change:
+        state, seconds = self._state, None
+        if isinstance(state, server.AdvertiseKeys) and not state.adverts:
+            seconds = self._seconds_of(state.ROUND)  # the first advert
+        return Change(
+            key=self._key,
+            records=tuple(map(record_of, accepted)),
+            deadline_seconds=seconds,
+        )
+
+    # --- events of our own ------------------------------------------------------------
+
+    async def _apply_own(self, make_event: MakeEvent, lease: Lease | None) -> None:
+        while not self.is_over:
+            event = make_event(self._state)
+            if event is None:
+                return
+            # A round that is full needs no timer.
+            due = (
+                self._book.is_shared
+                and isinstance(event, RoundClosed)
+                and (bool(event.missing) or not server.is_round_full(self._state))
+            )
+            known = self._position
+            step = await self._workers.run(server.step, server.fork(self._state), event)
+            opened = step.state
+            seconds = None if server.is_over(opened) else self._seconds_of(opened.ROUND)
+            done = await self._commit(
+                Change(
+                    key=self._key,
+                    records=(record_of(event),),
+                    round=opened.ROUND,
+                    deadline_seconds=seconds,
+                    spend=server.spends_session(opened),
+                    due=due,
+                    lease=lease,
+                )
+            )
+            if done:
+                self._enter(event, step)
+                return
+            if due and self._position == known:
+                # It is not due; the deadline is known now.
+                soon = self._clock.now() + NOT_DUE_SECONDS
+                self.deadline = max(self.deadline or soon, soon)
+                return
+
+    def _seconds_of(self, opened: Round) -> float:
+        parameters = self._state.session.descriptor.parameters
+        return float(ROUNDS[opened].seconds(parameters.deadlines))
+
+    # --- the book ---------------------------------------------------------------------
+
+    async def _commit(self, change: Change) -> bool:
+        """Commit a change at the present position; the lock is held.
+
+        Returns:
+            False when the session stood elsewhere: the state has caught up, and
+            whatever the change was made of must be judged again.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; nothing is known, see rule 3.
+        """
+        position, began = self._position, self._clock.now()
+        try:
+            with self._noting_fail_over():
+                answer = await self._book.commit(
+                    replace(
+                        change,
+                        expect=position.sequence,
+                        previous=position.chain,
+                        restored=self._is_restored,
+                    )
+                )
+        except ServiceError:
+            self._meter.add(BOOK_ERRORS)
+            raise
+        lasted = self._clock.now() - began
+        self._meter.observe(BOOK_COMMIT_SECONDS, lasted)
+        gathering = min(GATHERING_PER_COMMIT * lasted, MAX_GATHERING_SECONDS)
+        self._gathering_ends = began + gathering
+        if isinstance(answer, Committed):
+            self._position = Position(answer.sequence, answer.chain)
+            self._note_seconds_left(answer.seconds_left)
+            self._is_closed = change.end is not None
+            if change.records:
+                self._meter.observe(BOOK_BATCH_RECORDS, len(change.records))
+            return True
+        self._meter.add(BOOK_CONFLICTS)
+        # In a commit of ours that seemed to fail, or by somebody else.
+        if isinstance(answer, Ended) and change.end is not None:
+            return True
+        await self._learn(answer)
+        return False
+
+    @contextmanager
+    def _noting_fail_over(self) -> Iterator[None]:
+        try:
+            yield
+        except TimelineError:
+            self.was_put_back = True
+            self._on_put_back()
+            raise
+
+    async def _learn(self, answer: Behind | Ended) -> None:
+        """Take in what others have stored, or a commit that seemed to fail."""
+        match answer:
+            case Behind():
+                await self._catch_up(answer)
+            case Ended():
+                self.receipt = answer.receipt
+                self._on_end()
+
+    async def _catch_up(self, behind: Behind) -> None:
+        if behind.whole:
+            raise StateDamagedError(
+                "another history stands where this process has written its own",
+                key=self._key,
+            )
+        self._note_seconds_left(behind.seconds_left)
+        self._is_catching_up = True
+        try:
+            await self._apply(behind)
+        finally:
+            self._is_catching_up = False
+        self._position = Position(behind.sequence, behind.chain)
+
+    async def _apply(self, behind: Behind) -> None:
+        self._state = server.fork(self._state)
+        for event in map(decode_server_event, behind.records):
+            if isinstance(event, SumAttempt | RefusalNoted):
+                self._enter_note(event)
+            elif isinstance(event, Received):
+                self._enter(event, server.step(self._state, event))
+            else:  # heavy; who asks meanwhile sees the old state
+                fork = server.fork(self._state)
+                step = await self._workers.run(server.step, fork, event)
+                self._enter(event, step)
+
+    def _enter_note(self, note: SumAttempt | RefusalNoted) -> None:
+        """Take in a record that changes no state."""
+        if isinstance(note, SumAttempt):
+            self._attempts[note] += 1
+        elif note not in self._refusals:
+            self._refusals.add(note)
+            self._on_refusal(note)
+
+    def _note_seconds_left(self, seconds: float | None) -> None:
+        self.deadline = None if seconds is None else self._clock.now() + seconds
+
+    def _enter(self, event: ServerEvent, step: ServerStep) -> None:
+        before, self._state = self._state, step.state
+        if isinstance(event, Received):
+            self._on_messages((event,))
+        else:
+            self._on_round(before, step)
+
+
+async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _Result:
+    """Read or write, and try again for a while when the disk refuses.
+
+    Args:
+        clock: How to wait.
+        write: What is done; doing it twice must be harmless.
+
+    Raises:
+        BookAwayError: At once.  It takes as long as it takes, and rounds need their
+            time again afterwards: `Aggregator.run_task` waits.
+        NotTakenError: At once.  Others may take what cannot be put to use here.
+        ServiceError: STORAGE_FAILED, a dozen times within a minute.
+    """
+    for _ in range(STORAGE_ATTEMPTS - 1):
+        try:
+            return await write()
+        except (TimelineError, StaleLeaseError, BookAwayError, NotTakenError):
+            raise  # waiting here changes nothing
+        except ServiceError as error:
+            if error.code in _LASTING:
+                raise
+            say_refused(error)
+            await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
+    return await write()
+
+
+def say_refused(error: BaseException | None) -> None:
+    """Log that the storage has refused something."""
+    telemetry.log_event(_LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error)
+
+
+def came_too_late(sender: str) -> RemoteProtocolError:
+    """Build the refusal of whatever is sent to a session that is over."""
+    return RemoteProtocolError(
+        "the session is over",
+        code=ErrorCode.SESSION_OVER,
+        sender=sender,
+        next_step="Fetch the session's last update.",
+    )
+
+
+def _refuse(batch: list[_Waiting], error: SecondRecordError) -> None:
+    for message in batch:
+        record: Record = record_of(message.event)
+        if (record.kind, record.sender) == (error.record.kind, error.record.sender):
+            message.refusal = error

@@ -1,0 +1,273 @@
+"""When the open round of a session may be closed, and who has asked for more time.
+
+Rule 1: a round closes as soon as everybody who can answer has, else at its deadline.
+        The clock of AdvertiseKeys starts with its first advert, and again at its
+        deadline while too few have joined.  Bytes of inputs that arrive extend their
+        round, in all by one more deadline at most.
+Rule 2: whoever goes on with a session alone gives its open round the whole time
+        again.  Where several aggregators share the book, any of them extends a round,
+        and the book keeps its deadline.
+Rule 3: no message is waited for beyond the session's end.  AdvertiseKeys lasts no
+        longer than leaves the other rounds their whole time.
+Rule 4: a session that no client has joined ends when the date was set since it was
+        opened: clients refuse an end that is impossible by the right clock (R5.0-2).
+
+It closes nothing: that is done by `secagg.server.session.runner`.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final
+
+from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
+from secagg.protocol.messages import Round
+from secagg.protocol.rounds import ROUNDS
+from secagg.protocol.server import machine as server
+from secagg.runtime.clock import Clock, is_set_before
+from secagg.server.session.state import DurableState, patiently
+from secagg.server.session.timeouts import is_short_of_clients
+from secagg.storage.change import Change
+
+__all__ = ["RoundTimer"]
+
+# Bytes that arrived within this share of the deadline keep MaskedInputCollection open.
+UPLOAD_GRACE: Final = 0.25
+# Every chunk asks for time, and an extension is a commit.
+EXTEND_EVERY_SECONDS: Final = 5.0
+# A date that was set by more than this makes an offer that clients may refuse.
+_DATE_SET_SECONDS: Final = CLOCK_TOLERANCE_SECONDS // 2
+_LOOK_AT_DATE_SECONDS: Final = 60.0
+
+
+class RoundTimer:
+    """The time of one session's rounds.
+
+    Args:
+        offer: The session.
+        session_key: Its name in the book.
+        durable: Its state, and the deadline that the book knows.
+        is_shared: Other aggregators write to the book too.
+        clock: Time.
+        date: This moment, in Unix seconds.
+        woken: Set whenever the session should be looked at again.
+        is_full: Whether every client that can answer has.
+
+    Attributes:
+        rounds_entered: How many rounds were entered, those of earlier processes
+            included.
+        opened_at: When the open round was opened, on the clock.
+    """
+
+    def __init__(  # noqa: PLR0913 - every part can be exchanged
+        self,
+        offer: SessionDescriptor,
+        session_key: str,
+        durable: DurableState,
+        *,
+        is_shared: bool,
+        clock: Clock,
+        date: float,
+        woken: asyncio.Event,
+        is_full: Callable[[], bool],
+    ) -> None:
+        self._session_key = session_key
+        self._durable = durable
+        self._is_shared = is_shared
+        self._clock = clock
+        self._woken = woken
+        self._is_full = is_full
+        self._deadlines = deadlines = offer.parameters.deadlines
+        self._joined = asyncio.Event()
+        self._attention = asyncio.Event()
+        self._deadline = 0.0
+        self._wanted_until = 0.0
+        self._extended_at = 0.0
+        self.rounds_entered = 0
+        self.opened_at = clock.now()
+        self._ends_at = clock.now() + offer.session_end - date
+        # Whoever joins later could not be served to the end.
+        self._last_start = (
+            self._ends_at - deadlines.longest_session + deadlines.advertise_keys
+        )
+        self._epoch = clock.date() - clock.now()
+        left = offer.session_end - date
+        if left > deadlines.longest_session + CLOCK_TOLERANCE_SECONDS:
+            self._last_start = -math.inf
+
+    @property
+    def _state(self) -> server.ServerState:
+        return self._durable.state
+
+    def closes_in(self) -> float:
+        """Return the seconds until the open round's deadline, negative behind it."""
+        return self._deadline - self._clock.now()
+
+    def seconds_left(self) -> float | None:
+        """Return the time until the open round's deadline; None before any advert."""
+        if isinstance(self._state, server.AdvertiseKeys) and not self._joined.is_set():
+            return None
+        return max(0.0, self.closes_in())
+
+    def is_too_late(self, state: server.ServerState) -> bool:
+        """Whether what a round would open could not come to an end any more."""
+        now = self._clock.now()
+        if isinstance(state, server.AdvertiseKeys):
+            return now > self._last_start or (
+                now == self._last_start and is_short_of_clients(state)
+            )
+        # Whoever has answered has said all that the sum takes.
+        return now >= self._ends_at and not isinstance(state, server.Unmasking)
+
+    def note_message(self) -> None:
+        """Note that a message was accepted.
+
+        The first one gives the round its deadline, and the last one ends the wait; for
+        a thousand between them nobody is woken.
+        """
+        is_full = self._is_full()
+        if is_full or not self._joined.is_set():
+            self._joined.set()
+            self._woken.set()
+        if is_full:
+            self._attention.set()
+
+    def note_missing(self) -> None:
+        """Note that an answer was lost: the round may not be full any more."""
+        if not self._is_full():
+            self._attention.clear()
+
+    def note_end(self) -> None:
+        """Note that nothing is waited for any more: the session goes on elsewhere."""
+        self._attention.set()
+
+    def ask_for_time(self) -> None:
+        """Note that bytes of an upload have arrived."""
+        if isinstance(self._state, server.MaskedInputCollection):
+            seconds = self._seconds_of(Round.MASKED_INPUT_COLLECTION)
+            wanted = self._clock.now() + UPLOAD_GRACE * seconds
+            self._wanted_until = min(wanted, self.opened_at + 2 * seconds)
+            if self._wanted_until > self._deadline:
+                self._woken.set()
+
+    async def begin(self) -> None:
+        """Go on with the open round of a session; alone, it gets its whole time."""
+        if self._is_shared:
+            self.open_round()
+        else:
+            await self._give_time()
+
+    def open_round(self) -> None:
+        """Begin to count a round's time."""
+        now = self._clock.now()
+        self.opened_at = now
+        self._wanted_until = 0.0  # what uploads asked for was for their own round
+        if self._is_shared:
+            self._deadline = min(self._durable.deadline or math.inf, self._last())
+        else:
+            lasts = self._seconds_of(self._state.ROUND)
+            self._deadline = min(now + lasts, self._last())
+        self._attention.clear()
+        if server.is_over(self._state) or self._is_full() or self._durable.was_put_back:
+            self._attention.set()
+
+    async def is_ripe(self) -> bool:
+        """Wait until the open round may be closed; False when somebody else has."""
+        if self._is_shared:
+            return await self._is_ripe_by_the_book()
+        await self._answered()
+        return True
+
+    async def _answered(self) -> None:
+        """Wait until the round is full, its deadline has passed or it was aborted."""
+        clock = self._clock
+        if isinstance(self._state, server.AdvertiseKeys):
+            waiting = asyncio.ensure_future(self._joined.wait())
+            attention = asyncio.ensure_future(self._attention.wait())
+            expiry = asyncio.ensure_future(self._expires())
+            try:
+                await asyncio.wait(
+                    {waiting, attention, expiry}, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                waiting.cancel()
+                attention.cancel()
+                expiry.cancel()
+            self.open_round()
+        while not await is_set_before(clock, self._deadline, self._attention):
+            if is_short_of_clients(self._state) and clock.now() < self._last_start:
+                await self._give_time()  # waiting is not failing
+                continue
+            # Bytes that have arrived meanwhile ask for more time.
+            wanted = min(self._wanted_until, self._ends_at)
+            if wanted <= self._deadline:
+                return
+            self._deadline = wanted
+            await self._put_deadline(self._deadline - clock.now())
+
+    async def _expires(self) -> None:
+        """Wait until no client can join any more, looking once a minute at the date."""
+        clock = self._clock
+        while clock.now() < self._last_start:
+            if abs(clock.date() - clock.now() - self._epoch) > _DATE_SET_SECONDS:
+                self._last_start = -math.inf
+                return
+            look = clock.now() + _LOOK_AT_DATE_SECONDS
+            await clock.sleep_until(min(self._last_start, look))
+
+    async def _is_ripe_by_the_book(self) -> bool:
+        """See `is_ripe`, where others may close or extend the round too.
+
+        More time is asked for before the deadline, so that others hear of it.
+        """
+        clock, entered = self._clock, self.rounds_entered
+        while not self._durable.is_over and self.rounds_entered == entered:
+            self._woken.clear()
+            self._deadline = min(self._durable.deadline or math.inf, self._last())
+            now, wanted = clock.now(), min(self._wanted_until, self._ends_at)
+            if self._is_full() or self._durable.was_put_back:
+                return True  # or the book refuses, and says why
+            if wanted > max(now, self._deadline) and (
+                now >= self._deadline or self._may_extend(now)
+            ):
+                self._extended_at = now
+                await self._put_deadline(wanted - now, extend=True)
+            elif now < self._deadline:
+                await is_set_before(clock, self._deadline, self._woken)
+            elif is_short_of_clients(self._state) and now < self._last_start:
+                lasts = self._seconds_of(self._state.ROUND)
+                await self._put_deadline(lasts, extend=True)  # waiting is not failing
+            else:
+                return True
+        return False
+
+    def _may_extend(self, now: float) -> bool:
+        """Whether the last extension is so old that another one costs little."""
+        grace = UPLOAD_GRACE * self._seconds_of(self._state.ROUND)
+        return now >= self._extended_at + min(EXTEND_EVERY_SECONDS, grace / 4)
+
+    async def _give_time(self) -> None:
+        """Give the open round its whole time, in the book too (rule 2)."""
+        self.open_round()
+        if server.is_over(self._state) or not self._joined.is_set():
+            return
+        await self._put_deadline(self._deadline - self.opened_at)
+
+    async def _put_deadline(self, seconds: float, *, extend: bool = False) -> None:
+        entered = self.rounds_entered
+        change = Change(key=self._session_key, deadline_seconds=seconds, extend=extend)
+        await patiently(
+            self._clock,
+            lambda: self._durable.write(
+                lambda _: change if self.rounds_entered == entered else None
+            ),
+        )
+
+    def _last(self) -> float:
+        """Return until when the open round may last."""
+        if isinstance(self._state, server.AdvertiseKeys):
+            return self._last_start
+        return self._ends_at
+
+    def _seconds_of(self, opened: Round) -> int:
+        return ROUNDS[opened].seconds(self._deadlines)

@@ -1,0 +1,150 @@
+"""What clients of one session may read: updates, whole or in pieces.
+
+Rule 1: the roster is readable as soon as it is fixed, a client's own neighbourhood on
+        a ring too, what it is shown of drawn neighbours when all lists are, its
+        delivery when U2 is, and a quorum when there is one; all of them to the end of
+        the session: a client that lost what it had read goes on.
+Rule 2: at the end everything is let go of.  Sealed bundles are most of a session's
+        memory.
+Rule 3: an update is put together and hashed once, not for every piece of it.  Who asks
+        for a delivery byte by byte makes no work but its own bytes.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.messages import (
+    Aborted,
+    Delivery,
+    EdgesPublished,
+    Envelope,
+    Message,
+    Quorum,
+    Roster,
+    Round,
+)
+from secagg.protocol.server import machine as server
+from secagg.wire.calls import Blob, BlobChunk, FetchChunk
+from secagg.wire.codec import refuse
+
+__all__ = ["Readable", "piece_of", "session_is_over"]
+
+# Clients fetch pieces side by side.  The largest delivery, of 65 535 clients on the
+# complete graph, has 6.3 MB.
+KEPT_UPDATES: Final = 8
+
+_OBJECTS: Final[Mapping[Blob, type[Message]]] = {
+    Blob.ROSTER: Roster,
+    Blob.NEIGHBOURHOOD: Roster,
+    Blob.EDGES: EdgesPublished,
+    Blob.DELIVERY: Delivery,
+    Blob.QUORUM: Quorum,
+}
+
+
+class Readable:
+    """The large updates of one session."""
+
+    def __init__(self) -> None:
+        self._opened_by: dict[Blob, server.ServerState] = {}
+        self._kept: OrderedDict[tuple[Round, str], Envelope] = OrderedDict()
+
+    def enter(self, state: server.ServerState) -> None:
+        """Keep what a state opens for readers."""
+        match state:
+            case server.ChooseEdges():
+                self._opened_by[Blob.ROSTER] = state
+            case server.ShareKeys() if state.cohort.edges is not None:
+                self._opened_by[Blob.EDGES] = state
+            case server.ShareKeys():
+                self._opened_by[Blob.ROSTER] = state
+                self._opened_by[Blob.NEIGHBOURHOOD] = state
+            case server.MaskedInputCollection():
+                self._opened_by[Blob.DELIVERY] = state
+            case server.Unmasking():
+                self._opened_by[Blob.QUORUM] = state
+        if server.is_over(state):
+            self._opened_by.clear()
+            self._kept.clear()
+
+    def update_for(
+        self, state: server.ServerState, identity: str, after: Round | None = None
+    ) -> Envelope | None:
+        """Return what `server.update_for` returns, without making it again."""
+        # All other updates are made once for everybody, or are of a few bytes.
+        if not isinstance(state, server.ShareKeys | server.MaskedInputCollection):
+            return server.update_for(state, identity, after)
+        # What is shown or delivered to whom is fixed when the round opens.
+        key = state.ROUND, identity
+        update = self._kept.pop(key, None)
+        if update is None:
+            update = server.update_for(state, identity)
+            if update is None or update.kind is Aborted:
+                return update
+            if len(self._kept) >= KEPT_UPDATES:
+                self._kept.popitem(last=False)  # asked for longest ago
+        self._kept[key] = update
+        return update
+
+    def piece(
+        self, state: server.ServerState, identity: str, request: FetchChunk
+    ) -> BlobChunk:
+        """Return a piece of the roster, or of what this client alone is shown.
+
+        Args:
+            state: The session, as clients may see it.
+            identity: Who reads.
+            request: Which piece, of which of these.
+
+        Raises:
+            RemoteProtocolError: UNEXPECTED_MESSAGE before the round that the object
+                opens; SESSION_OVER for a client that is not in it, and after the end;
+                BAD_ENCODING beyond the object's end, and for an object that no session
+                of this release has.
+        """
+        if server.is_over(state):
+            raise session_is_over(identity)
+        opened_by = self._opened_by.get(request.blob)
+        # What was entered but is not durable yet does not exist for clients.
+        if opened_by is None or state.ROUND < opened_by.ROUND:
+            raise RemoteProtocolError(
+                "the round that this object opens is not open yet",
+                code=ErrorCode.UNEXPECTED_MESSAGE,
+                sender=identity,
+                next_step="Ask for the present update.",
+            )
+        if request.blob is Blob.ROSTER:
+            whole = opened_by
+            if not isinstance(
+                whole, server.ChooseEdges | server.ShareKeys
+            ) or not whole.cohort.has(identity):
+                raise session_is_over(identity)
+            return piece_of(whole.opening.data, request)
+        update = self.update_for(opened_by, identity)
+        if update is None or update.kind is not _OBJECTS[request.blob]:
+            raise session_is_over(identity)
+        return piece_of(update.data, request)
+
+
+def piece_of(whole: bytes, request: FetchChunk) -> BlobChunk:
+    """Cut the piece that was asked for.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING; it begins beyond the end.
+    """
+    if request.offset > len(whole):
+        raise refuse(f"byte {request.offset} is beyond the object's {len(whole)}")
+    end = request.offset + request.max_bytes
+    return BlobChunk(whole[request.offset : end], len(whole))
+
+
+def session_is_over(identity: str) -> RemoteProtocolError:
+    """Return the refusal that leads a client to the next session."""
+    return RemoteProtocolError(
+        f"the session is over, or goes on without {identity!r}",
+        code=ErrorCode.SESSION_OVER,
+        sender=identity,
+        next_step="Fetch the session's last update, then ask for the next offer.",
+    )

@@ -1,0 +1,287 @@
+"""Takes the chunks of one session's uploads.
+
+Rule 1: only a client of U2 may upload, one vector, of exactly the packed size, one
+        chunk at a time.
+Rule 2: an upload counts when its bytes are durable, its digest has matched and it is a
+        vector over Z_m; only then is it handed to the state machine.
+Rule 3: a repeated chunk, also one of a finished upload, is answered like the first.
+Rule 4: a chunk that is in work is finished even when its sender hangs up: whoever comes
+        back must not write beside it.
+Rule 5: only bytes that are no good are removed.  A refused upload stays where it is:
+        another aggregator of the same session may have taken it.
+Rule 6: stored uploads that came to another process are compared with their digests
+        before they are summed: meanwhile the disk was in other hands.
+Rule 7: an accepted upload whose bytes are gone is asked for again, under its digest.
+        Its sender is dropped if they do not come before the round is closed.
+
+Source:
+    PROTOCOL §5.3 and §8; limits in PROTOCOL §10.
+"""
+
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from hashlib import sha256
+from typing import Final
+
+from secagg.crypto.modular import BadVectorError
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.protocol.messages import Envelope, Upload
+from secagg.protocol.packing import packed_size
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.runtime.workers import Workers
+from secagg.server.engine.mask_removal import check_packed_vector
+from secagg.storage.spool import HASH_BLOCK_BYTES, Spool
+from secagg.wire.calls import UploadChunk, UploadStatus
+
+__all__ = ["UploadDesk", "UploadSlots"]
+
+RETRY_SECONDS: Final = 0.2
+
+
+class UploadSlots:
+    """Bounds the chunks that are in work at the same time, over all sessions.
+
+    Args:
+        limit: How many.
+        waiting_bytes: How much may wait in memory for its turn; first come, first
+            served.
+    """
+
+    def __init__(self, limit: int = 16, *, waiting_bytes: int = 16 << 20) -> None:
+        self._slots = asyncio.Semaphore(limit)
+        self._room = waiting_bytes
+
+    @asynccontextmanager
+    async def taken(self, size: int) -> AsyncIterator[None]:
+        """Hold one slot, when it is this chunk's turn.
+
+        Args:
+            size: Bytes of the chunk.
+
+        Raises:
+            ServiceError: OVERLOADED, with a hint when to come back.
+        """
+        if self._slots.locked() and size > self._room:
+            raise ServiceError(
+                "too many uploads are in work",
+                code=ErrorCode.OVERLOADED,
+                next_step="Send this chunk again a little later.",
+                retry_after_seconds=RETRY_SECONDS,
+            )
+        self._room -= size
+        try:
+            await self._slots.acquire()
+        finally:
+            self._room += size
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+
+class UploadDesk:
+    """The uploads of one session.
+
+    Args:
+        session_id: The session.
+        parameters: Its configuration.
+        spool: Where the bytes go.
+        workers: Runs the blocking calls.
+        slots: Shared with all other sessions.
+        arrived: Called whenever bytes have arrived, before anything is made of them.
+        accept: Hands sender and `Upload` to the session; raises when it is refused.
+        returned: Called when an upload that was missing is there again.
+
+    Attributes:
+        missing: Clients whose accepted upload was not found by the last search and has
+            not come again.
+        received_bytes: What this process has received.
+    """
+
+    def __init__(  # noqa: PLR0913 - a desk joins as many parts
+        self,
+        session_id: bytes,
+        parameters: ProtocolParameters,
+        *,
+        spool: Spool,
+        workers: Workers,
+        slots: UploadSlots,
+        arrived: Callable[[], None],
+        accept: Callable[[str, Envelope], Awaitable[None]],
+        returned: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._returns = returned
+        self._session_id = session_id
+        self._parameters = parameters
+        self._spool = spool
+        self._workers = workers
+        self._slots = slots
+        self._arrived = arrived
+        self._accept = accept
+        self._size = packed_size(parameters.dimension, parameters.bits)
+        self._busy: set[str] = set()
+        self._in_work: set[asyncio.Future[UploadStatus]] = set()
+        self._searching = asyncio.Lock()
+        self._returned: set[str] = set()  # while a search is under way
+        self.missing: frozenset[str] = frozenset()
+        self.received_bytes = 0
+
+    async def status(self, sender: str) -> UploadStatus:
+        """Return where an upload goes on that is not finished."""
+        received = await self._workers.run(
+            self._spool.received, self._session_id, sender
+        )
+        # Everything is there but not yet checked: the last byte is asked for again,
+        # because only a chunk sets the check off.
+        return UploadStatus(min(received, self._size - 1))
+
+    def finished(self) -> UploadStatus:
+        """Return the answer to whoever has finished its upload."""
+        return UploadStatus(self._size, complete=True)
+
+    async def take(self, sender: str, chunk: UploadChunk) -> UploadStatus:
+        """Take one chunk of a client that may upload now.
+
+        Raises:
+            RemoteProtocolError: The chunk is refused; the client is at fault.
+            ServiceError: UPLOAD_CORRUPT, OVERLOADED or STORAGE_FAILED; try again.
+        """
+        if chunk.total_size != self._size:
+            raise RemoteProtocolError(
+                f"{sender!r} uploads {chunk.total_size} bytes, a packed vector has "
+                f"{self._size}",
+                code=ErrorCode.BAD_VECTOR,
+                sender=sender,
+            )
+        work = asyncio.ensure_future(self._write(sender, chunk))
+        self._in_work.add(work)
+        work.add_done_callback(self._done)
+        return await asyncio.shield(work)
+
+    def _done(self, work: "asyncio.Future[UploadStatus]") -> None:
+        self._in_work.discard(work)
+        if not work.cancelled():
+            work.exception()  # noted: whoever sent the chunk may have hung up
+
+    async def search(self, uploads: Mapping[str, bytes]) -> frozenset[str]:
+        """Look for accepted uploads by their size, and set `missing`.
+
+        Args:
+            uploads: Digests by sender.
+
+        Returns:
+            Senders that were not missing before.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        async with self._searching:
+            self._returned.clear()
+            lost = await self._workers.run(
+                self._spool.missing_uploads,
+                self._session_id,
+                frozenset(uploads.values()),
+                self._size,
+            )
+            before = self.missing
+            found = {sender for sender, digest in uploads.items() if digest in lost}
+            self.missing = frozenset(found - self._returned)
+            return self.missing - before
+
+    async def check_stored(self, digests: Iterable[bytes]) -> None:
+        """Compare stored uploads with their digests.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session has lost an upload.
+        """
+        for digest in digests:
+            await self._workers.run(
+                _check_digest, self._spool, self._session_id, digest, self._size
+            )
+
+    async def _write(self, sender: str, chunk: UploadChunk) -> UploadStatus:
+        with self._one_at_a_time(sender):
+            async with self._slots.taken(len(chunk.data)):
+                received = await self._write_now(sender, chunk)
+            self.received_bytes += len(chunk.data)
+            if received < chunk.total_size:
+                return UploadStatus(received)
+            named = Upload(self._size, chunk.digest, chunk.view)
+            await self._accept(sender, Envelope.of(named))
+            self._returned.add(sender)
+            if sender in self.missing:
+                self.missing -= {sender}
+                self._returns()
+            return self.finished()
+
+    async def _write_now(self, sender: str, chunk: UploadChunk) -> int:
+        self._arrived()
+        spool, session_id = self._spool, self._session_id
+        try:
+            return await self._workers.run(self._store, sender, chunk)
+        except BadVectorError as error:
+            await self._workers.run(spool.discard, session_id, sender, chunk.digest)
+            raise RemoteProtocolError(
+                f"the upload of {sender!r} is no vector of the session: {error}",
+                code=ErrorCode.BAD_VECTOR,
+                sender=sender,
+            ) from None
+
+    def _store(self, sender: str, chunk: UploadChunk) -> int:
+        """Add a chunk and return how many bytes have arrived; called on a worker.
+
+        Behind the last one the upload is made durable and its entries are looked at.
+        """
+        received = self._spool.append(
+            self._session_id,
+            sender,
+            chunk.digest,
+            offset=chunk.offset,
+            total_size=chunk.total_size,
+            data=chunk.data,
+        )
+        if received == chunk.total_size:
+            self._spool.commit(self._session_id, sender, chunk.digest)
+            check_packed_vector(
+                partial(self._spool.read_upload, self._session_id, chunk.digest),
+                self._parameters.dimension,
+                self._parameters.modulus,
+            )
+        return received
+
+    @contextmanager
+    def _one_at_a_time(self, sender: str) -> Iterator[None]:
+        if sender in self._busy:
+            raise ServiceError(
+                f"another chunk of {sender!r} is in work",
+                code=ErrorCode.OVERLOADED,
+                next_step="Send chunks one after the other.",
+                retry_after_seconds=RETRY_SECONDS,
+            )
+        self._busy.add(sender)
+        try:
+            yield
+        finally:
+            self._busy.discard(sender)
+
+
+def _check_digest(spool: Spool, session_id: bytes, digest: bytes, size: int) -> None:
+    hasher = sha256()
+    for offset in range(0, size, HASH_BLOCK_BYTES):
+        piece = min(HASH_BLOCK_BYTES, size - offset)
+        hasher.update(spool.read_upload(session_id, digest, offset, piece))
+    if hasher.digest() != digest:
+        raise ServiceError(
+            "an upload in the spool is not what its client sent",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Do not touch the spool directory while sessions run.",
+        )

@@ -1,0 +1,630 @@
+"""The tasks of an aggregator: rows of its book, run side by side on one port.
+
+Rule 1: a task is a row, and what is said of it is there before anything happens
+        (`secagg.server.task.rows`), so that a process that is killed in between goes on
+        with what was said.
+Rule 2: a task ends by its operator, its end date or its budget.  What fails again and
+        again pauses the task, with the reason, and ends no process.
+Rule 3: a task that was stopped with a session under way runs until that session is
+        over: inputs that were given are not lost.
+Rule 4: other servers may share the book: what is said at one of them is done by all.
+        Nothing opens at a server that has not heard it yet (`TaskGate.version`).
+Rule 5: a disk that takes no sum for now holds up its task, and nothing else
+        (`secagg.server.task.pending_writes`).
+Rule 6: what is said of one task waits for what was said of it before, and for no other
+        task: planning one may take minutes, in which another has to be stopped.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+from weakref import WeakValueDictionary
+
+from secagg.config import TaskSettings, end_of_task
+from secagg.errors import (
+    ErrorCode,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.profiles import Trust
+from secagg.runtime import log_events as telemetry
+from secagg.runtime.clock import SystemClock
+from secagg.server.admin.views import short_of_budget, state_of
+from secagg.server.operated_server import OperatedServer
+from secagg.server.server import RunningTask
+from secagg.server.session.timeouts import until
+from secagg.server.sum_writer import SumFiles, write_receipt
+from secagg.server.task.definition import NotTakenError
+from secagg.server.task.folder import folder_of
+from secagg.server.task.rows import ChangedMeanwhileError, TaskRows, refuse_stopped
+from secagg.server.task.schedule import TaskGate
+from secagg.server.task.setup import (
+    published_enrolment,
+)
+from secagg.server.task.stored import decode_settings, encode_settings
+from secagg.storage.change import Role, SessionsSpentError
+from secagg.storage.rows import SessionState, TaskRow, TaskState
+from secagg.storage.store import Book, BookAwayError
+
+__all__ = ["TaskKeeper"]
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+_Result = TypeVar("_Result")
+
+# A payload that has gone, a revocation list that will not do: nothing of the server's.
+_ITS_OWN_FAULT: Final = frozenset(
+    {ErrorCode.BAD_SETTINGS, ErrorCode.BAD_CREDENTIAL, ErrorCode.BAD_ENCODING}
+)
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    """A task that runs in this process.
+
+    Attributes:
+        running: Its sessions.
+        work: Takes its sums, until its end.
+        gate: When sessions open.
+    """
+
+    running: RunningTask
+    work: "asyncio.Task[None]"
+    gate: TaskGate
+
+
+class TaskKeeper:
+    """Adds, runs, pauses and stops the tasks of one server.
+
+    Args:
+        output_dir: Where sums go.
+        state_dir: Of the server; privacy reports are kept there.
+        own_task: The task in the server's own file, whose sums lie in `output_dir`
+            itself; None for none.
+        tell: Told in a sentence what becomes of tasks.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        state_dir: Path,
+        *,
+        own_task: str | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._output_dir = output_dir
+        self._own_task = own_task
+        self._tell = tell
+        self._kept: dict[str, _Kept] = {}
+        self._rows = TaskRows(
+            lambda: self._book, state_dir=state_dir, tell=tell, on_row=self._note
+        )
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._started = asyncio.Event()
+        self._opened: OperatedServer | None = None
+        self._failure: asyncio.Future[None] | None = None
+        self._refused_lists: dict[str, str] = {}
+
+    async def start(
+        self, server: OperatedServer, proposed: Iterable[TaskSettings]
+    ) -> None:
+        """Add what is proposed, and run what is there.
+
+        Args:
+            server: Open; it listens afterwards.
+            proposed: Tasks of files.
+
+        Raises:
+            ServiceError: BAD_SETTINGS or INFEASIBLE for a task that cannot be;
+                PORT_IN_USE, STORAGE_FAILED.
+        """
+        self._opened = server
+        self._failure = asyncio.get_running_loop().create_future()
+        for settings in proposed:
+            await self._rows.propose(settings)
+        for row in await self._book.tasks():
+            await self._run_again(row)
+        await server.listen()
+        self._started.set()
+        server.follow_with(self._follow)
+
+    async def failed(self) -> None:
+        """Wait until a disk ends the work.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; a restart goes on.
+        """
+        if self._failure is not None:
+            await asyncio.shield(self._failure)
+
+    async def close(self) -> None:
+        """End the work; sessions wait on the disk."""
+        ended: list[_Kept] = []
+        # What an operator has said may still take effect meanwhile: that ends, too.
+        while begun := [kept for kept in self._kept.values() if kept not in ended]:
+            for kept in begun:
+                await self._end_work(kept)
+            ended += begun
+
+    async def write_aborted(self, session: SessionDescriptor, audit: bytes) -> None:
+        """Write the receipt of a session that released no sum.
+
+        Raises:
+            NotTakenError: The disk refuses it, for now; its session stays open.
+        """
+        folder = self._directory_of(session.task_id)
+        await self._server.owed.write(
+            session.task_id, lambda: write_receipt(folder, session, audit)
+        )
+
+    # --- what an operator says --------------------------------------------------------
+
+    async def add(self, settings: TaskSettings) -> TaskRow:
+        """Add a task and run it.
+
+        Raises:
+            ServiceError: BAD_SETTINGS; there is a task of this name, or it cannot be.
+                INFEASIBLE, STORAGE_FAILED.
+        """
+        async with self._alone(settings.task.id):
+            row = await self._rows.get(settings.task.id)
+            # A row that nobody runs was stored when its disk said that it was not: to
+            # say it again is right.
+            if row is not None and (
+                settings.task.id in self._kept
+                or row.version > 1
+                or row.task.settings != encode_settings(settings)
+            ):
+                raise ServiceError(
+                    f"there is a task {settings.task.id!r} already",
+                    code=ErrorCode.BAD_SETTINGS,
+                    next_step="Choose another task.id, or change that task with "
+                    "`secagg tasks apply`.",
+                )
+            await self._rows.settle(settings)
+            return await self._run_anew(settings.task.id)
+
+    async def apply(
+        self, settings: TaskSettings, *, expect_version: int | None = None
+    ) -> TaskRow:
+        """Change the settings of a task; a session that no longer fits ends.
+
+        Calls and connections of clients that are not invited any more end, too.
+
+        Args:
+            settings: The new ones.
+            expect_version: Refuse if the row was changed since it had this version.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for settings that
+                cannot be, or another version.
+        """
+        task_id = settings.task.id
+        async with self._alone(task_id):
+            row = await self._rows.unchanged(task_id, expect_version)
+            refuse_stopped(row)
+            await self._rows.settle(settings)
+            kept = self._kept.pop(task_id, None)
+            if kept is not None:
+                await self._end_work(kept)
+            changed = await self._run_anew(task_id)
+            self._show_out(row, changed)
+            return changed
+
+    async def pause(
+        self, task_id: str, *, reason: str, expect_version: int | None = None
+    ) -> TaskRow:
+        """Open no session of a task until `resume`.
+
+        A session that still waits for clients ends; one that has its cohort goes on.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version.
+        """
+        async with self._alone(task_id):
+            row = await self._rows.unchanged(task_id, expect_version)
+            refuse_stopped(row)
+            row = await self._rows.say(row, TaskState.PAUSED, reason)
+            await self._server.pause_task(task_id, reason)
+            return row
+
+    async def resume(
+        self, task_id: str, *, expect_version: int | None = None
+    ) -> TaskRow:
+        """Open sessions of a task again.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version,
+                or for settings that still cannot be: the task stays paused.
+        """
+        async with self._alone(task_id):
+            row = await self._rows.unchanged(task_id, expect_version)
+            refuse_stopped(row)
+            kept = self._kept.get(task_id)
+            is_idle = kept is None or kept.running.is_done
+            if (
+                is_idle
+            ):  # what keeps it from running is said before the row says it runs
+                await self._rows.settle(decode_settings(row.task))
+            row = await self._rows.say(row, TaskState.RUNNING, "")
+            if is_idle:
+                return await self._run_anew(task_id)
+            self._server.resume_task(task_id)
+            return row
+
+    async def stop(
+        self, task_id: str, *, reason: str, expect_version: int | None = None
+    ) -> TaskRow:
+        """End a task for good.
+
+        A session that still waits for clients ends; one that has its cohort goes on.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION; BAD_SETTINGS for another version.
+        """
+        async with self._alone(task_id):
+            row = await self._rows.unchanged(task_id, expect_version)
+            if row.task.state is not TaskState.STOPPED:
+                row = await self._rows.say(row, TaskState.STOPPED, reason)
+            await self._server.end_task(task_id, reason)
+            return row
+
+    # --- the server -------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _alone(self, task_id: str) -> AsyncIterator[None]:
+        """Wait for the start, and for what was said of this task before (rule 6)."""
+        await self._started.wait()
+        async with self._locks.setdefault(task_id, asyncio.Lock()):
+            yield
+
+    @property
+    def _server(self) -> OperatedServer:
+        if self._opened is None:
+            raise ServiceError(
+                "the aggregator is starting",
+                code=ErrorCode.SHUTTING_DOWN,
+                next_step="Try again in a moment.",
+            )
+        return self._opened
+
+    @property
+    def _book(self) -> Book:
+        return self._server.storage.book
+
+    def _note(self, row: TaskRow) -> None:
+        """Open sessions of a task under what its row says, and no other word."""
+        kept = self._kept.get(row.task.task_id)
+        if kept is not None:
+            kept.gate.version = row.version
+
+    # --- other servers of the same book -----------------------------------------------
+
+    async def _follow(self) -> None:
+        """Do what operators have said at other servers.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it is tried again.
+        """
+        for row in await self._book.tasks():
+            if not self._rows.knows(row):
+                async with self._alone(row.task.task_id):
+                    newest = await self._rows.find(row.task.task_id)
+                    if not self._rows.knows(newest):
+                        await self._take_over(newest)
+
+    async def _take_over(self, row: TaskRow) -> None:
+        """Have a task be here what its row says by now."""
+        task_id, known = row.task.task_id, self._rows.known(row.task.task_id)
+        kept = self._kept.get(task_id)
+        is_other = known is None or (known.task.settings, known.task.plan) != (
+            row.task.settings,
+            row.task.plan,
+        )
+        must_run = kept is None or kept.running.is_done
+        if is_other and kept is not None:
+            await self._end_work(self._kept.pop(task_id))
+        if known is not None:
+            self._show_out(known, row)
+        self._tell(f"task {task_id!r}: {row.task.state}, as another server says")
+        if is_other or (must_run and row.task.state is TaskState.RUNNING):
+            self._server.hold_task(task_id)  # it may have to be planned
+            await self._run_again(row)
+            return
+        self._rows.note(row)
+        match row.task.state:
+            case TaskState.PAUSED:
+                await self._server.pause_task(task_id, row.task.reason)
+            case TaskState.STOPPED:
+                await self._server.end_task(task_id, row.task.reason)
+            case TaskState.RUNNING:
+                self._server.resume_task(task_id)
+
+    # --- the issuer's lists -----------------------------------------------------------
+
+    async def renew_lists(self) -> None:
+        """Take up revocation lists that are newer than those in use.
+
+        A session that gathers its clients ends; one that has its cohort goes on under
+        the list that it began with.
+        """
+        for task_id, kept in tuple(self._kept.items()):
+            used = kept.running.prepared.enrolment
+            if used is None or kept.running.is_done:
+                continue
+            try:
+                async with self._alone(task_id):
+                    if self._kept.get(task_id) is kept:
+                        await self._renew_list(task_id, used.trust)
+            except SecAggError as error:
+                self._fail(error)
+
+    async def _renew_list(self, task_id: str, used: Trust) -> None:
+        row = await self._rows.find(task_id)
+        try:
+            found = await asyncio.to_thread(
+                published_enrolment, decode_settings(row.task)
+            )
+        except SecAggError as error:
+            self._say_refused_list(task_id, str(error))
+            return
+        number = 0 if found is None else found.trust.revocation_number
+        if number <= used.revocation_number:
+            return
+        self._tell(f"task {task_id!r}: revocation list {number}")
+        telemetry.log_event(
+            _LOG,
+            logging.INFO,
+            telemetry.REVOCATIONS_RENEWED,
+            task=task_id,
+            number=number,
+        )
+        await self._end_work(self._kept.pop(task_id))
+        await self._run_again(row)
+
+    def _say_refused_list(self, task_id: str, reason: str) -> None:
+        """Say once for each reason that a list cannot be used."""
+        if self._refused_lists.get(task_id) != reason:
+            self._refused_lists[task_id] = reason
+            telemetry.log_event(
+                _LOG,
+                logging.ERROR,
+                telemetry.REVOCATIONS_REFUSED,
+                task=task_id,
+                reason=reason,
+                next_step="copy the issuer's newest list again; the one before stays "
+                "in use",
+            )
+
+    # --- work -------------------------------------------------------------------------
+
+    async def _run_anew(self, task_id: str) -> TaskRow:
+        row = await self._through_outages(lambda: self._rows.find(task_id))
+        await self._through_outages(lambda: self._run(row))
+        return row
+
+    def _show_out(self, before: TaskRow, after: TaskRow) -> None:
+        """End calls and connections of clients that a task does not invite any more."""
+        were, are = (decode_settings(row.task).task.invited for row in (before, after))
+        if are:  # else everybody is
+            self._server.end_clients(
+                lambda name: name not in are and (not were or name in were)
+            )
+
+    async def _through_outages(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Do what nobody else would do again when the book is away meanwhile."""
+        while True:
+            try:
+                return await call()
+            except BookAwayError:
+                await self._server.wait_for_book()
+
+    async def _run_again(self, row: TaskRow) -> None:
+        """Run a task of an earlier process; pause it if its files are not there.
+
+        Other tasks can do without it, and its operator needs an aggregator that runs.
+        """
+        try:
+            await self._through_outages(lambda: self._run(row))
+        except SecAggError as error:
+            if error.code not in _ITS_OWN_FAULT:
+                raise
+            task = row.task
+            if task.state is TaskState.STOPPED:
+                await self._server.end_task(task.task_id, task.reason)
+                return
+            if task.state is TaskState.RUNNING:
+                await self._rows.say(row, TaskState.PAUSED, str(error))
+            self._server.hold_task(task.task_id)
+
+    async def _run(self, row: TaskRow) -> None:
+        """Run a task, unless there is nothing left to run."""
+        task_id = row.task.task_id
+        self._rows.note(row)
+        settings = decode_settings(row.task)
+        state = state_of(row, settings)
+        latest = await self._book.sessions(
+            role=Role.SERVER, task=task_id, state=SessionState.ALL, limit=1
+        )
+        is_open = bool(latest) and latest[0].ended is None
+        if state == "done" or (state == "stopped" and not is_open):
+            await self._server.end_task(task_id, row.task.reason)
+            because = row.task.reason or "it has released all its sums"
+            self._tell(f"task {task_id!r} is over ({state}): {because}")
+            return
+        prepared = await self._rows.settle(settings)
+        # To settle it may have changed the row, and it takes a while: what an operator
+        # has said meanwhile, perhaps at another server, must not be passed over.
+        newest = await self._rows.find(task_id)
+        if _words_in(newest) != _words_in(row):
+            await self._run(newest)
+            return
+        self._rows.note(newest)
+        files = SumFiles(self._directory_of(task_id), prepared)
+        gate = TaskGate(
+            settings.schedule,
+            opened=latest[0].born if latest else None,
+            paused=state == "paused",
+            ended=newest.task.reason if state == "stopped" else None,
+        )
+        gate.version = newest.version
+        running = await self._server.add_gated_task(
+            task_id,
+            prepared,
+            steps=settings.task.steps,
+            payload=_payload_of(settings),
+            invited=frozenset(settings.task.invited) or None,
+            attempts=settings.task.attempts,
+            gate=gate,
+            on_given_up=lambda error: self._give_up(task_id, error),
+        )
+        work = asyncio.create_task(self._work(settings, running, files))
+        work.add_done_callback(self._note_end)
+        self._kept[task_id] = _Kept(running, work, gate)
+
+    def _directory_of(self, task_id: str) -> Path:
+        if task_id == self._own_task:
+            return self._output_dir
+        return self._output_dir / folder_of(task_id)
+
+    async def _work(
+        self, settings: TaskSettings, running: RunningTask, files: SumFiles
+    ) -> None:
+        """Take the sums of a task until its end."""
+        task_id = settings.task.id
+        ending = asyncio.ensure_future(self._end_in_time(settings))
+        try:
+            while (total := await running.next_sum()) is not None:
+                try:
+                    await self._server.owed.write(task_id, partial(files.write, total))
+                except NotTakenError as error:
+                    running.put_off(error)
+                    continue
+                await self._warn_if_short(task_id)
+                running.take()
+            if not self._server.is_draining:
+                self._tell(f"task {task_id!r} has released its last sum")
+        except SessionAbortedError as error:
+            if not self._server.is_draining:
+                await self._stop_by_itself(task_id, str(error))
+        except SessionsSpentError as error:
+            await self._stop_by_itself(task_id, str(error))
+        except ServiceError as error:
+            await self._meet(task_id, error)
+        finally:
+            ending.cancel()
+            await asyncio.wait({ending})
+
+    async def _warn_if_short(self, task_id: str) -> None:
+        """Say that the sums that are missing take what was planned for faults."""
+        short = short_of_budget(
+            await self._through_outages(lambda: self._rows.find(task_id))
+        )
+        if short is not None:
+            left, spare = short
+            telemetry.log_event(
+                _LOG,
+                logging.WARNING,
+                telemetry.BUDGET_SHORT,
+                task=task_id,
+                left=left,
+                spare=spare,
+                next_step="look at `secagg sessions list` for what has failed; another "
+                "task takes a budget of its own",
+            )
+
+    async def _end_in_time(self, settings: TaskSettings) -> None:
+        """Stop a task at its end date, if it has one."""
+        moment = end_of_task(settings.task)
+        if moment is not None:
+            await until(
+                moment,
+                lambda: self._stop_by_itself(
+                    settings.task.id, f"the end date of the task has come ({moment})"
+                ),
+                clock=SystemClock(),
+            )
+
+    async def _stop_by_itself(self, task_id: str, reason: str) -> None:
+        """Stop a task that no operator has stopped."""
+        try:
+            while True:
+                try:
+                    await self._through_outages(
+                        lambda: self.stop(task_id, reason=reason)
+                    )
+                except ChangedMeanwhileError:
+                    continue  # perhaps another server has, for the same reason
+                return
+        except SecAggError as error:
+            self._fail(error)
+
+    async def _give_up(self, task_id: str, error: SecAggError) -> None:
+        """Pause a task whose attempts at a sum are used up."""
+        async with self._alone(task_id):
+            is_paused = await self._through_outages(
+                lambda: self._rows.pause(task_id, str(error))
+            )
+            if is_paused:
+                await self._server.pause_task(task_id, str(error))
+
+    async def _meet(self, task_id: str, error: ServiceError) -> None:
+        """Decide what a failure of the machinery means for a task."""
+        if error.code is ErrorCode.CANCELLED:
+            return  # the server closes, or the task begins again
+        if error.code is not ErrorCode.BAD_SETTINGS:
+            self._fail(error)
+            return
+        # Such as a payload that has gone: the other tasks can do without it.
+        try:
+            async with self._alone(task_id):
+                await self._through_outages(
+                    lambda: self._rows.pause(task_id, str(error))
+                )
+        except SecAggError as failure:
+            self._fail(failure)
+
+    def _note_end(self, work: "asyncio.Task[None]") -> None:
+        error = None if work.cancelled() else work.exception()
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def _end_work(self, kept: _Kept) -> None:
+        await kept.running.stop()
+        kept.work.cancel()
+        await asyncio.wait({kept.work})
+
+
+def _words_in(row: TaskRow) -> tuple[TaskState, str]:
+    """Return what an operator has said of a task."""
+    return row.task.state, row.task.settings
+
+
+def _payload_of(settings: TaskSettings) -> Callable[[int], bytes] | None:
+    """Return what reads a task's payload for each session anew."""
+    path = settings.task.payload
+    if path is None:
+        return None
+
+    def read(_: int) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise ServiceError(
+                f"the payload {path} cannot be read: {error.strerror}",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Put the file back, then `secagg tasks resume`.",
+            ) from None
+
+    return read

@@ -1,0 +1,1 @@
+"""One task at the server: definition, schedule, history, outputs."""

@@ -1,0 +1,203 @@
+"""What is said of tasks: the rows of the book, and what this process has heard of them.
+
+Rule 1: what is said is in the row before anything happens, and nobody's word is
+        overwritten unseen: a row is written under the version that was read.
+Rule 2: what was heard is noted with its version, under which alone sessions open here.
+Rule 3: a file proposes.  What is not there yet is added, what is there stays as it is.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from secagg.config import TaskSettings
+from secagg.errors import ErrorCode, ServiceError, printable
+from secagg.protocol.messages import MAX_REASON_BYTES
+from secagg.runtime import log_events as telemetry
+from secagg.server.admin.views import find_task
+from secagg.server.task.folder import privacy_folder_of
+from secagg.server.task.setup import PreparedTask, settle_task
+from secagg.server.task.stored import encode_settings, row_of
+from secagg.storage.rows import TaskRow, TaskState
+from secagg.storage.store import Book
+
+__all__ = ["ChangedMeanwhileError", "TaskRows", "refuse_stopped"]
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+
+class ChangedMeanwhileError(ServiceError):
+    """Somebody else has changed a task's row: another operator, or another server."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(
+            f"somebody else has changed task {task_id!r} meanwhile",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Try again.",
+        )
+
+
+class TaskRows:
+    """The rows of one server's tasks.
+
+    Args:
+        book: Returns the book; only called once the server is open.
+        state_dir: Of the server; privacy reports are kept there.
+        tell: Told in a sentence what becomes of tasks.
+        on_row: Told of every row that was noted.
+    """
+
+    def __init__(
+        self,
+        book: Callable[[], Book],
+        *,
+        state_dir: Path,
+        tell: Callable[[str], None],
+        on_row: Callable[[TaskRow], None],
+    ) -> None:
+        self._book = book
+        self._state_dir = state_dir
+        self._tell = tell
+        self._on_row = on_row
+        self._known: dict[str, TaskRow] = {}
+
+    async def get(self, task_id: str) -> TaskRow | None:
+        """Return a task's row; None where there is no such task.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        return await row_of(self._book(), task_id)
+
+    async def find(self, task_id: str) -> TaskRow:
+        """Return a task's row.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION, STORAGE_FAILED.
+        """
+        return await find_task(self._book(), task_id)
+
+    async def unchanged(self, task_id: str, expect_version: int | None) -> TaskRow:
+        """Return a task's row, if it is the one that an operator has seen.
+
+        Args:
+            task_id: Which task.
+            expect_version: The version that was seen; None for any.
+
+        Raises:
+            ServiceError: BAD_SETTINGS for another version; UNKNOWN_SESSION,
+                STORAGE_FAILED.
+        """
+        row = await self.find(task_id)
+        if expect_version is not None and expect_version != row.version:
+            raise ServiceError(
+                f"task {task_id!r} has version {row.version}, not {expect_version}: "
+                "somebody has changed it",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Look at it with `secagg tasks show`, and decide again.",
+            )
+        return row
+
+    async def say(self, row: TaskRow, state: TaskState, reason: str) -> TaskRow:
+        """Write what was said of a task into its row, and note it.
+
+        Raises:
+            ChangedMeanwhileError: The row is not what the book has.
+            ServiceError: STORAGE_FAILED.
+        """
+        # It is shown wherever the task is, and may be what some peer has said.
+        reason = printable(reason, max_bytes=MAX_REASON_BYTES)
+        task = replace(row.task, state=state, reason=reason)
+        if not await self._book().put_task(task, expect_version=row.version):
+            raise ChangedMeanwhileError(row.task.task_id)
+        telemetry.log_event(
+            _LOG,
+            logging.INFO,
+            telemetry.TASK_CHANGED,
+            task=row.task.task_id,
+            state=state.value,
+            reason=reason,
+        )
+        self._tell(
+            f"task {row.task.task_id!r}: {state.value}{reason and f', {reason}'}"
+        )
+        row = TaskRow(task, row.version + 1, row.tally)
+        self.note(row)
+        return row
+
+    async def pause(self, task_id: str, reason: str) -> bool:
+        """Pause a task that no operator has paused; False if one has meanwhile.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        while True:
+            row = await self.find(task_id)
+            if row.task.state is not TaskState.RUNNING:
+                return False
+            try:
+                await self.say(row, TaskState.PAUSED, reason)
+            except ChangedMeanwhileError:
+                continue  # perhaps another server has paused it for the same reason
+            return True
+
+    def note(self, row: TaskRow) -> None:
+        """Remember how a task stands."""
+        self._known[row.task.task_id] = row
+        self._on_row(row)
+
+    def known(self, task_id: str) -> TaskRow | None:
+        """Return what was last heard of a task; None for nothing."""
+        return self._known.get(task_id)
+
+    def knows(self, row: TaskRow) -> bool:
+        """Whether a row is what was last heard of its task."""
+        known = self._known.get(row.task.task_id)
+        return known is not None and known.version == row.version
+
+    async def propose(self, settings: TaskSettings) -> None:
+        """Add a task of a file, or say that the file differs from what was added.
+
+        Raises:
+            ServiceError: BAD_SETTINGS, INFEASIBLE, STORAGE_FAILED.
+        """
+        row = await self.get(settings.task.id)
+        if row is None:
+            await self.settle(settings)
+        elif row.task.settings != encode_settings(settings):
+            telemetry.log_event(
+                _LOG,
+                logging.WARNING,
+                telemetry.TASK_DIFFERS,
+                task=settings.task.id,
+                next_step="its file says something else; `secagg tasks apply FILE` "
+                "changes it",
+            )
+            self._tell(
+                f"task {settings.task.id!r} runs as it was added, its file says "
+                "something else: `secagg tasks apply FILE` changes the task"
+            )
+
+    async def settle(self, settings: TaskSettings) -> PreparedTask:
+        """Have a task in the book that its settings describe; see `settle_task`."""
+        return await settle_task(
+            settings,
+            self._book(),
+            reports=privacy_folder_of(self._state_dir, settings.task.id),
+        )
+
+
+def refuse_stopped(row: TaskRow) -> None:
+    """Refuse to change a task that was stopped.
+
+    Raises:
+        ServiceError: TASK_OVER.
+    """
+    if row.task.state is TaskState.STOPPED:
+        raise ServiceError(
+            f"task {row.task.task_id!r} was stopped: {row.task.reason}",
+            code=ErrorCode.TASK_OVER,
+            next_step="A stopped task stays stopped; add one with a new task.id.",
+        )

@@ -1,0 +1,302 @@
+"""One task as it runs: its sessions, one after another, each until there is a sum.
+
+Rule 1: a session opens when the task's gate lets it, unless it is open elsewhere: of
+        several aggregators each joins what another one has opened.
+Rule 2: a session without a sum is followed by another attempt at the same sum, until
+        the task's attempts are used up.
+Rule 3: a book that is away is waited for, and one that was put back is gone on with as
+        after a restart.
+Rule 4: a task that was ended opens nothing more.  A session that waits for clients ends
+        with it, one that has its cohort goes on.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from secagg.errors import ErrorCode, SessionAbortedError
+from secagg.protocol.messages import Aborted, Released
+from secagg.server.dependencies import RunnerContext
+from secagg.server.session.registry import SessionBook
+from secagg.server.session.runner import SessionRunner
+from secagg.server.session.state import patiently, say_refused
+from secagg.server.task.definition import NextPayload, OnSum, TaskDefinition
+from secagg.storage.change import Role
+from secagg.storage.rows import SessionState
+from secagg.storage.store import BookAwayError, TimelineError
+
+__all__ = ["TaskRun"]
+
+_Result = TypeVar("_Result")
+
+# How long to wait for the word of an operator that another aggregator has taken.
+OVERTAKEN_SECONDS: Final = 1.0
+
+
+class TaskRun:
+    """Runs one task.
+
+    Args:
+        task: The task.
+        sessions: Opens, finds and closes its sessions.
+        context: What all sessions of the aggregator share.
+        stopping: Set when the aggregator opens no session any more.
+        wait_for_book: Waits until a book that is away can be written again.
+        offering: Called when a session is there to be offered.
+        next_payload: Supplies each session's payload; b"" for none.
+        on_sum: Takes each sum.
+
+    Attributes:
+        task: The task.
+    """
+
+    def __init__(  # noqa: PLR0913 - a task, and all that its sessions need
+        self,
+        task: TaskDefinition,
+        sessions: SessionBook,
+        context: RunnerContext,
+        *,
+        stopping: asyncio.Event,
+        wait_for_book: Callable[[], Awaitable[None]],
+        offering: Callable[[], None],
+        next_payload: NextPayload,
+        on_sum: OnSum,
+    ) -> None:
+        self.task: Final = task
+        self._sessions = sessions
+        self._book = context.book
+        self._clock = context.clock
+        self._stopping = stopping
+        self._wait_for_book = wait_for_book
+        self._offering = offering
+        self._next_payload = next_payload
+        self._on_sum = on_sum
+        # Why its end was asked for; None while it goes on.
+        self._ending: str | None = task.gate.ended
+
+    async def end(self, reason: str) -> None:
+        """Open no further session (rule 4).
+
+        Args:
+            reason: Why, in words for the clients.
+        """
+        self._ending = reason
+        self.task.gate.wake()
+        await self.stop_waiting(reason)
+
+    async def stop_waiting(self, reason: str) -> None:
+        """End the session that still waits for clients, if there is one."""
+        for runner in self._sessions.running(self.task.task_id):
+            await runner.stop_waiting(reason)
+
+    async def run(self) -> None:
+        """Run sessions; go on as after a restart when the book was away or failed over.
+
+        Whatever was under way when it went is not known to be written, and the open
+        round needs its time again.
+
+        Raises:
+            SecAggError: See `Aggregator.run_task`.
+        """
+        while True:
+            try:
+                await self._run_sessions()
+            except BookAwayError as error:
+                say_refused(error)
+                await self._wait_for_book()
+            except TimelineError as error:
+                say_refused(error)
+                if not await self._taken_up_again():
+                    raise  # nobody would do better at the second attempt
+            else:
+                return
+
+    async def _taken_up_again(self) -> bool:
+        while True:
+            try:
+                return await self._sessions.take_up_again(self.task.task_id)
+            except BookAwayError:
+                await self._wait_for_book()
+
+    async def _run_sessions(self) -> None:
+        """Run sessions until the task has its sums, or none may open any more."""
+        task = self.task
+        runner = await self._patiently(lambda: self._sessions.resumable(task))
+        while True:
+            sums = await self._sums()
+            if task.sessions is not None and sums >= task.sessions:
+                break
+            if runner is None:
+                await self._may_open()
+                self._check_goes_on(sums)
+                if self._stopping.is_set():
+                    break
+                payload = await self._next_payload(sums)
+                if payload is None or self._stopping.is_set():
+                    break
+                if await self._sums() != sums:
+                    await self._patiently(self._note_missed_sum)
+                    continue
+                runner = await self._open(payload, attempt=1)
+            if runner is not None:
+                payload_again = partial(self._next_payload, sums)
+                await self._sum_from(runner, payload_again)
+            runner = None
+        if runner is not None:  # fewer sums are wanted than when it was opened
+            await runner.abort(
+                ErrorCode.CANCELLED,
+                "the task has all its sums",
+                discard_unmasked=True,
+            )
+            await self._sessions.close(runner)
+
+    async def _patiently(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Ask the book, also one that refuses for a moment."""
+        return await patiently(self._clock, call)
+
+    async def _note_missed_sum(self) -> None:
+        """Note a sum of another aggregator of which nothing was heard here."""
+        latest = await self._book.sessions(
+            role=Role.SERVER, task=self.task.task_id, state=SessionState.ALL, limit=1
+        )
+        if latest:
+            self.task.gate.note_opened(latest[0].born)
+            self.task.gate.note_sum()
+
+    async def _sums(self) -> int:
+        """Return how many sums the task has released, here and elsewhere."""
+        task_id = self.task.task_id
+        facts = await self._patiently(
+            lambda: self._sessions.facts(task_id, newest=True)
+        )
+        return facts.sums
+
+    async def _open(self, payload: bytes, *, attempt: int) -> SessionRunner | None:
+        """Open a session, or find the one that another aggregator has opened.
+
+        Returns:
+            None when what was known of the task has changed: look again.
+        """
+        runner = self._open_elsewhere()
+        if runner is None:
+            runner = await self._patiently(
+                lambda: self._open_here(payload, attempt=attempt)
+            )
+        if runner is None:
+            await self._patiently(self._sessions.look)
+            runner = self._open_elsewhere()
+        if runner is None:  # a change that its keeper is about to hear of
+            await self._clock.sleep_until(self._clock.now() + OVERTAKEN_SECONDS)
+        return runner
+
+    async def _open_here(self, payload: bytes, *, attempt: int) -> SessionRunner | None:
+        # An earlier attempt may have come through although the book refused.
+        await self._sessions.take_in(self.task.task_id)
+        found = self._open_elsewhere()
+        if found is not None:
+            return found
+        if self._stopping.is_set():  # meanwhile: an earlier attempt was refused
+            return None
+        return await self._sessions.open(self.task, payload, attempt=attempt)
+
+    def _open_elsewhere(self) -> SessionRunner | None:
+        """Return the task's open session that is not of this turn of `_open_here`.
+
+        One that fits what is known of the task here; another one is left to those who
+        know it.
+        """
+        for runner in self._sessions.running(self.task.task_id):
+            if runner.goes_on_under(self.task.parameters):
+                self.task.gate.note_opened(runner.opened)
+                return runner
+        return None
+
+    async def _sum_from(
+        self,
+        runner: SessionRunner,
+        payload_again: Callable[[], Awaitable[bytes | None]],
+    ) -> None:
+        """Run sessions until one releases a sum, or nothing is open here."""
+        task = self.task
+        while True:
+            self._offering()
+            if self._ending is not None:  # asked for while it was being opened
+                await runner.stop_waiting(self._ending)
+            elif task.gate.is_paused:  # then, or before an earlier process was killed
+                await runner.stop_waiting("the task is paused")
+            outcome = await self._run_in_window(runner)
+            if isinstance(outcome, Released):
+                task.gate.note_sum()
+                await self._sessions.close(runner, self._on_sum)
+                return
+            attempt = await self._attempt_after(runner)
+            error = SessionAbortedError(
+                f"session {runner.descriptor.session_number} of task "
+                f"{task.task_id!r} was aborted: {outcome.reason}",
+                code=outcome.code,
+                next_step="See the receipt; run the task again when the cause is gone.",
+            )
+            if attempt > task.max_attempts:
+                if task.on_given_up is None:
+                    raise error
+                await task.on_given_up(error)
+                attempt = 1
+            may_open = await self._may_open()
+            if not may_open and self._open_elsewhere() is None:
+                raise error
+            # Not what the last one had: a task may be paused because that was wrong.
+            payload = await payload_again()
+            if payload is None:
+                raise error
+            if (another := await self._open(payload, attempt=attempt)) is None:
+                return
+            runner = another
+
+    async def _attempt_after(self, runner: SessionRunner) -> int:
+        """Close a session without a sum; return which attempt the next one is."""
+        task_id = runner.descriptor.task_id
+        known = await self._patiently(lambda: self._sessions.facts(task_id))
+        receipt = await self._sessions.close(runner)
+        facts = await self._patiently(lambda: self._sessions.facts(task_id))
+        # A session that waited for its clients in vain has tried nothing; one that
+        # costs a corrupt client its place happens c times at most (PROTOCOL §5.7).
+        is_counted = receipt.members and facts.left_out == known.left_out
+        return runner.record.attempt + bool(is_counted)
+
+    async def _run_in_window(self, runner: SessionRunner) -> Released | Aborted:
+        """Run a session; it stops waiting for clients when its window closes."""
+
+        async def close_in_time() -> None:
+            await self.task.gate.window_closes(self._clock)
+            await runner.stop_waiting("the time in which clients may join is over")
+
+        closing = asyncio.ensure_future(close_in_time())
+        try:
+            return await runner.run()
+        finally:
+            closing.cancel()
+            await asyncio.wait({closing})
+            if not closing.cancelled() and closing.exception() is not None:
+                # A disk that refuses: the session itself has met it too.
+                say_refused(closing.exception())
+
+    async def _may_open(self) -> bool:
+        """Wait until a session may open; False when none will any more."""
+        return await self.task.gate.wait(
+            self._clock,
+            is_futile=lambda: (
+                self._stopping.is_set()
+                or self._ending is not None
+                or self._open_elsewhere() is not None
+            ),
+        )
+
+    def _check_goes_on(self, sums: int) -> None:
+        """Refuse to open another session of a task that was ended."""
+        if self._ending is not None:
+            raise SessionAbortedError(
+                f"task {self.task.task_id!r} ended after {sums} sum(s): {self._ending}",
+                code=ErrorCode.TASK_OVER,
+                next_step="Choose a new task.id for a new series of sums.",
+            )

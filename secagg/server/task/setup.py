@@ -1,0 +1,679 @@
+"""From a server's settings to the parameters of its sessions.
+
+Rule 1: with a budget, modulus and dimension come from the planner and the noise block
+        from `secagg.distributed_dp`; without one, the operator has acknowledged in
+        words that sums are exact.
+Rule 2: whose credentials count is read anew at every start, and when the list changes:
+        a newer revocation list is no other task.
+Rule 3: what is left open in the settings gets the safest value that works: a majority
+        as threshold, and no more losses than the survivors allow.  A degree that is
+        left open is the smallest that is safe.
+"""
+
+import asyncio
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from secagg.config import TaskSettings
+from secagg.config.rates import parse_rate
+from secagg.distributed_dp import (
+    ClippingSchedule,
+    DPNoiseError,
+    LocalParameters,
+    NoisedTask,
+    ParameterError,
+    Plan,
+    PlanRequest,
+    PrivacyReport,
+    flag_amplitude_for,
+    local_parameters,
+    make_randomiser,
+    plan,
+    randomised_sum,
+)
+from secagg.distributed_dp.report_cache import privacy_report
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
+from secagg.pki.key_files import parse_key
+from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.protocol.graphs.choice import (
+    Adversary,
+    GraphChoice,
+    GraphDemand,
+    choose_graph,
+    complete_graph,
+    drawn_edges,
+)
+from secagg.protocol.parameters import MAX_IN_DEGREES, Graph, ProtocolParameters
+from secagg.protocol.policy import ExactSumsAccepted, colluder_fraction_of
+from secagg.protocol.profiles import (
+    HonestTail,
+    MaliciousTail,
+    Profile,
+    RoundDeadlines,
+    SparseTail,
+    Tail,
+)
+from secagg.server.task.stored import (
+    RememberedTask,
+    encode_settings,
+    recall,
+    row_of,
+)
+from secagg.storage.rows import Task, TaskState
+from secagg.storage.store import Book
+from secagg.wire.limits import check_transportable
+
+__all__ = [
+    "Cohort",
+    "PreparedTask",
+    "plan_noise",
+    "prepare_task",
+    "published_enrolment",
+    "settle_task",
+    "spare_sessions",
+]
+
+# Sums of a thousand clients with entries up to four million stay exact.
+_DEFAULT_BITS_WITHOUT_NOISE: Final = 32
+_SESSIONS_PER_SPARE: Final = 20
+# How far an adaptive clip may move from its first value where nobody says.
+_CLIPS_REACH: Final = 16.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cohort:
+    """Who takes part in a session, and how many may be lost.
+
+    Attributes:
+        min_clients: Smallest cohort that starts.
+        max_clients: Largest cohort; a session starts as soon as it is full.
+        min_survivors: Fewest inputs that a released sum adds up.
+        threshold: Shares that rebuild a secret; None for one more than half of
+            max_clients (of the degree on a ring), so that two disjoint groups cannot
+            both rebuild secrets; with degree "auto", or against a server that lies, for
+            the fewest that are safe.
+        max_dropouts: Most clients lost after sharing; None for as many as
+            `max_losses`.
+        max_losses: Most clients lost after joining; None for as many as the survivors
+            allow.
+        colluders: Clients assumed to help the server.
+        degree: Neighbours of each client on a ring; 0 means the complete graph, "auto"
+            the fewest that are safe with these numbers, or 0 where none are.  In
+            profile malicious-server-sparse, how many others each client draws.
+        graph_bits: On a ring and with drawn neighbours, how unlikely a session that
+            unmasks more than one sum has to be: 2^-graph_bits.
+        quorum: Signatures that open the unmasking in profile malicious-server-sparse;
+            None for the fewest that are safe.  In no other profile.
+        profile: Named threat model; malicious-server-sparse is experimental and
+            unreviewed (docs/sparse.md).
+        enrolment: Whose credentials count; required by the profiles that distrust the
+            server, and by no other.
+        deadlines: Longest duration of each round; None for those of `RoundDeadlines.of`
+            the profile.
+    """
+
+    min_clients: int
+    max_clients: int
+    min_survivors: int
+    threshold: int | None = None
+    max_dropouts: int | None = None
+    max_losses: int | None = None
+    colluders: int = 0
+    degree: int | Literal["auto"] = 0
+    graph_bits: int = 40
+    quorum: int | None = None
+    profile: Profile = Profile.HONEST_CURIOUS_SERVER
+    enrolment: PublishedEnrolment | None = None
+    deadlines: RoundDeadlines | None = None
+
+    @classmethod
+    def planned(cls, made: Plan) -> Self:
+        """Return the cohort that a plan counts on: all of its clients, no more."""
+        request = made.request
+        return cls(
+            min_clients=request.clients,
+            max_clients=request.clients,
+            min_survivors=request.survivors,
+            colluders=request.colluders,
+        )
+
+    def parameters(self, *, dimension: int, modulus: int) -> ProtocolParameters:
+        """Return the parameters of sessions without noise, not yet validated.
+
+        Raises:
+            LocalProtocolError: The profile and `enrolment`, or `quorum`, do not belong
+                together.
+            ServiceError: INFEASIBLE; the degree is left open, and no graph is safe.
+        """
+        max_losses, max_dropouts = self.max_losses, self.max_dropouts
+        if max_losses is None:
+            max_losses = max(0, self.max_clients - self.min_survivors)
+        graph = self._graph(max_losses)
+        if max_dropouts is None:
+            max_dropouts = max_losses
+        return ProtocolParameters(
+            tail=self._tail(graph),
+            modulus=modulus,
+            dimension=dimension,
+            min_clients=self.min_clients,
+            max_clients=self.max_clients,
+            threshold=graph.threshold,
+            degree=graph.degree,
+            min_survivors=self.min_survivors,
+            max_dropouts=max_dropouts,
+            max_losses=max_losses,
+            colluders=self.colluders,
+            deadlines=self.deadlines or RoundDeadlines.of(self.profile),
+        )
+
+    def _tail(self, graph: GraphChoice) -> Tail:
+        is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
+        if self.profile.has_identities != (self.enrolment is not None):
+            raise LocalProtocolError(
+                f"profile {self.profile.label} needs to know whose credentials count"
+                if self.enrolment is None
+                else f"profile {self.profile.label} asks for no credentials",
+                next_step="Give Cohort(enrolment=PublishedEnrolment(...)) with the "
+                "profiles that distrust the server, and with no other.",
+            )
+        if self.quorum is not None and not is_sparse:
+            raise LocalProtocolError(
+                f"profile {self.profile.label} has no quorum of its own",
+                next_step="Leave cohort.quorum empty: the threshold says how many sign "
+                "in the profile malicious-server, and nobody in the default one.",
+            )
+        if self.enrolment is None:
+            return HonestTail(self.graph_bits if graph.degree else 0)
+        if not is_sparse:
+            return MaliciousTail(self.enrolment.trust)
+        least = max(graph.quorum or 0, self.min_survivors + graph.unseen)
+        return SparseTail(
+            self.enrolment.trust,
+            self.graph_bits,
+            in_cap=MAX_IN_DEGREES * graph.degree,
+            quorum=least if self.quorum is None else self.quorum,
+        )
+
+    def _graph(self, max_losses: int) -> GraphChoice:
+        """Return the graph, found where it is left open."""
+        is_honest = self.profile is Profile.HONEST_CURIOUS_SERVER
+        is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
+        is_open = self.degree == "auto" or (
+            # Half of the cohort is not enough for clients that must agree on U3.
+            self.degree == 0 and self.threshold is None and not is_honest
+        )
+        if is_sparse and self.degree == 0:
+            raise ServiceError(
+                f"in the profile {self.profile.label} clients draw their neighbours, "
+                "and degree 0 stands for the complete graph",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step='Set cohort.degree to "auto", or take the profile '
+                f"{Profile.MALICIOUS_SERVER.label}.",
+            )
+        if self.degree != "auto" and not is_open and not is_sparse:
+            half = (self.degree or self.max_clients) // 2
+            return GraphChoice(
+                graph=Graph.RING if self.degree else Graph.COMPLETE,
+                degree=self.degree,
+                threshold=self.threshold or half + 1,
+                max_threshold=self.threshold or half + 1,
+            )
+        demand = GraphDemand(
+            min_clients=self.min_clients,
+            max_clients=self.max_clients,
+            min_survivors=self.min_survivors,
+            max_losses=max_losses,
+            colluders=self.colluders,
+            graph_bits=self.graph_bits,
+        )
+        if is_honest:
+            return choose_graph(demand, Adversary.CURIOUS, threshold=self.threshold)
+        if is_sparse:
+            degree = None if self.degree == "auto" else self.degree
+            return drawn_edges(demand, degree=degree, threshold=self.threshold)
+        # A server that lies would draw a ring that it can cut.
+        return complete_graph(demand, Adversary.MALICIOUS, threshold=self.threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTask:
+    """What a server is about to run; make it with `from_plan` or `exact`.
+
+    Attributes:
+        parameters: Of every session of the task.
+        noised: Mechanism and budget; None for a task that releases exact sums.
+        report: What the whole task costs its users; None with `noised`.
+        forecast_rmse: Expected error of one entry of the estimate of everybody's sum,
+            with the most noise that can be left in it, caller's units; None with
+            `noised`.
+        payload: Bytes handed to every client; b"" for none.
+        enrolment: Whose credentials count; None where none are asked for.
+        steps: Sums that the task releases; None for as many as may hold one client's
+            data, without noise one.
+    """
+
+    parameters: ProtocolParameters
+    noised: NoisedTask | None
+    report: PrivacyReport | None
+    forecast_rmse: float | None
+    payload: bytes = field(default=b"", repr=False)
+    enrolment: PublishedEnrolment | None = None
+    steps: int | None = None
+
+    @classmethod
+    def from_plan(
+        cls,
+        made: Plan,
+        cohort: Cohort | None = None,
+        *,
+        randomiser: LocalParameters | None = None,
+        clip: ClippingSchedule | None = None,
+    ) -> Self:
+        """Join a plan of noise with a cohort; takes up to seconds.
+
+        Args:
+            made: From `secagg.plan`, whose clients, min_survivors and colluders are
+                the cohort's.
+            cohort: Who takes part; by default exactly those that were planned for.
+            randomiser: What makes every vector private before it is encoded, in case
+                masks are broken.  Plan for its `output_norm` as `l2_clip`.
+            clip: Lets the clip follow the released sums.  Plan with the
+                `clip_flag_amplitude` that `secagg.flag_amplitude_for` says.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG, naming what contradicts what.
+        """
+        if cohort is None:
+            cohort = Cohort.planned(made)
+        # Modulus and dimension are the plan's.
+        protocol = cohort.parameters(dimension=1, modulus=2)
+        noised = NoisedTask.from_plan(made, protocol, randomiser=randomiser, clip=clip)
+        check_transportable(noised.parameters)
+        return cls(
+            noised.parameters,
+            noised,
+            noised.report(),
+            math.sqrt(made.most_estimate_mse + noised.randomiser_mse),
+            enrolment=cohort.enrolment,
+            steps=made.request.steps,
+        )
+
+    @property
+    def sums(self) -> int:
+        """Sums that the task releases."""
+        if self.steps is not None:
+            return self.steps
+        return 1 if self.noised is None else self.noised.budget.participations
+
+    @property
+    def max_sessions(self) -> int | None:
+        """Sessions that may charge clients before the task ends; None without noise."""
+        if self.noised is None:
+            return None
+        return self.noised.budget.max_sessions(self.sums)
+
+    @classmethod
+    def exact(
+        cls,
+        waiver: ExactSumsAccepted,
+        cohort: Cohort,
+        *,
+        dimension: int,
+        modulus_bits: int = _DEFAULT_BITS_WITHOUT_NOISE,
+    ) -> Self:
+        """Prepare a task that releases sums of whole numbers without noise.
+
+        Args:
+            waiver: Says in words that this is meant.
+            cohort: Who takes part.
+            dimension: Entries of one vector.
+            modulus_bits: Sums are exact modulo 2^modulus_bits.
+
+        Raises:
+            LocalProtocolError: There is no waiver.
+            RemoteProtocolError: BAD_CONFIG, naming the number that cannot be.
+        """
+        if not isinstance(waiver, ExactSumsAccepted):
+            raise LocalProtocolError(
+                "exact sums are released with a waiver only",
+                next_step="Give ExactSumsAccepted(...) with its sentence.",
+            )
+        parameters = cohort.parameters(dimension=dimension, modulus=1 << modulus_bits)
+        check_transportable(parameters.validate())
+        return cls(parameters, None, None, None, enrolment=cohort.enrolment)
+
+
+async def settle_task(
+    settings: TaskSettings, book: Book, *, reports: Path | None
+) -> PreparedTask:
+    """Return the task as it was first planned; plan and remember it the first time.
+
+    Its row holds these settings afterwards; what an operator has said of the task
+    (`TaskState`) stays.
+
+    Args:
+        settings: Of the task.
+        book: The aggregator's.
+        reports: As for `prepare_task`.
+
+    Raises:
+        ServiceError: BAD_SETTINGS or INFEASIBLE, as `prepare_task`; STORAGE_FAILED.
+    """
+    task_id, text = settings.task.id, encode_settings(settings)
+    while True:
+        row = await row_of(book, task_id)
+        known = recall(row, settings)
+        prepared = await asyncio.to_thread(
+            prepare_task, settings, known=known, reports=reports
+        )
+        if known is not None and row is not None and row.task.settings == text:
+            return prepared
+        planned = known or RememberedTask(prepared.parameters, prepared.forecast_rmse)
+        plan = planned.encode()
+        task = (
+            Task(task_id, TaskState.RUNNING, text, plan)
+            if row is None
+            else replace(row.task, settings=text, plan=plan)
+        )
+        version = 0 if row is None else row.version
+        if await book.put_task(task, expect_version=version):
+            return prepared
+        row = await row_of(book, task_id)
+        if row is None or row.task.settings != text:
+            raise ServiceError(
+                f"somebody else has changed task {task_id!r} meanwhile",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Try again.",
+            )
+        # Another aggregator has started with the same file: what it planned counts.
+
+
+def prepare_task(
+    settings: TaskSettings,
+    *,
+    known: RememberedTask | None = None,
+    reports: Path | None = None,
+    keep: bool = True,
+) -> PreparedTask:
+    """Check the settings of a task and work out what they leave open.
+
+    Args:
+        settings: Of the task.
+        known: What was worked out for these settings before; None to plan afresh.
+        reports: Directory that keeps the privacy report from one start to the next;
+            None to compute it afresh.
+        keep: Whether a report is written down there; False changes no file.
+
+    Raises:
+        ServiceError: BAD_SETTINGS or INFEASIBLE; names the setting and the nearest
+            value that works.  BAD_CREDENTIAL for a revocation list that will not do.
+    """
+    payload, enrolment = _read_payload(settings), published_enrolment(settings)
+    try:
+        task = known or _work_out(settings, enrolment)
+        parameters = task.parameters
+        if enrolment is not None:
+            parameters = parameters.under(enrolment.trust)
+        check_transportable(parameters)
+        noised = (
+            NoisedTask.from_parameters(parameters) if parameters.noise_block else None
+        )
+    except ParameterError as error:
+        raise ServiceError(
+            f"the budget under [noise] cannot be met: {error}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Correct the setting, or try values with `secagg plan`.",
+        ) from None
+    except DPNoiseError as error:
+        raise ServiceError(
+            f"no noise meets the budget under [noise]: {error}",
+            code=ErrorCode.INFEASIBLE,
+            next_step="Allow a larger epsilon or delta, ask for more clients, or "
+            "choose another noise.mechanism or noise.accountant.",
+        ) from None
+    except RemoteProtocolError as error:
+        # Raised for values that no session can have; here they are the operator's.
+        raise ServiceError(
+            f"the task cannot run with these settings: {error}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Correct the number under [cohort], [vector] or [task].",
+        ) from None
+    return PreparedTask(
+        parameters=parameters,
+        noised=noised,
+        report=_report(noised, reports, keep=keep),
+        forecast_rmse=task.forecast_rmse,
+        payload=payload,
+        enrolment=enrolment,
+        steps=settings.task.steps,
+    )
+
+
+def _report(
+    noised: NoisedTask | None, reports: Path | None, *, keep: bool
+) -> PrivacyReport | None:
+    if noised is None or reports is None:
+        return None if noised is None else noised.report()
+    return privacy_report(noised, reports, keep=keep)
+
+
+def local_randomiser(settings: TaskSettings) -> LocalParameters | None:
+    """Return what makes vectors private before they are encoded; None for nothing.
+
+    Raises:
+        ParameterError: A setting cannot work.
+        ServiceError: BAD_SETTINGS; they are incomplete.
+    """
+    noise, dim = settings.noise, settings.vector.dimension
+    epsilon, magnitude = noise.randomiser_epsilon, noise.randomiser_magnitude_epsilon
+    if (noise.randomiser, epsilon, magnitude) == (None, None, None):
+        return None
+    if noise.randomiser is None or epsilon is None or noise.l2_clip is None:
+        raise ServiceError(
+            "noise.randomiser and noise.randomiser_epsilon belong together",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set both under [noise], or neither.",
+        )
+    if noise.clip_quantile is not None:
+        raise ServiceError(
+            "noise.clip_quantile and noise.randomiser exclude each other: of a "
+            "randomised vector the flag would always say that it fits the clip, and "
+            "of the vector itself it would tell what nothing has randomised",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Remove noise.clip_quantile and choose noise.l2_clip beforehand, "
+            "or do without the randomiser.",
+        )
+    return local_parameters(
+        noise.randomiser,
+        dim=dim,
+        bound=noise.l2_clip,
+        epsilon=epsilon,
+        magnitude_epsilon=magnitude,
+    )
+
+
+def plan_noise(settings: TaskSettings) -> Plan:
+    """Plan the noise of a task with a budget.
+
+    Raises:
+        DPNoiseError: The budget cannot be met.
+        ServiceError: BAD_SETTINGS; the budget is incomplete.
+    """
+    noise, cohort = settings.noise, settings.cohort
+    if noise.epsilon is None or noise.delta is None:
+        raise ServiceError(  # the loader has checked it for files already
+            "noise.epsilon and noise.delta belong together",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set both.",
+        )
+    randomiser = local_randomiser(settings)
+    layer = None if randomiser is None else make_randomiser(randomiser)
+    asked: dict[str, Any] = dict(  # noqa: C408 - the keywords of `plan`
+        clients=cohort.max_clients,
+        dimension=settings.vector.dimension,
+        l2_clip=noise.l2_clip or 0.0 if layer is None else layer.output_norm,
+        max_nonzero=noise.max_nonzero,
+        linf_bound=noise.linf_bound,
+        signed=noise.signed,
+        epsilon=noise.epsilon,
+        delta=noise.delta,
+        bits=settings.vector.modulus_bits,
+        mechanism=noise.mechanism,
+        scale_factor=noise.scale_factor,
+        steps=settings.task.steps,
+        participations=settings.task.participations,
+        spare=spare_sessions(settings),
+        selection_rate=parse_rate(noise.selection_rate, name="noise.selection_rate"),
+        min_survivors=cohort.min_survivors,
+        loss_fraction=noise.loss_fraction,
+        colluders=cohort.colluders,
+        colluder_fraction=colluder_fraction_of(
+            Profile.from_label(settings.task.profile)
+        )
+        if noise.colluder_fraction is None
+        else noise.colluder_fraction,
+        ladder=noise.ladder,
+        accountant=noise.accountant,
+        rotation=noise.rotation,
+    )
+    if PlanRequest(**asked).is_central:
+        raise ServiceError(
+            f"noise.mechanism is {noise.mechanism}, whose noise a trusted party adds; "
+            "here clients add it, and trust nobody",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Choose one whose noise comes in shares, such as "
+            "skellam-mixture; two aggregators that add noise are secagg two-servers.",
+        )
+    if layer is not None:
+        asked |= randomised_sum(layer, PlanRequest(**asked))
+    if noise.clip_quantile is not None:
+        asked["clip_flag_amplitude"] = flag_amplitude_for(PlanRequest(**asked))
+    return plan(**asked)
+
+
+def adaptive_clip(settings: TaskSettings) -> ClippingSchedule | None:
+    """Return how the clip follows the sums; None for one that stays.
+
+    Raises:
+        DPNoiseError: The clips contradict each other.
+    """
+    noise = settings.noise
+    if noise.clip_quantile is None or noise.l2_clip is None:
+        return None
+    return ClippingSchedule(
+        l2_clip=noise.l2_clip,
+        lowest_clip=noise.lowest_clip or noise.l2_clip / _CLIPS_REACH,
+        highest_clip=noise.highest_clip or noise.l2_clip * _CLIPS_REACH,
+        target_quantile=noise.clip_quantile,
+    )
+
+
+def spare_sessions(settings: TaskSettings) -> int:
+    """Return how many sessions one client may give beyond its participations.
+
+    A session may end after its inputs were fixed, and then stays charged; without a
+    spare one such a fault would cost a sum. A colluder can cause one at will.
+    """
+    task = settings.task
+    if task.spare is not None:
+        return task.spare
+    if task.attempts == 1:
+        return 0
+    return (
+        -(-task.sums_of_one_client // _SESSIONS_PER_SPARE) + settings.cohort.colluders
+    )
+
+
+def published_enrolment(settings: TaskSettings) -> PublishedEnrolment | None:
+    """Return whose credentials count, where the profile asks for any.
+
+    Args:
+        settings: Of the task.
+
+    Raises:
+        SecAggError: BAD_SETTINGS, or BAD_CREDENTIAL or BAD_ENCODING for a revocation
+            list that will not do.
+    """
+    section = settings.enrolment
+    if not Profile.from_label(settings.task.profile).has_identities:
+        return None
+    if section.enrolment_key is None:
+        raise ServiceError(  # the loader has checked it for files already
+            "enrolment.enrolment_key is missing",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set it to what the issuer says.",
+        )
+    return PublishedEnrolment.load(
+        trust_domain=section.trust_domain,
+        enrolment_key=parse_key(section.enrolment_key),
+        revocations=section.revocations,
+    )
+
+
+def _work_out(
+    settings: TaskSettings, enrolment: PublishedEnrolment | None
+) -> RememberedTask:
+    protocol = _protocol_parameters(settings, enrolment)
+    if settings.noise.none:
+        return RememberedTask(protocol.validate(), None)
+    made = plan_noise(settings)
+    noised = NoisedTask.from_plan(
+        made,
+        protocol,
+        randomiser=local_randomiser(settings),
+        clip=adaptive_clip(settings),
+    )
+    expected = made.most_estimate_mse + noised.randomiser_mse
+    return RememberedTask(noised.parameters, math.sqrt(expected))
+
+
+def _protocol_parameters(
+    settings: TaskSettings, enrolment: PublishedEnrolment | None
+) -> ProtocolParameters:
+    cohort, rounds = settings.cohort, settings.rounds
+    profile = Profile.from_label(settings.task.profile)
+    bits = settings.vector.modulus_bits or _DEFAULT_BITS_WITHOUT_NOISE
+    return Cohort(
+        min_clients=cohort.min_clients,
+        max_clients=cohort.max_clients,
+        min_survivors=cohort.min_survivors,
+        threshold=cohort.threshold or None,
+        max_dropouts=cohort.max_dropouts,
+        max_losses=cohort.max_losses,
+        colluders=cohort.colluders,
+        degree=cohort.degree,
+        graph_bits=cohort.graph_bits,
+        quorum=cohort.quorum,
+        profile=profile,
+        enrolment=enrolment,
+        deadlines=RoundDeadlines.of(
+            profile,
+            advertise_keys=rounds.advertise_keys,
+            choose_edges=rounds.choose_edges,
+            share_keys=rounds.share_keys,
+            masked_input=rounds.masked_input,
+            consistency=rounds.consistency,
+            unmasking=rounds.unmasking,
+        ),
+    ).parameters(dimension=settings.vector.dimension, modulus=1 << bits)
+
+
+def _read_payload(settings: TaskSettings) -> bytes:
+    path = settings.task.payload
+    if path is None:
+        return b""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ServiceError(
+            f"the payload {path} cannot be read: {error.strerror}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Correct task.payload, or remove it.",
+        ) from None

@@ -1,0 +1,141 @@
+"""Remembers what a task was planned to be, so that a restart runs the same task.
+
+Rule 1: parameters belong to the settings they were made from; other settings are
+        planned afresh.  Who may join, when and what clients are handed decides no
+        parameter.
+Rule 2: within one task, noise never changes by itself: a newer planner that would
+        choose differently is not asked again.
+Rule 3: settings are kept whole, so that a task needs no file once it was added.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Self
+
+from secagg.config import TaskSettings, task_from_document
+from secagg.config.schedule import CONTINUOUS
+from secagg.config.task import EnrolmentSection
+from secagg.crypto.canonical import Reader
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.storage.reader import ReadsBook
+from secagg.storage.rows import Task, TaskRow
+
+__all__ = [
+    "RememberedTask",
+    "decode_settings",
+    "encode_settings",
+    "recall",
+    "row_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedTask:
+    """Parameters of a task as they were first worked out.
+
+    Attributes:
+        parameters: Of every session.
+        forecast_rmse: Expected error of one entry of a sum, with the most noise that
+            can be left in it, caller's units; None without noise.
+    """
+
+    parameters: ProtocolParameters
+    forecast_rmse: float | None
+
+    def encode(self) -> bytes:
+        """Return the plan to store."""
+        document = {
+            "parameters": self.parameters.encode().hex(),
+            "forecast_rmse": self.forecast_rmse,
+        }
+        return json.dumps(document, sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, plan: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it is of another release.
+        """
+        try:
+            document = json.loads(plan)
+            reader = Reader(bytes.fromhex(document["parameters"]), "parameters")
+            parameters = ProtocolParameters.decode_from(reader)
+            reader.end()
+            rmse = document["forecast_rmse"]
+            return cls(parameters, None if rmse is None else float(rmse))
+        except (ValueError, KeyError, TypeError, RemoteProtocolError):
+            raise ServiceError(
+                "the stored plan of the task cannot be read",
+                code=ErrorCode.STORAGE_FAILED,
+                next_step="Finish the task with the release that began it, or choose a "
+                "new task.id.",
+            ) from None
+
+
+def encode_settings(settings: TaskSettings) -> str:
+    """Return a task's settings as its row keeps them."""
+    return json.dumps(settings.document(), sort_keys=True)
+
+
+def decode_settings(task: Task) -> TaskSettings:
+    """Read what `encode_settings` returned.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; they are of another release.
+    """
+    try:
+        return task_from_document(
+            json.loads(task.settings), origin=f"the row of task {task.task_id!r}"
+        )
+    except (ValueError, TypeError, AttributeError, ServiceError) as error:
+        raise ServiceError(
+            f"the stored settings of task {task.task_id!r} cannot be read: {error}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Finish the task with the release that began it, or choose a "
+            "new task.id.",
+        ) from None
+
+
+def recall(row: TaskRow | None, settings: TaskSettings) -> RememberedTask | None:
+    """Return what was worked out for these settings, if anything.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    if row is None or not row.task.plan:
+        return None
+    known = decode_settings(row.task)
+    if _decisive(known) != _decisive(settings):
+        return None
+    return RememberedTask.decode(row.task.plan)
+
+
+async def row_of(book: ReadsBook, task_id: str) -> TaskRow | None:
+    """Return the row of a task, or None."""
+    for row in await book.tasks():
+        if row.task.task_id == task_id:
+            return row
+    return None
+
+
+def _decisive(settings: TaskSettings) -> TaskSettings:
+    """Return settings without those that decide no parameter."""
+    return TaskSettings(
+        replace(
+            settings.task,
+            # With participations of their own, the noise does not depend on the sums.
+            steps=settings.task.sums_of_one_client,
+            payload=None,
+            invited=(),
+            ends=None,
+            schedule=CONTINUOUS,
+            window=None,
+        ),
+        settings.vector,
+        settings.cohort,
+        settings.noise,
+        settings.rounds,
+        EnrolmentSection(),  # read anew at every start
+    )

@@ -1,0 +1,1 @@
+"""Exporters of metrics and traces."""

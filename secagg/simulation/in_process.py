@@ -1,0 +1,383 @@
+"""An aggregator and its clients in one process, for tests and notebooks.
+
+Rule 1: nothing is shortened but the network: these are the product's own server and
+        clients, with their floors.
+Rule 2: without a ledger everything is kept in memory and forgotten at the end; keys of
+        enrolment always are.
+"""
+
+import asyncio
+import itertools
+import logging
+import statistics
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import numpy.typing as npt
+
+from secagg.client.application import DaemonThreads
+from secagg.client.client import (
+    Client,
+    Contribution,
+    VectorMaker,
+    check_vector_maker,
+)
+from secagg.client.enrolment import EnrolledClient
+from secagg.config.task import shortfall_of
+from secagg.crypto.entropy import SystemEntropy
+from secagg.crypto.signature import IdentityKey
+from secagg.distributed_dp.plain_sums import encode_integers
+from secagg.errors import LocalProtocolError
+from secagg.pki.client_identity import ClientIdentity
+from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.protocol.enrolment.credential import Credential, IssuedCredential
+from secagg.protocol.policy import (
+    ClientPolicy,
+    ExactSumsAccepted,
+    PrivacyFloors,
+    TotalBudget,
+)
+from secagg.protocol.vectors import as_vector
+from secagg.runtime import log_events as telemetry
+from secagg.server.server import ReleasedSum, RunningTask, Server
+from secagg.server.task.setup import PreparedTask
+
+__all__ = ["ClippingWarning", "LocalCohort", "LocalEnrolment", "local"]
+
+_LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
+_TASK: Final = "local"
+_NAME_DIGITS: Final = 16
+# As long as a process may live.
+_FOR_EVER: Final = (1 << 63) - 1
+# Functions of all clients of one cohort that run at once.
+_THREADS: Final = 8
+
+
+class ClippingWarning(UserWarning):
+    """Vectors of a cohort in this process were longer than the clip."""
+
+
+class LocalEnrolment:
+    """An issuer for the clients of this process, in profiles that ask for one.
+
+    Its key is drawn when it is made, and nobody outside of the process knows it.
+
+    Attributes:
+        published: What the task's `secagg.Cohort` says of enrolment.
+
+    Example:
+        everybody = secagg.LocalEnrolment()
+        cohort = secagg.Cohort(
+            profile=secagg.Profile.MALICIOUS_SERVER,
+            enrolment=everybody.published,
+            min_clients=8,
+            max_clients=8,
+            min_survivors=6,
+        )
+        task = secagg.PreparedTask.from_plan(made, cohort)
+        async with secagg.local(
+            task, clients=8, floors=floors, enrolment=everybody
+        ) as people:
+            ...
+    """
+
+    def __init__(self) -> None:
+        self._issuer: Final = IdentityKey.generate(SystemEntropy())
+        self._serials: Final = itertools.count(1)
+        self.published: Final = PublishedEnrolment(_TASK, self._issuer.public_bytes)
+
+    def _enrol(self, name: str) -> EnrolledClient:
+        key = IdentityKey.generate(SystemEntropy())
+        credential = Credential(
+            name=name,
+            identity_key=key.public_bytes,
+            not_before=0,
+            not_after=_FOR_EVER,
+            serial=next(self._serials),
+        ).signed_by(self._issuer, _TASK)
+        issued = IssuedCredential(_TASK, credential)
+        return EnrolledClient(ClientIdentity(key, issued, self._issuer.public_bytes))
+
+
+class _LocalClient(Client):
+    """A client whose identity lies in no file."""
+
+    local_enrolment: LocalEnrolment | None = None
+
+    def _enrolled(self, name: str) -> EnrolledClient | None:
+        issuer = self.local_enrolment
+        return None if issuer is None else issuer._enrol(name)  # noqa: SLF001 - ours
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCohort:
+    """A task and its clients, open; made by `local`.
+
+    Attributes:
+        server: The aggregator.
+        task: Its one task.
+        clients: In the order of their names, client-1, client-2, ...
+    """
+
+    server: Server
+    task: RunningTask
+    clients: tuple[Client, ...]
+
+    async def sum(
+        self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]
+    ) -> ReleasedSum:
+        """Let clients give one vector each, and return the sum of the session.
+
+        All vectors that are no functions are judged before any client starts.
+
+        Args:
+            vectors: One for each client, or a function that makes it; None for a client
+                that takes no part in this session.
+
+        Returns:
+            The sum, with how many vectors were `shortened` and `replaced`.
+
+        Raises:
+            InputError: A vector cannot be used; no client has started.
+            LocalProtocolError: Their number is not that of the clients, a session
+                takes more or fewer vectors, or the task has released all its sums.
+            SecAggError: The first error of a client or of the server.
+
+        Warns:
+            ClippingWarning: Vectors were shortened, by a clip that does not move.
+        """
+        given = self._judged(vectors)
+        _check_count(self.task.prepared, len(given), what="vectors")
+        if not self.task.sums_left:
+            raise LocalProtocolError("the task has released all its sums")
+        released = asyncio.ensure_future(self.task.next_sum())
+        contributing = [
+            asyncio.ensure_future(client.contribute(vector)) for client, vector in given
+        ]
+        everything: list[asyncio.Future[Any]] = [released, *contributing]
+        try:
+            await asyncio.gather(*everything)
+        finally:
+            for one in everything:
+                one.cancel()
+            await asyncio.wait(everything)
+        self.task.take()
+        await self.task.recorded()
+        total = released.result()
+        if total is None:
+            raise LocalProtocolError("the task has released all its sums")
+        noised = self.task.prepared.noised
+        return _counted(
+            total,
+            [one.result() for one in contributing],
+            clip_stays=noised is not None and noised.units is None,
+        )
+
+    def _judged(
+        self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]
+    ) -> list[tuple[Client, npt.ArrayLike | VectorMaker]]:
+        """Return each client that takes part, with its usable vector or function."""
+        if (
+            isinstance(vectors, str | bytes)
+            or not hasattr(vectors, "__iter__")
+            or hasattr(vectors, "columns")  # iterating over a table gives its names
+        ):
+            raise LocalProtocolError(
+                f"vectors of {len(self.clients)} clients are needed, and "
+                f"{type(vectors).__name__} is no sequence of them",
+                next_step="Give a list with one vector for each client; of a table "
+                "list(frame.to_numpy()).",
+            )
+        # One more than needed says that there are too many, also where there is no end.
+        given = list(itertools.islice(vectors, len(self.clients) + 1))
+        if len(given) != len(self.clients):
+            many = len(given) if len(given) < len(self.clients) else "more"
+            raise LocalProtocolError(
+                f"{many} vectors are given by {len(self.clients)} clients",
+                next_step="Give one vector for each client.",
+            )
+        judged: list[tuple[Client, npt.ArrayLike | VectorMaker]] = []
+        for number, (client, each) in enumerate(
+            zip(self.clients, given, strict=True), 1
+        ):
+            if callable(each):
+                check_vector_maker(each)
+                judged.append((client, each))
+            elif each is not None:
+                name = f"vector {number} of {len(given)}"
+                judged.append((client, _judged_for(self.task.prepared, each, name)))
+        return judged
+
+
+def _judged_for(
+    task: PreparedTask, given: npt.ArrayLike, name: str
+) -> npt.NDArray[Any]:
+    noised = task.noised
+    if noised is None:
+        vector = as_vector(given, task.parameters.dimension, name=name)
+        encode_integers(vector, task.parameters)
+        return vector
+    vector = as_vector(given, noised.dim, noisy=True, name=name)
+    if noised.units is None:  # else each session has a clip of its own
+        noised.check_vector(vector)
+    return vector
+
+
+def _counted(
+    total: ReleasedSum, given: list[Contribution], *, clip_stays: bool
+) -> ReleasedSum:
+    """Say how many vectors did not go into the sum as they were."""
+    factors = [one.shortened_by for one in given if one.shortened_by is not None]
+    longer = [factor for factor in factors if factor > 1.0]
+    if longer and clip_stays:  # one that moves is meant to shorten some
+        warnings.warn(
+            f"{len(longer)} of {len(given)} vectors were longer than the task allows "
+            "and were shortened, by a factor of "
+            f"{statistics.median(longer):.3g} in the median; plan a larger clip, with "
+            "which the noise grows, or scale the vectors",
+            ClippingWarning,
+            stacklevel=2,
+        )
+    zeros = sum(one.replaced is not None for one in given)
+    return replace(total, shortened=len(longer), replaced=zeros)
+
+
+@asynccontextmanager
+async def local(  # noqa: PLR0913 - what server and clients are told
+    prepared: PreparedTask,
+    *,
+    clients: int,
+    floors: PrivacyFloors | ExactSumsAccepted,
+    cohort: ClientPolicy | None = None,
+    steps: int | None = None,
+    payload: bytes | Callable[[int], bytes] | None = None,
+    enrolment: LocalEnrolment | None = None,
+    total: TotalBudget | None = None,
+    ledger: Path | None = None,
+) -> AsyncIterator[LocalCohort]:
+    """Open an aggregator and its clients in this process, without network.
+
+    Args:
+        prepared: The task.
+        clients: How many there are. More than one session takes where one client may
+            be in some of the sums only.
+        floors: Privacy floors of every client, or their waiver in words.
+        cohort: Floors and caps of the cohort, for every client; by default they accept
+            profile and graph of the task, and no other.
+        steps: As in `Server.add_task`.
+        payload: As in `Server.add_task`.
+        enrolment: Who enrols the clients, in profiles that distrust the server: the one
+            whose `published` the task was prepared with.
+        total: What all tasks together may cost the data of each client. Without a
+            ledger it knows of this block alone.
+        ledger: Directory that outlives the block: which sums were released, and what
+            each client has spent and claimed. A further block with the same noise
+            continues its budget. None forgets all of it: the next block of the same
+            task spends the budget again, of which a warning is logged once.
+
+    Yields:
+        Server, task and clients.
+
+    Raises:
+        LocalProtocolError: There are no floors, more or fewer clients than the sums of
+            the task need, the task goes by another enrolment, or all clients would
+            share one directory of claims.
+        ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE, of the ledger.
+    """
+    published = None if enrolment is None else enrolment.published
+    if prepared.enrolment != published:
+        raise LocalProtocolError(
+            "the task was prepared with another enrolment than the clients have",
+            next_step="Give Cohort and local the same LocalEnrolment, or neither.",
+        )
+    if total is not None and total.directory is not None:
+        raise LocalProtocolError(
+            "each client of a block has a total of its own",
+            next_step="Leave TotalBudget.directory out, and give ledger.",
+        )
+    wanted = prepared.sums if steps is None else steps
+    budget = None if prepared.noised is None else prepared.noised.budget
+    if budget is None or budget.participations == wanted:
+        _check_count(prepared, clients, what="clients")
+    elif shortfall := shortfall_of(
+        clients,
+        participations=budget.participations,
+        steps=wanted,
+        min_clients=prepared.parameters.min_clients,
+    ):
+        raise LocalProtocolError(
+            f"too few clients: {shortfall}",
+            next_step="Open more, or plan with more participations.",
+        )
+    async with AsyncExitStack() as stack:
+        state = None if ledger is None else ledger / "server"
+        server = await stack.enter_async_context(Server(None, state_dir=state))
+        name = _name_of(prepared)
+        task = await server.add_task(name, prepared, steps=steps, payload=payload)
+        if ledger is None:
+            _warn_of_forgotten_budget(name)
+        if cohort is None:
+            named = prepared.parameters
+            cohort = ClientPolicy(
+                profiles=frozenset({named.profile}), graphs=frozenset({named.graph})
+            )
+        threads = DaemonThreads(_THREADS)
+        opened: list[Client] = []
+        for number in range(1, clients + 1):
+            client = _LocalClient(
+                server.connection(f"client-{number}"),
+                task=name,
+                floors=floors,
+                cohort=cohort,
+                threads=threads,
+                total=total,
+                state_dir=None if ledger is None else ledger / f"client-{number}",
+            )
+            client.local_enrolment = enrolment
+            opened.append(await stack.enter_async_context(client))
+        yield LocalCohort(server, task, tuple(opened))
+
+
+def _check_count(prepared: PreparedTask, count: int, *, what: str) -> None:
+    """Refuse more or fewer vectors, or clients, than a session takes."""
+    fewest, most = prepared.parameters.min_clients, prepared.parameters.max_clients
+    if not fewest <= count <= most:
+        raise LocalProtocolError(
+            f"a session of this task takes {fewest} to {most} {what}, not {count}",
+            next_step="Give as many, or plan the task for another number.",
+        )
+
+
+def _name_of(prepared: PreparedTask) -> str:
+    """Return the name of a task: one budget has one name, in every block."""
+    block = prepared.parameters.noise_block
+    if not block:
+        return _TASK
+    return f"{_TASK}-{sha256(block).hexdigest()[:_NAME_DIGITS]}"
+
+
+# Names of the tasks with noise that were opened without a ledger in this process.
+_FORGOTTEN: Final[set[str]] = set()
+_WARNED: Final[set[str]] = set()
+
+
+def _warn_of_forgotten_budget(name: str) -> None:
+    """Log once that a budget begins anew that an earlier block has spent."""
+    if name == _TASK:
+        return
+    if name in _FORGOTTEN and name not in _WARNED:
+        _WARNED.add(name)
+        telemetry.log_event(
+            _LOG,
+            logging.WARNING,
+            telemetry.BUDGET_FORGOTTEN,
+            task=name,
+            next_step="epsilon holds for one block alone: give secagg.local a ledger "
+            "where the vectors are of the same people",
+        )
+    _FORGOTTEN.add(name)

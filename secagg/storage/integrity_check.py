@@ -1,0 +1,200 @@
+"""Verifies what a party keeps on its disk, while nobody has it open.
+
+Rule 1: the book is verified and never repaired: what was said cannot be guessed.
+Rule 2: every upload that an open session has accepted is asked for, by its digest:
+        what the book names and the spool lacks is lost.
+Rule 3: of the spool, what belongs to no session and what does not have its digest may
+        be moved aside, into `quarantine`, and is never removed: a person looks first.
+        In a bucket it is named and stays.
+"""
+
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.protocol.events import Received, SumComputed
+from secagg.protocol.messages import Upload
+from secagg.storage.blobs import STORE_HOME, Blob, Blobs, FileBlobs
+from secagg.storage.change import Role
+from secagg.storage.journal import decode_server_event
+from secagg.storage.reader import ReadsBook
+from secagg.storage.rows import SessionState
+from secagg.storage.spool import SENDER_SUFFIX, WHOLE_SUFFIX
+
+__all__ = ["QUARANTINE", "StateFault", "find_state_faults", "set_aside"]
+
+QUARANTINE: Final = "quarantine"
+_NAME: Final = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class StateFault:
+    """Something that does not belong where it lies, or is not what it was.
+
+    Attributes:
+        where: A session, a file, or "" for the book as a whole.
+        complaint: What is wrong.
+        is_damage: Something is lost; else it only lies there.
+        place: Below the spool, what may be moved aside; None for what lies in the book.
+    """
+
+    where: str
+    complaint: str
+    is_damage: bool
+    place: str | None = None
+
+
+async def find_state_faults(
+    book: ReadsBook, blobs: Blobs | None, *, names_uploads: bool = False
+) -> list[StateFault]:
+    """Verify a book, and the uploads of its sessions.
+
+    Args:
+        book: Of the party; as long as it is read nobody can open it.
+        blobs: What its spool is kept in; None where it has none.
+        names_uploads: Whether sessions of the book name the uploads that they have
+            accepted, as an aggregator's do.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; something cannot be read.
+    """
+    faults = [
+        StateFault(found.key, found.complaint, is_damage=True)
+        for found in await book.check()
+    ]
+    rows = await book.sessions(role=Role.SERVER, state=SessionState.ALL)
+    known = {row.key.rpartition("/")[2] for row in rows}
+    if names_uploads and not faults:  # a damaged record names nothing
+        for row in rows:
+            if row.ended is None:
+                faults += await _lost_uploads(book, row.key, blobs)
+    return faults + ([] if blobs is None else list(_spool_faults(blobs, known)))
+
+
+async def _lost_uploads(
+    book: ReadsBook, key: str, blobs: Blobs | None
+) -> list[StateFault]:
+    """Look for every upload that a session names, until its sum is computed."""
+    stored = await book.load(key)
+    events = () if stored is None else map(decode_server_event, stored.records)
+    expected: dict[str, Upload] = {}
+    for event in events:
+        if isinstance(event, SumComputed):
+            return []  # they were needed for it, and go with the end of the session
+        if isinstance(event, Received) and event.envelope.kind is Upload:
+            expected[event.sender] = Upload.decode(event.envelope.data)
+    home = key.rpartition("/")[2]
+    present = _uploads_in(blobs, home) if blobs is not None and expected else {}
+    return [
+        StateFault(
+            key,
+            f"has accepted an upload of {sender!r}, {upload.size} bytes: "
+            f"{_lack(present.get(upload.digest.hex()), upload.size)}",
+            is_damage=True,
+        )
+        for sender, upload in expected.items()
+        if present.get(upload.digest.hex()) != upload.size
+    ]
+
+
+def _lack(found: int | None, size: int) -> str:
+    return "it is gone" if found is None else f"{found} of {size} are there"
+
+
+def _uploads_in(blobs: Blobs, home: str) -> dict[str, int]:
+    """Return how many bytes of each checked upload are there, by digest."""
+    return {
+        digest: sum(chunk.size for chunk in chunks)
+        for digest, _, chunks in _uploads_of(blobs, home)
+    }
+
+
+def set_aside(
+    directory: Path, blobs: Blobs | None, faults: list[StateFault]
+) -> list[Path]:
+    """Move what can be moved into the quarantine; return where it lies now.
+
+    Args:
+        directory: Of the party's state, whose book is being read.
+        blobs: As for `find_state_faults`; of those in a bucket nothing is moved.
+        faults: What it has found.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; some of it may have been moved.
+    """
+    quarantine, moved = directory / QUARANTINE / "spool", []
+    if not isinstance(blobs, FileBlobs):
+        return []
+    try:
+        for fault in faults:
+            if fault.place is None:
+                continue
+            target = quarantine / fault.place
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            count = 0
+            while target.exists():  # from an earlier time
+                count += 1
+                target = target.with_name(f"{Path(fault.place).name}.{count}")
+            shutil.move(blobs.directory / fault.place, target)
+            moved.append(target)
+    except OSError as error:
+        raise ServiceError(
+            f"{quarantine} cannot be written: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check its owner and the free space.",
+        ) from None
+    return moved
+
+
+def _spool_faults(blobs: Blobs, known: set[str]) -> Iterator[StateFault]:
+    for home in blobs.homes():
+        if home == STORE_HOME:
+            continue  # how replicas know that it is the same store
+        if not _NAME.fullmatch(home):
+            complaint = "is none of the spool's; the aggregator leaves it alone"
+        elif home not in known:
+            complaint = "belongs to no session of the book; the next start removes it"
+        else:
+            yield from _upload_faults(blobs, home)
+            continue
+        yield StateFault(f"spool/{home}", complaint, is_damage=False, place=home)
+
+
+def _upload_faults(blobs: Blobs, home: str) -> Iterator[StateFault]:
+    for digest, place, chunks in _uploads_of(blobs, home):
+        if _digest(blobs, chunks) != digest:
+            complaint = "does not have its digest: its session ends without a sum"
+            yield StateFault(f"spool/{place}", complaint, is_damage=True, place=place)
+
+
+def _uploads_of(blobs: Blobs, home: str) -> Iterator[tuple[str, str, tuple[Blob, ...]]]:
+    """Yield digest, place and pieces of every upload that was checked."""
+    uploads = f"{home}/uploads"
+    # What has not been checked yet has no such object: its sender goes on with it.
+    for named in blobs.below(uploads):
+        place, last = named.name, named.name.rpartition("/")[2]
+        digest = last.removesuffix(WHOLE_SUFFIX)
+        if last.endswith(SENDER_SUFFIX):
+            digest = last.removesuffix(SENDER_SUFFIX)
+            sender = blobs.read(place)
+            name = sender[0].decode("ascii", "replace") if sender else ""
+            place = f"{uploads}/{name}/{digest}"
+            chunks = blobs.below(place) if _NAME.fullmatch(name) else ()
+        elif last.endswith(WHOLE_SUFFIX):
+            chunks = (named,)
+        else:
+            continue
+        yield digest, place, tuple(chunks)
+
+
+def _digest(blobs: Blobs, chunks: tuple[Blob, ...]) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        found = blobs.read(chunk.name)
+        digest.update(found[0] if found else b"")
+    return digest.hexdigest()

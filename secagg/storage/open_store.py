@@ -1,0 +1,210 @@
+"""The one way to a book: by URL, whatever keeps it."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from secagg.crypto.entropy import Entropy, SystemEntropy
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.storage.postgres.address import POSTGRESQL, judged_address
+from secagg.storage.rollback_mark import RollbackMark, default_mark
+from secagg.storage.sqlite.store import SQLiteBook
+from secagg.storage.store import Book
+
+__all__ = [
+    "BOOK_FILE",
+    "check_postgres_package",
+    "missing_package",
+    "open_book",
+    "open_state",
+]
+
+_SQLITE: Final = "sqlite:"
+_MEMORY: Final = "sqlite::memory:"
+BOOK_FILE: Final = "book.sqlite3"
+
+
+async def open_book(  # noqa: PLR0913 - every part can be exchanged
+    url: str,
+    *,
+    mark: Path | None = None,
+    accept_restored: bool = False,
+    entropy: Entropy | None = None,
+    now: Callable[[], float] | None = None,
+    thread: Executor | None = None,
+    is_shared: bool = False,
+) -> Book:
+    """Open the durable book of one party, and make it if it does not exist.
+
+    Args:
+        url: `sqlite:/absolute/path.db`; `sqlite::memory:` for a book that lasts as long
+            as the object; or `postgresql://user@host/database`, see
+            `secagg.storage.postgres.address`.
+        mark: File of the rollback mark, in another directory than the book.  Without
+            it nobody notices that the book was set back: for tests and simulations.
+        accept_restored: A person accepts, this once, that the book may have forgotten
+            what was sent.  Sessions that are open in it say so from then on.
+        entropy: Names a new book; the operating system's by default.
+        now: The book's clock, in Unix seconds; by default the machine's, and with
+            PostgreSQL the database's.
+        thread: Runs everything in SQLite that blocks, one call after the other; when
+            left out one thread is made here, and none for memory, where nothing blocks.
+        is_shared: Others that say the same may use the book at the same time.
+
+    Raises:
+        LocalProtocolError: BAD_SETTINGS; the URL or the place of the mark cannot be
+            used.
+        StateDamagedError: What is stored does not fit together.
+        ServiceError: RESTORED_STATE for a book that was set back, copied or exchanged;
+            STORAGE_FAILED when it cannot be opened or is in use; BookAwayError for a
+            database that was unavailable for ten minutes.
+    """
+    if url.startswith(POSTGRESQL):
+        return await _open_postgres(
+            judged_address(url),
+            None if mark is None else RollbackMark(mark),
+            accept_restored=accept_restored,
+            entropy=entropy or SystemEntropy(),
+            now=now,
+            is_shared=is_shared,
+        )
+    path = _path_of(url)
+    if is_shared:
+        raise LocalProtocolError(
+            "a book in a file cannot be shared by several aggregators",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set server.store to a PostgreSQL database, or leave "
+            "server.blobs out.",
+        )
+    if mark is not None and path is not None and _lies_beside(mark, path):
+        raise LocalProtocolError(
+            f"the rollback mark {mark} lies in the directory of the state {path}: both "
+            "would be put back together",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Choose a place that no backup of the state contains.",
+        )
+    return await SQLiteBook.open(
+        path,
+        mark=None if mark is None else RollbackMark(mark),
+        accept_restored=accept_restored,
+        entropy=entropy or SystemEntropy(),
+        now=now or time.time,
+        thread=thread,
+    )
+
+
+async def open_state(
+    directory: Path | None,
+    *,
+    store: str | None = None,
+    mark: Path | None = None,
+    accept_restored: bool = False,
+    is_shared: bool = False,
+) -> Book:
+    """Open the book of a party that keeps its state in a directory.
+
+    Args:
+        directory: Made, readable by its owner only, when it does not exist; None for a
+            book that lasts as long as the object.
+        store: URL of a book that is kept elsewhere, as for `open_book`; by default it
+            is a file of the directory.
+        mark: As for `open_book`; by default one under the user's persistent state.
+        accept_restored: As for `open_book`.
+        is_shared: As for `open_book`.
+
+    Raises:
+        SecAggError: As `open_book`; STORAGE_FAILED also when the directory cannot be
+            made.
+    """
+    if directory is None:
+        return await open_book(_MEMORY)
+    made = _made(directory)
+    return await open_book(
+        store or f"{_SQLITE}{made / BOOK_FILE}",
+        mark=mark or default_mark(made),
+        accept_restored=accept_restored,
+        is_shared=is_shared,
+    )
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return directory.resolve()
+    except OSError as error:
+        raise ServiceError(
+            f"the state directory {directory} cannot be made: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the path and its owner, or set another state_dir.",
+        ) from None
+
+
+async def _open_postgres(  # noqa: PLR0913 - every part can be exchanged
+    address: str,
+    mark: RollbackMark | None,
+    *,
+    accept_restored: bool,
+    entropy: Entropy,
+    now: Callable[[], float] | None,
+    is_shared: bool,
+) -> Book:
+    try:
+        from secagg.storage.postgres.store import (  # noqa: PLC0415 - an extra
+            PostgresBook,
+        )
+    except ModuleNotFoundError as error:
+        raise missing_package(error) from None
+    return await PostgresBook.open(
+        address,
+        mark=mark,
+        accept_restored=accept_restored,
+        entropy=entropy,
+        now=now,
+        is_shared=is_shared,
+    )
+
+
+def check_postgres_package() -> None:
+    """Refuse a book in PostgreSQL where the package for it is not installed.
+
+    Raises:
+        LocalProtocolError: BAD_SETTINGS.
+    """
+    if find_spec("asyncpg") is None:
+        raise missing_package(ModuleNotFoundError(name="asyncpg"))
+
+
+def missing_package(error: ModuleNotFoundError) -> LocalProtocolError:
+    """Build the error for a store whose extra is not installed."""
+    return LocalProtocolError(
+        f"a book in PostgreSQL needs a package that is not installed: {error.name}",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step="Install it: pip install 'secagg[postgres]'.",
+    )
+
+
+def _path_of(url: str) -> Path | None:
+    if url == _MEMORY:
+        return None
+    path = Path(url.removeprefix(_SQLITE))
+    if url.startswith(_SQLITE) and path.is_absolute():
+        return path
+    scheme = url.partition(":")[0]
+    complaint = (
+        "needs an absolute path"
+        if scheme == "sqlite"
+        else f"names a store, {scheme!r}, that this release does not have"
+    )
+    raise LocalProtocolError(
+        f"the address of the state {complaint}",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step=f"Write {_SQLITE}/absolute/path.db, {POSTGRESQL}//user@host/name, or "
+        f"{_MEMORY} for a trial.",
+    )
+
+
+def _lies_beside(mark: Path, book: Path) -> bool:
+    return mark.resolve().is_relative_to(book.resolve().parent)

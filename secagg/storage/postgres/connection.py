@@ -1,0 +1,588 @@
+"""The one connection between a book and its PostgreSQL database.
+
+Rule 1: one connection does everything, in the order of the calls, and it holds the
+        book: a session-level advisory lock, alone, or together with others that have
+        said at their start that they share it.  Anybody else is refused.  The lock
+        lasts exactly as long as the connection, so that nobody writes who does not
+        hold it.
+Rule 2: a connection that failed is thrown away, and the next call makes another.  The
+        book must then be the same, and not have been set back meanwhile.
+Rule 3: a transaction counts as committed when it is on the database's disk: a server
+        that does not wait for its disk is refused.
+Rule 4: every commit raises the generation, and the rollback mark follows before
+        anybody hears of it.
+Rule 5: with every connection, sessions of an older timeline count as restored: after a
+        fail-over the new primary may have forgotten what was sent.
+Rule 6: a database that cannot be reached is away (`BookAwayError`), for everybody who
+        asks within a second of the attempt: nobody queues for it.
+Rule 7: a network that swallows everything is noticed within seconds, at both ends
+        (`secagg.storage.postgres.keepalive`): neither waits for a ghost.
+Rule 8: tables are made and brought forward by whoever is alone.  A machine without a
+        mark is let in to a book in use: those who use it would have noticed.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import (
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from secagg.crypto.entropy import Entropy
+from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.log_events import (
+    BOOK_IS_BACK,
+    SERVER_LOGGER,
+    STORAGE_REFUSED,
+    log_event,
+)
+from secagg.storage.postgres.changes import (
+    count_commit,
+    mark_restored,
+    pass_over_numbers,
+)
+from secagg.storage.postgres.database import Database
+from secagg.storage.postgres.keepalive import (
+    IDLE_SECONDS,
+    PROBE_SECONDS,
+    PROBES,
+    UNHEARD_MILLISECONDS,
+    notice_silence,
+)
+from secagg.storage.postgres.migrations import SCHEMA, migrate, refuse_other_schema
+from secagg.storage.postgres.notifications import (
+    CHANNEL,
+    begin_alone,
+    note_presence,
+    notify,
+    was_somebody_there,
+)
+from secagg.storage.postgres.queries import read_mark
+from secagg.storage.rollback_mark import (
+    BOOK_ID_BYTES,
+    Mark,
+    RollbackMark,
+    refuse_set_back,
+)
+from secagg.storage.store import AWAY_SECONDS, BookAwayError, StateDamagedError
+
+__all__ = ["PostgresLink", "explained_failures", "session_settings"]
+
+_LOG: Final = logging.getLogger(SERVER_LOGGER)
+
+_Result = TypeVar("_Result")
+
+# Long enough for a predecessor that drains, or whose end the database has yet to see.
+LOCK_TIMEOUT_SECONDS: Final = 10.0
+_LOCK_POLL_SECONDS: Final = 0.2
+
+# "secA", as in a book's file.
+_LOCK: Final = 0x73656341
+
+_CONNECT_SECONDS: Final = 10.0
+# How long a start waits for a database that is unavailable: as long as a restart or a
+# fail-over may take.
+START_SECONDS: Final = 600.0
+# How long a machine without a mark waits for another aggregator of the book.  They
+# reconnect within seconds.
+NEWCOMER_SECONDS: Final = 15.0
+# Between two attempts to reach a database that is away.
+_RECONNECT_SECONDS: Final = 1.0
+# Whoever shares a book looks again after so long, whatever has been heard.
+_HINT_SECONDS: Final = 2.0
+# Above what a synchronous standby takes to answer: whoever gives up earlier cancels a
+# commit that has happened.
+_COMMAND_SECONDS: Final = 60.0
+
+
+def session_settings() -> dict[str, str]:
+    """Return what every connection to a book asks of the server."""
+    return {
+        "application_name": "secagg",
+        "search_path": SCHEMA,
+        "statement_timeout": "50s",
+        "lock_timeout": "10s",
+        "idle_in_transaction_session_timeout": "5s",
+        "default_transaction_isolation": "read committed",
+        # A server that a broken network has cut off from us lets go of the book within
+        # ten seconds; else our next connection would wait for that of our own ghost.
+        "tcp_keepalives_idle": str(IDLE_SECONDS),
+        "tcp_keepalives_interval": str(PROBE_SECONDS),
+        "tcp_keepalives_count": str(PROBES),
+        "tcp_user_timeout": str(UNHEARD_MILLISECONDS),
+    }
+
+
+class PostgresLink:
+    """A connection that holds a book; make it with `open`."""
+
+    def __init__(
+        self, address: str, mark: RollbackMark | None, *, is_shared: bool
+    ) -> None:
+        self._address: Final = address
+        self.is_shared: Final = is_shared
+        self._mark: Final = mark
+        self._marked: Mark | None = None
+        self._state: Mark | None = None
+        self._turn: Final = asyncio.Lock()
+        # Calls of the mark, in order: a call whose caller was cancelled ends before the
+        # mark is released.
+        self._mark_thread: Final = ThreadPoolExecutor(1, "secagg-mark")
+        self._connection: Any = None
+        self._away: BookAwayError | None = None
+        self._next_attempt = 0.0
+
+    def __repr__(self) -> str:
+        return "PostgresLink()"
+
+    @classmethod
+    async def open(  # noqa: PLR0913 - every part can be exchanged
+        cls,
+        address: str,
+        *,
+        mark: RollbackMark | None,
+        accept_restored: bool,
+        entropy: Entropy,
+        is_shared: bool,
+        instant: int | None,
+    ) -> "PostgresLink":
+        """Connect, take the book and make or migrate its tables.
+
+        A database that is unavailable is waited for, `START_SECONDS` in all.  A machine
+        without a mark waits `NEWCOMER_SECONDS` for another aggregator of the book: all
+        of them may be reconnecting.
+
+        Args:
+            address: Judged by `secagg.storage.postgres.address`.
+            mark: The rollback mark; None for a book that has none.
+            accept_restored: Somebody accepts that the book may have been put back.
+            entropy: Draws the name of a new book.
+            is_shared: Others may use the book at the same time.
+            instant: A test's clock in milliseconds, or None for the database's.
+
+        Raises:
+            BookAwayError: The database was unavailable for `START_SECONDS`.
+            ServiceError: RESTORED_STATE when book and mark do not fit; STORAGE_FAILED
+                when the database cannot be used or another process holds the book.
+        """
+        loop = asyncio.get_running_loop()
+        began, newcomer_since, is_waiting = loop.time(), None, False
+        while True:
+            link = cls(address, mark, is_shared=is_shared)
+            try:
+                await link._open(
+                    entropy, instant=instant, accept_restored=accept_restored
+                )
+            except BookAwayError as error:
+                if loop.time() - began >= START_SECONDS:
+                    raise
+                if not is_waiting:
+                    is_waiting = True
+                    log_event(_LOG, logging.WARNING, STORAGE_REFUSED, reason=error)
+            except ServiceError as error:
+                if error.code is not ErrorCode.RESTORED_STATE or not link._is_newcomer:
+                    raise
+                newcomer_since = newcomer_since or loop.time()
+                if loop.time() - newcomer_since >= NEWCOMER_SECONDS:
+                    raise
+            else:
+                if is_waiting:
+                    seconds = round(loop.time() - began, 1)
+                    log_event(_LOG, logging.WARNING, BOOK_IS_BACK, seconds=seconds)
+                return link
+            await asyncio.sleep(AWAY_SECONDS)
+
+    async def _open(
+        self, entropy: Entropy, *, instant: int | None, accept_restored: bool
+    ) -> None:
+        """Open the book once; see `open`."""
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self.close)
+            with explained_failures():
+                is_alone = await self._connect()
+                if is_alone:
+                    await migrate(self._connection)
+                    await begin_alone(self._connection, is_shared=self.is_shared)
+                else:
+                    await refuse_other_schema(self._connection)
+                # They need not be connected this very moment: all may be starting.
+                is_known = self.is_shared and await was_somebody_there(
+                    self._connection, instant=instant
+                )
+                await self._begin(
+                    entropy,
+                    accept_restored=accept_restored,
+                    is_alone=is_alone,
+                    is_known=is_known,
+                )
+                if is_alone and self.is_shared:
+                    await self._let_others_in(instant)
+            undo.pop_all()
+
+    @property
+    def _is_newcomer(self) -> bool:
+        """Whether this machine has no mark of a book that others may share."""
+        return self.is_shared and self._marked is None
+
+    @asynccontextmanager
+    async def using(self) -> AsyncIterator[Database]:
+        """Give out the database for one call.
+
+        Raises:
+            BookAwayError: The database cannot be reached.
+            ServiceError: STORAGE_FAILED; whether anything was written is not known.
+                Also while the mark is behind: what is read might be told to somebody.
+        """
+        async with self._turn:
+            with explained_failures():
+                try:
+                    await self._ready()
+                    yield self._connection
+                except (
+                    OSError,
+                    TimeoutError,
+                    asyncpg.InterfaceError,
+                    asyncpg.InternalClientError,
+                    asyncpg.PostgresConnectionError,
+                    asyncio.CancelledError,
+                ):
+                    # Nobody knows what is under way on it.
+                    self._throw_away()
+                    raise
+                await self._keep_mark()
+
+    async def hints(self) -> AsyncIterator[None]:
+        """Yield whenever others may have written; until the caller has enough.
+
+        A connection of its own listens.  While it cannot be had, time alone hints.
+        """
+        hint = asyncio.Event()
+        listener: Any = None
+        try:
+            while True:
+                if listener is None or listener.is_closed():
+                    listener = await self._listener(hint)
+                with suppress(TimeoutError):
+                    # Not `wait_for`, which forgets a cancellation that comes together
+                    # with the hint: whoever closes the book would wait for ever.
+                    async with asyncio.timeout(_HINT_SECONDS):
+                        await hint.wait()
+                hint.clear()
+                yield
+        finally:
+            if listener is not None:
+                listener.terminate()
+
+    async def _listener(self, hint: asyncio.Event) -> Any:  # noqa: ANN401 - asyncpg has no types
+        """Return a connection that listens, or None when there is none to be had."""
+        listener: Any = None
+        try:
+            with explained_failures():
+                listener = await asyncpg.connect(
+                    self._address,
+                    timeout=_CONNECT_SECONDS,
+                    server_settings=session_settings(),
+                )
+                notice_silence(listener)
+                await listener.add_listener(CHANNEL, lambda *_: hint.set())
+        except BaseException as error:
+            if listener is not None:
+                listener.terminate()
+            if not isinstance(error, ServiceError):
+                raise
+            return None  # the book itself says so to whoever needs it
+        return listener
+
+    def committed(self, generation: int) -> None:
+        """Note a commit of the call that is under way; its mark follows."""
+        if self._state is not None:
+            self._state = Mark(self._state.book_id, generation)
+
+    async def close(self) -> None:
+        """Let go of the book and of the mark."""
+        connection, self._connection = self._connection, None
+        try:
+            if connection is not None:
+                with suppress(
+                    OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresError
+                ):
+                    await connection.close(timeout=_CONNECT_SECONDS)
+        finally:
+            releasing = None
+            if self._mark is not None:
+                releasing = asyncio.get_running_loop().run_in_executor(
+                    self._mark_thread, self._mark.release
+                )
+            self._mark_thread.shutdown(wait=False)
+            if releasing is not None:
+                await asyncio.shield(releasing)
+
+    # --- the connection ---------------------------------------------------------------
+
+    async def _ready(self) -> None:
+        """Have a connection that holds the same book, and a mark that is not behind."""
+        if self._connection is None or self._connection.is_closed():
+            self._throw_away()
+            await self._reconnect()
+        await self._keep_mark()
+
+    async def _reconnect(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._away is not None and loop.time() < self._next_attempt:
+            raise BookAwayError(str(self._away), next_step=self._away.next_step)
+        try:
+            with explained_failures():
+                await self._connect_again()
+        except BookAwayError as error:
+            self._away, self._next_attempt = error, loop.time() + _RECONNECT_SECONDS
+            raise
+        self._away = None
+
+    async def _connect_again(self) -> None:
+        """Connect to the same book, in which nothing that was said is forgotten."""
+        await self._connect()
+        with ExitStack() as undo:
+            # The next call must not take it as judged.
+            undo.callback(self._throw_away)
+            found = await self._read_state()
+            if self._state is not None:
+                _refuse_exchanged(found, self._state)
+            await self._note_failover()
+            undo.pop_all()
+        self._state = found
+
+    async def _connect(self) -> bool:
+        """Connect and take the book; return whether nobody else has it."""
+        connection = await asyncpg.connect(
+            self._address,
+            timeout=_CONNECT_SECONDS,
+            command_timeout=_COMMAND_SECONDS,
+            server_settings=session_settings(),
+        )
+        self._connection = connection
+        notice_silence(connection)
+        with ExitStack() as undo:
+            undo.callback(self._throw_away)
+            await self._refuse_forgetful()
+            is_alone = await self._take_lock()
+            undo.pop_all()
+        return is_alone
+
+    async def _refuse_forgetful(self) -> None:
+        """Refuse a server on which a commit may be lost that was acknowledged."""
+        for name in ("fsync", "full_page_writes", "synchronous_commit"):
+            value = await self._connection.fetchval(f"SHOW {name}")
+            if value == "off":
+                raise ServiceError(
+                    f"the PostgreSQL server runs with {name} = off: what it "
+                    "acknowledges may be lost",
+                    code=ErrorCode.STORAGE_FAILED,
+                    next_step=f"Set {name} = on for this database; a lost step could "
+                    "be answered a second time, and otherwise.",
+                )
+
+    async def _take_lock(self) -> bool:
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + LOCK_TIMEOUT_SECONDS
+        while True:
+            # Alone first: who comes first prepares the book for the others.
+            may_prepare = self._state is None or not self.is_shared
+            if may_prepare and await self._locked("pg_try_advisory_lock"):
+                return True
+            if self.is_shared and await self._locked("pg_try_advisory_lock_shared"):
+                return False
+            if loop.time() >= give_up:
+                raise ServiceError(
+                    "another process uses the book in this database: one aggregator at "
+                    "a time, unless all share their blobs",
+                    code=ErrorCode.STORAGE_FAILED,
+                    next_step="Stop the other aggregator, or give this one a database "
+                    "of its own. For several, set server.blobs to the same store.",
+                )
+            await asyncio.sleep(_LOCK_POLL_SECONDS)
+
+    async def _let_others_in(self, instant: int | None) -> None:
+        """Share the book that was prepared alone; who comes finds somebody there."""
+        database: Database = self._connection
+        async with database.transaction():
+            await note_presence(database, instant=instant)
+        await self._locked("pg_try_advisory_lock_shared")
+        await self._locked("pg_advisory_unlock")
+
+    async def _locked(self, function: str) -> bool:
+        return bool(await self._connection.fetchval(f"SELECT {function}($1)", _LOCK))
+
+    async def _note_failover(self) -> None:
+        database: Database = self._connection
+        async with database.transaction():
+            if await mark_restored(database, everything=False):
+                await count_commit(database)
+                await notify(database)
+
+    def _throw_away(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    # --- generation and mark ----------------------------------------------------------
+
+    async def _begin(
+        self,
+        entropy: Entropy,
+        *,
+        accept_restored: bool,
+        is_alone: bool,
+        is_known: bool,
+    ) -> None:
+        """Judge the mark, and note which sessions were open before a fail-over.
+
+        Args:
+            entropy: Draws the name of a new book.
+            accept_restored: Somebody accepts that the book may have been put back.
+            is_alone: Nobody else has the book.
+            is_known: Others were at work a moment ago, whose marks fit.
+        """
+        database: Database = self._connection
+        await database.execute(
+            "INSERT INTO book SELECT $1, 0 WHERE NOT EXISTS (SELECT 1 FROM book)",
+            entropy.token(BOOK_ID_BYTES),
+        )
+        self._state = await self._read_state()
+        if self._mark is not None:
+            await self._on_mark_thread(
+                partial(self._mark.hold, wait_seconds=LOCK_TIMEOUT_SECONDS)
+            )
+            self._marked = await self._on_mark_thread(self._mark.read)
+        if accept_restored and is_alone:
+            # A new name: copies of the old book never fit the mark again.
+            async with database.transaction():
+                await database.execute(
+                    "UPDATE book SET book_id = $1", entropy.token(BOOK_ID_BYTES)
+                )
+                await mark_restored(database, everything=True)
+                await pass_over_numbers(database)
+                await count_commit(database)
+        else:
+            # Where others vouch for the book, the mark of this machine follows.
+            is_let_in = accept_restored or (is_known and self._marked is None)
+            if self._mark is not None and not is_let_in:
+                refuse_set_back(self._state, self._marked, self._mark.path)
+            async with database.transaction():
+                if await mark_restored(database, everything=False):
+                    await count_commit(database)
+        self._state = await self._read_state()
+        await self._keep_mark()
+
+    async def _read_state(self) -> Mark:
+        mark = await read_mark(self._connection)
+        if mark is None:
+            raise StateDamagedError("the database does not say which book it is")
+        return mark
+
+    async def _keep_mark(self) -> None:
+        if self._mark is not None and self._state is not None:
+            mark, state = self._mark, self._state
+            if self._marked != state:
+                await self._on_mark_thread(partial(mark.write, state))
+                self._marked = state
+
+    async def _on_mark_thread(self, call: Callable[[], _Result]) -> _Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._mark_thread, call)
+
+
+def _refuse_exchanged(found: Mark, known: Mark) -> None:
+    """Refuse a book that is no longer the one that this process has written."""
+    if found.book_id != known.book_id or found.generation < known.generation:
+        raise ServiceError(
+            "the database came back with another book, or with an older state of this "
+            "one: what was sent since is forgotten",
+            code=ErrorCode.RESTORED_STATE,
+            next_step="Bring the newest state back. Or restart this aggregator and "
+            "accept the risk explicitly, once: open sessions then end, and their "
+            "inputs count as summed.",
+        )
+
+
+# --- failures -------------------------------------------------------------------------
+
+
+@contextmanager
+def explained_failures() -> Iterator[None]:
+    """Turn every failure of the machinery into one that says what to do.
+
+    Raises:
+        BookAwayError: The database cannot be reached, or takes no writes.
+        ServiceError: STORAGE_FAILED.
+    """
+    try:
+        yield
+    except asyncpg.PostgresError as error:
+        # The first line only: details repeat what was to be stored.
+        told = getattr(error, "message", None) or type(error).__name__
+        state = error.sqlstate or ""
+        step = _NEXT_STEPS.get(state) or _NEXT_STEPS.get(state[:2], _CHECK_SERVER)
+        complaint = f"{_CANNOT}: {told} ({state})"
+        if state in _AWAY or state[:2] in _AWAY:
+            raise BookAwayError(complaint, next_step=step) from None
+        raise ServiceError(
+            complaint, code=ErrorCode.STORAGE_FAILED, next_step=step
+        ) from None
+    except asyncpg.exceptions.ClientConfigurationError:
+        # Its words may repeat the address.
+        raise ServiceError(
+            f"{_CANNOT}: its address, or a file that this names, is invalid",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Correct server.store: host, port, passfile, sslmode, "
+            "sslrootcert.",
+        ) from None
+    except (
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,  # an answer that came when none was awaited
+        TimeoutError,
+        OSError,
+    ) as error:
+        complaint = f"{_CANNOT}: {_cause_of(error)}"
+        raise BookAwayError(complaint, next_step=_CHECK_SERVER) from None
+
+
+def _cause_of(error: Exception) -> str:
+    """Say why a connection failed; its own words may repeat what was to be stored."""
+    if isinstance(error, TimeoutError):
+        return "the server did not answer in time"
+    if isinstance(error, OSError):
+        return error.strerror or "the connection to the server failed"
+    if isinstance(error, asyncpg.InterfaceError):
+        return "the connection to the server was lost"
+    return "the server sent an answer that was not expected"
+
+
+_CANNOT: Final = "the PostgreSQL store cannot be used"
+
+
+_CHECK_SERVER: Final = (
+    "Check that the database server runs and that this machine reaches it."
+)
+_CREDENTIALS: Final = "Check the user of the address, and passfile= or PGPASSFILE."
+_PRIMARY: Final = "Point the address at the primary: this server takes no writes."
+# It starts or stops, is a standby that was not promoted yet, or has no connection left.
+_AWAY: Final = frozenset({"08", "57P01", "57P02", "57P03", "25006", "55000", "53300"})
+_NEXT_STEPS: Final = {
+    "28": _CREDENTIALS,
+    "3D": "Create the database, or correct its name in the address.",
+    "25006": _PRIMARY,
+    "55000": _PRIMARY,
+    "42501": "The user needs CREATE on the database: the book makes a schema secagg.",
+    "53100": "Free disk space on the database server; no session data is lost.",
+    "53300": "The database server has no connection left: raise max_connections.",
+    "42": "The tables are not those of this release; restore them, do not edit them.",
+}

@@ -1,0 +1,85 @@
+"""The tables of a book in PostgreSQL: made, and brought forward one step at a time.
+
+Rule 1: the steps are files of this package, applied in the order of their numbers, each
+        in one transaction with the row that says so: a process that dies in between
+        leaves whole steps behind it.
+Rule 2: whoever calls holds the book (`secagg.storage.postgres.connection`): of several
+        processes that start together one does the work.
+Rule 3: a book that a newer release has brought forward is refused, and not changed.
+Rule 4: a step that was published is never edited; what changes is another file.
+"""
+
+from importlib.resources import files
+from itertools import count
+from typing import Final
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.storage.postgres.database import Database
+
+__all__ = ["SCHEMA", "migrate", "refuse_other_schema"]
+
+SCHEMA: Final = "secagg"
+"""The tables stand in a schema of their own, beside whatever else is there."""
+
+
+async def migrate(database: Database) -> None:
+    """Bring the tables to the state that this release works with.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; a newer release has used the book.
+        Exception: The database's own, from a step that was rolled back whole.
+    """
+    await database.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+    await database.execute(
+        "CREATE TABLE IF NOT EXISTS migration (number integer PRIMARY KEY, "
+        "applied timestamptz NOT NULL DEFAULT clock_timestamp())"
+    )
+    steps = _steps()
+    done = await _done(database)
+    if done > len(steps):
+        raise _other_schema(done, len(steps))
+    for number, step in enumerate(steps[done:], done + 1):
+        async with database.transaction():
+            await database.execute(step)
+            await database.execute("INSERT INTO migration VALUES ($1)", number)
+
+
+async def refuse_other_schema(database: Database) -> None:
+    """Refuse a book whose tables are not exactly those of this release.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    done, known = await _done(database), len(_steps())
+    if done != known:
+        raise _other_schema(done, known)
+
+
+async def _done(database: Database) -> int:
+    row = await database.fetchrow("SELECT coalesce(max(number), 0) FROM migration")
+    return 0 if row is None else int(row[0])
+
+
+def _other_schema(found: int, known: int) -> ServiceError:
+    return ServiceError(
+        f"the book has schema version {found}, this release reads version {known}",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Upgrade this side, or point it at another database."
+        if found > known
+        else "Start the aggregator of this release once: it brings the book forward.",
+    )
+
+
+def _steps() -> tuple[str, ...]:
+    """Return the text of every step, in order."""
+    found = {
+        int(file.name.partition("_")[0]): file
+        for file in files("secagg.storage").joinpath("migrations/postgresql").iterdir()
+        if file.name.endswith(".sql")
+    }
+    texts = []
+    for number in count(1):
+        if number not in found:
+            break
+        texts.append(found[number].read_text(encoding="utf-8"))
+    return tuple(texts)

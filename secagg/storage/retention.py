@@ -1,0 +1,33 @@
+"""One turn of letting go of receipts, for either side.
+
+Rule 1: only receipts of ended sessions go; numbers, charges and what was spent stay.
+Rule 2: a disk that refuses is met again at the next turn; sessions do not notice.
+"""
+
+import logging
+
+from secagg.errors import ServiceError
+from secagg.runtime import log_events as telemetry
+from secagg.storage.rows import Retention
+from secagg.storage.store import Book
+
+__all__ = ["purge_once"]
+
+
+async def purge_once(book: Book, policy: Retention, log: logging.Logger) -> None:
+    """Purge a book, and say how many receipts have gone.
+
+    Args:
+        book: Of a client or an aggregator.
+        policy: What stays.
+        log: Of that party.
+    """
+    try:
+        purged = await book.purge(policy)
+    except ServiceError as error:
+        telemetry.log_event(log, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error)
+    else:
+        if purged.keys:
+            telemetry.log_event(
+                log, logging.INFO, telemetry.RECEIPTS_PURGED, count=len(purged.keys)
+            )

@@ -1,0 +1,387 @@
+"""One SQLite file as the disk of a book: opened, locked, written and scrubbed.
+
+Rule 1: write-ahead log and `synchronous=FULL`: a transaction that was committed has
+        reached the disk.  Both are read back after they are set.
+Rule 2: one process at a time.  The file is locked for as long as it is open, because
+        two processes that drive the same session could answer it twice.  The operating
+        system drops the lock when the process dies.
+Rule 3: only the owner may read the file, which holds seeds; what is deleted is
+        overwritten, in the log too.
+Rule 4: a file of a newer schema, of another program or with a damaged structure is
+        refused, and not one byte of it changed.
+Rule 5: every transaction raises the generation, and the rollback mark follows before
+        anybody hears of it.
+
+Calls block and belong on one thread.  The file does not encrypt: use an encrypted disk
+where the machine may be stolen.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from secagg.crypto.entropy import Entropy
+from secagg.errors import ErrorCode, ServiceError
+from secagg.storage.network_disk import refuse_network_disk
+from secagg.storage.rollback_mark import (
+    BOOK_ID_BYTES,
+    Mark,
+    RollbackMark,
+    mark_in,
+    refuse_set_back,
+)
+from secagg.storage.sqlite.changes import mark_restored
+from secagg.storage.sqlite.queries import read_mark
+from secagg.storage.sqlite.rows import SCHEMA
+from secagg.storage.store import StateDamagedError
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "SQLiteFile",
+    "explained",
+    "refuse_foreign",
+    "schema_of",
+    "stored_text",
+]
+
+SCHEMA_VERSION: Final = 1
+
+# Long enough for a predecessor that drains or for a person's command that reads.
+LOCK_TIMEOUT_SECONDS: Final = 10.0
+
+# "secA": tells a book from every other database with some version number.
+_APPLICATION_ID: Final = 0x73656341
+_MEMORY: Final = ":memory:"
+# A process may hold a thousand books in memory, most of whose tables stay empty; each
+# table and index has a page at least.
+_MEMORY_PAGE_BYTES: Final = 1024
+
+_JOURNAL: Final = "journal_mode"
+_PRAGMAS: Final = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "secure_delete = ON",
+    "foreign_keys = ON",
+    "cell_size_check = ON",
+)
+# What must be read back: `synchronous` 2 is FULL.
+_NEEDED: Final = {_JOURNAL: "wal", "synchronous": 2, "secure_delete": 1}
+
+
+class SQLiteFile:
+    """The open file of one book.
+
+    Args:
+        path: The file, made with mode 0600 when it does not exist; None for memory.
+        mark: The rollback mark; None for a book that has none.
+        accept_restored: Somebody accepts that the book may have been put back: it
+            becomes a new one under the mark, and open sessions are marked.
+        entropy: Draws the name of a new book.
+
+    Raises:
+        StateDamagedError: The file's structure is damaged.
+        ServiceError: BAD_SETTINGS on a network file system; RESTORED_STATE when book
+            and mark do not fit; STORAGE_FAILED when the file cannot be opened, is no
+            book, is in use or has a newer schema.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        mark: RollbackMark | None,
+        accept_restored: bool,
+        entropy: Entropy,
+    ) -> None:
+        self._name: Final = _MEMORY if path is None else str(path)
+        self._mark = mark
+        self._marked: Mark | None = None
+        if path is not None:
+            refuse_network_disk(path.parent)
+        with ExitStack() as undo:
+            if mark is not None:
+                # Before the file is touched: of two connections that open it at once,
+                # each would wait for the other, and in one process closing a second
+                # descriptor drops the locks of the first.
+                mark.hold(wait_seconds=LOCK_TIMEOUT_SECONDS)
+                undo.callback(mark.release)
+            with self._failures():
+                if path is not None:
+                    # SQLite gives its log the mode of the database: this covers both.
+                    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+                self._database = sqlite3.connect(
+                    self._name, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None
+                )
+                undo.callback(self._database.close)
+                self._prepare(entropy)
+                self._state = self._read_state()
+                self._judge_mark(entropy, accept_restored=accept_restored)
+                # A predecessor may have died before it had scrubbed its log.
+                self._checkpoint()
+            undo.pop_all()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Give out the database to read from.
+
+        Raises:
+            ServiceError: STORAGE_FAILED, also while the mark is behind: what is read
+                might be told to somebody.
+        """
+        with self._failures():
+            self._keep_mark()
+            yield self._database
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Give out the database for one transaction, which ends with the block.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; whether the transaction is on the disk is not
+                known.
+        """
+        with self._failures():
+            self._keep_mark()
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                before = self._database.total_changes
+                yield self._database
+                if self._database.total_changes == before:
+                    return
+                state = self._count_commit()
+                self._database.execute("COMMIT")
+            finally:
+                # All or nothing; a full disk may have rolled back already.
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+            self._state = state
+            self._keep_mark()
+
+    def scrub(self) -> None:
+        """Have what was deleted overwritten on the disk, the log included.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it is tried again with the next scrub.
+        """
+        with self._failures():
+            self._checkpoint()
+
+    def close(self) -> None:
+        """Fold the log into the file and release the locks."""
+        with self._failures():
+            self._release()
+
+    def _release(self) -> None:
+        try:
+            self._database.close()
+        finally:
+            if self._mark is not None:
+                self._mark.release()
+
+    # --- opening ----------------------------------------------------------------------
+
+    def _prepare(self, entropy: Entropy) -> None:
+        # The order matters: in exclusive mode from the start, no shared memory file
+        # is made, and the first write takes the lock of rule 2.
+        self._pragma("locking_mode = EXCLUSIVE")
+        self._database.text_factory = stored_text
+        if self._name == _MEMORY:
+            self._pragma(f"page_size = {_MEMORY_PAGE_BYTES}")
+        # A reader's lock only: nothing of a foreign file may change.
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            is_new = self._is_new()
+        finally:
+            self._database.execute("ROLLBACK")
+        for pragma in _PRAGMAS:
+            self._pragma(pragma)
+        self._check_pragmas()
+        self._database.execute("BEGIN IMMEDIATE")
+        if is_new:
+            for statement in SCHEMA:
+                self._database.execute(statement)
+            self._database.execute(
+                "INSERT INTO book VALUES (?, 0)", (entropy.token(BOOK_ID_BYTES),)
+            )
+            self._database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        # Written again in any case: only a write takes the lock.
+        self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        self._database.execute("COMMIT")
+
+    def _is_new(self) -> bool:
+        """Say whether the file is empty; refuse it if it is not a sound book."""
+        version = self._pragma("user_version")
+        schema = schema_of(self._database)
+        application = self._pragma("application_id")
+        if not schema and (application, version) == (0, 0):
+            return True
+        refuse_foreign(self._name, application, version, schema)
+        complaint = self._pragma("integrity_check(1)")
+        if complaint != "ok":
+            raise StateDamagedError(f"{self._name}: {complaint}")
+        return False
+
+    def _check_pragmas(self) -> None:
+        """Refuse a connection whose commits may be lost or whose deletes stay.
+
+        SQLite accepts a pragma that it does not follow and says nothing.
+        """
+        for name, needed in _NEEDED.items():
+            found = self._pragma(name)
+            wanted = "memory" if (self._name, name) == (_MEMORY, _JOURNAL) else needed
+            if found != wanted:
+                raise _refused(
+                    self._name,
+                    f"SQLite runs it with {name} = {found}, and {wanted} is needed for "
+                    "commits that last",
+                    "Put the state directory on a local disk, and use the SQLite "
+                    "library of the distribution.",
+                )
+
+    def _pragma(self, text: str) -> object:
+        row = self._database.execute(f"PRAGMA {text}").fetchone()
+        return None if row is None else row[0]
+
+    # --- generation and mark ----------------------------------------------------------
+
+    def _count_commit(self) -> Mark:
+        """Raise the generation and return it."""
+        raised = "UPDATE book SET generation = generation + 1"
+        found = self._database.execute(f"{raised} RETURNING book_id, generation")
+        return self._stated(mark_in(found))
+
+    def _read_state(self) -> Mark:
+        return self._stated(read_mark(self._database))
+
+    def _stated(self, mark: Mark | None) -> Mark:
+        if mark is None:
+            raise StateDamagedError(f"{self._name} does not say which book it is")
+        return mark
+
+    def _judge_mark(self, entropy: Entropy, *, accept_restored: bool) -> None:
+        if accept_restored:
+            # The old mark stays until the book says that it was accepted: a crash in
+            # between must not look like a book that was left alone.
+            self._marked = self._state
+            # A new name: copies of the old book never fit the mark again.
+            with self.writing() as database:
+                database.execute(
+                    "UPDATE book SET book_id = ?", (entropy.token(BOOK_ID_BYTES),)
+                )
+                mark_restored(database)
+        elif self._mark is not None:
+            self._marked = self._mark.read()
+            refuse_set_back(self._state, self._marked, self._mark.path)
+        self._keep_mark()
+
+    def _keep_mark(self) -> None:
+        if self._mark is not None and self._marked != self._state:
+            self._mark.write(self._state)
+            self._marked = self._state
+
+    def _checkpoint(self) -> None:
+        self._pragma("wal_checkpoint(TRUNCATE)")
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        with explained(self._name):
+            yield
+
+
+def refuse_foreign(
+    name: str, application: object, version: object, schema: AbstractSet[str]
+) -> None:
+    """Refuse a database that is no book of this release.
+
+    Args:
+        name: Of the file.
+        application: Its `application_id`.
+        version: Its `user_version`.
+        schema: The statements that made its tables.
+
+    Raises:
+        StateDamagedError: Its tables are not those of a book.
+        ServiceError: STORAGE_FAILED; it is something else, or of a newer release.
+    """
+    if application != _APPLICATION_ID:
+        raise ServiceError(
+            f"{name} is a database, but no book of this program",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Point the state path at another file; this one is something "
+            "else, or of another release.",
+        )
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise ServiceError(
+            f"{name} has schema version {version}, this release reads version "
+            f"{SCHEMA_VERSION}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Upgrade this side, or point it at another state file.",
+        )
+    if version != SCHEMA_VERSION or schema != set(SCHEMA):
+        raise StateDamagedError(f"the tables of {name} are not those of ours")
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turn every failure of the machinery into one that says what to do.
+
+    Args:
+        name: Of the file.
+
+    Raises:
+        StateDamagedError: The file's structure is damaged, or its text is none.
+        ServiceError: STORAGE_FAILED.
+    """
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _failure(name, error) from None
+    except UnicodeError:
+        # SQLite's own words about a name that is no text any more.
+        raise StateDamagedError(f"{name} holds text that is none") from None
+    except OSError as error:
+        raise _refused(name, error.strerror or str(error), _CHECK_OWNER) from None
+
+
+def _failure(name: str, error: sqlite3.Error) -> ServiceError:
+    # The lowest byte is the primary code, the others only refine it.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code == sqlite3.SQLITE_CORRUPT:
+        return StateDamagedError(f"{name}: {error}")
+    return _refused(name, str(error), _NEXT_STEPS.get(code, _CHECK_OWNER))
+
+
+def _refused(name: str, complaint: str, next_step: str) -> ServiceError:
+    return ServiceError(
+        f"the state file {name} cannot be used: {complaint}",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step=next_step,
+    )
+
+
+_CHECK_OWNER: Final = "Check that the directory exists and that its owner can write."
+_OTHER_FILE: Final = (
+    "Point the state path at another file; this one is something else, or damaged by "
+    "this machine's disk or a foreign program."
+)
+_NEXT_STEPS: Final = {
+    sqlite3.SQLITE_BUSY: "Another process uses this file; stop it, or use another.",
+    sqlite3.SQLITE_FULL: "Free disk space and restart; no session data is lost.",
+    sqlite3.SQLITE_IOERR: "The disk refuses to work: check it and its free space.",
+    sqlite3.SQLITE_NOTADB: _OTHER_FILE,
+}
+
+
+def schema_of(database: sqlite3.Connection) -> set[str]:
+    """Return the statements that made a database's tables."""
+    found = database.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
+    return {sql for (sql,) in found}
+
+
+def stored_text(data: bytes) -> str:
+    """Return a TEXT value; bytes that are no text then fail its row's checksum."""
+    return data.decode(errors="surrogateescape")

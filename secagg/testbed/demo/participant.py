@@ -1,0 +1,172 @@
+"""One client process of the demo: a `secagg.Client` whose vector is a training step.
+
+Run as ``python -m secagg.testbed.demo.participant DIRECTORY NAME SERVER ...``.
+
+Rule 1: it is the product's own client; its floors are real, and it computes epsilon
+        itself before it joins.
+Rule 2: for the demo's check of exactness it writes the integers that it is about to
+        mask into a private file.  This is the only program that does so, with a double
+        of `secagg.testing`; the product has no switch for it.
+Rule 3: a client that is to be lost stops before the message it was told, says so, and
+        waits to be killed.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg import (
+    Address,
+    ClientEnrolment,
+    ClientPolicy,
+    ErrorCode,
+    Graph,
+    GrpcConnection,
+    InputError,
+    NoiseSecrets,
+    PrivacyFloors,
+    Profile,
+    Role,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+    SessionInfo,
+    TLSIdentity,
+)
+from secagg.protocol.share_bundles import NOISE_SEED_BYTES
+from secagg.runtime.vector_files import write_vector
+from secagg.testbed.child_process import say, say_failed
+from secagg.testbed.demo.digits import load_shard
+from secagg.testbed.demo.layout import TASK_ID, DemoLayout
+from secagg.testbed.demo.softmax_model import DIMENSION, SoftmaxModel
+from secagg.testing.pausing_connection import PAUSES, PausingConnection
+from secagg.testing.recording_client import RecordingClient
+
+__all__ = ["main"]
+
+# What a client of the demo waits for the next step while others are being restarted.
+_WAIT_SECONDS: Final = 60.0
+# Codes that say that the task is over, not that something is wrong.
+_TASK_OVER: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.UNREACHABLE})
+# Codes that say that one session went on without this client.
+_LEFT_OUT: Final = frozenset({ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE})
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Take part until the task is over."""
+    parser = argparse.ArgumentParser(prog="secagg.testbed.demo.participant")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("server")
+    parser.add_argument("--max-epsilon", type=float, required=True)
+    parser.add_argument("--max-delta", type=float, required=True)
+    parser.add_argument("--min-survivors", type=int, required=True)
+    parser.add_argument("--profile", type=Profile.from_label, required=True)
+    parser.add_argument("--graph", type=Graph, required=True)
+    parser.add_argument("--enrolment-key", required=True)
+    parser.add_argument("--pause-in-session", type=int, default=0)
+    parser.add_argument("--pause-before", default="upload", choices=PAUSES)
+    return asyncio.run(_take_part(parser.parse_args(arguments)))
+
+
+async def _take_part(given: argparse.Namespace) -> int:
+    layout = DemoLayout(given.directory)
+    shard = load_shard(layout.shard(given.name))
+    identity = TLSIdentity.load(
+        certificate=layout.pki / f"{given.name}.pem",
+        private_key=layout.pki / f"{given.name}.key",
+        authority=layout.pki / "ca.pem",
+        role=Role.CLIENT,
+    )
+
+    def accept(session: SessionInfo) -> None:
+        if session.dimension != DIMENSION:
+            raise InputError(
+                f"this model has {DIMENSION} weights, not {session.dimension}"
+            )
+
+    def update(session: SessionInfo) -> npt.NDArray[Any]:
+        return SoftmaxModel.from_bytes(session.payload).update_on(shard)
+
+    def record(
+        number: int,
+        residues: npt.NDArray[np.unsignedinteger[Any]],
+        secrets: NoiseSecrets,
+    ) -> None:
+        write_vector(layout.audit(given.name, number), residues)
+        seeds = b"".join(seed.reveal() for seed in secrets.layers)
+        write_vector(
+            layout.layers(given.name, number),
+            np.frombuffer(seeds, np.uint8).reshape(-1, NOISE_SEED_BYTES),
+        )
+
+    async with GrpcConnection(
+        Address.parse(given.server), identity=identity
+    ) as connection:
+        paused = PausingConnection(
+            connection,
+            session_number=given.pause_in_session,
+            before=given.pause_before,
+            on_pause=lambda: say(
+                "paused", session=given.pause_in_session, before=given.pause_before
+            ),
+        )
+        client = _client(given, layout, paused)
+        client.record = record
+        async with client:
+            return await _contribute(client, update, accept)
+
+
+def _client(
+    given: argparse.Namespace, layout: DemoLayout, connection: PausingConnection
+) -> RecordingClient:
+    return RecordingClient(
+        connection,
+        task=TASK_ID,
+        floors=PrivacyFloors(max_epsilon=given.max_epsilon, max_delta=given.max_delta),
+        enrolment=ClientEnrolment(
+            seed=layout.enrolment.seed(given.name),
+            credential=layout.enrolment.credential(given.name),
+            enrolment_key=given.enrolment_key,
+        ),
+        cohort=ClientPolicy(
+            profiles=frozenset({given.profile}),
+            graphs=frozenset({given.graph}),
+            min_clients=given.min_survivors,
+            min_survivors=given.min_survivors,
+        ),
+        state_dir=layout.client_state(given.name),
+        rollback_mark=layout.client_state(given.name).with_suffix(".mark"),
+        wait_seconds=_WAIT_SECONDS,
+        fetch_sum=False,
+    )
+
+
+async def _contribute(
+    client: RecordingClient,
+    update: Callable[[SessionInfo], npt.NDArray[Any]],
+    accept: Callable[[SessionInfo], None],
+) -> int:
+    """Contribute to one session after the other; return the process's exit status."""
+    while True:
+        try:
+            done = await client.contribute(update, accept=accept)
+            say("completed", session=done.session_number)
+        except SecAggError as error:
+            if isinstance(error, ServiceError) and error.code in _TASK_OVER:
+                return 0
+            if isinstance(error, SessionAbortedError) or error.code in _LEFT_OUT:
+                say("aborted", code=error.code.name, message=str(error))
+                continue
+            say_failed(error)
+            return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

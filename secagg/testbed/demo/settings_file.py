@@ -1,0 +1,133 @@
+"""The numbers of one demo, and the aggregator's settings file made of them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from secagg.config import ServerSettings, load_server_settings
+from secagg.protocol.parameters import Graph
+from secagg.protocol.profiles import Profile
+from secagg.testbed.demo.layout import TASK_ID, DemoLayout
+from secagg.testbed.demo.softmax_model import DIMENSION, L2_CLIP
+from secagg.testbed.run_folder import settings_head
+
+__all__ = ["DemoPlan", "write_server_settings"]
+
+_TEMPLATE: Final = """\
+# Written by `secagg demo`; the same kind of file as deploy/config/server.full.toml.
+{head}
+[task]
+id = "{task}"
+steps = {steps}
+profile = "{profile}"
+
+[vector]
+dimension = {dimension}
+
+[cohort]
+min_clients = {min_clients}
+max_clients = {clients}
+min_survivors = {min_survivors}
+degree = {degree}
+
+[noise]
+mechanism = "{mechanism}"
+rotation = "dft"
+epsilon = {epsilon}
+delta = {delta}
+l2_clip = {l2_clip}
+clip_quantile = {clip_quantile}
+ladder = {ladder}
+
+[rounds]
+advertise_keys = {join_seconds}
+choose_edges = {round_seconds}
+share_keys = {round_seconds}
+masked_input = {round_seconds}
+consistency = {round_seconds}
+unmasking = {round_seconds}
+
+[enrolment]
+enrolment_key = "{enrolment_key}"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoPlan:
+    """What the demo is asked to do.
+
+    Attributes:
+        clients: Client processes; each is one user.
+        steps: Training steps, one session each.
+        epsilon: Budget of all steps together, against the server.
+        delta: That goes with it.
+        mechanism: How noise is made.
+        round_seconds: How long a round waits for clients that will not answer.
+        join_seconds: How long a session waits for clients that are being restarted.
+        adaptive_clip: Let the clip follow the median length of the clients' vectors.
+        profile: Named threat model.
+        xnoise: Survivors take back noise that no loss has made necessary.
+    """
+
+    clients: int
+    steps: int
+    epsilon: float
+    delta: float
+    mechanism: str
+    round_seconds: int
+    join_seconds: int
+    adaptive_clip: bool = False
+    profile: Profile = Profile.HONEST_CURIOUS_SERVER
+    xnoise: bool = True
+
+    @property
+    def graph(self) -> Graph:
+        """Who shares with whom: everybody with everybody, if the profile has it."""
+        is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
+        return Graph.K_OUT if is_sparse else Graph.COMPLETE
+
+    @property
+    def min_survivors(self) -> int:
+        """Inputs that every sum must have: one client in eight may be lost."""
+        return self.clients - self.clients // 8
+
+    @property
+    def min_clients(self) -> int:
+        """Clients that must join."""
+        return min(self.clients, self.min_survivors + 1)
+
+
+def write_server_settings(
+    layout: DemoLayout, planned: DemoPlan, *, enrolment_key: str
+) -> ServerSettings:
+    """Write the aggregator's settings and load them as it will.
+
+    Args:
+        layout: Where.
+        planned: What the demo is asked to do.
+        enrolment_key: Of the demo's issuer, as text.
+    """
+    layout.server_settings.write_text(
+        _TEMPLATE.format(
+            head=settings_head(),
+            task=TASK_ID,
+            steps=planned.steps,
+            profile=planned.profile.label,
+            enrolment_key=enrolment_key,
+            degree='"auto"' if planned.graph is Graph.K_OUT else 0,
+            dimension=DIMENSION,
+            clients=planned.clients,
+            min_clients=planned.min_clients,
+            min_survivors=planned.min_survivors,
+            mechanism=planned.mechanism,
+            epsilon=float(planned.epsilon),
+            delta=float(planned.delta),
+            l2_clip=L2_CLIP,
+            clip_quantile=0.5 if planned.adaptive_clip else '""',
+            # Empty: as many rungs as the mechanism allows and the losses make useful.
+            ladder='""' if planned.xnoise else 0,
+            round_seconds=planned.round_seconds,
+            join_seconds=planned.join_seconds,
+        ),
+        encoding="utf-8",
+    )
+    return load_server_settings(layout.server_settings, environment={}).settings

@@ -1,0 +1,29 @@
+"""Where the processes of one load test find each other's files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from secagg.testbed.run_folder import RunFolder
+
+__all__ = ["TASK_ID", "LoadLayout"]
+
+TASK_ID = "load"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLayout(RunFolder):
+    """The directory of one run."""
+
+    def settings_of(self, server: int) -> Path:
+        """Settings file of one aggregator, counted from 1."""
+        return self.root / f"server-{server}.toml"
+
+    @property
+    def blobs(self) -> Path:
+        """What aggregators of one book share beside it."""
+        return self.root / "blobs"
+
+    @property
+    def released(self) -> Path:
+        """The sum as the aggregator released it, modulo m."""
+        return self.root / "released.npy"

@@ -1,0 +1,170 @@
+"""What a load test finds out: CPU, memory, bytes, and whether the sum was exact."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from secagg.protocol.messages import Round
+from secagg.wire.calls import CALLS
+
+__all__ = ["CallTraffic", "ClosedRound", "LoadResult", "ServerCost", "mean_traffic"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedRound:
+    """What one round cost an aggregator, or all of them together.
+
+    Attributes:
+        name: Of the round.
+        seconds: How long it was open.
+        cpu_seconds: Of the aggregator meanwhile.
+        late_seconds: Of these, the second half.
+        late_cpu_seconds: Of the aggregator in the second half.
+    """
+
+    name: str
+    seconds: float
+    cpu_seconds: float
+    late_seconds: float
+    late_cpu_seconds: float
+
+    def with_another(self, other: "ClosedRound") -> "ClosedRound":
+        """Return what it cost both: they work side by side."""
+        return ClosedRound(
+            self.name,
+            max(self.seconds, other.seconds),
+            self.cpu_seconds + other.cpu_seconds,
+            max(self.late_seconds, other.late_seconds),
+            self.late_cpu_seconds + other.late_cpu_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallTraffic:
+    """What one call meant for a client, on average over all of them.
+
+    Attributes:
+        name: Of the call.
+        calls: How often it was made.
+        bytes_up: Of its requests, before TLS and HTTP/2.
+        bytes_down: Of its answers and updates, likewise.
+    """
+
+    name: str
+    calls: float
+    bytes_up: float
+    bytes_down: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCost:
+    """What one aggregator has used.
+
+    Attributes:
+        start_cpu_seconds: CPU until its port was open.
+        cpu_seconds: CPU from then on.
+        peak_rss_bytes: The most memory that it ever held.
+        bytes_up: That clients have sent to it, before TLS and HTTP/2.
+        bytes_down: That they have got from it, likewise.
+    """
+
+    start_cpu_seconds: float
+    cpu_seconds: float
+    peak_rss_bytes: int
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """What a load test found out.
+
+    Attributes:
+        is_exact: The released sum is the right one, and every client has it.
+        clients_completed: Clients that took part to the end.
+        clients_lost: Clients that vanished as planned.
+        clients_failed: Clients that ended otherwise.
+        failure: The first of these in words; empty without one.
+        survivors: Inputs in the sum.
+        servers: What each aggregator has used, in order.
+        database_cpu_seconds: CPU of the PostgreSQL server from the first open port on;
+            None without one of our own.
+        traffic: Calls and bytes of a client, by name of the call, in their order.
+        wall_seconds: From the open ports to the end of the aggregators.
+        rounds: What each round cost all aggregators, in order.
+    """
+
+    is_exact: bool
+    clients_completed: int
+    clients_lost: int
+    clients_failed: int
+    failure: str
+    survivors: int
+    servers: tuple[ServerCost, ...]
+    database_cpu_seconds: float | None
+    traffic: tuple[CallTraffic, ...]
+    wall_seconds: float
+    rounds: tuple[ClosedRound, ...]
+
+    @property
+    def server_start_cpu_seconds(self) -> float:
+        """CPU of all aggregators until their ports were open."""
+        return sum(each.start_cpu_seconds for each in self.servers)
+
+    @property
+    def server_cpu_seconds(self) -> float:
+        """CPU of all aggregators from then on."""
+        return sum(each.cpu_seconds for each in self.servers)
+
+    @property
+    def server_peak_rss_bytes(self) -> int:
+        """The most memory that each ever held, summed up."""
+        return sum(each.peak_rss_bytes for each in self.servers)
+
+    @property
+    def bytes_up_per_client(self) -> float:
+        """Mean over all clients, before TLS and HTTP/2."""
+        return sum(each.bytes_up for each in self.traffic)
+
+    @property
+    def bytes_down_per_client(self) -> float:
+        """Likewise."""
+        return sum(each.bytes_down for each in self.traffic)
+
+    @property
+    def waiting_cpu_ms(self) -> float | None:
+        """CPU of the aggregators for a second that one client waits, in milliseconds.
+
+        From the second half of the round that waited for lost clients alone; None
+        without such a round.
+        """
+        name = Round.MASKED_INPUT_COLLECTION.name
+        for each in self.rounds:
+            if each.name == name and self.clients_lost and each.late_seconds > 0:
+                waited = each.late_seconds * self.survivors
+                return 1000.0 * each.late_cpu_seconds / waited
+        return None
+
+
+def mean_traffic(
+    clients: Iterable[Mapping[str, Any]], count: int
+) -> tuple[CallTraffic, ...]:
+    """Return what clients have sent and received, divided by their number.
+
+    Args:
+        clients: What each has said: ``traffic`` has, for each aggregator, calls, bytes
+            sent and bytes received by name of the call.
+        count: How many clients there were.
+    """
+    totals: dict[str, list[int]] = {row.name: [0, 0, 0] for row in CALLS.values()}
+    for each in clients:
+        for way in each["traffic"]:
+            for name, counted in way.items():
+                totals[name] = [
+                    a + b for a, b in zip(totals[name], counted, strict=True)
+                ]
+    return tuple(
+        CallTraffic(name, *(total / count for total in counted))
+        for name, counted in totals.items()
+        if counted[0]
+    )

@@ -1,0 +1,48 @@
+"""A durable book without threads, for programs whose time is a `ManualClock`."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from secagg.crypto.entropy import SystemEntropy
+from secagg.storage.rollback_mark import RollbackMark
+from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.storage.sqlite.file import SQLiteFile
+from secagg.storage.sqlite.store import SQLiteBook
+
+__all__ = ["ask", "inline_book"]
+
+_Answer = TypeVar("_Answer")
+
+
+def inline_book(
+    path: Path | None = None,
+    *,
+    mark: Path | None = None,
+    accept_restored: bool = False,
+    thread: Executor | None = None,
+    now: Callable[[], float] = lambda: 1_000_000.0,
+) -> SQLiteBook:
+    """Open a book at once.
+
+    Args:
+        path: Its file; None for memory.
+        mark: Its rollback mark; None for none.
+        accept_restored: Whether it may have been put back.
+        thread: Runs its calls; the caller's own thread when left out.
+        now: Its clock, in Unix seconds; stands still when left out.
+    """
+    file = SQLiteFile(
+        path,
+        mark=None if mark is None else RollbackMark(mark),
+        accept_restored=accept_restored,
+        entropy=SystemEntropy(),
+    )
+    return SQLiteBook(file, thread or InlineExecutor(), now, owns_thread=False)
+
+
+def ask(question: Coroutine[Any, Any, _Answer]) -> _Answer:
+    """Return the answer of such a book where no event loop runs."""
+    return asyncio.run(question)

@@ -1,0 +1,240 @@
+"""A gRPC channel that leads to one aggregator, or to nobody.
+
+Rule 1: gRPC's TLS demands, for every connection it ever makes, a certificate with the
+        aggregator's reserved DNS name (`PeerIdentity.dns_name`).  Role, trust domain
+        and name are checked by it before a byte of ours leaves.
+Rule 2: who that aggregator is comes from the settings; without them, from one
+        handshake with the address, whose host must then be in the certificate.  It is
+        settled when the first call is made; until then another one may be met.
+Rule 3: a handshake of our own comes first, which reads the whole certificate and ends
+        before our own is shown; and another one when the way fails, to say why.
+Rule 4: who was met once has the right settings.  What stands in the way later (a
+        captive portal, a proxy's error page, files that are just being renewed) may
+        pass: it is UNREACHABLE, so that nobody on the way ends a session.  Somebody
+        else with a certificate of our authority is no such accident.
+
+gRPC shows a client no certificate; docs/decisions/0014 has what else was possible.
+"""
+
+import asyncio
+from datetime import UTC, datetime
+
+import grpc
+import grpc.aio
+
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
+from secagg.transport.address import Address
+from secagg.transport.channel_options import CLIENT_OPTIONS
+from secagg.transport.handshake import Expected, StrangerError, meet, unreachable
+from secagg.transport.peer_identity import PeerIdentity, Role
+from secagg.transport.tls import TLSIdentity
+
+__all__ = ["AggregatorChannel"]
+
+
+class AggregatorChannel:
+    """Opened at its first use, because that may take a handshake.
+
+    Args:
+        address: The aggregator's.
+        identity: The client's certificate; None for plaintext, in tests only.
+        aggregator: Name of the one aggregator to accept.
+        clock: Limits handshakes; the machine's by default.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; no aggregator can have this name.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        identity: TLSIdentity | None,
+        *,
+        aggregator: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._address = address
+        self._identity = identity
+        self._clock = clock or SystemClock()
+        self._peer: PeerIdentity | None = None
+        # Whether another aggregator is refused: the settings name this one, or a
+        # channel to it was made.
+        self._is_settled = identity is None or aggregator is not None
+        self._channel: grpc.aio.Channel | None = None
+        self._is_closed = False
+        self._has_been_answered = False
+        self._failures = 0  # in a row
+        self._opening = asyncio.Lock()
+        if identity is None:
+            self._peer = PeerIdentity("tests", Role.SERVER, UNCERTIFIED_AGGREGATOR)
+            return
+        if aggregator is not None:
+            try:
+                self._peer = PeerIdentity(
+                    identity.identity.trust_domain, Role.SERVER, aggregator
+                )
+            except ServiceError as error:
+                raise ServiceError(
+                    f"client.aggregator: {error}",
+                    code=ErrorCode.BAD_SETTINGS,
+                    next_step="Write the <name> of the aggregator's URI, "
+                    "secagg://<trust-domain>/server/<name>.",
+                ) from None
+
+    @property
+    def aggregator(self) -> str:
+        """Name of the aggregator: whatever comes from here, comes from its key.
+
+        Raises:
+            LocalProtocolError: No call was made yet, and no name is demanded.
+        """
+        if self._peer is None:
+            raise LocalProtocolError(
+                "the aggregator's name is known once it was met or called"
+            )
+        return self._peer.name
+
+    async def meet(self) -> str:
+        """Return the name of the aggregator that listens there.
+
+        Nothing is sent but a handshake.  While no channel was made and the settings
+        name no aggregator, each call asks anew, and another one may have come.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE or UNREACHABLE, as `handshake.meet`.
+            grpc.aio.UsageError: It was closed.
+        """
+        async with self._opening:
+            if self._is_closed:
+                raise grpc.aio.UsageError("the channel is closed")
+            if self._channel is None and self._identity is not None:
+                self._peer = await self._met(self._identity)
+            return self.aggregator
+
+    async def open(self) -> grpc.aio.Channel:
+        """Return the channel.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE or UNREACHABLE, as `handshake.meet`.
+            grpc.aio.UsageError: It was closed.
+        """
+        async with self._opening:
+            if self._is_closed:
+                raise grpc.aio.UsageError("the channel is closed")
+            if self._channel is None:
+                self._channel = await self._opened()
+            return self._channel
+
+    async def _opened(self) -> grpc.aio.Channel:
+        if self._identity is None:
+            return grpc.aio.insecure_channel(str(self._address), options=CLIENT_OPTIONS)
+        if self._peer is None or self._is_settled:
+            self._peer = await self._met(self._identity)
+        # One that was met is not looked for again: who answers the first call must be
+        # the one that the caller has been told of, and gRPC's TLS demands its name.
+        self._is_settled = True
+        return grpc.aio.secure_channel(
+            str(self._address),
+            self._identity.channel_credentials(),
+            options=[
+                *CLIENT_OPTIONS,
+                ("grpc.ssl_target_name_override", self._peer.dns_name),
+            ],
+        )
+
+    async def _met(self, identity: TLSIdentity) -> PeerIdentity:
+        """Look who is there; only the one that is settled, where one is."""
+        try:
+            return await meet(
+                self._address, identity, self._expected(identity), self._clock
+            )
+        except ServiceError as error:
+            # A proxy may lead where no direct way does.  TLS checks a settled name
+            # without our help, and `explain` says what is wrong.
+            if (
+                self._peer is None
+                or not self._is_settled
+                or error.code is not ErrorCode.UNREACHABLE
+            ):
+                raise
+            return self._peer
+
+    def note_answered(self) -> None:
+        """Hear that a call got through: whoever is there has accepted us."""
+        self._has_been_answered = True
+        self._failures = 0
+
+    async def renew(self, identity: TLSIdentity) -> None:
+        """Present another certificate of the same client from the next call on.
+
+        Whom it leads to stays the same.  Calls that are open end with the old channel.
+
+        Args:
+            identity: What to present and whom to trust.
+        """
+        async with self._opening:
+            self._identity = identity
+            old, self._channel = self._channel, None
+        if old is not None:
+            await old.close()
+
+    async def explain(self, error: SecAggError) -> SecAggError:
+        """Return the reason why a call did not get through, if one can be found.
+
+        An own certificate that has expired and an impostor whom the authority has
+        certified stay BAD_CERTIFICATE; everything else is UNREACHABLE once the
+        aggregator was met.
+
+        Looking costs the aggregator a handshake.  So that those whom a busy one does
+        not answer leave it its time, nobody looks who is connected, and else after the
+        first, second, fourth, eighth failure in a row.
+        """
+        if self._identity is None or error.code is not ErrorCode.UNREACHABLE:
+            return error
+        try:
+            self._identity.check_validity(_today(self._clock))
+        except ServiceError as expired:
+            return expired
+        self._failures += 1
+        if self._is_connected() or self._failures & (self._failures - 1):
+            return error
+        expected = self._expected(self._identity)
+        try:
+            await meet(
+                self._address,
+                self._identity,
+                expected,
+                self._clock,
+                as_ourselves=True,
+            )
+        except StrangerError as stranger:
+            return stranger
+        except ServiceError as found:
+            return (
+                unreachable(str(found), found.next_step)
+                if self._has_been_answered
+                else found
+            )
+        self._has_been_answered = True  # as a call would have been
+        return error
+
+    def _is_connected(self) -> bool:
+        return self._channel is not None and (
+            self._channel.get_state() is grpc.ChannelConnectivity.READY
+        )
+
+    async def close(self) -> None:
+        """Release the channel; harmless when repeated."""
+        self._is_closed = True
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _expected(self, identity: TLSIdentity) -> Expected:
+        name = self._peer.name if self._peer and self._is_settled else None
+        return Expected(identity.identity.trust_domain, name)
+
+
+def _today(clock: Clock) -> datetime:
+    return datetime.fromtimestamp(clock.date(), UTC)

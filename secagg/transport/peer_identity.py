@@ -1,0 +1,149 @@
+"""Who is at the other end: the name inside a certificate, and its two spellings.
+
+Rule 1: an identity is a URI among the subject alternative names,
+        ``secagg://<trust-domain>/<role>/<name>`` or the same with ``spiffe://``.
+        Nothing else in a certificate names a client.
+Rule 2: a certificate with any other URI, or with two, names nobody: what this package
+        cannot read is refused, not skipped.
+Rule 3: names are plain enough to be file names, log fields and table cells.
+Rule 4: an aggregator's identity is spelled a second time, as a DNS name that exists in
+        certificates only.  It is what TLS libraries compare by themselves, for every
+        connection (docs/decisions/0014).
+
+It trusts nobody: whether the certificate is genuine is settled before, by TLS.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import Final, Self
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.protocol.messages import MAX_IDENTITY_BYTES
+
+__all__ = ["DEFAULT_TRUST_DOMAIN", "RESERVED_SUFFIX", "PeerIdentity", "Role"]
+
+DEFAULT_TRUST_DOMAIN: Final = "secagg.local"
+
+# DNS names below it say who an aggregator is.  `.internal` is reserved for private
+# use, so that no public authority issues for it.
+RESERVED_SUFFIX: Final = ".secagg.internal"
+_SERVER_SUFFIX: Final = f".server{RESERVED_SUFFIX}"
+_MAX_DNS_NAME: Final = 253  # RFC 1035
+
+# The characters that SPIFFE allows in trust domains and path segments.
+_TRUST_DOMAIN: Final = re.compile(r"[a-z0-9._-]{1,255}", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+# One DNS label: no dot, so that name and trust domain cannot be told apart in two ways,
+# and no upper case, which DNS names do not tell from lower case.
+_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_URI: Final = re.compile(
+    r"(?:secagg|spiffe)://([^/]+)/(client|server)/([^/]+)", re.ASCII
+)
+
+
+@unique
+class Role(StrEnum):
+    """What the holder of a certificate may be."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """One named party of a deployment.
+
+    Attributes:
+        trust_domain: Whose names these are; one per deployment and CA.
+        role: Client or server.
+        name: What the protocol calls the identity; 1 to 255 characters, a server's
+            1 to 63 of a-z 0-9 -.
+    """
+
+    trust_domain: str
+    role: Role
+    name: str
+
+    def __post_init__(self) -> None:
+        """Refuse names that a certificate must not carry.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE; says which part is wrong.
+        """
+        if not _TRUST_DOMAIN.fullmatch(self.trust_domain):
+            raise _bad(
+                f"trust domain {self.trust_domain[:60]!r} is not 1 to 255 of the "
+                "characters a-z 0-9 . _ -"
+            )
+        if (
+            len(self.name) > MAX_IDENTITY_BYTES
+            or self.name in {".", ".."}
+            or not _NAME.fullmatch(self.name)
+        ):
+            raise _bad(
+                f"name {self.name[:60]!r} is not 1 to {MAX_IDENTITY_BYTES} of the "
+                "characters A-Z a-z 0-9 . _ - (and neither '.' nor '..')"
+            )
+        # The common name repeats the name, cut to length, and gRPC's TLS takes it for
+        # a DNS name where a certificate has none: a client must not spell a server's.
+        if RESERVED_SUFFIX in self.name.lower():
+            raise _bad(f"names with {RESERVED_SUFFIX} in them are reserved")
+        if self.role is Role.SERVER:
+            self._check_dns_name()
+
+    def _check_dns_name(self) -> None:
+        if not _LABEL.fullmatch(self.name):
+            raise _bad(
+                f"a server's name is 1 to 63 of the characters a-z 0-9 - "
+                f"(- only inside), not {self.name[:60]!r}"
+            )
+        if len(self.dns_name) > _MAX_DNS_NAME or not all(
+            _LABEL.fullmatch(label.replace("_", "-"))
+            for label in self.trust_domain.split(".")
+        ):
+            raise _bad(
+                f"trust domain {self.trust_domain[:60]!r} is not made of dotted DNS "
+                "labels, or is too long"
+            )
+
+    @property
+    def uri(self) -> str:
+        """The spelling that this package issues."""
+        return f"secagg://{self.trust_domain}/{self.role}/{self.name}"
+
+    @property
+    def dns_name(self) -> str:
+        """An aggregator's second spelling; clients demand it of every connection."""
+        return f"{self.name}.{self.trust_domain}{_SERVER_SUFFIX}"
+
+    @classmethod
+    def from_uris(cls, uris: Iterable[str]) -> Self:
+        """Return the identity that a certificate's URIs name.
+
+        Args:
+            uris: All URIs among the subject alternative names.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE for any but exactly one URI of the form of
+                rule 1.
+        """
+        found = list(uris)
+        match = _URI.fullmatch(found[0]) if len(found) == 1 else None
+        if match is None:
+            raise _bad(
+                f"the certificate's URIs are {[uri[:80] for uri in found[:3]]!r}"
+                f"{' ...' if len(found) > 3 else ''}, where exactly one of the form "  # noqa: PLR2004 - as many as are shown
+                "secagg://<trust-domain>/client/<name> is needed"
+            )
+        trust_domain, role, name = match.groups()
+        return cls(trust_domain, Role(role), name)
+
+
+def _bad(complaint: str) -> ServiceError:
+    return ServiceError(
+        complaint,
+        code=ErrorCode.BAD_CERTIFICATE,
+        next_step="Issue the certificate again, for example with `secagg pki`.",
+    )

@@ -1,0 +1,1 @@
+"""The relay in front of an aggregator: handshakes and their limits."""

@@ -1,0 +1,133 @@
+"""How many connections an aggregator takes from people it does not know yet.
+
+Rule 1: every limit holds before anybody has shown a certificate, so it costs whoever
+        exceeds it, and never those who are known already.
+Rule 2: all of them together fit into the files that the process may open; what does
+        not fit is refused when the process starts, not when the clients come.
+
+Who enforces them is `secagg.transport.relay.relay`.
+"""
+
+import resource
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.transport.address import Address
+
+__all__ = [
+    "FILES_PER_CONNECTION",
+    "MOST_CONNECTIONS",
+    "PROBES",
+    "RESERVED_FILES",
+    "Admission",
+    "raise_file_limit",
+]
+
+# The relay's two ends and gRPC's, all in one process.
+FILES_PER_CONNECTION: Final = 3
+# For everything else: storage, chunks in work, threads, probes of health.
+RESERVED_FILES: Final = 256
+# More than one process of this kind can keep busy.
+MOST_CONNECTIONS: Final = 8192
+# Below this, not even a small deployment connects.
+_FEWEST_CONNECTIONS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Limits of connections, each with what happens beyond it.
+
+    Attributes:
+        relay: Whether there is a relay before gRPC, which enforces them: "auto" has one
+            on Linux, unless only this machine can connect.
+        connections: All open ones; newcomers are turned away, by gRPC itself where
+            there is no relay.  0 for as many as the process has files for; of a relay,
+            which takes three for each, at most 8192.
+        waiting: Those that have not begun TLS; the oldest is closed, so that silence
+            keeps nobody out.
+        per_address: Those of one address (IPv6: of one /64) that have made no call
+            under a certificate; newcomers are turned away.  0 for no limit, behind a
+            balancer that shows its own address.
+        handshakes: TLS handshakes under way; later ones wait for their turn, one
+            address after the other.  Each costs about 1.7 ms, so that without turns all
+            would be too late when a large deployment comes back at once.
+        handshake_seconds: From its turn to the first call under a certificate; before
+            that, to the first message of TLS.
+        per_identity: Those of one identity; its oldest is closed, so that a client
+            behind a broken link gets in again.
+    """
+
+    relay: Literal["auto", "on", "off"] = "auto"
+    connections: int = 0
+    waiting: int = 256
+    per_address: int = 64
+    handshakes: int = 256
+    handshake_seconds: float = 10.0
+    per_identity: int = 2
+
+    def has_relay_at(self, address: Address) -> bool:
+        """Return whether a port at `address` gets a relay.
+
+        Raises:
+            ServiceError: BAD_SETTINGS; one is wanted where there can be none.
+        """
+        # Only Linux lets a process dial from any address of 127.0.0.0/8, by which the
+        # relay tells connections apart.
+        is_possible = sys.platform == "linux"
+        if self.relay == "on" and not is_possible:
+            raise ServiceError(
+                f"admission.relay works on Linux only, and this is {sys.platform}",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step='Set admission.relay = "off", and put a proxy with limits of '
+                "its own before the port if strangers can reach it.",
+            )
+        if self.relay == "auto":
+            return is_possible and not address.is_loopback
+        return self.relay == "on"
+
+    def connections_within(self, files: int, *, through_relay: bool = True) -> int:
+        """Return how many connections to take with so many files.
+
+        Args:
+            files: That the process may open.
+            through_relay: Whether they go through a relay.
+
+        Raises:
+            ServiceError: BAD_SETTINGS; `connections` do not fit.  Through a relay also
+                when none do; without one it may be tried.
+        """
+        each = FILES_PER_CONNECTION if through_relay else 1
+        fitting = (files - RESERVED_FILES) // each
+        wanted = self.connections or max(
+            min(fitting, MOST_CONNECTIONS) if through_relay else fitting,
+            _FEWEST_CONNECTIONS,
+        )
+        if wanted > fitting and (through_relay or self.connections):
+            needed = wanted * each + RESERVED_FILES
+            raise ServiceError(
+                f"{wanted} connections need {needed} open files, and this process may "
+                f"have {files}",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step=f"Raise the limit (LimitNOFILE={needed} in the unit, ulimit "
+                f"-Hn {needed} in a shell), or lower admission.connections.",
+            )
+        return wanted
+
+
+# Of the port for health checks, whose callers nobody ever knows: a probe connects, asks
+# and leaves.  Whoever stays is closed after the time of a handshake.
+PROBES: Final = Admission(connections=32, waiting=16, per_address=0, handshakes=32)
+
+
+def raise_file_limit() -> int:
+    """Let this process open as many files as it may at all; return how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # macOS has no limit, it says, and refuses to set none.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return MOST_CONNECTIONS * 1024 if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,500 @@
+"""A client of two aggregators: judges both offers, cuts the vector, sends two shares.
+
+Rule 1: limits and names come from the client's own settings, and
+        `secagg.two_aggregators.gate` judges both offers by them. Both aggregators are
+        named in advance, and a session of one that plays both parts is refused.
+Rule 2: the vector is judged before the first call. It is encoded, and the session
+        charged to the client's budget and its number claimed, before anything is sent.
+        A session that was begun is charged, whatever becomes of it, and after a restart
+        it is not gone on with: another encoding must not follow under the same name.
+Rule 3: a sum is believed with a receipt that both aggregators have signed.
+Rule 4: the seed goes first and serves once. Who has sent one share of two has told
+        nobody anything.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.client.budget import peer_of
+from secagg.client.calls import ClientCalls
+from secagg.client.gate import KnownFacts
+from secagg.client.storage import ClientStorage
+from secagg.client.total_budget import DataTotal
+from secagg.crypto.entropy import SEED_SIZE, Entropy, SystemEntropy
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.distributed_dp import (
+    AggregatorNoise,
+    TaskLoss,
+    TwoAggregatorReport,
+    loss_between_two,
+)
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round
+from secagg.protocol.packing import pack, packed_size, unpack
+from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
+from secagg.protocol.vectors import as_vector
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.connection import AggregatorConnection
+from secagg.runtime.workers import Workers
+from secagg.storage.budget_ledger import Charge, ChargeState, Settlement
+from secagg.storage.change import Change, Committed, NewSession, NumberTakenError, Role
+from secagg.storage.data_claims import Against
+from secagg.two_aggregators.gate import PairRequest, PairRules, admit_pair
+from secagg.two_aggregators.messages import HelperShare
+from secagg.two_aggregators.receipt import MAX_CLIENT_RECEIPT_BYTES, SharedReceipt
+from secagg.two_aggregators.shares import leader_share
+from secagg.two_aggregators.verification import verify_shared_receipt
+from secagg.wire.calls import Blob
+from secagg.wire.limits import message_sizes
+
+__all__ = [
+    "SharedContribution",
+    "TwoServerClient",
+    "refuse_one_key",
+    "total_between_two",
+]
+
+_OFFER_SECONDS: Final = 600.0
+_AGAIN_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedContribution:
+    """What a client gets for taking part in one session.
+
+    Attributes:
+        session_number: Number of the leader's session.
+        inputs: How many vectors the sum adds up.
+        is_included: True where both have signed that this client's is among them;
+            False where nothing shows it. The leader may have left out the proof: never
+            give a vector again because of it, it may be in the sum.
+        values: The estimate of the sum, shape (dim,), caller's units.
+        privacy: What the whole task costs this client, computed by itself.
+        receipt: What both aggregators have signed, judged; for whoever verifies it.
+    """
+
+    session_number: int
+    inputs: int
+    is_included: bool
+    values: npt.NDArray[np.float64] = field(repr=False)
+    privacy: TwoAggregatorReport
+    receipt: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """A session that this client has judged."""
+
+    leader: SessionDescriptor
+    helper: SessionDescriptor
+    noise: AggregatorNoise
+    report: TwoAggregatorReport
+    charge: Charge
+    trust_domain: str | None
+    deadline: float
+
+
+def refuse_one_key(leader_key: bytes, helper_key: bytes) -> None:
+    """Refuse one key for both: receipts of the two would be those of one.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    if leader_key == helper_key:
+        raise ServiceError(
+            "one key cannot sign for both aggregators",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Ask each operator for the key that its aggregator prints "
+            "at its start.",
+        )
+
+
+class TwoServerClient:
+    """One client of one task between two aggregators; gives one vector at a time.
+
+    Args:
+        leader: The way to the leader; the caller closes it.
+        helper: The way to the helper, likewise.
+        task: Name of the task, the same at both.
+        leader_name: Whom the leader's certificate must name.
+        helper_name: Whom the helper's must name. That both are run by different
+            people is for whoever settles these names.
+        floors: The privacy that this client insists on.
+        cohort: Suites, aggregators and sizes of a cohort that this client accepts.
+        leader_key: What the leader signs receipts with, 32 bytes, as its operator
+            says it.
+        helper_key: The same of the helper. Another key than the leader's: a leader
+            that could choose it would sign for both.
+        storage: Where numbers and spent budget are kept, for this client alone.
+        total: What all tasks together may cost the data that this client gives, see
+            `total_between_two`; None keeps the budget of the task alone.
+        clock: Time; the machine's by default.
+        entropy: Source of seeds and jitter; the system's by default.
+        workers: Run what blocks; some threads by default.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; one key is given for both aggregators.
+    """
+
+    def __init__(  # noqa: PLR0913 - floors and ways, all of them the client's own
+        self,
+        leader: AggregatorConnection,
+        helper: AggregatorConnection,
+        *,
+        task: str,
+        leader_name: str,
+        helper_name: str,
+        floors: PrivacyFloors,
+        cohort: ClientPolicy,
+        storage: ClientStorage,
+        leader_key: bytes,
+        helper_key: bytes,
+        total: DataTotal | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        refuse_one_key(leader_key, helper_key)
+        self._connections = (leader, helper)
+        self._task = task
+        self._names = (leader_name, helper_name)
+        self._floors = floors
+        self._cohort = cohort
+        self._keys = (leader_key, helper_key)
+        self._storage = storage
+        self._book = storage.book
+        self._total = total
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._workers = workers or Workers()
+        self._leader, self._helper = (
+            ClientCalls(each, self._clock, self._entropy, self._workers, watch=False)
+            for each in (leader, helper)
+        )
+
+    def close(self) -> None:
+        """Release the threads; storage and connections are the caller's."""
+        self._workers.close()
+
+    @property
+    def _peer(self) -> str:
+        """Who numbers the sessions: the leader."""
+        domain = self._connections[0].trust_domain
+        return peer_of(self._names[0], trust_domain=domain)
+
+    async def contribute(self, vector: npt.ArrayLike) -> SharedContribution:
+        """Give one vector to the next session, and return its sum.
+
+        Args:
+            vector: Real numbers of shape (dim,), caller's units. They are judged and
+                copied before the first call: from then on nothing in them keeps this
+                client away.
+
+        Raises:
+            InputError: The vector cannot be encoded; no aggregator was asked for a
+                session, or has heard of more than that if the length is wrong.
+            RemoteProtocolError: POLICY_VIOLATION for a session below this client's
+                floors; BAD_CONFIG for offers that make no session; BAD_CLOCK for one
+                that ends too early or too late by this machine's clock;
+                REPLAYED_SESSION for a number that was seen before.
+            BudgetSpentError: The budget of the task is spent.
+            TotalSpentError: The task does not fit into the total of the data.
+            SessionAbortedError: The session ended without a sum, or too late.
+            ServiceError: An aggregator cannot be reached, or the disk refuses.
+        """
+        given = await self._workers.run(_copied, vector)
+        try:
+            joined = await self._join()
+            # From here to the end each is the one that has made its offer (R5.0-6).
+            self._leader.bind(joined.leader.aggregator)
+            self._helper.bind(joined.helper.aggregator)
+            as_vector(given, joined.noise.dim)  # the length is no secret
+            return await self._contribute(joined, given)
+        finally:
+            self._leader.bind(None)
+            self._helper.bind(None)
+
+    async def _contribute(
+        self, joined: _Joined, given: npt.NDArray[Any]
+    ) -> SharedContribution:
+        session_id = joined.leader.session_id
+        seed = SecretBytes(self._entropy.token(SEED_SIZE))
+        share = await self._workers.run(self._leader_share, joined, given, seed)
+        key = session_id.hex()
+        await self._charge(key, joined)
+        try:
+            await self._send(joined, seed, share)
+            update = await self._leader.next_update(
+                session_id,
+                after=Round.MASKED_INPUT_COLLECTION,
+                sizes=message_sizes(joined.leader.parameters),
+                deadline=joined.deadline,
+                on_wait=lambda _: joined.deadline,
+            )
+            return await self._outcome(joined, update)
+        finally:
+            await self._end(key, joined)
+
+    # --- before anything is sent ------------------------------------------------------
+
+    async def _join(self) -> _Joined:
+        """Wait for two offers that belong together, and judge them."""
+        patience = self._clock.now() + _OFFER_SECONDS
+        tally = await self._book.tally(Role.CLIENT, self._task, peer=self._peer)
+        while True:
+            leader = await self._leader.next_offer(
+                self._task, after_session=tally.highest_number, deadline=patience
+            )
+            # The helper may be at its next session already: then so will the leader.
+            offered = await self._helper.next_offer(
+                self._task, after_session=0, deadline=patience
+            )
+            if leader.server_nonce == offered.session_id:
+                return await self._judged(leader, offered, tally.highest_number)
+            if self._clock.now() + _AGAIN_SECONDS >= patience:
+                raise SessionAbortedError(
+                    "the two aggregators have offered no session together",
+                    code=ErrorCode.DEADLINE,
+                    next_step="Ask the operators whether the leader and the helper "
+                    "run the same task.",
+                )
+            await self._clock.sleep_until(self._clock.now() + _AGAIN_SECONDS)
+
+    async def _judged(
+        self, leader: SessionDescriptor, helper: SessionDescriptor, highest: int
+    ) -> _Joined:
+        now, total = int(self._clock.date()), self._total
+        to_leader, to_helper = self._connections
+        known = KnownFacts(
+            highest_number=highest,
+            charges=await self._book.charges(self._task),
+            claims=() if total is None else await total.claims(),
+            holder=b"" if total is None else await total.holder(),
+        )
+        request = PairRequest(
+            leader=leader,
+            helper=helper,
+            aggregators=(to_leader.aggregator, to_helper.aggregator),
+            trust_domain=to_leader.trust_domain,
+            now=now,
+            own=PairRules(
+                task=self._task,
+                names=self._names,
+                limits=self._floors,
+                cohort=self._cohort,
+                total=None if total is None else total.rules,
+            ),
+            known=known,
+        )
+        admitted = await self._workers.run(admit_pair, request)
+        left = min(leader.session_end, helper.session_end) - now
+        return _Joined(
+            leader=admitted.leader,
+            helper=admitted.helper,
+            noise=admitted.noise,
+            report=admitted.report,
+            charge=admitted.charge,
+            trust_domain=request.trust_domain,
+            deadline=self._clock.now() + left,
+        )
+
+    def _leader_share(
+        self, joined: _Joined, vector: npt.NDArray[Any], seed: SecretBytes
+    ) -> bytes:
+        session_id, parameters = joined.leader.session_id, joined.leader.parameters
+        residues = joined.noise.encode(vector, session_id=session_id, seed=seed)
+        share = leader_share(
+            residues, seed, session_id=session_id, parameters=parameters
+        )
+        return pack(share, parameters.bits)
+
+    async def _charge(self, key: str, joined: _Joined) -> None:
+        """Claim data and number, and charge the session, before anything leaves."""
+        offer = joined.leader
+        if self._total is not None:
+            await self._total.claim(offer, trust_domain=joined.trust_domain)
+        new = NewSession(
+            role=Role.CLIENT,
+            task=self._task,
+            number=offer.session_number,
+            header=b"",
+            peer=self._peer,
+        )
+        try:
+            begun = await self._book.commit(
+                Change(key=key, create=new, charge=joined.charge)
+            )
+        except NumberTakenError as error:
+            raise RemoteProtocolError(
+                f"the leader offers session {offer.session_number} of task "
+                f"{self._task!r}; numbers up to {error.highest} were seen before",
+                code=ErrorCode.REPLAYED_SESSION,
+                sender=offer.aggregator,
+                next_step="Tell the operator: the leader has lost its state or lies.",
+            ) from None
+        if not isinstance(begun, Committed):
+            raise SessionAbortedError(
+                "this client has taken part in the session before",
+                code=ErrorCode.REPLAYED_SESSION,
+                next_step="Wait for the next session.",
+            )
+
+    # --- what is sent -----------------------------------------------------------------
+
+    async def _send(self, joined: _Joined, seed: SecretBytes, share: bytes) -> None:
+        seed_share = HelperShare(seed, joined.leader.session_id).encode()
+        await self._upload(self._helper, joined.helper, seed_share, joined.deadline)
+        try:
+            await self._upload(self._leader, joined.leader, share, joined.deadline)
+        except ServiceError as error:
+            # An answer may be lost with the last share, and the sum be out when it is
+            # asked for again: whether it is without this client says the outcome.
+            if error.code is not ErrorCode.UNKNOWN_SESSION:
+                raise
+
+    async def _upload(
+        self, calls: ClientCalls, offer: SessionDescriptor, data: bytes, deadline: float
+    ) -> None:
+        # Not where an upload of this name stands: one of before, or of another process
+        # under this name, must be refused as another share and not be taken for ours.
+        await calls.upload(
+            offer.session_id,
+            data,
+            digest=await self._workers.sha256(data),
+            offset=0,
+            deadline=deadline,
+            on_chunk=lambda _: None,
+        )
+
+    async def _outcome(self, joined: _Joined, update: Envelope) -> SharedContribution:
+        parameters, session_id = joined.leader.parameters, joined.leader.session_id
+        if update.kind is Aborted:
+            aborted = Aborted.decode(update.data)
+            raise SessionAbortedError(
+                f"the leader ended the session: {aborted.reason}", code=aborted.code
+            )
+        if update.kind is not Released:
+            raise RemoteProtocolError(
+                "the leader sends news of another kind of session",
+                code=ErrorCode.UNEXPECTED_MESSAGE,
+            )
+        released = Released.decode(update.data)
+        if not parameters.min_survivors <= released.survivors <= parameters.max_clients:
+            raise RemoteProtocolError(
+                f"the leader says that {released.survivors} vectors were summed",
+                code=ErrorCode.U3_INVALID,
+            )
+        packed = await self._leader.fetch(
+            session_id,
+            Blob.SUM,
+            max_bytes=packed_size(parameters.dimension, parameters.bits),
+            digest=released.sum_hash,
+            deadline=joined.deadline,
+        )
+        receipt = await self._leader.fetch(
+            session_id,
+            Blob.QUORUM,
+            max_bytes=MAX_CLIENT_RECEIPT_BYTES,
+            digest=None,
+            deadline=joined.deadline,
+        )
+        await self._workers.run(self._check_receipt, joined, released, receipt)
+        values = await self._workers.run(partial(_decoded, joined, packed))
+        return SharedContribution(
+            session_number=joined.leader.session_number,
+            inputs=released.survivors,
+            is_included=released.fate is Fate.INCLUDED,
+            values=values,
+            privacy=joined.report,
+            receipt=receipt,
+        )
+
+    def _check_receipt(self, joined: _Joined, told: Released, data: bytes) -> None:
+        """Hold the leader's news against what both aggregators have signed."""
+        stated = SharedReceipt.decode(data)
+        leader_key, helper_key = self._keys
+        verdict = verify_shared_receipt(
+            data, leader_key=leader_key, helper_key=helper_key
+        )
+        for holds, complaint in (
+            (
+                (verdict.leader, verdict.helper) == (joined.leader, joined.helper),
+                "it is of other offers",
+            ),
+            (
+                stated.reader == self._connections[0].identity,
+                "it is somebody else's",
+            ),
+            (
+                (stated.sum_hash, verdict.survivors) == (told.sum_hash, told.survivors),
+                "it is of another sum",
+            ),
+            (
+                verdict.is_included == (told.fate is Fate.INCLUDED),
+                "it does not say of this client's vector what the leader does",
+            ),
+        ):
+            if not holds:
+                raise RemoteProtocolError(
+                    f"the leader's receipt does not fit its session: {complaint}",
+                    code=ErrorCode.EQUIVOCATION,
+                    sender=joined.leader.aggregator,
+                )
+
+    async def _end(self, key: str, joined: _Joined) -> None:
+        stored = await self._book.load(key)
+        if stored is not None and not stored.ended:
+            await self._book.commit(
+                Change(
+                    key=key,
+                    expect=stored.sequence,
+                    previous=stored.chain,
+                    settle=Settlement(
+                        task=self._task,
+                        session_id=joined.leader.session_id,
+                        state=ChargeState.KEPT,
+                    ),
+                    end=b"",
+                )
+            )
+
+
+def _copied(vector: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Judge a vector; a later change of the caller's array is harmless."""
+    return np.array(as_vector(vector, noisy=True), dtype=np.float64)
+
+
+def total_between_two(
+    budget: TotalBudget, storage: ClientStorage, workers: Workers
+) -> DataTotal:
+    """Return the total of a client of two aggregators, against either of them.
+
+    Args:
+        budget: The total.
+        storage: The client's.
+        workers: Threads.
+    """
+    return DataTotal(
+        budget, storage, against=Against.SERVER, loss_of=_loss_of, workers=workers
+    )
+
+
+def _loss_of(offered: SessionDescriptor) -> TaskLoss:
+    noise = AggregatorNoise.from_parameters(offered.parameters)
+    return loss_between_two(offered.parameters.noise_block, noise.report())
+
+
+def _decoded(joined: _Joined, packed: bytes) -> npt.NDArray[np.float64]:
+    given = joined.leader.parameters
+    residues = unpack(packed, given.dimension, given.bits, given.modulus)
+    return joined.noise.decode(residues, session_id=joined.leader.session_id)

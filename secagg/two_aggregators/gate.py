@@ -1,0 +1,261 @@
+"""Whether a client may take part in a session between two aggregators.
+
+The same decision as `secagg.client.gate`, over two offers: what differs is a row of its
+own.  A session between two is never resumed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Final
+
+from secagg.client.budget import budget_key_of
+from secagg.client.gate import GateCheck, GateStage, KnownFacts, Need, run_checks
+from secagg.client.gate_checks import (
+    check_aggregator,
+    check_budget,
+    check_claim,
+    check_clock,
+    check_number,
+)
+from secagg.client.total_claim import OwnTotal, claim_for
+from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
+from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.policy import ClientPolicy, PrivacyFloors
+from secagg.storage.budget_ledger import Charge
+from secagg.two_aggregators.offers import check_pair
+
+__all__ = [
+    "PAIR_CHECKS",
+    "AdmittedPair",
+    "PairRequest",
+    "PairRules",
+    "admit_pair",
+    "charge_of_pair",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRules:
+    """What a client of two aggregators has settled; no server changes any of it.
+
+    Attributes:
+        task: Name of the task.
+        names: Of leader and helper, as their certificates must have them.
+        limits: Of privacy; the noise of clients, of which there is none, keeps none.
+        cohort: Of the cohort: suites, aggregators, sizes.  What it says of shares
+            among clients has no meaning here.
+        total: Of the client's data over all tasks; None for no total.
+    """
+
+    task: str
+    names: tuple[str, str]
+    limits: PrivacyFloors
+    cohort: ClientPolicy
+    total: OwnTotal | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairRequest:
+    """Everything that decides whether a client takes part between two aggregators.
+
+    Attributes:
+        leader: The leader's offer.
+        helper: The helper's.
+        aggregators: Names of both, as their connections have proven them.
+        trust_domain: Of the leader, likewise; None where none is proven.
+        now: The client's time, in Unix seconds.
+        own: What its owner has settled.
+        known: What its store knows.
+    """
+
+    leader: SessionDescriptor
+    helper: SessionDescriptor
+    aggregators: tuple[str, str]
+    trust_domain: str | None
+    now: int
+    own: PairRules
+    known: KnownFacts
+
+    @property
+    def stage(self) -> GateStage:
+        """Offers alone: no session between two is resumed."""
+        return GateStage.OFFER
+
+    @cached_property
+    def noise(self) -> AggregatorNoise:
+        """The noise of the task.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; it cannot be.
+        """
+        return AggregatorNoise.from_parameters(self.leader.parameters)
+
+    @cached_property
+    def report(self) -> TwoAggregatorReport:
+        """What the task costs, computed once."""
+        return self.noise.report()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmittedPair:
+    """A session between two aggregators that the client may take part in.
+
+    Attributes:
+        leader: The leader's offer.
+        helper: The helper's.
+        noise: Of the task.
+        report: What the task costs this client.
+        charge: What the session costs its budget.
+    """
+
+    leader: SessionDescriptor
+    helper: SessionDescriptor
+    noise: AggregatorNoise
+    report: TwoAggregatorReport
+    charge: Charge
+
+
+def charge_of_pair(request: PairRequest) -> Charge:
+    """Return what a session costs, under the leader's name."""
+    offer = request.leader
+    return Charge(
+        budget=budget_key_of(offer, trust_domain=request.trust_domain),
+        session_id=offer.session_id,
+        noise_digest=sha256(offer.parameters.noise_block).digest(),
+        allowed=request.noise.budget.charges,
+        refunds=0,
+    )
+
+
+def _pair(request: PairRequest) -> None:
+    check_pair(request.leader, request.helper)
+
+
+def _names(request: PairRequest) -> None:
+    for offer, proven, expected in zip(
+        (request.leader, request.helper),
+        request.aggregators,
+        request.own.names,
+        strict=True,
+    ):
+        check_aggregator(offer, proven)
+        if proven != expected:
+            raise _refused(f"{proven!r} offers it, where {expected!r} is expected")
+
+
+def _task(request: PairRequest) -> None:
+    if request.leader.task_id != request.own.task:
+        raise _refused("it is one of another task")
+
+
+def _number(request: PairRequest) -> None:
+    check_number(request.leader, request.known.highest_number)
+
+
+def _clocks(request: PairRequest) -> None:
+    for offer in (request.leader, request.helper):
+        check_clock(offer, request.now)
+
+
+def _cohort(request: PairRequest) -> None:
+    cohort, proposed = request.own.cohort, request.leader.parameters
+    accepted = cohort.aggregators
+    for name in request.aggregators:
+        if accepted is not None and name not in accepted:
+            raise _refused(f"aggregator {name!r} is not accepted")
+    if proposed.suite not in cohort.suites:
+        raise _refused(f"suite {proposed.suite:#06x} is not accepted")
+    for what, given, least in (
+        ("min_clients", proposed.min_clients, cohort.min_clients),
+        ("min_survivors", proposed.min_survivors, cohort.min_survivors),
+    ):
+        if given < least:
+            raise _refused(f"{what} is {given}, at least {least} is demanded")
+    for what, given, most in (
+        ("max_clients", proposed.max_clients, cohort.max_clients),
+        ("dimension", proposed.dimension, cohort.max_dimension),
+        ("bits of a coordinate", proposed.bits, cohort.max_modulus_bits),
+    ):
+        if given > most:
+            raise _refused(f"{what} is {given}, at most {most} is accepted")
+
+
+def _limits(request: PairRequest) -> None:
+    request.noise.check(request.own.limits, report_of=lambda: request.report)
+
+
+def _budget(request: PairRequest) -> None:
+    check_budget(charge_of_pair(request), request.known.charges)
+
+
+def _total(request: PairRequest) -> None:
+    total = request.own.total
+    if total is not None:
+        claim = claim_for(
+            total,
+            request.leader,
+            trust_domain=request.trust_domain,
+            holder=request.known.holder,
+        )
+        check_claim(total.budget, request.known.claims, claim)
+
+
+def _row(
+    name: str, rule: str, run: Callable[[PairRequest], None]
+) -> GateCheck[PairRequest]:
+    return GateCheck(
+        name=name,
+        rules=(rule,),
+        run=run,
+        at=frozenset({GateStage.OFFER}),
+        exempt={GateStage.RESUME: "no session between two aggregators is resumed"},
+    )
+
+
+PAIR_CHECKS: Final[tuple[GateCheck[PairRequest], ...]] = (
+    _row("pair", "R3.2-1", _pair),
+    _row("names", "R5.0-1", _names),
+    _row("task", "R5.0-1", _task),
+    _row("number", "R5.0-2", _number),
+    _row("clocks", "R5.0-2", _clocks),
+    _row("cohort", "R5.0-4", _cohort),
+    _row("limits", "R5.0-4", _limits),
+    _row("budget", "R5.0-4", _budget),
+    _row("total", "R5.0-4", _total),
+)
+
+
+def admit_pair(
+    request: PairRequest, *, checks: Sequence[GateCheck[PairRequest]] = PAIR_CHECKS
+) -> AdmittedPair:
+    """Return a session that the client may take part in; takes up to seconds.
+
+    Args:
+        request: What is judged, and by what.
+        checks: The rules, in their order.
+
+    Raises:
+        RemoteProtocolError: The code of the first rule that is broken.
+    """
+    need: Need | None = run_checks(request, checks)
+    if need is not None:
+        raise InternalError("no check between two aggregators needs anything")
+    return AdmittedPair(
+        leader=request.leader,
+        helper=request.helper,
+        noise=request.noise,
+        report=request.report,
+        charge=charge_of_pair(request),
+    )
+
+
+def _refused(complaint: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"the session breaks this client's policy: {complaint}",
+        code=ErrorCode.POLICY_VIOLATION,
+        next_step="Ask the operators for other parameters, or change the client's "
+        "own settings if that is what you want.",
+    )

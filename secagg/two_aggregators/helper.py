@@ -1,0 +1,462 @@
+"""The helper: holds seeds, answers one set for a session, with its noise on it.
+
+Rule 1: a session begins when the leader asks for one, and takes one seed of each
+        client, bound to one session of the leader.
+Rule 2: the set is the intersection: clients whose seed is here, among those that the
+        leader names. A second list for the same session is refused for ever; the same
+        one is answered by the same bytes, since set and noise seed are in the book
+        before either is used.
+Rule 3: below `min_survivors` there is no answer, nor behind the session's end, nor
+        beyond the budget of the task: whatever the leader asks.
+Rule 4: a session keeps the noise of its offer, also when the settings were changed
+        before it was gone on with.
+Rule 5: what was put back from a backup is not gone on with: nobody knows what it has
+        answered already.
+
+It never sees the leader's shares, nor a vector.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+
+from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.entropy import SEED_SIZE, Entropy
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import IdentityKey
+from secagg.distributed_dp import AggregatorNoise
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.packing import pack
+from secagg.protocol.parameters import MAX_CLIENTS
+from secagg.runtime.clock import Clock
+from secagg.runtime.log_events import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
+from secagg.runtime.metrics import Meter
+from secagg.runtime.workers import Workers
+from secagg.server.storage import ServerStorage
+from secagg.storage.change import NewSession, Record, Role
+from secagg.storage.rows import StoredSession
+from secagg.storage.spool import SUM
+from secagg.two_aggregators.messages import (
+    MAX_ACCEPTED_BYTES,
+    AcceptedShares,
+    HelperShare,
+    NoisyShare,
+    names_of,
+    write_names,
+)
+from secagg.two_aggregators.offers import MAX_AHEAD, check_pair, highest_believed
+from secagg.two_aggregators.party import Party
+from secagg.two_aggregators.receipt import COMMITMENT_BYTES, NameList, PartStatement
+from secagg.two_aggregators.refusals import (
+    no_such_call,
+    no_such_session,
+    second_upload,
+)
+from secagg.two_aggregators.session_log import SessionLog
+from secagg.two_aggregators.shares import sum_of_seeds
+from secagg.wire.calls import (
+    Blob,
+    FetchChunk,
+    GetOffer,
+    GetUploadStatus,
+    Request,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+)
+from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
+
+__all__ = ["Helper"]
+
+_Result = TypeVar("_Result")
+
+_SHARE: Final = 1
+_AGREED: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Agreed:
+    """What is in the book before anything is computed from it."""
+
+    digest: bytes
+    leader_offer: bytes
+    roster: bytes
+    noise_seed: SecretBytes
+    names: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        writer = Writer().fixed(self.digest).blob(self.leader_offer)
+        writer.fixed(self.roster).fixed(self.noise_seed.reveal())
+        write_names(writer, self.names)
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "_Agreed":
+        reader = Reader(data, "set agreed on")
+        digest = reader.fixed(32)
+        offer = reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES)
+        roster = reader.fixed(COMMITMENT_BYTES)
+        seed = SecretBytes(reader.fixed(SEED_SIZE))
+        return cls(digest, offer, roster, seed, names_of(reader))
+
+
+@dataclass(slots=True)
+class _Session:
+    """The session that takes shares, or works out its answer."""
+
+    offer: SessionDescriptor
+    noise: AggregatorNoise
+    log: SessionLog
+    shares: dict[str, HelperShare] = field(default_factory=dict)
+    agreed: _Agreed | None = None
+
+    @property
+    def takes_shares(self) -> bool:
+        """Whether no set is agreed on yet."""
+        return self.agreed is None
+
+    @property
+    def shares_held(self) -> int:
+        """Whose shares are here."""
+        return len(self.shares)
+
+
+class Helper(Party[_Session]):
+    """The service of the helper; serve it as any other, with `GrpcServer`.
+
+    Args:
+        task: Name of the task.
+        noise: The task, with the noise of one aggregator.
+        name: The helper's own name, as its certificate has it.
+        leader: The leader's name: of its offers, and of the certificate under which it
+            calls here.
+        storage: Book and spool; nobody else writes to them.
+        receipt_key: Signs what this aggregator states; see `receipt_key_in`.
+        clock: Time; the machine's by default.
+        entropy: Source of nonces and noise seeds; the system's by default.
+        workers: Run what blocks; some threads by default.
+        meter: Takes measurements; nobody by default.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the task is none between two.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a deployer decides
+        self,
+        task: str,
+        noise: AggregatorNoise,
+        *,
+        steps: int | None = None,
+        name: str,
+        leader: str,
+        storage: ServerStorage,
+        receipt_key: IdentityKey,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        workers: Workers | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        super().__init__(
+            task,
+            noise,
+            steps=steps,
+            name=name,
+            storage=storage,
+            receipt_key=receipt_key,
+            clock=clock,
+            entropy=entropy,
+            workers=workers,
+            meter=meter,
+        )
+        self._leader = leader
+        self._in_work: set[asyncio.Future[Any]] = set()
+
+    async def _answer(self, identity: str, request: Request[Any]) -> object:
+        is_leader = identity == self._leader
+        match request:
+            case GetOffer():
+                return await self._whole(self._offer(request, is_leader=is_leader))
+            case GetUploadStatus() if is_leader:
+                return await self._list_status(request.session_id)
+            case GetUploadStatus():
+                session = self._collecting(request.session_id)
+                return _share_status(is_here=identity in session.shares)
+            case UploadChunk() if is_leader:
+                return await self._whole(self._take_list(request))
+            case UploadChunk():
+                return await self._whole(self._take_share(identity, request))
+            case FetchChunk() if is_leader and request.blob is Blob.SUM:
+                return await self._piece_of_sum(request)
+            case _:
+                raise no_such_call(identity, request)
+
+    async def _whole(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Finish what was begun, even when its caller hangs up: the book has moved."""
+        task = asyncio.ensure_future(work)
+        self._in_work.add(task)
+        task.add_done_callback(self._in_work.discard)
+        return await asyncio.shield(task)
+
+    # --- sessions ---------------------------------------------------------------------
+
+    async def _offer(
+        self, request: GetOffer, *, is_leader: bool
+    ) -> SessionDescriptor | Wait:
+        self._check_task(request)
+        if is_leader:
+            async with self._turn:
+                await self._open(request.after_session)
+        return self._offered(request.after_session)
+
+    async def _open(self, after_session: int) -> None:
+        """Begin a session, unless one waits that the leader has not used."""
+        live, date = self._live, int(self._clock.date())
+        if live is not None:
+            is_usable = (
+                live.agreed is None
+                and live.offer.session_end > date
+                # A leader that was given the new settings would refuse the old ones.
+                and live.offer.parameters == self._noise.parameters
+            )
+            if is_usable and live.offer.session_number > after_session:
+                return
+            await self._end(live)
+        tally = await self._storage.book.tally(Role.SERVER, self._task)
+        # Once more, for what an honest leader has believed when its clock was ahead.
+        if after_session > highest_believed(tally.highest_number) + MAX_AHEAD:
+            raise RemoteProtocolError(
+                f"there are no {after_session} sessions of this task",
+                code=ErrorCode.BAD_CONFIG,
+                sender=self._leader,
+                next_step="Ask the leader's operator what became of its state.",
+            )
+        parameters = self._noise.parameters
+        offer = SessionDescriptor(
+            aggregator=self._name,
+            task_id=self._task,
+            session_number=max(tally.highest_number, after_session) + 1,
+            server_nonce=self._entropy.token(32),
+            session_end=date + parameters.deadlines.longest_session,
+            payload_hash=b"",
+            parameters=parameters,
+        )
+        # Answers of the past are read by nobody: their leader is at its next session.
+        for session_id in await self._workers.run(self._storage.spool.session_ids):
+            await self._workers.run(self._storage.spool.remove, session_id)
+        log = await SessionLog.create(
+            self._storage.book,
+            offer.session_id.hex(),
+            NewSession(
+                role=Role.SERVER,
+                task=self._task,
+                number=offer.session_number,
+                header=offer.encode(),
+                allowed=self._max_sessions,
+            ),
+            self._measures,
+        )
+        self._live = _Session(offer, self._noise, log)
+        await self._purge()
+        self._log(SESSION_OPENED, offer)
+
+    async def _give_up(self, session: _Session) -> None:
+        self._say_given_up(session, ErrorCode.RESTORED_STATE, "set back")
+        await session.log.end(b"")
+
+    async def _go_on(self, session: _Session) -> None:
+        if session.agreed is not None:
+            await self._end(session)
+
+    def _resumed(self, stored: StoredSession) -> _Session:
+        offer = SessionDescriptor.decode(stored.header)
+        # What clients were promised, whatever the settings say by now.
+        noise = AggregatorNoise.from_parameters(offer.parameters)
+        session = _Session(
+            offer, noise, SessionLog.resume(self._storage.book, stored, self._measures)
+        )
+        for record in stored.records:
+            if record.kind == _SHARE and record.sender is not None:
+                session.shares[record.sender] = HelperShare.decode(record.body)
+            elif record.kind == _AGREED:
+                session.agreed = _Agreed.decode(record.body)
+        return session
+
+    # --- from clients -----------------------------------------------------------------
+
+    async def _take_share(self, identity: str, chunk: UploadChunk) -> UploadStatus:
+        share = HelperShare.decode(chunk.data)
+        if chunk.offset or sha256(chunk.data).digest() != chunk.digest:
+            raise ServiceError(
+                "a helper's share comes in one piece, with its digest",
+                code=ErrorCode.UPLOAD_CORRUPT,
+                next_step="Send it again.",
+                retry_after_seconds=0.0,
+                next_offset=0,
+            )
+        async with self._turn:
+            session = self._collecting(chunk.session_id)
+            known = session.shares.get(identity)
+            if known is None:
+                if session.agreed is not None or len(session.shares) >= MAX_CLIENTS:
+                    raise no_such_session()
+                await session.log.append(Record(_SHARE, identity, share.encode()))
+                session.shares[identity] = share
+            elif known != share:
+                raise second_upload(identity)
+        return _share_status(is_here=True)
+
+    # --- from the leader --------------------------------------------------------------
+
+    async def _list_status(self, session_id: bytes) -> UploadStatus:
+        if await self._digest_of(session_id) is not None:
+            return UploadStatus(0, complete=True)
+        received = await self._workers.run(
+            self._storage.spool.received, session_id, self._leader
+        )
+        # Asked for again, because only a chunk sets the answer off.
+        return UploadStatus(max(0, received - 1))
+
+    async def _take_list(self, chunk: UploadChunk) -> UploadStatus:
+        if chunk.total_size > MAX_ACCEPTED_BYTES:
+            raise second_upload(self._leader)
+        session_id, spool = chunk.session_id, self._storage.spool
+        async with self._turn:
+            known = await self._digest_of(session_id)
+            if known is not None and known != chunk.digest:
+                raise second_upload(self._leader)
+            live = self._live
+            if live is not None and live.agreed is not None:
+                await self._end(live)  # the disk had refused its answer
+            elif known is None:
+                session = self._collecting(session_id)
+                received = await self._workers.run(
+                    spool.append,
+                    session_id,
+                    self._leader,
+                    chunk.digest,
+                    offset=chunk.offset,
+                    total_size=chunk.total_size,
+                    data=chunk.data,
+                )
+                if received < chunk.total_size:
+                    return UploadStatus(received)
+                await self._agree(session, chunk.digest, chunk.total_size)
+                await self._end(session)
+        return UploadStatus(chunk.total_size, complete=True)
+
+    async def _agree(self, session: _Session, digest: bytes, size: int) -> None:
+        """Fix the set and the noise of a session, once and for all."""
+        session_id, spool = session.offer.session_id, self._storage.spool
+        await self._workers.run(spool.commit, session_id, self._leader, digest)
+        data = await self._workers.run(spool.read_upload, session_id, digest, 0, size)
+        await self._workers.run(spool.discard, session_id, self._leader, digest)
+        accepted = AcceptedShares.decode(data)
+        named = SessionDescriptor.decode(accepted.offer)
+        check_pair(named, session.offer)
+        if named.aggregator != self._leader:
+            raise RemoteProtocolError(
+                f"the list is one of {named.aggregator!r}",
+                code=ErrorCode.BAD_CONFIG,
+                sender=self._leader,
+            )
+        now = self._clock.date()
+        if now >= min(named.session_end, session.offer.session_end):
+            raise RemoteProtocolError(
+                "the session is over",
+                code=ErrorCode.SESSION_OVER,
+                sender=self._leader,
+                next_step="Begin another session.",
+            )
+        names = tuple(
+            name
+            for name in accepted.names
+            if name in session.shares
+            and session.shares[name].session_id == named.session_id
+        )
+        most = session.offer.parameters.max_clients
+        least = session.offer.parameters.min_survivors
+        if not least <= len(names) <= most:
+            raise RemoteProtocolError(
+                f"both aggregators hold shares of {len(names)} clients, "
+                f"{least} to {most} are needed",
+                code=ErrorCode.U3_TOO_SMALL,
+                sender=self._leader,
+                next_step="Begin another session, or collect for longer.",
+            )
+        agreed = _Agreed(
+            digest,
+            accepted.offer,
+            NameList(
+                accepted.names, named.session_id, named.parameters.suite
+            ).commitment,
+            SecretBytes(self._entropy.token(SEED_SIZE)),
+            names,
+        )
+        await session.log.append(Record(_AGREED, None, agreed.encode()), spend=True)
+        session.agreed = agreed
+
+    async def _end(self, session: _Session) -> None:
+        """Work out the answer, if there is to be one, and forget all seeds."""
+        agreed = session.agreed
+        if agreed is not None:
+            with self._measures.sum():
+                answer = await self._workers.run(self._noisy_share, session, agreed)
+            await self._workers.run(
+                self._storage.spool.put, session.offer.session_id, SUM, answer
+            )
+        await session.log.end(b"" if agreed is None else agreed.digest)
+        self._live = None
+        if agreed is None:
+            reason = "its leader has gone on without it"
+            self._say_given_up(session, ErrorCode.CANCELLED, reason)
+        else:
+            self._log(SESSION_COMPLETED, session.offer, inputs=len(agreed.names))
+
+    def _say_given_up(self, session: _Session, code: ErrorCode, reason: str) -> None:
+        level, offer = logging.WARNING, session.offer
+        self._log(SESSION_ABORTED, offer, level=level, code=code.name, reason=reason)
+
+    def _noisy_share(self, session: _Session, agreed: _Agreed) -> bytes:
+        parameters = session.offer.parameters
+        leader = SessionDescriptor.decode(agreed.leader_offer)
+        total = sum_of_seeds(
+            [session.shares[name].seed for name in agreed.names],
+            session_id=leader.session_id,
+            parameters=parameters,
+        )
+        noisy = session.noise.add_noise(total, seed=agreed.noise_seed)
+        packed = pack(noisy, parameters.bits)
+        survivors = NameList(agreed.names, leader.session_id, parameters.suite)
+        statement = PartStatement(
+            agreed.leader_offer,
+            session.offer.encode(),
+            agreed.roster,
+            survivors.commitment,
+            sha256(packed).digest(),
+        )
+        return NoisyShare(
+            leader.session_id,
+            agreed.names,
+            self._receipt_key.public_bytes,
+            self._receipt_key.sign(statement.to_sign(parameters.suite)),
+            packed,
+        ).encode()
+
+    async def _digest_of(self, session_id: bytes) -> bytes | None:
+        """Return the digest of the list that a session was answered for, if any.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION; the session ended without an answer.
+        """
+        live = self._live
+        if live is not None and live.offer.session_id == session_id:
+            return None if live.agreed is None else live.agreed.digest
+        return await self._receipt_of(session_id)
+
+
+def _share_status(*, is_here: bool) -> UploadStatus:
+    return UploadStatus(HelperShare.SIZE if is_here else 0, complete=is_here)

@@ -1,0 +1,773 @@
+"""The leader: holds the large shares, asks the helper, adds noise, releases.
+
+Rule 1: a session stands on one of the helper's. It takes one share of each client
+        until all have come or the time is over, then names them to the helper.
+Rule 2: the helper's answer is judged: names that were named to it, enough of them, one
+        vector. Then set, digest of the answer and a noise seed are in the book, and
+        only then the leader's shares are added up, over that very set.
+Rule 3: nothing is released without the leader's own noise.
+Rule 4: after a restart the session goes on where it stood; the helper repeats its
+        answer, and the noise seed is the one of before. What was put back from a backup
+        is ended instead.
+Rule 5: what the helper refuses ends a session, and what cannot be true of its answer is
+        the helper's lie; callers are told which of the two it was.
+
+It never sees a seed, nor a vector.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.client.calls import ClientCalls
+from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.entropy import SEED_SIZE, Entropy
+from secagg.crypto.modular import add_into, reduce_in_place
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import IdentityKey
+from secagg.distributed_dp import AggregatorNoise
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round, Upload
+from secagg.protocol.packing import pack, packed_size, unpack
+from secagg.runtime import metrics
+from secagg.runtime.clock import Clock, is_set_before
+from secagg.runtime.connection import AggregatorConnection
+from secagg.runtime.log_events import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
+from secagg.runtime.metrics import Meter
+from secagg.runtime.workers import Workers
+from secagg.server.session.uploads import UploadDesk, UploadSlots
+from secagg.server.storage import ServerStorage
+from secagg.server.task.history import TaskFacts
+from secagg.server.telemetry.prometheus import Reading
+from secagg.storage.change import NewSession, Record, Role
+from secagg.storage.rows import SessionRow, SessionState, StoredSession
+from secagg.storage.spool import SUM
+from secagg.two_aggregators.helper_answer import AgreedPart, HelpersPart
+from secagg.two_aggregators.leader_outcome import Tombstone
+from secagg.two_aggregators.messages import (
+    MAX_PART_BYTES,
+    AcceptedShares,
+    names_of,
+    write_names,
+)
+from secagg.two_aggregators.offers import check_pair, highest_believed
+from secagg.two_aggregators.party import POLL_SECONDS, Party
+from secagg.two_aggregators.refusals import (
+    FOR_GOOD,
+    SILENCE,
+    no_more_sums,
+    no_such_call,
+    no_such_session,
+    participations_given,
+    refused_by_helper,
+    second_upload,
+)
+from secagg.two_aggregators.session_log import SessionLog
+from secagg.two_aggregators.shared_sum import SharedSum
+from secagg.two_aggregators.shares import sum_of_uploads
+from secagg.wire.calls import (
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    Request,
+    UploadChunk,
+    UploadStatus,
+    Wait,
+)
+from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
+
+__all__ = ["Leader"]
+
+
+_Read = TypeVar("_Read")
+
+_SHARE: Final = 1
+_CLOSED: Final = 2
+_AGREED: Final = 3
+_COUNTER_BYTES: Final = 8
+# Who has signed what is a receipt here, as it is a quorum elsewhere.
+_FETCHED: Final = frozenset({Blob.SUM, Blob.QUORUM})
+
+
+@dataclass(slots=True)
+class _Session:
+    """The session that takes shares, or works out its sum."""
+
+    offer: SessionDescriptor
+    helper: SessionDescriptor
+    noise: AggregatorNoise
+    log: SessionLog
+    desk: UploadDesk
+    uploads: dict[str, Upload] = field(default_factory=dict)
+    lost: dict[str, Upload] = field(default_factory=dict)  # accepted, and gone since
+    named: tuple[str, ...] | None = None
+    agreed: AgreedPart | None = None
+    is_full: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def takes_shares(self) -> bool:
+        """Whether the clients are not yet named to the helper."""
+        return self.named is None
+
+    @property
+    def shares_held(self) -> int:
+        """Whose shares are here."""
+        return len(self.uploads)
+
+
+class Leader(Party[_Session]):
+    """The service of the leader; serve it as any other, with `GrpcServer`.
+
+    Args:
+        task: Name of the task.
+        noise: The task, with the noise of one aggregator.
+        name: The leader's own name, as its certificates have it.
+        helper: The way to the helper, made under the leader's name.
+        storage: Book and spool; nobody else writes to them.
+        receipt_key: Signs what this aggregator states; see `receipt_key_in`.
+        helper_key: What the helper signs with, 32 bytes, as its operator says it.
+        clock: Time; the machine's by default.
+        entropy: Source of noise seeds and jitter; the system's by default.
+        workers: Run what blocks; some threads by default.
+        meter: Takes measurements; nobody by default.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the task is none between two.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a deployer decides
+        self,
+        task: str,
+        noise: AggregatorNoise,
+        *,
+        steps: int | None = None,
+        name: str,
+        helper: AggregatorConnection,
+        storage: ServerStorage,
+        receipt_key: IdentityKey,
+        helper_key: bytes,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        workers: Workers | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        super().__init__(
+            task,
+            noise,
+            steps=steps,
+            name=name,
+            storage=storage,
+            receipt_key=receipt_key,
+            clock=clock,
+            entropy=entropy,
+            workers=workers,
+            meter=meter,
+        )
+        self._helper = helper
+        self._helper_key = helper_key
+        self._last: tuple[bytes, Tombstone] | None = None
+        self._slots = UploadSlots()
+        self._calls = ClientCalls(
+            helper, self._clock, self._entropy, self._workers, watch=False
+        )
+        self._is_summing = False
+        self._was_interrupted = False
+        self._is_over = False
+        self._helper_answers: bool | None = None
+        self._facts: TaskFacts | None = None
+
+    async def recover(self) -> None:
+        """See `Party.recover`; also removes shares that an earlier process was to."""
+        self._facts = None  # read again when it is asked for
+        await super().recover()
+        live = None if self._live is None else self._live.offer.session_id
+        for session_id in await self._workers.run(self._storage.spool.session_ids):
+            if session_id != live:
+                await self._workers.run(self._storage.spool.drop_uploads, session_id)
+
+    async def next_sum(self) -> SharedSum:
+        """Run one session, or finish one of an earlier process.
+
+        Returns:
+            Its sum, which clients can fetch from now on.
+
+        Raises:
+            SessionAbortedError: Too few shares came, or the helper gave no answer or
+                refused it; it always will where `may_serve` is no longer true.
+            RemoteProtocolError: What the helper says cannot be true.
+            ServiceError: TASK_OVER when the task has released all its sums;
+                STORAGE_FAILED: try again, nothing is lost.
+            LocalProtocolError: A sum is under way already.
+        """
+        if self._is_summing:
+            raise LocalProtocolError("a leader works on one sum at a time")
+        self._is_summing = True
+        try:
+            if self._was_interrupted:
+                await self.recover()  # the book knows how far the last call came
+            session = self._live or await self._open()
+            await self._collect(session)
+            return await self._release(session)
+        finally:
+            self._is_summing = False
+            self._was_interrupted = self._live is not None
+
+    # --- calls ------------------------------------------------------------------------
+
+    async def _answer(self, identity: str, request: Request[Any]) -> object:
+        match request:
+            case GetOffer():
+                self._check_task(request)
+                if self._is_over:
+                    raise no_more_sums(self._task)
+                await self._check_participations(identity)
+                return self._offered(request.after_session)
+            case GetUploadStatus():
+                session = self._collecting(request.session_id)
+                if identity in session.uploads:
+                    return session.desk.finished()
+                return await session.desk.status(identity)
+            case UploadChunk():
+                return await self._take(identity, request)
+            case GetUpdate():
+                return await self._update(identity, request)
+            case FetchChunk() if request.blob in _FETCHED:
+                return await self._piece(identity, request)
+            case _:
+                raise no_such_call(identity, request)
+
+    async def _take(self, identity: str, chunk: UploadChunk) -> UploadStatus:
+        session = self._collecting(chunk.session_id)
+        known = session.uploads.get(identity) or session.lost.get(identity)
+        if known is not None and known.digest != chunk.digest:
+            raise second_upload(identity)
+        if identity in session.uploads:
+            return session.desk.finished()
+        if session.named is not None or session.is_full.is_set():
+            raise no_such_session()
+        return await session.desk.take(identity, chunk)
+
+    async def _accept(self, session: _Session, name: str, envelope: Envelope) -> None:
+        upload = Upload.decode(envelope.data)
+        async with self._turn:
+            if session.named is not None or session.is_full.is_set():
+                raise no_such_session()
+            if session.lost.pop(name, None) is None:  # else it is on record
+                await session.log.append(Record(_SHARE, name, upload.encode()))
+            session.uploads[name] = upload
+            if len(session.uploads) == session.offer.parameters.max_clients:
+                session.is_full.set()
+
+    async def _update(self, identity: str, request: GetUpdate) -> Envelope | Wait:
+        live = self._live
+        if live is not None and live.offer.session_id == request.session_id:
+            return Wait(POLL_SECONDS)
+        ended = await self._ended(request.session_id)
+        if identity not in ended.held:
+            raise no_such_session()
+        return ended.update_for(identity)
+
+    async def _piece(self, identity: str, request: FetchChunk) -> BlobChunk:
+        ended = await self._ended(request.session_id)
+        if identity not in ended.held:
+            raise no_such_session()
+        if request.blob is Blob.SUM:
+            # It may lie here for a session that was aborted before it was released.
+            if not isinstance(ended.outcome, Released):
+                raise no_such_session()
+            return await self._piece_of_sum(request)
+        receipt = await self._workers.run(ended.receipt_for, identity)
+        start = request.offset
+        end = min(len(receipt), start + request.max_bytes)
+        return BlobChunk(receipt[start:end], len(receipt))
+
+    async def _ended(self, session_id: bytes) -> Tombstone:
+        """Return what is left of a session; of the last one it stays in memory."""
+        if self._last is None or self._last[0] != session_id:
+            receipt = await self._receipt_of(session_id)
+            ended = await self._workers.run(Tombstone.decode, receipt)
+            self._last = session_id, ended
+        return self._last[1]
+
+    # --- a session --------------------------------------------------------------------
+
+    async def _open(self) -> _Session:
+        tally = await self._storage.book.tally(Role.SERVER, self._task)
+        parameters, date = self._noise.parameters, int(self._clock.date())
+        facts = await self._task_facts()
+        if tally.spent >= self._max_sessions or facts.sums >= self._steps:
+            self._is_over = True
+            raise no_more_sums(self._task)
+        known = int.from_bytes(tally.facts[:_COUNTER_BYTES], "big")
+        try:
+            self._calls.bind(None)
+            helper = await self._calls.next_offer(
+                self._task,
+                after_session=known,
+                deadline=self._clock.now() + parameters.deadlines.unmasking,
+            )
+        except (RemoteProtocolError, ServiceError, SessionAbortedError) as error:
+            refused = self._refused(error)
+            self._is_over = refused.code in FOR_GOOD
+            raise refused from None
+        self._helper_answers, self._is_over = True, False
+        offer = SessionDescriptor(
+            aggregator=self._name,
+            task_id=self._task,
+            session_number=tally.highest_number + 1,
+            server_nonce=helper.session_id,
+            session_end=date + parameters.deadlines.longest_session,
+            payload_hash=b"",
+            parameters=parameters,
+        )
+        _compare_clocks(helper, date)
+        check_pair(offer, helper)
+        self._check_helper(helper, known)
+        await self._forget_old_sums()  # while nobody can upload to the new session
+        log = await SessionLog.create(
+            self._storage.book,
+            offer.session_id.hex(),
+            NewSession(
+                role=Role.SERVER,
+                task=self._task,
+                number=offer.session_number,
+                header=Writer().blob(offer.encode()).blob(helper.encode()).getvalue(),
+                allowed=self._max_sessions,
+            ),
+            self._measures,
+            # A session of the helper's is stood upon once.
+            facts=_stored(helper.session_number, facts),
+        )
+        session = self._session(offer, helper, log)
+        self._live = session
+        self._log(SESSION_OPENED, offer, helper_number=helper.session_number)
+        await self._purge()
+        return session
+
+    async def _task_facts(self) -> TaskFacts:
+        """Return the sums of the task, and who gave to them."""
+        if self._facts is None:
+            tally = await self._storage.book.tally(Role.SERVER, self._task)
+            self._facts = TaskFacts.decode(tally.facts[_COUNTER_BYTES:])
+        return self._facts
+
+    async def _check_participations(self, identity: str) -> None:
+        """Refuse a client that is in as many sums as it may be.
+
+        A courtesy: the client itself gives no more than its budget covers.
+
+        Raises:
+            ServiceError: TASK_OVER.
+        """
+        most = self._noise.budget.participations
+        given = (await self._task_facts()).given.get(identity, 0)
+        if given >= most:
+            raise participations_given(identity, given=given, most=most)
+
+    async def _forget_old_sums(self) -> None:
+        """Keep the last sum alone: whoever has not fetched an older one is too late.
+
+        Only where no session is live: its shares would go, too.
+        """
+        kept = {bytes.fromhex(row.key) for row in await self._ended_rows()}
+        for session_id in await self._workers.run(self._storage.spool.session_ids):
+            if session_id not in kept:
+                await self._workers.run(self._storage.spool.remove, session_id)
+
+    def _refused(self, error: SecAggError) -> SessionAbortedError:
+        """Note whether that was an answer, and return how the session ends."""
+        self._helper_answers = error.code not in SILENCE
+        if isinstance(error, SessionAbortedError):  # after patience with its silence
+            return error
+        return refused_by_helper(error)
+
+    async def readings(self) -> list[Reading]:
+        """See `Party.readings`; and whether the helper answers."""
+        found = await super().readings()
+        if self._helper_answers is not None:
+            answers = float(self._helper_answers)
+            found.append((metrics.PEER_ANSWERS, answers, {"which": "helper"}))
+        return found
+
+    async def _sums_left(self, sessions: int) -> int:
+        """See `Party._sums_left`."""
+        return min(sessions, self._steps - (await self._task_facts()).sums)
+
+    @property
+    def may_serve(self) -> bool:
+        """See `Party.may_serve`."""
+        return not self._is_over
+
+    def _check_helper(self, helper: SessionDescriptor, known: int) -> None:
+        if helper.aggregator != self._helper.aggregator:
+            raise RemoteProtocolError(
+                f"{self._helper.aggregator!r} offers a session of "
+                f"{helper.aggregator!r}",
+                code=ErrorCode.UNAUTHENTICATED,
+            )
+        if not known < helper.session_number <= highest_believed(known):
+            raise RemoteProtocolError(
+                f"the helper offers session {helper.session_number} behind {known}",
+                code=ErrorCode.BAD_CONFIG,
+                sender=helper.aggregator,
+                next_step="Ask the helper's operator what became of its state.",
+            )
+
+    def _session(
+        self, offer: SessionDescriptor, helper: SessionDescriptor, log: SessionLog
+    ) -> _Session:
+        async def accept(name: str, envelope: Envelope) -> None:
+            await self._accept(session, name, envelope)
+
+        desk = UploadDesk(
+            offer.session_id,
+            offer.parameters,
+            spool=self._storage.spool,
+            workers=self._workers,
+            slots=self._slots,
+            arrived=lambda: None,
+            accept=accept,
+        )
+        # What clients were promised, whatever the settings say by now.
+        noise = AggregatorNoise.from_parameters(offer.parameters)
+        session = _Session(offer, helper, noise, log, desk)
+        return session
+
+    def _resumed(self, stored: StoredSession) -> _Session:
+        reader = Reader(stored.header, "session")
+        offer = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
+        helper = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
+        log = SessionLog.resume(self._storage.book, stored, self._measures)
+        session = self._session(offer, helper, log)
+        for record in stored.records:
+            if record.kind == _SHARE and record.sender is not None:
+                upload = Upload.decode(record.body)
+                session.uploads[record.sender] = upload
+            elif record.kind == _CLOSED:
+                session.named = names_of(Reader(record.body, "names"))
+                held = session.uploads
+                session.uploads = {name: held[name] for name in session.named}
+            elif record.kind == _AGREED:
+                session.agreed = AgreedPart.decode(record.body)
+        if len(session.uploads) >= offer.parameters.max_clients:
+            session.is_full.set()
+        return session
+
+    async def _collect(self, session: _Session) -> None:
+        """Wait for shares, then fix whose are named to the helper."""
+        if session.named is not None:
+            digests = {upload.digest for upload in session.uploads.values()}
+            await self._read_shares(session, session.desk.check_stored(digests))
+            return
+        await self._set_lost_aside(session)
+        deadlines = session.offer.parameters.deadlines
+        # Whoever was away for long still has to ask the helper before the end.
+        left = session.offer.session_end - deadlines.unmasking - self._clock.date()
+        seconds = max(0.0, min(float(deadlines.masked_input), left))
+        began = self._clock.now()
+        is_full = await is_set_before(self._clock, began + seconds, session.is_full)
+        self._measures.closed(Round.MASKED_INPUT_COLLECTION, began, is_full=is_full)
+        await self._set_lost_aside(session)
+        async with self._turn:
+            names = tuple(sorted(session.uploads, key=str.encode))
+            writer = Writer()
+            write_names(writer, names)
+            await session.log.append(Record(_CLOSED, None, writer.getvalue()))
+            session.named = names
+        least = session.offer.parameters.min_survivors
+        if len(names) < least:
+            reason = f"{len(names)} clients sent their share, {least} are needed"
+            await self._abort(session, ErrorCode.U3_TOO_SMALL, reason)
+            raise SessionAbortedError(
+                reason,
+                code=ErrorCode.U3_TOO_SMALL,
+                next_step="Invite more clients, or collect for longer.",
+            )
+
+    async def _set_lost_aside(self, session: _Session) -> None:
+        """Name no client whose share is gone; the same bytes may come again.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        await session.desk.search(
+            {name: upload.digest for name, upload in session.uploads.items()}
+        )
+        for name in session.desk.missing & session.uploads.keys():
+            session.lost[name] = session.uploads.pop(name)
+            session.is_full.clear()
+
+    async def _read_shares(self, session: _Session, reading: Awaitable[_Read]) -> _Read:
+        """Read what clients sent; what is lost for good must not stop the next sum."""
+        try:
+            return await reading
+        except ServiceError as error:
+            is_in_time = self._clock.date() < session.offer.session_end
+            if error.code is not ErrorCode.STORAGE_FAILED or is_in_time:
+                raise
+            reason = f"shares cannot be read: {error}"
+            await self._abort(session, error.code, reason)
+            raise SessionAbortedError(
+                reason, code=error.code, next_step=error.next_step
+            ) from None
+
+    async def _release(self, session: _Session) -> SharedSum:
+        try:
+            part = await self._ask_helper(session)
+        except SecAggError as error:
+            await self._abort(
+                session, error.code, f"no answer of the helper's: {error}"
+            )
+            raise
+        async with self._turn:
+            if session.agreed is None:
+                seed = SecretBytes(self._entropy.token(SEED_SIZE))
+                agreed = AgreedPart(part.answer_digest, seed)
+                record = Record(_AGREED, None, agreed.encode())
+                await session.log.append(record, spend=True)
+                session.agreed = agreed
+            elif session.agreed.answer_digest != part.answer_digest:
+                reason = "the helper's answer has changed"
+                await self._abort(session, ErrorCode.EQUIVOCATION, reason)
+                raise RemoteProtocolError(
+                    reason, code=ErrorCode.EQUIVOCATION, sender=self._helper.aggregator
+                )
+        return await self._finish(session, part, session.agreed)
+
+    async def _ask_helper(self, session: _Session) -> HelpersPart:
+        """Name the clients, and fetch the helper's part of their sum."""
+        parameters, named = session.offer.parameters, session.named or ()
+        accepted = AcceptedShares(session.offer.encode(), named).encode()
+        deadline = self._clock.now() + parameters.deadlines.unmasking
+        try:
+            self._calls.bind(session.helper.aggregator)  # R5.0-6
+            await self._calls.upload(
+                session.helper.session_id,
+                accepted,
+                digest=sha256(accepted).digest(),
+                deadline=deadline,
+                on_chunk=lambda _: None,
+            )
+        except (RemoteProtocolError, ServiceError, SessionAbortedError) as error:
+            raise self._refused(error) from None
+        vector_bytes = packed_size(parameters.dimension, parameters.bits)
+        try:
+            answer = await self._calls.fetch(
+                session.helper.session_id,
+                Blob.SUM,
+                max_bytes=MAX_PART_BYTES + vector_bytes,
+                digest=None,
+                deadline=deadline,
+            )
+        except (ServiceError, SessionAbortedError) as error:
+            raise self._refused(error) from None
+        self._helper_answers = True
+        return await self._workers.run(
+            HelpersPart.judged,
+            answer,
+            session.offer,
+            session.helper,
+            named,
+            self._helper_key,
+        )
+
+    async def _finish(
+        self, session: _Session, part: HelpersPart, agreed: AgreedPart
+    ) -> SharedSum:
+        """Add both parts and the leader's own noise, and release the sum."""
+        session_id, spool = session.offer.session_id, self._storage.spool
+        with self._measures.sum():
+            summing = self._workers.run(self._sum, session, part, agreed)
+            residues = await self._read_shares(session, summing)
+        packed = await self._workers.run(pack, residues, session.offer.parameters.bits)
+        await self._workers.run(spool.put, session_id, SUM, packed)
+        outcome = Released(
+            Fate.INCLUDED,
+            await self._workers.sha256(packed),
+            len(packed),
+            len(part.names),
+            0,
+        )
+        await self._close(session, outcome, part)
+        self._log(SESSION_COMPLETED, session.offer, inputs=len(part.names))
+        return await self._read_sum(await self._ended(session_id))
+
+    async def last_sum(self) -> SharedSum | None:
+        """Return the sum of the last session again, if that released one.
+
+        For whoever was interrupted between the release and the use of a sum.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        ended = await self._last_ended()
+        if ended is None or not isinstance(ended.outcome, Released):
+            return None
+        return await self._read_sum(ended)
+
+    async def last_receipt(self) -> tuple[int, bytes] | None:
+        """Return number and receipt of the last session, sum or not; None before one.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        ended = await self._last_ended()
+        if ended is None:
+            return None
+        return ended.offer.session_number, ended.receipt.encode()
+
+    async def _last_ended(self) -> Tombstone | None:
+        for row in await self._ended_rows():
+            return await self._ended(bytes.fromhex(row.key))
+        return None
+
+    async def _ended_rows(self) -> tuple[SessionRow, ...]:
+        """Return the row of the last session that is over, if there is one."""
+        return await self._storage.book.sessions(
+            role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
+        )
+
+    async def describe(self, released: SharedSum) -> dict[str, object]:
+        """Return what belongs in a report on a sum, as JSON values.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        tally = await self._storage.book.tally(Role.SERVER, self._task)
+        return {
+            "task": self._task,
+            "leader": self._name,
+            "helper": self._helper.aggregator,
+            **released.facts(),
+            "sessions_left_in_budget": self._max_sessions - tally.spent,
+        }
+
+    async def _read_sum(self, ended: Tombstone) -> SharedSum:
+        given, session_id = ended.offer.parameters, ended.offer.session_id
+        noise = AggregatorNoise.from_parameters(given)
+        found = await self._workers.run(
+            self._storage.spool.read, session_id, SUM, 0, None
+        )
+        if found is None:
+            raise no_such_session()
+        residues = unpack(found[0], given.dimension, given.bits, given.modulus)
+        values = await self._workers.run(
+            partial(noise.decode, residues, session_id=session_id)
+        )
+        return SharedSum(
+            session_number=ended.offer.session_number,
+            session_id=session_id,
+            inputs=len(ended.included.names),
+            ended=ended.receipt.ended,
+            sum_hash=await self._workers.sha256(found[0]),
+            noise=noise,
+            values=values,
+            residues=residues,
+        )
+
+    def _sum(
+        self, session: _Session, part: HelpersPart, agreed: AgreedPart
+    ) -> npt.NDArray[np.unsignedinteger[Any]]:
+        parameters, spool = session.offer.parameters, self._storage.spool
+        modulus = parameters.modulus
+        total = sum_of_uploads(
+            (
+                partial(
+                    spool.read_upload,
+                    session.offer.session_id,
+                    session.uploads[name].digest,
+                )
+                for name in part.names
+            ),
+            parameters,
+        )
+        add_into(total, part.vector, modulus)
+        reduce_in_place(total, modulus)
+        return session.noise.add_noise(total, seed=agreed.noise_seed)
+
+    async def _give_up(self, session: _Session) -> None:
+        await self._abort(session, ErrorCode.RESTORED_STATE, "set back")
+
+    async def _go_on(self, session: _Session) -> None:
+        """Leave the session to `next_sum`."""
+
+    async def _abort(self, session: _Session, code: ErrorCode, reason: str) -> None:
+        self._log(
+            SESSION_ABORTED,
+            session.offer,
+            level=logging.WARNING,
+            code=code.name,
+            reason=reason,
+        )
+        await self._close(session, Aborted(Fate.LEFT_OUT, code, reason), None)
+
+    async def _close(
+        self,
+        session: _Session,
+        outcome: Released | Aborted,
+        part: HelpersPart | None,
+    ) -> None:
+        ended = await self._workers.run(self._signed, session, outcome, part)
+        facts, stored = await self._task_facts(), None
+        if part is not None and isinstance(outcome, Released):
+            facts = facts.with_sum(part.names)
+            stored = _stored(session.helper.session_number, facts)
+        await session.log.end(ended.encode(), facts=stored)
+        self._facts = facts
+        self._last = session.offer.session_id, ended
+        if self._live is session:
+            self._live = None
+        await self._workers.run(
+            self._storage.spool.drop_uploads, session.offer.session_id
+        )
+
+    def _signed(
+        self, session: _Session, outcome: Released | Aborted, part: HelpersPart | None
+    ) -> Tombstone:
+        held = tuple(sorted(session.uploads, key=str.encode))
+        return Tombstone.signed(
+            session.offer,
+            session.helper,
+            held,
+            part,
+            outcome,
+            ended=int(self._clock.date()),
+            key=self._receipt_key,
+        )
+
+
+def _compare_clocks(offer: SessionDescriptor, date: int) -> None:
+    """Open no session while one of the two clocks is wrong; it may be set by then.
+
+    Raises:
+        SessionAbortedError: BAD_CLOCK.
+    """
+    try:
+        offer.check_clock(date)
+    except RemoteProtocolError as error:
+        raise SessionAbortedError(
+            f"the helper's offer: {error}", code=error.code, next_step=error.next_step
+        ) from None
+
+
+def _stored(helper_number: int, facts: TaskFacts) -> bytes:
+    """Return what is stored of the task: the helper's last session, and the sums."""
+    return helper_number.to_bytes(_COUNTER_BYTES, "big") + facts.encode()

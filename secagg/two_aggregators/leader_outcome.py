@@ -1,0 +1,135 @@
+"""What the leader keeps of a session that is over: its receipt, and how to say it."""
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Self
+
+from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.signature import IdentityKey
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import Aborted, Envelope, Fate, Released
+from secagg.protocol.receipts.receipt import Outcome
+from secagg.two_aggregators.helper_answer import HelpersPart
+from secagg.two_aggregators.receipt import (
+    MAX_SHARED_RECEIPT_BYTES,
+    NameList,
+    PartStatement,
+    SharedReceipt,
+)
+
+__all__ = ["Tombstone"]
+
+
+class Tombstone:
+    """A session that is over.
+
+    Args:
+        receipt: The operator's, signed.
+        outcome: What clients are told.
+    """
+
+    def __init__(self, receipt: SharedReceipt, outcome: Released | Aborted) -> None:
+        self.receipt = receipt
+        self.outcome = outcome
+
+    @classmethod
+    def signed(  # noqa: PLR0913 - one argument for each thing that is stated
+        cls,
+        leader: SessionDescriptor,
+        helper: SessionDescriptor,
+        held: tuple[str, ...],
+        part: HelpersPart | None,
+        outcome: Released | Aborted,
+        *,
+        ended: int,
+        key: IdentityKey,
+    ) -> Self:
+        """Sign how a session ended.
+
+        Args:
+            leader: The leader's offer.
+            helper: The helper's.
+            held: Whose shares the leader had, in the order of their bytes.
+            part: The helper's part of a sum; None without a sum.
+            outcome: What clients are told.
+            ended: When, in Unix seconds.
+            key: The leader's.
+        """
+        suite = leader.parameters.suite
+        stone = cls(
+            SharedReceipt(
+                leader_offer=leader.encode(),
+                helper_offer=helper.encode(),
+                leader_key=key.public_bytes,
+                roster=held,
+                survivors=(),
+                outcome=Outcome.ABORTED,
+                code=outcome.code if isinstance(outcome, Aborted) else 0,
+                ended=ended,
+            ),
+            outcome,
+        )
+        if part is not None and isinstance(outcome, Released):
+            stone.receipt = replace(
+                stone.receipt,
+                helper_key=part.key,
+                survivors=part.names,
+                part_digest=part.statement.part_digest,
+                helper_signature=part.signature,
+                outcome=Outcome.RELEASED,
+                sum_hash=outcome.sum_hash,
+                size=outcome.size,
+            )
+        statement = PartStatement(
+            stone.receipt.leader_offer,
+            stone.receipt.helper_offer,
+            stone.held.commitment,
+            stone.included.commitment,
+            stone.receipt.part_digest,
+        )
+        signature = key.sign(stone.receipt.to_sign(statement, suite))
+        stone.receipt = replace(stone.receipt, leader_signature=signature)
+        return stone
+
+    def encode(self) -> bytes:
+        """Return the bytes to keep."""
+        writer = Writer().blob(self.receipt.encode())
+        writer.flag(isinstance(self.outcome, Released))
+        return writer.fixed(self.outcome.encode()).getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote."""
+        reader = Reader(data, "tombstone")
+        receipt = reader.blob(max_bytes=MAX_SHARED_RECEIPT_BYTES)
+        kind = Released if reader.flag() else Aborted
+        outcome = kind.decode(reader.fixed(reader.remaining))
+        return cls(SharedReceipt.decode(receipt), outcome)
+
+    @cached_property
+    def offer(self) -> SessionDescriptor:
+        """The leader's offer."""
+        return SessionDescriptor.decode(self.receipt.leader_offer)
+
+    @cached_property
+    def held(self) -> NameList:
+        """Whose shares the leader had."""
+        return self._list(self.receipt.roster)
+
+    @cached_property
+    def included(self) -> NameList:
+        """Whose vectors are in the sum."""
+        return self._list(self.receipt.survivors)
+
+    def _list(self, names: object) -> NameList:
+        assert isinstance(names, tuple)  # noqa: S101 - the operator's receipt has lists
+        return NameList(names, self.offer.session_id, self.offer.parameters.suite)
+
+    def update_for(self, name: str) -> Envelope:
+        """Return the news for one client."""
+        fate = Fate.INCLUDED if name in self.included else Fate.LEFT_OUT
+        return Envelope.of(replace(self.outcome, fate=fate))
+
+    def receipt_for(self, name: str) -> bytes:
+        """Return the receipt of one client, which names nobody else."""
+        return self.receipt.for_reader(name, self.held, self.included).encode()

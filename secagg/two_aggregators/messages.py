@@ -1,0 +1,163 @@
+"""The three messages between client, leader and helper that no other session has.
+
+They travel as uploads and blobs of the calls that there are, each in its canonical
+bytes. Decoders are total: they return a value or refuse it as BAD_ENCODING.
+"""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, Self
+
+from secagg.crypto.canonical import CanonicalEncodingError, Reader, Writer
+from secagg.crypto.entropy import SEED_SIZE
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import IDENTITY_SIZE, SIGNATURE_SIZE
+from secagg.protocol.messages import MAX_IDENTITY_BYTES
+from secagg.protocol.parameters import MAX_CLIENTS
+from secagg.wire.codec import refuse
+from secagg.wire.limits import MAX_DESCRIPTOR_BYTES, SESSION_ID_BYTES
+
+__all__ = ["AcceptedShares", "HelperShare", "NoisyShare", "names_of", "write_names"]
+
+
+@dataclass(frozen=True, slots=True)
+class HelperShare:
+    """A client's share for the helper; client to helper.
+
+    Attributes:
+        seed: What the share is expanded from.
+        session_id: The leader's session that it belongs to.
+    """
+
+    SIZE = SEED_SIZE + SESSION_ID_BYTES
+
+    seed: SecretBytes
+    session_id: bytes
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        return self.seed.reveal() + self.session_id
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        if len(data) != cls.SIZE:
+            raise refuse(f"a helper's share has {cls.SIZE} bytes, not {len(data)}")
+        return cls(SecretBytes(data[:SEED_SIZE]), data[SEED_SIZE:])
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedShares:
+    """Whose shares the leader holds; leader to helper, once.
+
+    Attributes:
+        offer: The leader's session descriptor, as its clients have read it.
+        names: In the order of their bytes, none twice.
+    """
+
+    offer: bytes
+    names: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        writer = Writer().blob(self.offer)
+        write_names(writer, self.names)
+        return writer.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        reader = Reader(data, "list of accepted shares")
+        try:
+            offer = reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES)
+            names = names_of(reader)
+            reader.end()
+        except ValueError as error:
+            raise refuse(str(error)) from None
+        return cls(offer, names)
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyShare:
+    """The helper's part of a sum, noise included; helper to leader.
+
+    Attributes:
+        session_id: The leader's session.
+        names: Over whom both add up: whose shares both hold.
+        key: What the helper signs receipts with, 32 bytes.
+        signature: Of the helper over its `PartStatement`, 64 bytes.
+        packed: The sum of the helper's shares with the helper's noise.
+    """
+
+    session_id: bytes
+    names: tuple[str, ...]
+    key: bytes
+    signature: bytes = field(repr=False)
+    packed: bytes = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding; the vector stands last."""
+        writer = Writer().fixed(self.session_id)
+        write_names(writer, self.names)
+        writer.fixed(self.key).fixed(self.signature)
+        return writer.fixed(self.packed).getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        reader = Reader(data, "helper's part of a sum")
+        try:
+            session_id = reader.fixed(SESSION_ID_BYTES)
+            names = names_of(reader)
+            key, signature = reader.fixed(IDENTITY_SIZE), reader.fixed(SIGNATURE_SIZE)
+            packed = reader.fixed(reader.remaining)
+        except ValueError as error:
+            raise refuse(str(error)) from None
+        return cls(session_id, names, key, signature, packed)
+
+
+MAX_NAMES_BYTES: Final = 4 + MAX_CLIENTS * (4 + MAX_IDENTITY_BYTES)
+"""Longest list of names."""
+
+MAX_PART_BYTES: Final = (
+    SESSION_ID_BYTES + MAX_NAMES_BYTES + IDENTITY_SIZE + SIGNATURE_SIZE
+)
+"""Longest `NoisyShare`, but for its vector."""
+
+MAX_ACCEPTED_BYTES: Final = 4 + MAX_DESCRIPTOR_BYTES + MAX_NAMES_BYTES
+"""Longest `AcceptedShares`."""
+
+
+def write_names(writer: Writer, names: tuple[str, ...]) -> None:
+    """Append a list of names."""
+    writer.u32(len(names))
+    for name in names:
+        writer.text(name)
+
+
+def names_of(reader: Reader) -> tuple[str, ...]:
+    """Read a list of names: ascending by their bytes, so that a set has one encoding.
+
+    Raises:
+        CanonicalEncodingError: It is none.
+    """
+    count = reader.u32()
+    if count > MAX_CLIENTS:
+        raise CanonicalEncodingError(f"a list of {count} names is too long")
+    names = tuple(reader.text(max_bytes=MAX_IDENTITY_BYTES) for _ in range(count))
+    spelled = [name.encode() for name in names]
+    if not all(spelled) or any(low >= high for low, high in pairwise(spelled)):
+        raise CanonicalEncodingError("names are empty, or not in ascending order")
+    return names

@@ -1,0 +1,323 @@
+"""What leader and helper have in common: one task, and one session of it at a time.
+
+Rule 1: after a restart the newest session goes on. Others, and all that were put back
+        from a backup, are given up: nobody knows what was said in them.
+Rule 2: an offer is shown as long as its session takes shares.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+from secagg.crypto.entropy import Entropy, SystemEntropy
+from secagg.crypto.signature import IdentityKey
+from secagg.distributed_dp import AggregatorNoise
+from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import Envelope
+from secagg.runtime import metrics
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.log_events import (
+    SERVER_LOGGER,
+    SESSION_ABORTED,
+    SESSION_COMPLETED,
+    SESSION_RESUMED,
+    log_event,
+)
+from secagg.runtime.metrics import Meter, SilentMeter
+from secagg.runtime.workers import Workers
+from secagg.server.rpc.call_metrics import measured_call
+from secagg.server.storage import ServerStorage
+from secagg.server.telemetry.prometheus import Reading
+from secagg.storage.change import Role
+from secagg.storage.retention import purge_once
+from secagg.storage.rows import Retention, StoredSession
+from secagg.storage.spool import SUM
+from secagg.storage.store_identity import refuse_sessions_of_another
+from secagg.two_aggregators.measures import Measures
+from secagg.two_aggregators.offers import check_terms
+from secagg.two_aggregators.refusals import no_such_call, no_such_session, no_such_task
+from secagg.wire.calls import (
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    Reference,
+    Request,
+    UploadChunk,
+    Wait,
+    WatchSession,
+)
+
+__all__ = ["POLL_SECONDS", "Party"]
+
+_LOG: Final = logging.getLogger(SERVER_LOGGER)
+
+KEPT: Final = Retention(keep_receipts=1000)
+"""What stays of sessions that are over; the operator has a file of each receipt."""
+
+# A leader that asks for session after session fills no disk, and pays for no purge.
+_PURGED_EVERY: Final = 250
+
+POLL_SECONDS: Final = 1.0
+"""After so long whoever was told to wait asks again."""
+
+_Answer = TypeVar("_Answer")
+
+
+class _LiveSession(Protocol):
+    """What a party knows of the session that is not over."""
+
+    offer: SessionDescriptor
+
+    @property
+    def takes_shares(self) -> bool: ...
+
+    @property
+    def shares_held(self) -> int: ...
+
+
+_Session = TypeVar("_Session", bound=_LiveSession)
+
+
+class Party(ABC, Generic[_Session]):
+    """One of two aggregators: the service of one task.
+
+    Args:
+        task: Name of the task.
+        noise: The task, with the noise of one aggregator.
+        steps: Sums of the task; None for the participations of one client.
+        name: The party's own name, as its certificate has it.
+        storage: Book and spool; nobody else writes to them.
+        receipt_key: Signs what this aggregator states.
+        clock: Time; the machine's by default.
+        entropy: Source of nonces and seeds; the system's by default.
+        workers: Run what blocks; some threads by default.
+        meter: Takes measurements; nobody by default.
+
+    Raises:
+        LocalProtocolError: There are fewer sums than participations.
+        RemoteProtocolError: BAD_CONFIG; the task is none between two.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a deployer decides
+        self,
+        task: str,
+        noise: AggregatorNoise,
+        *,
+        steps: int | None,
+        name: str,
+        storage: ServerStorage,
+        receipt_key: IdentityKey,
+        clock: Clock | None,
+        entropy: Entropy | None,
+        workers: Workers | None,
+        meter: Meter | None,
+    ) -> None:
+        check_terms(noise.parameters)
+        self._task = task
+        self._noise = noise
+        budget = noise.budget
+        self._steps = budget.participations if steps is None else steps
+        if self._steps < budget.participations:
+            raise LocalProtocolError(
+                f"{self._steps} sums are wanted, and the noise covers "
+                f"{budget.participations} participations of one client",
+                next_step="Lower task.participations to at most task.steps; at both.",
+            )
+        self._max_sessions = budget.max_sessions(self._steps)
+        self._name = name
+        self._storage = storage
+        self._receipt_key = receipt_key
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._workers = workers or Workers()
+        self._measures = Measures(meter or SilentMeter(), self._clock)
+        self._turn = asyncio.Lock()
+        self._live: _Session | None = None
+        self._openings = count()
+
+    async def recover(self) -> None:
+        """Load what an earlier process left; call it before the transport opens.
+
+        Raises:
+            ServiceError: STORAGE_FAILED, or STATE_DAMAGED; BAD_SETTINGS where a session
+                is open that has another aggregator's name.
+        """
+        book = self._storage.book
+        rows = await book.sessions(role=Role.SERVER, task=self._task)
+        loaded = [await book.load(row.key) for row in rows]
+        interrupted = [(each, self._resumed(each)) for each in loaded if each]
+        refuse_sessions_of_another(
+            self._name, (session.offer for _, session in interrupted)
+        )
+        for place, (stored, session) in enumerate(interrupted):
+            if place or stored.restored:
+                await self._give_up(session)
+            else:
+                self._live = session
+                self._log(SESSION_RESUMED, session.offer)
+                await self._go_on(session)
+
+    async def _purge(self) -> None:
+        """Let go of old receipts now and then; called for each session.
+
+        Counted here: the number of a session is what the other aggregator makes it.
+        """
+        if next(self._openings) % _PURGED_EVERY == 0:
+            await purge_once(self._storage.book, KEPT, _LOG)
+
+    def close(self) -> None:
+        """Release the threads; what was handed in is the caller's."""
+        self._workers.close()
+
+    async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
+        """See `AggregatorService.answer`."""
+        meter = self._measures.meter
+        with measured_call(meter, self._clock, request):
+            given = await self._answer(identity, request)
+        if isinstance(request, UploadChunk):
+            meter.add(metrics.UPLOAD_BYTES, len(request.data), task=self._task)
+        elif isinstance(given, BlobChunk):
+            meter.add(metrics.DOWNLOAD_BYTES, len(given.data), task=self._task)
+        return cast("_Answer", given)
+
+    def note_refusal(self, code: ErrorCode) -> None:
+        """See `AggregatorService.note_refusal`."""
+        self._measures.meter.add(metrics.REFUSALS, code=code.name)
+
+    async def readings(self) -> list[Reading]:
+        """Return the gauges of the task as they stand now.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        task = {"task": self._task}
+        tally = await self._storage.book.tally(Role.SERVER, self._task)
+        covered = max(0, self._max_sessions - tally.spent)
+        left = covered if self.may_serve else 0
+        live, report = self._live, self._noise.report()
+        found: list[Reading] = [
+            (metrics.TASK_SLOT, float(left > 0), task),
+            (metrics.TASK_SUMS_LEFT, float(await self._sums_left(left)), task),
+            (metrics.TASK_SESSIONS_LEFT, float(left), task),
+            (metrics.SESSIONS_OPEN, float(live is not None), task),
+        ]
+        for against, stated in (
+            ("server", report.aggregator),
+            ("model_reader", report.reader),
+        ):
+            labels = {**task, "against": against}
+            found.append((metrics.TASK_EPSILON, stated.epsilon, labels))
+        if live is not None:
+            most = live.offer.parameters.max_clients
+            found.append((metrics.ROUND_ANSWERED, float(live.shares_held), task))
+            found.append((metrics.ROUND_EXPECTED, float(most), task))
+        return found
+
+    async def _sums_left(self, sessions: int) -> int:
+        """Return how many sums may still come, as far as this party knows.
+
+        Args:
+            sessions: How many may still be begun.
+        """
+        return min(sessions, self._steps)
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether there may be another session, as far as this party knows."""
+        return True
+
+    def watch(
+        self, identity: str, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
+        """See `AggregatorService.watch`: between two aggregators everybody polls."""
+        raise no_such_call(identity, request)
+
+    @abstractmethod
+    async def _answer(self, identity: str, request: Request[Any]) -> object:
+        """Answer a call."""
+
+    @abstractmethod
+    def _resumed(self, stored: StoredSession) -> _Session:
+        """Return a session as the book has it."""
+
+    @abstractmethod
+    async def _give_up(self, session: _Session) -> None:
+        """End a session that nobody can go on with."""
+
+    @abstractmethod
+    async def _go_on(self, session: _Session) -> None:
+        """Take a session up where an earlier process has left it."""
+
+    def _log(
+        self,
+        event: str,
+        offer: SessionDescriptor,
+        *,
+        level: int = logging.INFO,
+        **facts: object,
+    ) -> None:
+        """Write one line about a session, and count its end."""
+        outcome = facts.get("code", "released")
+        if event in {SESSION_COMPLETED, SESSION_ABORTED}:
+            meter = self._measures.meter
+            meter.add(metrics.SESSIONS, task=self._task, outcome=str(outcome))
+        log_event(
+            _LOG,
+            level,
+            event,
+            task=self._task,
+            number=offer.session_number,
+            session=offer.session_id.hex()[:16],
+            **facts,
+        )
+
+    # --- what both answer alike -------------------------------------------------------
+
+    def _check_task(self, request: GetOffer) -> None:
+        if request.task_id != self._task:
+            raise no_such_task(request.task_id)
+
+    def _offered(self, after_session: int) -> SessionDescriptor | Wait:
+        """Return the offer of the session that takes shares, if it is a later one."""
+        live = self._live
+        if (
+            live is None
+            or not live.takes_shares
+            or live.offer.session_number <= after_session
+        ):
+            return Wait(POLL_SECONDS)
+        return live.offer
+
+    def _collecting(self, session_id: bytes) -> _Session:
+        live = self._live
+        if live is None or live.offer.session_id != session_id:
+            raise no_such_session()
+        return live
+
+    async def _receipt_of(self, session_id: bytes) -> bytes:
+        """Return what a session has left that ended with something to say.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION; it is not over, ended without an answer, or
+                never was.
+        """
+        stored = await self._storage.book.load(session_id.hex())
+        if stored is None or not stored.receipt or stored.task != self._task:
+            raise no_such_session()
+        return stored.receipt
+
+    async def _piece_of_sum(self, request: FetchChunk) -> BlobChunk:
+        found = await self._workers.run(
+            self._storage.spool.read,
+            request.session_id,
+            SUM,
+            request.offset,
+            request.max_bytes,
+        )
+        if found is None:
+            raise no_such_session()
+        return BlobChunk(*found)

@@ -1,0 +1,310 @@
+"""The receipt of a session between two aggregators: what each of them has signed.
+
+Rule 1: both sign both offers, whose shares the leader held and over whom both add up;
+        the helper the digest of its part as well, the leader how it ended. Offers hold
+        the noise and the epsilon that were promised, so that both have signed these.
+Rule 2: lists of names are signed by the top of a tree over them. The operator's receipt
+        has the lists; a client's has a path from its own name to each top, and no other
+        name. Signatures and what they cover are the same in both.
+Rule 3: public bytes only, no seed and no share. Signing is deterministic: whoever is
+        started again signs the same bytes.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, Self, TypeAlias
+
+from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.merkle import NODE_SIZE, MerkleTree, proven_top
+from secagg.crypto.signature import IDENTITY_SIZE, SIGNATURE_SIZE
+from secagg.crypto.transcript import domain_tag, hash_parts
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.messages import MAX_IDENTITY_BYTES
+from secagg.protocol.messages.encoding import decode
+from secagg.protocol.parameters import MAX_CLIENTS
+from secagg.protocol.receipts.receipt import SHARED_MAGIC, Outcome
+from secagg.two_aggregators.messages import MAX_NAMES_BYTES, names_of, write_names
+from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
+
+__all__ = [
+    "COMMITMENT_BYTES",
+    "MAX_CLIENT_RECEIPT_BYTES",
+    "MAX_SHARED_RECEIPT_BYTES",
+    "NameList",
+    "NamePath",
+    "Names",
+    "PartStatement",
+    "SharedReceipt",
+]
+
+COMMITMENT_BYTES: Final = 4 + NODE_SIZE
+"""Size of what is signed of a list of names."""
+
+_DIGEST: Final = 32
+_NODE: Final = "shared name node"
+# Hashes on the way from one of MAX_CLIENTS leaves to the top.
+_MAX_PATH: Final = MAX_CLIENTS.bit_length()
+_FIXED: Final = 1024
+_NOTHING: Final = bytes(NODE_SIZE)
+
+MAX_CLIENT_RECEIPT_BYTES: Final = (
+    2 * MAX_DESCRIPTOR_BYTES + 2 * _MAX_PATH * NODE_SIZE + MAX_IDENTITY_BYTES + _FIXED
+)
+"""Longest receipt of a client."""
+
+MAX_SHARED_RECEIPT_BYTES: Final = MAX_CLIENT_RECEIPT_BYTES + 2 * MAX_NAMES_BYTES
+"""Longest receipt of an operator."""
+
+
+class NameList:
+    """A list of names and the tree over it.
+
+    Args:
+        names: In the order of their bytes, none twice.
+        session_id: The leader's; no leaf serves in two sessions.
+        suite: The session's.
+    """
+
+    def __init__(
+        self, names: tuple[str, ...], session_id: bytes, suite: CipherSuite
+    ) -> None:
+        self.names = names
+        self._session_id = session_id
+        self._suite = suite
+        self._places = {name: place for place, name in enumerate(names)}
+
+    @cached_property
+    def _tree(self) -> MerkleTree | None:
+        """Hashed when it is first asked for: of 65,535 names a tenth of a second."""
+        leaves = [
+            _leaf(place, name, self._session_id, self._suite)
+            for place, name in enumerate(self.names)
+        ]
+        return MerkleTree(leaves, self._suite, node=_NODE) if leaves else None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    @property
+    def commitment(self) -> bytes:
+        """Number of names and the top over them, `COMMITMENT_BYTES`."""
+        top = _NOTHING if self._tree is None else self._tree.top
+        return len(self.names).to_bytes(4, "big") + top
+
+    def path_of(self, name: str) -> "NamePath":
+        """Return what shows a name in this list; nothing but the top if it is not."""
+        count, top = len(self.names), self.commitment[4:]
+        place = self._places.get(name)
+        if place is None or self._tree is None:
+            return NamePath(count, top, None)
+        return NamePath(count, top, place, self._tree.proof((place,)))
+
+
+@dataclass(frozen=True, slots=True)
+class NamePath:
+    """What a client's receipt has in the place of a list.
+
+    Attributes:
+        count: Number of names.
+        top: Of the tree over them, 32 bytes; zeros where there are none.
+        place: Of the client's own name; None if nothing shows that it is there.
+        path: What leads from that name to the top, 32 bytes each.
+    """
+
+    count: int
+    top: bytes
+    place: int | None
+    path: tuple[bytes, ...] = field(default=(), repr=False)
+
+    def commitment(self, name: str, session_id: bytes, suite: CipherSuite) -> bytes:
+        """Return what was signed.
+
+        Raises:
+            RemoteProtocolError: BAD_PROOF; the name does not stand where it is said to.
+        """
+        if self.place is not None:
+            leaves = {self.place: _leaf(self.place, name, session_id, suite)}
+            try:
+                top = proven_top(self.count, leaves, self.path, suite, node=_NODE)
+            except ValueError as error:  # a ProofError, or a place behind the end
+                raise _unproven(name, str(error)) from None
+            if top != self.top:
+                raise _unproven(name, "its path leads to another top")
+        return self.count.to_bytes(4, "big") + self.top
+
+
+def _unproven(name: str, complaint: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"{name!r} does not stand where the receipt says: {complaint}",
+        code=ErrorCode.BAD_PROOF,
+    )
+
+
+Names: TypeAlias = tuple[str, ...] | NamePath
+
+
+@dataclass(frozen=True, slots=True)
+class PartStatement:
+    """What the helper signs, and the leader with it.
+
+    Attributes:
+        leader_offer: The leader's session descriptor, encoded.
+        helper_offer: The helper's.
+        roster: Commitment to those whose shares the leader held.
+        survivors: Commitment to those over whom both add up.
+        part_digest: SHA-256 of the helper's packed part, noise included; zeros where it
+            has given none.
+    """
+
+    leader_offer: bytes
+    helper_offer: bytes
+    roster: bytes
+    survivors: bytes
+    part_digest: bytes = bytes(_DIGEST)
+
+    def to_sign(self, suite: CipherSuite) -> bytes:
+        """Return the bytes that the helper signs."""
+        return domain_tag("helper", "shared part", suite) + self.encode()
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        writer = Writer().blob(self.leader_offer).blob(self.helper_offer)
+        writer.fixed(self.roster).fixed(self.survivors)
+        return writer.fixed(self.part_digest).getvalue()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedReceipt:
+    """One session between two aggregators.
+
+    Attributes:
+        leader_offer: The leader's session descriptor, encoded.
+        helper_offer: The helper's.
+        leader_key: What the leader signs with, 32 bytes.
+        helper_key: What the helper signs with; empty without its part.
+        reader: Whose receipt it is; empty for the operator's.
+        roster: Whose shares the leader held.
+        survivors: Over whom both add up; none without a sum.
+        part_digest: As `PartStatement.part_digest`.
+        helper_signature: Over a `PartStatement`; empty without the helper's part.
+        outcome: How it ended: released, or aborted.
+        code: Why, if it was aborted; 0 if it was not.
+        sum_hash: SHA-256 of the packed sum, 32 bytes; zeros without one.
+        size: Its bytes; 0 without one.
+        ended: When, in Unix seconds of the leader's clock.
+        leader_signature: Over all of it but the names.
+    """
+
+    leader_offer: bytes
+    helper_offer: bytes
+    leader_key: bytes
+    helper_key: bytes = b""
+    reader: str = ""
+    roster: Names
+    survivors: Names
+    part_digest: bytes = bytes(_DIGEST)
+    helper_signature: bytes = field(default=b"", repr=False)
+    outcome: Outcome
+    code: int = 0
+    sum_hash: bytes = bytes(_DIGEST)
+    size: int = 0
+    ended: int
+    leader_signature: bytes = field(default=b"", repr=False)
+
+    def to_sign(self, statement: PartStatement, suite: CipherSuite) -> bytes:
+        """Return the bytes that the leader signs.
+
+        Args:
+            statement: What both have signed.
+            suite: The session's.
+        """
+        writer = Writer().blob(statement.encode())
+        writer.blob(self.leader_key).blob(self.helper_key).blob(self.helper_signature)
+        writer.u8(self.outcome).u16(self.code).fixed(self.sum_hash)
+        writer.u64(self.size).u64(self.ended)
+        return domain_tag("leader", "shared sum", suite) + writer.getvalue()
+
+    def for_reader(
+        self, name: str, roster: NameList, survivors: NameList
+    ) -> "SharedReceipt":
+        """Return the receipt of one client, which names nobody else."""
+        return replace(
+            self,
+            reader=name,
+            roster=roster.path_of(name),
+            survivors=survivors.path_of(name),
+        )
+
+    def encode(self) -> bytes:
+        """Return the receipt's bytes."""
+        writer = (
+            Writer().fixed(SHARED_MAGIC).blob(self.leader_offer).blob(self.helper_offer)
+        )
+        writer.fixed(self.leader_key).blob(self.helper_key).text(self.reader)
+        for names in (self.roster, self.survivors):
+            _write(writer, names)
+        writer.fixed(self.part_digest).blob(self.helper_signature)
+        writer.u8(self.outcome).u16(self.code).fixed(self.sum_hash)
+        writer.u64(self.size).u64(self.ended)
+        return writer.fixed(self.leader_signature).getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote; nothing in it is judged.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING.
+        """
+        return decode("a receipt of two aggregators", data, cls._read)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        if reader.remaining > MAX_SHARED_RECEIPT_BYTES:
+            raise ValueError(f"it has more than {MAX_SHARED_RECEIPT_BYTES} bytes")
+        if reader.fixed(len(SHARED_MAGIC)) != SHARED_MAGIC:
+            raise ValueError("it begins otherwise")
+        return cls(
+            leader_offer=reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES),
+            helper_offer=reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES),
+            leader_key=reader.fixed(IDENTITY_SIZE),
+            helper_key=reader.blob(max_bytes=IDENTITY_SIZE),
+            reader=(name := reader.text(max_bytes=MAX_IDENTITY_BYTES)),
+            roster=(read := _read_path if name else names_of)(reader),
+            survivors=read(reader),
+            part_digest=reader.fixed(_DIGEST),
+            helper_signature=reader.blob(max_bytes=SIGNATURE_SIZE),
+            outcome=Outcome(reader.u8()),
+            code=reader.u16(),
+            sum_hash=reader.fixed(_DIGEST),
+            size=reader.u64(),
+            ended=reader.u64(),
+            leader_signature=reader.fixed(SIGNATURE_SIZE),
+        )
+
+
+def _write(writer: Writer, names: Names) -> None:
+    if isinstance(names, tuple):
+        write_names(writer, names)
+        return
+    writer.u32(names.count).fixed(names.top).flag(names.place is not None)
+    if names.place is not None:
+        writer.u32(names.place).u8(len(names.path))
+        for node in names.path:
+            writer.fixed(node)
+
+
+def _read_path(reader: Reader) -> NamePath:
+    count, top = reader.u32(), reader.fixed(NODE_SIZE)
+    if not reader.flag():
+        return NamePath(count, top, None)
+    place = reader.u32()
+    # Bounded by the byte that counts them.
+    path = tuple(reader.fixed(NODE_SIZE) for _ in range(reader.u8()))
+    return NamePath(count, top, place, path)
+
+
+def _leaf(place: int, name: str, session_id: bytes, suite: CipherSuite) -> bytes:
+    return hash_parts(
+        "shared name", session_id, place.to_bytes(4, "big"), name.encode(), suite=suite
+    )

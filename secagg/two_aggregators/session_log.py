@@ -1,0 +1,117 @@
+"""One session in the book of one aggregator, and the only way to write to it."""
+
+import asyncio
+from typing import Final, Self
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.storage.change import Change, Committed, NewSession, Record
+from secagg.storage.rows import StoredSession
+from secagg.storage.store import Book
+from secagg.two_aggregators.measures import Measures
+
+__all__ = ["SessionLog"]
+
+
+class SessionLog:
+    """Appends records, one commit at a time; make it with `create` or `resume`.
+
+    Args:
+        book: Where to.
+        key: Name of the session.
+        sequence: How many records it holds.
+        chain: Chain value behind them.
+        measures: Times the commits.
+    """
+
+    def __init__(
+        self, book: Book, key: str, sequence: int, chain: bytes, measures: Measures
+    ) -> None:
+        self.key: Final = key
+        self._book = book
+        self._sequence = sequence
+        self._chain = chain
+        self._measures = measures
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    async def create(
+        cls,
+        book: Book,
+        key: str,
+        new: NewSession,
+        measures: Measures,
+        *,
+        facts: bytes | None = None,
+    ) -> Self:
+        """Begin a session.
+
+        Raises:
+            SessionsSpentError: The task has used all sessions of its budget.
+            ServiceError: STORAGE_FAILED.
+        """
+        with measures.commit():
+            begun = await book.commit(Change(key=key, create=new, facts=facts))
+        if not isinstance(begun, Committed):
+            raise _written_by_another(key)
+        return cls(book, key, begun.sequence, begun.chain, measures)
+
+    @classmethod
+    def resume(cls, book: Book, stored: StoredSession, measures: Measures) -> Self:
+        """Go on with a session of an earlier process."""
+        return cls(book, stored.key, stored.sequence, stored.chain, measures)
+
+    async def append(self, record: Record, *, spend: bool = False) -> None:
+        """Append one record; returns when it is durable.
+
+        Args:
+            record: What has happened.
+            spend: The session uses one of the task's from now on.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; nothing is known.
+        """
+        await self._commit(records=(record,), spend=spend)
+
+    async def end(self, receipt: bytes, *, facts: bytes | None = None) -> None:
+        """Overwrite header and records; the receipt stays.
+
+        Args:
+            receipt: What is left of the session.
+            facts: What the task knows from now on; None leaves it as it is.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; nothing is known.
+        """
+        await self._commit(end=receipt, facts=facts)
+
+    async def _commit(
+        self,
+        *,
+        records: tuple[Record, ...] = (),
+        spend: bool = False,
+        end: bytes | None = None,
+        facts: bytes | None = None,
+    ) -> None:
+        async with self._turn:
+            change = Change(
+                key=self.key,
+                expect=self._sequence,
+                previous=self._chain,
+                records=records,
+                spend=spend,
+                end=end,
+                facts=facts,
+            )
+            with self._measures.commit():
+                done = await self._book.commit(change)
+            if not isinstance(done, Committed):
+                raise _written_by_another(self.key)
+            self._sequence, self._chain = done.sequence, done.chain
+
+
+def _written_by_another(key: str) -> ServiceError:
+    return ServiceError(
+        f"session {key} was written by another process",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Run one process for each book, then start this one again.",
+    )

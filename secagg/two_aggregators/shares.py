@@ -1,0 +1,97 @@
+"""Additive shares: a vector as a seed and a difference, and their sums.
+
+Rule 1: the seed's share is its expansion (`secagg.crypto.prg`) under a key that
+        covers the leader's session id; the other share is the vector minus it, modulo
+        m. Each alone is pseudorandom whatever the vector is.
+Rule 2: sums hold O(d), never O(n·d).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from secagg.crypto import key_derivation as kdf
+from secagg.crypto.modular import UnsignedArray, add_into, reduce_in_place, zeros
+from secagg.crypto.prg import Mask, add_masks
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.protocol.packing import chunks, unpack
+from secagg.protocol.parameters import ProtocolParameters
+
+__all__ = ["leader_share", "sum_of_seeds", "sum_of_uploads"]
+
+_ADDED: Final = 1
+_TAKEN_OFF: Final = -1
+
+
+def leader_share(
+    residues: UnsignedArray,
+    seed: SecretBytes,
+    *,
+    session_id: bytes,
+    parameters: ProtocolParameters,
+) -> UnsignedArray:
+    """Return the share that is left when the seed's is taken off.
+
+    Args:
+        residues: The encoded vector, shape (dimension,), entries below m.
+        seed: 32 uniform bytes of this client, of this session and no other.
+        session_id: The leader's.
+        parameters: Of the session.
+
+    Returns:
+        Residues of shape (dimension,).
+    """
+    share = residues.copy()
+    mask = _mask(seed, _TAKEN_OFF, session_id, parameters)
+    add_masks(share, (mask,), parameters.modulus)
+    return share
+
+
+def sum_of_seeds(
+    seeds: Sequence[SecretBytes], *, session_id: bytes, parameters: ProtocolParameters
+) -> UnsignedArray:
+    """Expand the helper's shares and add them up.
+
+    Args:
+        seeds: Of the clients in the set.
+        session_id: The leader's.
+        parameters: Of the session.
+
+    Returns:
+        Residues of shape (dimension,).
+    """
+    total = zeros(parameters.dimension, parameters.modulus)
+    masks = [_mask(seed, _ADDED, session_id, parameters) for seed in seeds]
+    add_masks(total, masks, parameters.modulus)
+    return total
+
+
+def sum_of_uploads(
+    reads: Iterable[Callable[[int, int], bytes]], parameters: ProtocolParameters
+) -> UnsignedArray:
+    """Add up the leader's shares.
+
+    Args:
+        reads: For each client in the set, what returns bytes of its packed share, by
+            offset and size.
+        parameters: Of the session.
+
+    Returns:
+        Residues of shape (dimension,).
+    """
+    modulus, bits = parameters.modulus, parameters.bits
+    total = zeros(parameters.dimension, modulus)
+    for read in reads:
+        for chunk in chunks(parameters.dimension, bits):
+            target = total[chunk.start : chunk.start + chunk.values]
+            packed = read(chunk.offset, chunk.nbytes)
+            add_into(target, unpack(packed, chunk.values, bits, modulus), modulus)
+    return reduce_in_place(total, modulus)
+
+
+def _mask(
+    seed: SecretBytes, sign: int, session_id: bytes, parameters: ProtocolParameters
+) -> Mask:
+    key, iv = kdf.additive_share_key(
+        seed, session_id=session_id, suite=parameters.suite
+    )
+    return Mask(key, iv, sign)

@@ -1,0 +1,356 @@
+"""Start, `--show-settings` and the doctor say the same of a set-up: one list."""
+
+import asyncio
+import json
+import math
+import re
+import socket
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secagg.cli import main
+from secagg.cli.checks import setup_checks
+from secagg.cli.checks.setup_checks import SETUP_CHECKS
+from secagg.pki.certificate_authority import Authority
+from secagg.pki.key_files import key_text
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.storage.open_store import open_state
+from secagg.testing.two_aggregators import HELPER_KEY, LEADER_KEY
+
+ROOT = Path(__file__).parents[4]
+KEY = key_text(LEADER_KEY.public_bytes)
+OTHER_KEY = key_text(HELPER_KEY.public_bytes)
+TASK = """[task]
+id = "t"
+dimension = 4
+rho = 2.0
+epsilon = 9.0
+delta = 1e-5
+steps = 2
+min_survivors = 2
+max_clients = 3
+"""
+TLS = """ca = "pki/ca.pem"
+certificate = "pki/{0}.pem"
+key = "pki/{0}.key"
+"""
+TEXTS = {
+    "server": f"""[server]
+listen = "127.0.0.1:0"
+state_dir = "state"
+rollback_mark = "the.mark"
+output_dir = "sums"
+[tls]
+{TLS.format("server")}
+[task]
+id = "t"
+[vector]
+dimension = 2
+[cohort]
+min_clients = 3
+max_clients = 3
+min_survivors = 3
+[noise]
+none = "{NO_NOISE_ACKNOWLEDGEMENT}"
+""",
+    "client": f"""[client]
+server = "127.0.0.1:1"
+task = "t"
+state_dir = "state"
+rollback_mark = "the.mark"
+wait_seconds = 0.0
+[tls]
+{TLS.format("client")}
+[policy]
+require_noise = false
+""",
+    "leader": f"""[aggregator]
+name = "leader"
+listen = "127.0.0.1:0"
+state_dir = "state"
+rollback_mark = "the.mark"
+sums_dir = "sums"
+[tls]
+{TLS.format("leader")}
+[helper]
+name = "helper"
+address = "127.0.0.1:1"
+receipt_key = "{KEY}"
+{TLS.format("leader-client")}
+{TASK}""",
+    "helper": f"""[aggregator]
+name = "helper"
+listen = "127.0.0.1:0"
+state_dir = "state"
+rollback_mark = "the.mark"
+[tls]
+{TLS.format("helper")}
+[leader]
+name = "leader"
+{TASK}""",
+    "sharing client": f"""[client]
+task = "t"
+state_dir = "state"
+rollback_mark = "the.mark"
+[leader]
+name = "leader"
+address = "127.0.0.1:1"
+receipt_key = "{KEY}"
+{TLS.format("client")}
+[helper]
+name = "helper"
+address = "127.0.0.1:2"
+receipt_key = "{OTHER_KEY}"
+{TLS.format("client")}
+[policy]
+max_epsilon = 9.0
+max_delta = 1e-5
+min_survivors = 2
+""",
+}
+COMMANDS = {
+    "server": ["server"],
+    "client": ["client", "--input", "x.npy", "--output", "out/sum.npy"],
+    "leader": ["two-servers", "leader"],
+    "helper": ["two-servers", "helper"],
+    "sharing client": ["two-servers", "client", "--input", "x.npy"],
+}
+
+
+def changed(old, new):
+    """Return a fault that is written into the settings."""
+
+    def plant(place, _):
+        text = (place / "settings.toml").read_text()
+        assert old in text
+        (place / "settings.toml").write_text(text.replace(old, new))
+
+    return plant
+
+
+def opened(place, _=None):
+    """Have a state that has run once."""
+
+    async def run():
+        await (await open_state(place / "state", mark=place / "the.mark")).close()
+
+    asyncio.run(run())
+
+
+def wide(place, _):
+    opened(place)
+    (place / "state").chmod(0o755)
+
+
+def lost(place, _):
+    opened(place)
+    for path in (place / "state").iterdir():
+        path.unlink()
+
+
+def taken(place, monkeypatch):
+    listening = socket.create_server(("127.0.0.1", 0))
+    OPEN.append(listening)
+    address = f"127.0.0.1:{listening.getsockname()[1]}"
+    changed("127.0.0.1:0", address)(place, monkeypatch)
+
+
+OPEN = []
+
+
+def without(package, old, new):
+    def plant(place, monkeypatch):
+        monkeypatch.setitem(sys.modules, package, None)
+        changed(old, new)(place, monkeypatch)
+
+    return plant
+
+
+def nowhere(place, _):
+    (place / "out").rmdir()
+    (place / "out").write_text("")
+
+
+def in_place_of(name):
+    def plant(place, _):
+        (place / name).write_text("")
+
+    return plant
+
+
+IDENTITY = f"""[enrolment]
+identity = "none.seed"
+credential = "none.bin"
+enrolment_key = "{KEY}"
+[policy]"""
+METRICS = ('0"', '0"\nmetrics_listen = "127.0.0.1:0"')
+PARTY = {
+    "D105": changed('"the.mark"', '"settings.toml"'),
+    "D110": changed("pki/ca.pem", "none.pem"),
+    "D120": changed("pki/ca.pem", "pki/other.pem"),
+    "D122": changed('[aggregator]\nname = "', '[aggregator]\nname = "x'),
+    "D125": changed('"the.mark"', '"the.mark"\nrevoked = "settings.txt"'),
+    "D145": without("prometheus_client", *METRICS),
+    "D150": in_place_of("state"),
+    "D152": wide,
+    "D162": lost,
+    "D180": changed('listen = "127.0.0.1:0"', 'listen = "nonsense"'),
+    "D190": changed("epsilon = 9.0", "epsilon = 0.1"),
+}
+# Of every check that a start runs, what makes it fail, or warn.
+PLANTED = {
+    "server": {
+        "D105": changed('"the.mark"', '"settings.toml"'),
+        "D110": changed("pki/ca.pem", "none.pem"),
+        "D120": changed("pki/ca.pem", "pki/other.pem"),
+        "D125": changed('"sums"', '"sums"\nrevoked = "settings.txt"'),
+        "D130": changed(
+            "[noise]",
+            f'[enrolment]\ntrust_domain = "x"\nenrolment_key = "{KEY}"\n[noise]',
+        ),
+        "D145": without("prometheus_client", *METRICS),
+        "D150": in_place_of("state"),
+        "D152": wide,
+        "D157": changed('"sums"', '"sums"\nblobs = "nonsense"'),
+        "D162": lost,
+        "D170": in_place_of("sums"),
+        "D180": changed('"127.0.0.1:0"', '"nonsense"'),
+        "D185": taken,
+        "D188": changed("[vector]", 'payload = "none.bin"\n[vector]'),
+    },
+    "client": {
+        "D205": changed('"the.mark"', '"settings.toml"'),
+        "D210": changed("pki/ca.pem", "none.pem"),
+        "D220": changed("pki/ca.pem", "pki/other.pem"),
+        "D230": changed("[policy]", IDENTITY),
+        "D235": changed("127.0.0.1:1", "nonsense"),
+        "D240": in_place_of("state"),
+        "D243": nowhere,
+        "D245": wide,
+        "D252": lost,
+    },
+    "leader": {
+        **PARTY,
+        "D170": in_place_of("sums"),
+        "D195": changed(KEY, "ed25519:..."),
+    },
+    "helper": PARTY,
+    "sharing client": {
+        "D205": changed('"the.mark"', '"settings.toml"'),
+        "D210": changed("pki/ca.pem", "none.pem"),
+        "D220": changed("pki/ca.pem", "pki/other.pem"),
+        "D235": changed("127.0.0.1:1", "nonsense"),
+        "D240": in_place_of("state"),
+        "D243": nowhere,
+        "D245": wide,
+        "D252": lost,
+        "D232": changed("[policy]", '[policy]\ndata = "ours"'),
+        "D295": changed(OTHER_KEY, KEY),
+    },
+}
+# What the settings do not name is not there to be broken.
+ABSENT = {"helper": {"D170", "D195"}}
+WITH_OPTIONS = {"D243"}  # the doctor is handed none
+WARNS = {"D152", "D245"}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    pki = tmp_path_factory.mktemp("certificates") / "pki"
+    ours, theirs = (Authority.create("ours.example") for _ in range(2))
+    ours.issued().write(pki, "ca")
+    theirs.issued().write(pki, "other")
+    for name in ("server", "leader", "helper"):
+        ours.issue_server(name, ["127.0.0.1"]).write(pki, name)
+    ours.issue_client("client-1").write(pki, "client")
+    ours.issue_client("leader").write(pki, "leader-client")
+    return pki
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, certificates):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(setup_checks, "_SLOW_DISK_SECONDS", math.inf)
+    (tmp_path / "pki").symlink_to(certificates)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "settings.txt").write_text("no line\n")
+    np.save("x.npy", np.ones(2))
+    yield tmp_path
+    while OPEN:
+        OPEN.pop().close()
+
+
+def ended(capsys, *words):
+    code = main([*words, "--config", "settings.toml", "--json"])
+    said = capsys.readouterr()
+    return code, json.loads(said.out.splitlines()[-1]), said.err + said.out
+
+
+def test_a_fault_is_planted_for_every_check_of_a_start():
+    for part, branches in SETUP_CHECKS.items():
+        checks = [check for branch in branches for check in branch]
+        numbers = [check.number for check in checks]
+        assert len(set(numbers)) == len(numbers)
+        starting = {check.number for check in checks if check.starts}
+        assert set(PLANTED[part]) == starting - ABSENT.get(part, set())
+    page = (ROOT / "docs" / "operations.md").read_text()
+    for branches in SETUP_CHECKS.values():
+        for check in (check for branch in branches for check in branch):
+            assert re.search(rf"\b{check.number}\b", page), check.number
+
+
+@pytest.mark.parametrize(
+    ("part", "number"),
+    [(part, number) for part, faults in PLANTED.items() for number in faults],
+)
+def test_start_settings_and_doctor_agree(place, monkeypatch, capsys, part, number):
+    (place / "settings.toml").write_text(TEXTS[part])
+    PLANTED[part][number](place, monkeypatch)
+    command = list(COMMANDS[part])
+    if number == "D243" and part == "sharing client":
+        command += ["--output", "out/sum.npy"]
+    shown, _, text = ended(capsys, *command, "--show-settings")
+    doctor, answer, _ = ended(capsys, "doctor")
+    checks = {each["number"]: each for each in answer["checks"]}
+    # The doctor of a client asks its aggregator, too, and none listens.
+    sound = 58 if part == "client" else 0
+    if number in WARNS:
+        assert (shown, doctor) == (0, sound)
+        assert checks[number]["state"] == "warning"
+        assert "others may use" in text
+        return
+    started, error, _ = ended(capsys, *command)
+    assert started == shown != 0
+    assert error["error"]["next_step"]
+    if number in WITH_OPTIONS:
+        assert doctor == sound
+        return
+    assert doctor == started
+    assert checks[number]["state"] == "failed"
+    assert checks[number]["found"] == error["error"]["message"]
+
+
+def test_a_start_warns_of_a_state_that_others_may_read(place, capsys):
+    (place / "settings.toml").write_text(TEXTS["client"])
+    wide(place, None)
+    code, _, text = ended(capsys, *COMMANDS["client"])
+    assert code == 58, text  # goes on, and reaches no aggregator
+    assert "others may use" in text
+
+
+@pytest.mark.parametrize("part", list(TEXTS))
+def test_a_sound_set_up_passes(place, capsys, part):
+    (place / "settings.toml").write_text(TEXTS[part])
+    for used in (False, True):
+        if used:
+            opened(place)
+        command = [*COMMANDS[part], "--show-settings"]
+        assert ended(capsys, *command)[0] == 0
+        code, answer, _ = ended(capsys, "doctor")
+        failed = {e["number"] for e in answer["checks"] if e["state"] == "failed"}
+        # Of a client the doctor asks the aggregator, too.
+        assert failed <= {"D270"}
+        assert (code == 0) is (not failed)

@@ -1,0 +1,502 @@
+"""`secagg two-servers`: both aggregators and their clients, from settings files.
+
+The programs run in one process and one event loop, over TLS on the loopback.
+"""
+
+import asyncio
+import gc
+import json
+import sys
+import tomllib
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+
+import secagg
+from secagg.cli import main
+from secagg.cli.output import Output
+from secagg.cli.two_aggregators import _say_given
+from secagg.config.two_aggregators import (
+    HelperSettings,
+    LeaderSettings,
+    SharingClientSettings,
+    load_two_server_settings,
+)
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.pki.certificate_revocations import revoked_line
+from secagg.pki.key_files import key_text
+from secagg.runtime.garbage import STAYING
+from secagg.server.rpc import grpc_server
+from secagg.testing.manual_clock import run
+from secagg.testing.two_aggregators import (
+    HELPER_KEY,
+    LEADER_KEY,
+    TwoAggregators,
+    noise_for,
+)
+from secagg.transport.channel_options import HEALTH_SERVICE
+from secagg.transport.tls import number_in_pem
+from secagg.two_aggregators import SharedContribution
+from secagg.two_aggregators.program import (
+    ReleasingLeader,
+    _way_to,
+    give_vector,
+    helping,
+    leading,
+    noise_of,
+)
+from secagg.wire.calls import GetOffer, Wait
+
+ROOT = Path(__file__).parents[4]
+SAMPLES = ROOT / "deploy" / "config" / "two-servers"
+KINDS = {
+    "leader": LeaderSettings,
+    "helper": HelperSettings,
+    "client": SharingClientSettings,
+}
+TASK = {
+    "id": "between-two",
+    "dimension": 4,
+    "rho": 2.0,
+    "epsilon": 9.0,
+    "delta": 1e-5,
+    "steps": 2,
+    "min_survivors": 2,
+    "max_clients": 3,
+    "collect_seconds": 300,
+}
+KEYS = {"leader": LEADER_KEY.public_bytes, "helper": HELPER_KEY.public_bytes}
+VECTORS = [np.full(4, place / 10) for place in range(3)]
+
+
+def text_of(sections):
+    return "\n".join(
+        f"[{name}]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in keys.items())
+        for name, keys in sections.items()
+    )
+
+
+class House:
+    """Two organisations, their certificates, and settings files of everybody."""
+
+    def __init__(self, place):
+        self.place = place
+        self.authorities = {}
+        for name in ("leader", "helper"):
+            (place / name).mkdir()
+            self.authorities[name] = secagg.Authority.create(f"{name}.example")
+            self.authorities[name].issued().write(place / name, "ca")
+
+    def files(self, at, stem, issue):
+        """Where a certificate lies; issued when it is first asked for."""
+        place = self.place / at
+        if not (place / f"{stem}.pem").exists():
+            issue().write(place, stem)
+        return {
+            "ca": str(place / "ca.pem"),
+            "certificate": str(place / f"{stem}.pem"),
+            "key": str(place / f"{stem}.key"),
+        }
+
+    def caller(self, at, name):
+        issuing = self.authorities[at]
+        return self.files(at, f"for-{name}", lambda: issuing.issue_client(name))
+
+    def aggregator(self, name, **task):
+        issuing = self.authorities[name]
+        place = self.place / f"of-{name}"
+        sections = {
+            "aggregator": {
+                "name": name,
+                "listen": "127.0.0.1:0",
+                "state_dir": str(place / "state"),
+                "rollback_mark": str(self.place / f"{name}.mark"),
+            },
+            "tls": self.files(
+                name, name, lambda: issuing.issue_server(name, ["127.0.0.1"])
+            ),
+            "task": TASK | task,
+        }
+        if name == "helper":
+            return sections | {"leader": {"name": "leader"}}
+        sections["aggregator"]["sums_dir"] = str(place / "sums")
+        calls = self.caller("helper", "leader")
+        key = key_text(HELPER_KEY.public_bytes)
+        helper = {"name": "helper", "address": "", "receipt_key": key, **calls}
+        return sections | {"helper": helper}
+
+    def client(self, name, ports, keys=KEYS):
+        sections = {
+            "client": {
+                "task": "between-two",
+                "state_dir": str(self.place / name / "state"),
+                "rollback_mark": str(self.place / f"{name}.mark"),
+            },
+            "policy": {"max_epsilon": 9.0, "max_delta": 1e-5, "min_survivors": 2},
+        }
+        for other, address in ports.items():
+            sections[other] = {"name": other, "address": address}
+            sections[other]["receipt_key"] = key_text(keys[other])
+            sections[other] |= self.caller(other, name)
+        return sections
+
+    def written(self, name, sections):
+        path = self.place / f"{name}.toml"
+        path.write_text(text_of(sections))
+        return path
+
+    def settings(self, name, sections):
+        kind = KINDS.get(name, SharingClientSettings)
+        path = self.written(name, sections)
+        return load_two_server_settings(kind, path, environment={}).settings
+
+
+@pytest.fixture
+def house(tmp_path):
+    return House(tmp_path)
+
+
+class Running:
+    """Helper and leader, as long as the context lasts."""
+
+    def __init__(self, house, **task):
+        self.house, self.task = house, task
+        self.sums, self.failures, self._stack = [], [], AsyncExitStack()
+
+    async def __aenter__(self):
+        house, stack = self.house, self._stack
+        settings = house.settings("helper", house.aggregator("helper", **self.task))
+        helper = await stack.enter_async_context(helping(settings))
+        sections = house.aggregator("leader", **self.task)
+        sections["helper"]["address"] = str(helper.server.address)
+        sections["helper"]["receipt_key"] = key_text(helper.receipt_key)
+        lead = await stack.enter_async_context(
+            leading(house.settings("leader", sections))
+        )
+        self.ports = {"leader": str(lead.server.address)}
+        self.ports["helper"] = str(helper.server.address)
+        self.keys = {"leader": lead.receipt_key, "helper": helper.receipt_key}
+        releasing = asyncio.ensure_future(
+            lead.release(written=self.sums.append, failed=self.failures.append)
+        )
+        stack.push_async_callback(asyncio.wait, {releasing})
+        stack.callback(releasing.cancel)
+        self.releasing = releasing
+        return self
+
+    async def __aexit__(self, *reason):
+        return await self._stack.__aexit__(*reason)
+
+    async def give(self, names):
+        giving = asyncio.gather(
+            *(
+                give_vector(
+                    self.house.settings(
+                        name, self.house.client(name, self.ports, self.keys)
+                    ),
+                    vector,
+                )
+                for name, vector in zip(names, VECTORS, strict=False)
+            )
+        )
+        await asyncio.wait(
+            {giving, self.releasing}, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self.releasing.done() and self.releasing.exception():
+            giving.cancel()  # they would wait for minutes for a leader that has failed
+            await asyncio.wait({giving})
+            await self.releasing
+        return await giving
+
+
+def test_a_task_is_summed_from_settings_files_and_goes_on_after_a_restart(
+    house, capsys, json_answer
+):
+    async def main_task():
+        async with Running(house) as first:
+            given = await first.give("abc")
+            (written,) = first.sums
+            values = np.load(written.path)
+        # As if the process had been killed between the release and the file.
+        written.path.unlink()
+        async with Running(house) as second:
+            later = await second.give("abc")
+            await second.releasing  # of two sums; the task is over
+            again, last = second.sums
+            assert again == written
+            np.testing.assert_array_equal(np.load(again.path), values)
+            assert last.session_number == written.session_number + 1
+            assert not first.failures + second.failures
+        for one in given:
+            assert one.is_included
+            assert (one.session_number, one.inputs) == (written.session_number, 3)
+            np.testing.assert_array_equal(one.values, values)
+        for one in later:
+            np.testing.assert_array_equal(one.values, np.load(last.path))
+        report = json.loads((last.path.parent / "report-2.json").read_text())
+        assert report["inputs"] == 3
+        assert first.keys == second.keys  # made once
+        verified = last.path.parent / report["receipt"]
+        mine = house.place / "mine.bin"
+        mine.write_bytes(later[0].receipt)
+        return second.keys, verified, mine, report
+
+    keys, verified, mine, report = asyncio.run(main_task())
+    words = ["sessions", "verify", str(verified), "--json"]
+    assert main(words) != 0
+    assert "needs the keys of both" in capsys.readouterr().err
+    for part, key in keys.items():
+        words += [f"--{part}", key_text(key)]
+    assert main(words) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["finding"] == "agreed"
+    assert facts["sum_sha256"] == report["sum_hash"]
+    assert facts["epsilon_aggregator"] == report["privacy"]["aggregator"]["epsilon"]
+    assert (facts["survivors"], facts["is_included"]) == (3, None)
+    words[2] = str(mine)
+    assert main(words) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    json_answer("sessions verify of two aggregators", facts)
+    assert (facts["client"], facts["is_included"]) == ("a", True)
+    words[-1] = key_text(keys["leader"])  # which is not the helper's
+    assert main(words) != 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert not facts["valid"]
+    assert "credentials" in facts["reason"]
+
+
+def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=1))
+        sums, failures = [], []
+        lead = ReleasingLeader(None, b"", None, house.leader, tmp_path / "sums", clock)
+        releasing = asyncio.ensure_future(
+            lead.release(written=sums.append, failed=failures.append)
+        )
+        vectors = [np.full(5, place / 10) for place in range(4)]
+        alone = house.client("c0").contribute(vectors[0])  # two are too few
+        with pytest.raises(SessionAbortedError):
+            await asyncio.gather(alone, house.client("c1").contribute(vectors[1]))
+        await asyncio.gather(
+            *(
+                house.client(f"d{place}").contribute(vector)
+                for place, vector in enumerate(vectors)
+            )
+        )
+        await releasing
+        return sums, failures
+
+    sums, failures = run(main)
+    assert failures
+    assert {error.code for error in failures} == {ErrorCode.U3_TOO_SMALL}
+    assert [(each.inputs, each.path.exists()) for each in sums] == [(4, True)]
+
+
+def test_certificates_can_be_taken_back_and_health_needs_none(house):
+    sections = house.aggregator("helper")
+    certificate = Path(house.caller("helper", "a")["certificate"])
+    revoked = house.place / "revoked.txt"
+    revoked.write_text(f"{revoked_line(number_in_pem(certificate.read_bytes()))}\n")
+    sections["aggregator"] |= {"health_listen": "127.0.0.1:0", "revoked": str(revoked)}
+    sections["aggregator"]["metrics_listen"] = "127.0.0.1:0"
+
+    async def main():
+        async with helping(house.settings("helper", sections)) as helper:
+            probed = str(helper.server.health_address)
+            async with grpc.aio.insecure_channel(probed) as probe:
+                check = probe.unary_unary(f"/{HEALTH_SERVICE}/Check")
+                assert await check(b"", timeout=30) == b"\x08\x01"
+            async with httpx.AsyncClient(trust_env=False) as http:
+                pages = {
+                    path: (await http.get(f"http://{helper.metrics}{path}")).text
+                    for path in ("/metrics", "/healthz", "/readyz")
+                }
+            assert pages["/readyz"] == "ready\n"
+            assert pages["/healthz"] == "alive\n"
+            for line in (
+                "secagg_is_ready 1.0",
+                'secagg_task_sums_left{task="between-two"} 2.0',
+                'secagg_certificate_expires_timestamp_seconds{which="server"}',
+            ):
+                assert line in pages["/metrics"]
+            ports = {"leader": "127.0.0.1:1", "helper": str(helper.server.address)}
+            for name in "ab":
+                settings = house.settings(name, house.client(name, ports))
+                async with _way_to("helper", settings.helper) as way:
+                    if name == "a":
+                        with pytest.raises(ServiceError, match="revoked"):
+                            await way.call(GetOffer("between-two"))
+                    else:
+                        assert isinstance(await way.call(GetOffer("between-two")), Wait)
+
+    asyncio.run(main())
+
+
+def test_a_client_leaves_a_task_below_its_own_floors(house):
+    async def main():
+        async with Running(house) as running:
+            sections = house.client("a", running.ports)
+            sections["policy"]["max_epsilon"] = 0.5
+            await give_vector(house.settings("a", sections), VECTORS[0])
+
+    with pytest.raises(RemoteProtocolError, match="epsilon") as refused:
+        asyncio.run(main())
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+
+
+@pytest.mark.parametrize("is_included", [True, False])
+def test_what_is_signed_by_nobody_is_not_said_of_a_sum(
+    capsys, is_included, json_answer
+):
+    given = SharedContribution(
+        session_number=7,
+        inputs=3,
+        is_included=is_included,
+        values=VECTORS[0],
+        privacy=noise_for().report(),
+        receipt=b"",
+    )
+    _say_given(given, Path("sum.npy"), Output(as_json=True))
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    json_answer("client of two aggregators", answer)
+    _say_given(given, None, Output(as_json=False))
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said == "session 7: 3 vectors, " + (
+        "with this one"
+        if is_included
+        else "the leader shows no place of this one in it; do not give it again"
+    )
+
+
+@pytest.mark.parametrize("part", KINDS)
+def test_the_samples_list_every_setting_and_describe_one_task(part):
+    path = SAMPLES / f"{part}.toml"
+    document = tomllib.loads(path.read_text())
+    loaded = load_two_server_settings(KINDS[part], path, environment={})
+    listed = {f"{name}.{key}" for name, keys in document.items() for key in keys}
+    assert listed == {key for key, _, _ in loaded.rows()}
+    if part == "client":
+        policy, task = loaded.settings.policy, document_of("leader")["task"]
+        assert policy.max_epsilon >= task["epsilon"]
+        assert policy.min_survivors <= task["min_survivors"]
+        return
+    assert document["task"] == document_of("leader")["task"]
+    assert noise_of(loaded.settings.task).budget.charges == 12
+
+
+def document_of(part):
+    return tomllib.loads((SAMPLES / f"{part}.toml").read_text())
+
+
+@pytest.mark.parametrize("part", ["leader", "helper"])
+def test_settings_are_shown_with_what_the_task_costs(house, capsys, part, json_answer):
+    path = house.written(part, house.aggregator(part))
+    words = ["two-servers", part, "--config", str(path), "--show-settings", "--json"]
+    if part == "leader":
+        words += ["--set", "helper.address=127.0.0.1:1"]
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out.splitlines()[-1])
+    json_answer(f"{part} show settings", answer)
+    assert answer["task.rho"] == "2.0"
+    assert "against either aggregator, if the other one adds its noise" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("part", "changed", "said"),
+    [
+        ("leader", ("task", "epsilon", 0.1), "task.epsilon claims 0.1"),
+        ("helper", ("task", "rho", -1.0), "rho"),
+        ("helper", ("task", "max_client", 3), "max_clients"),
+        ("leader", ("helper", "address", "helper"), "helper.address: expected host"),
+        ("client", ("policy", "min_survivors", 1), "policy.min_survivors"),
+        ("leader", ("helper", "receipt_key", "ed25519:..."), "helper.receipt_key: "),
+        ("client", ("helper", "receipt_key", ""), "helper.receipt_key: "),
+        ("client", ("leader", "receipt_key", None), "leader.receipt_key"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said):
+    ports = {"leader": "127.0.0.1:1", "helper": "127.0.0.1:2"}
+    words = ["two-servers", part, "--json", "--config"]
+    if part == "client":
+        sections = house.client("a", ports)
+        np.save(house.place / "x.npy", VECTORS[0])
+        words[2:2] = ["--input", str(house.place / "x.npy")]
+    else:
+        sections = house.aggregator(part)
+        if part == "leader":
+            sections["helper"]["address"] = ports["helper"]
+    section, key, value = changed
+    if value is None:
+        del sections[section][key]
+    else:
+        sections[section][key] = value
+    code = main([*words, str(house.written(part, sections))])
+    told = capsys.readouterr()
+    assert said in told.err
+    failure = json.loads(told.out.splitlines()[-1])["error"]
+    assert failure["name"] == "BAD_SETTINGS"
+    assert code == failure["exit_code"]
+
+
+@pytest.mark.parametrize("which", ["leader", "helper", "for-leader"])
+def test_a_certificate_for_somebody_else_is_refused_at_the_start(house, capsys, which):
+    part = which.removeprefix("for-")
+    sections = house.aggregator(part)
+    if which == "for-leader":
+        sections["helper"]["address"] = "127.0.0.1:1"
+        sections["helper"] |= house.caller("helper", "other")
+    else:
+        sections["aggregator"]["name"] = "other"
+    path = house.written(part, sections)
+    assert main(["two-servers", part, "--json", "--config", str(path)]) != 0
+    told = capsys.readouterr()
+    assert "is a certificate for" in told.err
+    failure = json.loads(told.out.splitlines()[-1])["error"]
+    assert failure["name"] == "BAD_SETTINGS"
+
+
+@pytest.mark.parametrize("part", ["leader", "helper"])
+def test_an_aggregator_that_cannot_print_goes_on(house, monkeypatch, part):
+    usual, while_serving = gc.get_threshold(), []
+
+    async def stopped_at_once(_, work, **__):
+        while_serving.append(gc.get_threshold())
+        work.close()
+
+    monkeypatch.setattr(grpc_server, "run_until_signalled", stopped_at_once)
+    sections = house.aggregator(part)
+    if part == "leader":
+        sections["helper"]["address"] = "127.0.0.1:1"  # which nobody calls here
+    path = house.written(part, sections)
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["two-servers", part, "--config", str(path)]) == 0
+    # It may serve for months, and gRPC leaves messages in cycles.
+    assert while_serving == [STAYING]
+    assert gc.get_threshold() == usual
+
+
+@pytest.mark.parametrize("part", ["leader", "client"])
+def test_whoever_could_keep_no_sum_is_refused_at_the_start(house, capsys, part):
+    taken, vector = house.place / "taken", house.place / "x.npy"
+    taken.write_text("this is no directory")
+    np.save(vector, VECTORS[0])
+    words = ["two-servers", part, "--config"]
+    if part == "leader":
+        sections = house.aggregator(part)
+        sections["aggregator"]["sums_dir"] = str(taken)
+    else:
+        sections = house.client("a", dict.fromkeys(house.authorities, "127.0.0.1:1"))
+        words[2:2] = ["--input", str(vector), "--output", str(taken / "sum.npy")]
+    assert main([*words, str(house.written(part, sections))]) == 55
+    assert f"{taken} cannot be written" in capsys.readouterr().err

@@ -1,0 +1,644 @@
+"""A total over tasks: claimed once and whole, before anything leaves."""
+
+import asyncio
+import math
+import re
+import shutil
+import time
+from dataclasses import replace
+from functools import partial
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from secagg.client.client import Client
+from secagg.client.gate_checks import check_claim
+from secagg.client.runner import ClientRunner
+from secagg.client.session import ClientSession
+from secagg.client.storage import ClientStorage, open_storage
+from secagg.client.total_budget import DataTotal, look_at_use
+from secagg.client.total_claim import TotalSpentError, claim_for, loss_of_session
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.distributed_dp import GaussianLoss, NoisedTask, TaskLoss
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
+from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
+from secagg.protocol.profiles import HonestTail
+from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.task.definition import TaskDefinition
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.data_claims import Against
+from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.testing.cohorts import lenient_rules, offer_of, parameters_for, with_noise
+from secagg.testing.crash_points import (
+    CrashingBook,
+    CrashSwitch,
+    SimulatedCrashError,
+)
+from secagg.testing.inline_store import inline_book
+from secagg.testing.offers_only import OffersOnly
+from secagg.transport.in_memory import InMemoryConnection
+
+NAMES = ("alice", "bob", "carol")
+DIMENSION = 4
+NORMAL = NormalDist()
+
+
+def parameters(**budget):
+    cohort = parameters_for(3, dimension=DIMENSION, threshold=3)
+    return with_noise(cohort, **budget)
+
+
+def budget(epsilon=10.0, delta=1e-4, **more):
+    return TotalBudget(data="patients", epsilon=epsilon, delta=delta, **more)
+
+
+def stated(offered):
+    return NoisedTask.from_parameters(offered.parameters).report().server
+
+
+def total_on(book, owners=None, *, loss_of=None, against=Against.SERVER):
+    storage = ClientStorage(book, None)
+    return DataTotal(
+        owners or budget(),
+        storage,
+        against=against,
+        loss_of=loss_of
+        or partial(loss_of_session, report_of=storage.report_of, against=against),
+        workers=Workers(general=InlineExecutor()),
+    )
+
+
+async def check(total, offered):
+    """Judge a task as the gate does, and write nothing."""
+    holder = await total.holder()
+    claim = claim_for(total.rules, offered, trust_domain=None, holder=holder)
+    check_claim(total.rules.budget, await total.claims(), claim)
+
+
+@pytest.fixture(name="offers", scope="module")
+def _offers():
+    """Offers of five tasks, of epsilon 2 to 6."""
+    return {
+        epsilon: offer_of(
+            parameters(epsilon=float(epsilon), steps=2, spare=1),
+            task_id=f"task {epsilon}",
+        )
+        for epsilon in range(2, 7)
+    }
+
+
+# --- what is claimed ------------------------------------------------------------------
+
+
+async def test_a_claim_is_what_the_clients_own_report_states(offers):
+    book = inline_book()
+    await total_on(book).claim(offers[4])
+    (row,) = await book.claims()
+    report = stated(offers[4])  # over three sessions, one of them spare
+    assert (row.claim.epsilon, row.claim.delta) == (report.epsilon, report.delta)
+    assert 3.9 < row.claim.epsilon <= 4.0
+    assert row.claim.shift is not None
+    assert (row.claim.data, row.claim.budget.task) == ("patients", "task 4")
+
+
+async def test_a_task_that_is_joined_again_is_claimed_once(offers):
+    book = inline_book()
+    total = total_on(book)
+    for number in (1, 2, 3):
+        await total.claim(replace(offers[4], session_number=number))
+    assert len(await book.claims()) == 1
+
+
+async def test_other_noise_under_the_same_name_is_another_claim(offers):
+    book = inline_book()
+    total = total_on(book)
+    await total.claim(offers[2])
+    await total.claim(replace(offers[3], task_id="task 2"))
+    assert [round(row.claim.epsilon) for row in await book.claims()] == [2, 3]
+
+
+async def test_another_graph_is_another_claim(offers):
+    book = inline_book()
+    total = total_on(book)
+    ring = replace(offers[2].parameters, degree=2, tail=HonestTail(40))
+    await total.claim(offers[2])
+    await total.claim(replace(offers[2], parameters=ring))
+    plain, cut = (row.claim for row in await book.claims())
+    assert plain.added_delta == 0.0
+    assert cut.added_delta == 30 * 2.0**-40  # ten rosters for each of three sessions
+    assert cut.delta == plain.delta + cut.added_delta
+
+
+async def test_looking_claims_nothing(offers):
+    book = inline_book()
+    total = total_on(book, budget(epsilon=3.0))
+    await check(total, offers[2])
+    with pytest.raises(TotalSpentError):
+        await check(total, offers[4])
+    with pytest.raises(TotalSpentError):
+        await total.claim(offers[4])
+    assert await book.claims() == ()
+
+
+async def test_names_of_data_have_totals_of_their_own(offers):
+    book = inline_book()
+    for name in ("patients", "cars"):
+        owners = TotalBudget(data=name, epsilon=5.0, delta=1e-4)
+        await total_on(book, owners).claim(offers[4])
+        assert len((await total_on(book, owners).use()).claims) == 1
+
+
+# --- what fits ------------------------------------------------------------------------
+
+
+async def test_the_second_of_two_is_refused_with_what_is_left(offers):
+    book = inline_book()
+    total = total_on(book, budget(epsilon=5.0))
+    await total.claim(offers[4])
+    with pytest.raises(TotalSpentError) as caught:
+        await total.claim(offers[6])
+    error = caught.value
+    assert error.code is ErrorCode.POLICY_VIOLATION
+    assert "task 6" in str(error)
+    assert "of 5" in str(error)
+    assert "'patients'" in str(error)
+    assert "policy.total_epsilon" in error.next_step
+    assert "noise.epsilon" in error.next_step
+    # What it says would fit does, and what it says the total must be does.
+    words = error.next_step.split()
+    nearest = float(words[words.index("about") + 1])
+    needed = float(words[words.index("least") + 1])
+    fitting = offer_of(
+        parameters(epsilon=nearest * 0.99, steps=2, spare=1), task_id="smaller"
+    )
+    await check(total, fitting)
+    await check(total_on(book, budget(epsilon=needed)), offers[6])
+    with pytest.raises(TotalSpentError):
+        await check(total_on(book, budget(epsilon=needed * 0.99)), offers[6])
+
+
+async def test_where_delta_is_the_trouble_delta_is_named(offers):
+    lost = TaskLoss(epsilon=0.1, delta=1e-3)
+    total = total_on(inline_book(), loss_of=lambda _: lost)
+    with pytest.raises(TotalSpentError) as caught:
+        await check(total, offers[2])
+    assert "policy.total_delta of at least 0.001" in caught.value.next_step
+    assert "smaller one" in caught.value.next_step
+
+
+async def test_where_both_are_the_trouble_both_are_named_and_suffice(offers):
+    losses = iter(
+        (TaskLoss(epsilon=0.9, delta=4e-7), TaskLoss(epsilon=0.9, delta=1e-6))
+    )
+    lost = {offers[each].task_id: next(losses) for each in (2, 3)}
+    book = inline_book()
+
+    def total(epsilon, delta):
+        return total_on(
+            book,
+            budget(epsilon=epsilon, delta=delta),
+            loss_of=lambda offered: lost[offered.task_id],
+        )
+
+    await total(1.0, 1e-6).claim(offers[2])
+    with pytest.raises(TotalSpentError) as caught:
+        await check(total(1.0, 1e-6), offers[3])
+    delta, epsilon = re.findall(r"of at least (\S+)", caught.value.next_step)
+    assert "policy.total_delta of at least 1.4e-06 and" in caught.value.next_step
+    for enough in ((1.0, float(delta)), (float(epsilon), 1e-6)):
+        with pytest.raises(TotalSpentError):
+            await check(total(*enough), offers[3])
+    await check(total(float(epsilon), float(delta)), offers[3])
+
+
+async def test_a_total_that_was_lowered_below_its_claims_stops_them(offers):
+    book = inline_book()
+    await total_on(book).claim(offers[4])
+    with pytest.raises(TotalSpentError, match="come to epsilon") as caught:
+        await total_on(book, budget(epsilon=3.0)).claim(offers[4])
+    assert "was lowered" in caught.value.next_step
+
+
+async def test_a_task_without_noise_has_no_place_in_a_total(offers):
+    exact = replace(offers[2].parameters, noise_block=b"")
+    with pytest.raises(RemoteProtocolError, match="without noise") as caught:
+        await check(total_on(inline_book()), replace(offers[2], parameters=exact))
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+def textbook_epsilon(shift, delta):
+    low, high = 0.0, 100.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        first = NORMAL.cdf(shift / 2 - middle / shift)
+        second = math.exp(middle) * NORMAL.cdf(-shift / 2 - middle / shift)
+        low, high = (low, middle) if first - second <= delta else (middle, high)
+    return high
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_what_is_let_in_is_what_composition_by_other_code_lets_in(offers, seed):
+    """Random tasks, until twenty were offered; the limit is never passed."""
+    random = np.random.default_rng(seed)  # noqa: TID251 - tasks, not secrets
+    is_gaussian = random.random(20) < (1.0, 0.5)[seed % 2]
+    owners, book = budget(epsilon=3.0, delta=1e-5), inline_book()
+    let_in = []
+    for number in range(20):
+        epsilon, delta = random.uniform(0.1, 1.0), 10.0 ** random.uniform(-8, -6)
+        shift = epsilon / 3.0 if is_gaussian[number] else None
+        let_in.append((epsilon, delta, shift))
+        share = 1e-5
+        if len(let_in) > 1 and let_in[0][2] is not None:
+            share /= 2
+        shifts = [each[2] for each in let_in]
+        fits = (
+            sum(each[0] for each in let_in) <= 3.0
+            and sum(each[1] for each in let_in) <= share
+        ) or (
+            None not in shifts and textbook_epsilon(math.hypot(*shifts), share) <= 3.0
+        )
+        loss = TaskLoss(
+            epsilon=epsilon,
+            delta=delta,
+            gaussian=None if shift is None else GaussianLoss(shift, 0.0),
+        )
+        total = total_on(book, owners, loss_of=lambda _, loss=loss: loss)
+        offered = replace(offers[2], task_id=f"number {number}")
+        if fits:
+            await total.claim(offered)
+        else:
+            let_in.pop()
+            with pytest.raises(TotalSpentError):
+                await total.claim(offered)
+    assert 0 < len(let_in) < 20
+    use = await total.use()
+    assert len(use.claims) == len(let_in)
+    assert use.spent_epsilon <= 3.0
+
+
+# --- crashes, copies, company ---------------------------------------------------------
+
+
+async def begin(book, offered, total, *, now=1_800_000_000):
+    return await ClientSession.begin(
+        offered,
+        "alice",
+        aggregator="aggregator",
+        trust_domain=None,
+        book=book,
+        workers=Workers(general=InlineExecutor()),
+        policy=ClientPolicy(),
+        entropy=SeededEntropy(SecretBytes(bytes(32)), b"a test"),
+        now=now,
+        total=total,
+    )
+
+
+async def test_a_crash_anywhere_leaves_one_claim_and_none_of_a_session_without_it(
+    offers,
+):
+    died_at = []
+    for point in range(10):
+        book, switch = inline_book(), CrashSwitch(point)
+        dying = CrashingBook(book, switch)
+        try:
+            await begin(dying, offers[4], total_on(dying))
+        except SimulatedCrashError:
+            died_at.append(switch.points[-1])
+        sessions, claims = await book.load(_key(offers[4])), await book.claims()
+        assert not (sessions is not None and not claims)
+        if sessions is None:
+            await begin(book, offers[4], total_on(book))
+        assert len(await book.claims()) == 1
+    assert died_at == [
+        "before put claim",
+        "after put claim",
+        "before create",
+        "after create",
+    ]
+
+
+def _key(offered):
+    return f"client/alice/{offered.session_id.hex()}"
+
+
+async def test_a_session_that_goes_on_is_judged_once(offers):
+    """Shared claims are read in turn: what is claimed already takes one turn."""
+    book, turns = inline_book(), []
+    now = int(time.time())
+    offer = replace(offers[2], session_end=now + 300)
+    await begin(book, offer, total_on(book), now=now)
+
+    class Total(DataTotal):
+        async def claims(self):
+            turns.append("claims")
+            return await super().claims()
+
+        async def claim(self, *_, **__):
+            turns.append("claim")
+
+    honest, low = total_on(book), budget(epsilon=0.1)
+    total = Total(
+        low,
+        ClientStorage(book, None),
+        against=Against.SERVER,
+        loss_of=honest.rules.loss_of,
+        workers=Workers(general=InlineExecutor()),
+    )
+    runner = ClientRunner(
+        "alice",
+        InMemoryConnection(None, "alice"),
+        book,
+        rules=lenient_rules(),
+        make_input=None,
+        total=total,
+        workers=Workers(general=InlineExecutor()),
+    )
+    with pytest.raises(TotalSpentError):
+        await runner.run_session(offer.task_id)
+    assert turns == ["claims"]
+
+
+async def test_what_is_refused_begins_no_session(offers):
+    book = inline_book()
+    with pytest.raises(TotalSpentError):
+        await begin(book, offers[4], total_on(book, budget(epsilon=3.0)))
+    assert await book.load(_key(offers[4])) is None
+
+
+async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
+    """At once, each with a state of its own: one of two that fit alone is let in."""
+    owners = budget(epsilon=5.0, directory=tmp_path / "claims")
+    storages = [await open_storage(tmp_path / name) for name in NAMES[:2]]
+    totals = [
+        DataTotal(
+            owners,
+            storage,
+            against=Against.SERVER,
+            loss_of=partial(
+                loss_of_session, report_of=storage.report_of, against=Against.SERVER
+            ),
+            workers=Workers(general=InlineExecutor()),
+        )
+        for storage in storages
+    ]
+    found = await asyncio.gather(
+        totals[0].claim(offers[4]),
+        totals[1].claim(offers[5]),
+        return_exceptions=True,
+    )
+    assert {type(each) for each in found} == {type(None), TotalSpentError}
+    assert len((await totals[0].use()).claims) == 1
+    assert (await totals[0].use()).kept_in == tmp_path / "claims"
+    for storage in storages:
+        assert await storage.book.claims() == ()
+        await storage.close()
+    # The same is read when no client runs.
+    assert len((await look_at_use(owners, tmp_path / "alice")).claims) == 1
+
+
+async def test_claims_may_be_kept_where_the_state_is(offers, tmp_path):
+    storage = await open_storage(tmp_path)
+    total = DataTotal(
+        budget(directory=tmp_path / "below" / ".."),
+        storage,
+        against=Against.SERVER,
+        loss_of=lambda _: TaskLoss(epsilon=1.0, delta=1e-6),
+        workers=Workers(general=InlineExecutor()),
+    )
+    await total.claim(offers[2])
+    assert len(await storage.book.claims()) == 1
+    await storage.close()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 30, 300, 3000])
+async def test_who_gives_up_waiting_keeps_nobody_from_the_claims(
+    offers, tmp_path, turns
+):
+    owners = budget(directory=tmp_path / "claims")
+    book = inline_book()
+    leaving = asyncio.create_task(total_on(book, owners).claim(offers[2]))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    await total_on(book, owners).claim(offers[2])
+    assert len((await total_on(book, owners).use()).claims) == 1
+
+
+async def test_the_same_task_of_two_states_is_claimed_twice(offers, tmp_path):
+    """Each state counts its own sessions, so that both may give the whole number."""
+    owners = budget(epsilon=20.0, directory=tmp_path / "claims")
+    for _ in NAMES[:2]:
+        total = total_on(inline_book(), owners)
+        await total.claim(offers[4])
+        await total.claim(offers[4])
+    assert len((await total.use()).claims) == 2
+
+
+async def test_a_copy_that_was_put_back_is_noticed_and_claims_anew(offers, tmp_path):
+    """Accepted, it may have forgotten charges: what it gives again is claimed again."""
+    first = await open_storage(tmp_path / "state")
+    await total_on(first.book).claim(offers[2])
+    await first.close()
+    shutil.copytree(tmp_path / "state", tmp_path / "backup")
+    second = await open_storage(tmp_path / "state")
+    await total_on(second.book).claim(offers[3])
+    await second.close()
+    shutil.rmtree(tmp_path / "state")
+    shutil.copytree(tmp_path / "backup", tmp_path / "state")
+    for place in ("state", "backup"):
+        with pytest.raises(ServiceError) as caught:
+            await open_storage(tmp_path / place)
+        assert caught.value.code is ErrorCode.RESTORED_STATE
+    third = await open_storage(tmp_path / "state", accept_restored=True)
+    total = total_on(third.book)
+    for _ in range(2):
+        await total.claim(offers[2])
+    assert [row.claim.budget.task for row in await third.book.claims()] == [
+        "task 2"
+    ] * 2
+    await third.close()
+
+
+async def test_shared_claims_that_were_put_back_are_refused_whoever_accepts_it(
+    aggregator, offers, tmp_path
+):
+    mark = tmp_path / "mark"
+    owners = budget(directory=tmp_path / "claims", rollback_mark=mark)
+    book = inline_book()
+    await total_on(book, owners).claim(offers[2])
+    shutil.copytree(tmp_path / "claims", tmp_path / "backup")
+    await total_on(book, owners).claim(offers[3])
+    shutil.rmtree(tmp_path / "claims")
+    shutil.copytree(tmp_path / "backup", tmp_path / "claims")
+    with pytest.raises(ServiceError) as caught:
+        await total_on(book, owners).claim(offers[3])
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+    assert mark.exists()
+    # What one client's owner accepts for its own state lets in no claims of all.
+    accepting = Client(
+        InMemoryConnection(aggregator, "alice"),
+        task="task 3",
+        floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+        total=owners,
+        state_dir=tmp_path / "state",
+        accept_restored=True,
+    )
+    with pytest.raises(ServiceError) as caught:
+        async with accepting:
+            pass
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+    assert "Put the newest claims back" in caught.value.next_step
+    assert "begin anew" not in caught.value.next_step
+    # It stays so: nothing of the mark was changed.
+    with pytest.raises(ServiceError, match="what is left of the total is not known"):
+        await total_on(book, owners).use()
+
+
+# --- the adversary that the policy names ----------------------------------------------
+
+
+async def test_against_broken_masks_levels_of_randomisers_are_claimed(offers):
+    level = TaskLoss(epsilon=30.0, delta=0.0)
+    book, owners = inline_book(), budget(epsilon=70.0)
+    total = total_on(
+        book, owners, loss_of=lambda _: level, against=Against.BROKEN_MASKS
+    )
+    await total.claim(offers[2])
+    await total.claim(offers[3])
+    with pytest.raises(TotalSpentError):
+        await total.claim(offers[4])
+    use = await total.use()
+    assert use.spent_epsilon == 60.0
+    # What is known against the stronger adversary holds against the weaker one, but
+    # not the other way round.
+    await total_on(book, owners).claim(offers[5])
+    with pytest.raises(TotalSpentError, match="breaks the masks"):
+        await total.claim(offers[2])
+
+
+async def test_a_task_without_a_randomiser_bounds_nothing_there(offers):
+    total = total_on(inline_book(), against=Against.BROKEN_MASKS)
+    with pytest.raises(RemoteProtocolError, match="no local randomiser"):
+        await check(total, offers[2])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epsilon": math.inf},
+        {"epsilon": 0.0},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"data": ""},
+        {"data": "a\nb"},
+        {"data": "a" * 201},
+    ],
+)
+def test_a_total_bounds_something(wrong):
+    with pytest.raises(LocalProtocolError):
+        TotalBudget(**{"data": "patients", "epsilon": 1.0, "delta": 1e-5, **wrong})
+
+
+# --- clients and an aggregator --------------------------------------------------------
+
+
+@pytest.fixture
+async def aggregator():
+    made = Aggregator(inline_book(), UploadSpool(MemoryBlobs()))
+    yield made
+    await made.close()
+
+
+async def start(aggregator, task_id, **budget_of_task):
+    async def no_payload(_):
+        return b""
+
+    async def ignore(_):
+        return None
+
+    task = TaskDefinition(
+        task_id=task_id, parameters=parameters(**budget_of_task), sessions=1
+    )
+    running = asyncio.create_task(
+        aggregator.run_task(task, next_payload=no_payload, on_sum=ignore)
+    )
+    await asyncio.sleep(0)  # one turn of the loop: the task is known
+    return running
+
+
+def client(connection, task_id, state_dir, total):
+    return Client(
+        connection,
+        task=task_id,
+        floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+        total=total,
+        state_dir=state_dir,
+    )
+
+
+async def test_a_client_gives_to_the_first_task_and_not_to_the_second(
+    aggregator, tmp_path, caplog, monkeypatch
+):
+    """They would fit alone; the second is refused before a key is made."""
+    first = await start(aggregator, "first", epsilon=5.0)
+    total = budget(epsilon=7.0, delta=1e-4)
+
+    async def give(name):
+        connection = InMemoryConnection(aggregator, name)
+        async with client(connection, "first", tmp_path / name, total) as one:
+            before = await one.data_use()
+            given = await one.contribute(np.ones(DIMENSION))
+            return before, given, await one.data_use()
+
+    with caplog.at_level("INFO", logger="secagg.client"):
+        found = await asyncio.gather(*map(give, NAMES))
+    await first
+    for before, given, after in found:
+        assert given.inputs == 3
+        assert before.claims == ()
+        assert (before.remaining_epsilon, before.remaining_delta) == (7.0, 1e-4)
+        (claimed,) = after.claims
+        assert claimed.epsilon == given.privacy.server.epsilon
+        assert after.remaining_epsilon == pytest.approx(7.0 - claimed.epsilon)
+    lines = [record.getMessage() for record in caplog.records]
+    claimed = [line for line in lines if line.startswith("data_claimed")]
+    assert len(claimed) == 3
+    assert "data=patients task=first epsilon=" in claimed[0]
+
+    second = await start(aggregator, "second", epsilon=6.0)
+    looking = OffersOnly(aggregator, "alice")
+    # Without the first one it is let in.
+    async with client(looking, "second", tmp_path / "new", total) as one:
+        with pytest.raises(AssertionError, match="calls"):
+            await one.contribute(np.ones(DIMENSION))
+    monkeypatch.setattr(ClientSession, "begin", None)
+    async with client(looking, "second", tmp_path / "alice", total) as one:
+        with pytest.raises(TotalSpentError, match="'second'"):
+            await one.contribute(np.ones(DIMENSION))
+        assert await one.data_use() == found[0][2]
+    second.cancel()
+    await asyncio.wait({second})
+
+
+async def test_a_client_without_a_total_claims_nothing(aggregator, tmp_path):
+    running = await start(aggregator, "first", epsilon=5.0)
+
+    async def give(name):
+        connection = InMemoryConnection(aggregator, name)
+        async with client(connection, "first", tmp_path / name, None) as one:
+            await one.contribute(np.ones(DIMENSION))
+            return await one.data_use()
+
+    assert await asyncio.gather(*map(give, NAMES)) == [None] * 3
+    await running

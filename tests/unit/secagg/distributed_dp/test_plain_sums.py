@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+
+from secagg.distributed_dp.plain_sums import decode_integers, encode_integers
+from secagg.errors import InputError, LocalProtocolError
+from secagg.testing.cohorts import parameters_for
+
+
+def parameters(modulus=1 << 8, **overrides):
+    return parameters_for(3, dimension=3, threshold=2, modulus=modulus, **overrides)
+
+
+@pytest.mark.parametrize("modulus", [1 << 8, 251, 1 << 62])
+def test_whole_numbers_survive_the_way_there_and_back(modulus):
+    edges = np.array([-(modulus // 2), 0, (modulus + 1) // 2 - 1])
+    vector = encode_integers(edges, parameters(modulus))
+    assert decode_integers(vector.residues, modulus).tolist() == edges.tolist()
+
+
+def test_whole_floats_are_accepted():
+    vector = encode_integers(np.array([1.0, -2.0, 3.0]), parameters())
+    assert vector.residues.tolist() == [1, 254, 3]
+
+
+@pytest.mark.parametrize(
+    ("vector", "word"),
+    [
+        (np.array([0.0, np.nan, 0.0]), "entry 1"),
+        (np.array([0.0, 0.0, np.inf]), "entry 2"),
+        (np.array([0.5, 0.0, 0.0]), "entry 0"),
+        (np.array([1e30, 0.0, 0.0]), "2\\^62"),
+        (np.array([128, 0, 0]), "entry 0"),
+        (np.array([0, -129, 0]), "entry 1"),
+        (np.array([2**63, 0, 0], np.uint64), "entry 0"),
+        (np.zeros(4), "shape"),
+        (np.array(["1", "2", "3"]), "dtype"),
+    ],
+)
+def test_what_cannot_be_encoded_is_named(vector, word):
+    with pytest.raises(InputError, match=word):
+        encode_integers(vector, parameters())
+
+
+def test_a_task_with_noise_takes_no_plain_vector():
+    with pytest.raises(LocalProtocolError, match="noise"):
+        encode_integers(np.zeros(3), parameters(noise_block=b"noise"))

@@ -1,0 +1,130 @@
+"""A task's privacy report is computed once per party, block and accountant."""
+
+import json
+from dataclasses import replace
+from importlib import resources
+
+import pytest
+
+from secagg.distributed_dp import NoisedTask, PrivacyReport, report, report_cache
+from secagg.distributed_dp.report_cache import (
+    _sources,
+    accounting_digest,
+    privacy_report,
+)
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.policy import PrivacyFloors
+from secagg.testing.cohorts import noised_task, parameters_for
+
+
+def task_for(steps: int) -> NoisedTask:
+    return noised_task(parameters_for(3, dimension=4, threshold=3), steps=steps)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return task_for(1)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts accountants that are asked, as in a process that has just started."""
+    asked = []
+    make = report.make_accountant
+
+    def counting(name, **rest):
+        asked.append(name)
+        return make(name, **rest)
+
+    monkeypatch.setattr(report, "make_accountant", counting)
+    report.statement.cache_clear()
+    return asked
+
+
+def test_a_second_start_asks_no_accountant_and_reads_the_same_report(
+    tmp_path, task, counted
+):
+    first = privacy_report(task, tmp_path)
+    assert counted
+    counted.clear()
+    report.statement.cache_clear()
+    assert privacy_report(task, tmp_path) == first
+    assert not counted
+
+
+def test_another_block_and_a_repaired_accountant_are_computed_afresh(
+    tmp_path, task, counted, monkeypatch
+):
+    first = privacy_report(task, tmp_path)
+    other = privacy_report(task_for(2), tmp_path)
+    assert other.server.epsilon != first.server.epsilon
+    counted.clear()
+    report.statement.cache_clear()
+    assert privacy_report(task, tmp_path) == first
+    assert counted  # the directory holds one report, and that was the other one
+    counted.clear()
+    report.statement.cache_clear()
+    monkeypatch.setattr(report_cache, "accounting_digest", lambda: "repaired")
+    privacy_report(task, tmp_path)
+    assert counted
+
+
+def test_a_change_of_any_source_of_a_figure_is_another_digest(tmp_path):
+    found = accounting_digest()
+    assert accounting_digest.__wrapped__() == found
+    names = _sources(resources.files("dpnoise"), "dpnoise")[::2]
+    for part in (
+        "accounting/shift/rounded_shift.py",
+        "events.py",
+        "mechanisms/noise_share.py",
+    ):
+        assert f"dpnoise/{part}" in names
+    # One letter in a file below, a file more, and a file that is gone.
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "proof.py").write_text("bound = 1")
+    seen = [_sources(tmp_path, "copy")]
+    (tmp_path / "below" / "proof.py").write_text("bound = 2")
+    seen.append(_sources(tmp_path, "copy"))
+    (tmp_path / "more.py").write_text("")
+    seen.append(_sources(tmp_path, "copy"))
+    (tmp_path / "below" / "proof.py").unlink()
+    seen.append(_sources(tmp_path, "copy"))
+    assert len({tuple(each) for each in seen}) == 4
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"key": 1, "report": {}}', None])
+def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, task, counted, content):
+    first = privacy_report(task, tmp_path)
+    path = tmp_path / "privacy-report.json"
+    document = json.loads(path.read_text())
+    del document["report"]["server"]["epsilon"]
+    path.write_text(json.dumps(document) if content is None else content)
+    counted.clear()
+    report.statement.cache_clear()
+    assert privacy_report(task, tmp_path) == first
+    assert counted
+
+
+def test_a_directory_that_cannot_be_written_or_must_not_changes_nothing(tmp_path, task):
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where a directory is needed")
+    assert privacy_report(task, blocked) == task.report()
+    assert privacy_report(task, tmp_path, keep=False) == task.report()
+    assert [path.name for path in tmp_path.iterdir()] == ["blocked"]
+
+
+def test_a_report_survives_json_even_when_nothing_is_guaranteed(task):
+    report = task.report()
+    hopeless = replace(report, server=replace(report.server, epsilon=float("inf")))
+    for each in (report, hopeless):
+        assert PrivacyReport.from_dict(json.loads(json.dumps(each.to_dict()))) == each
+
+
+def test_floors_are_judged_by_the_report_that_is_given(task):
+    report = task.report()
+    policy = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    assert task.check(policy, report=report) is report
+    worse = replace(report, server=replace(report.server, epsilon=9.0))
+    with pytest.raises(RemoteProtocolError) as caught:
+        task.check(policy, report=worse)
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION

@@ -1,0 +1,69 @@
+import dataclasses
+import datetime as dt
+
+from secagg.pki.certificate_authority import Authority
+from secagg.pki.expiry import ExpiryWarnings
+from secagg.server.rpc.grpc_server import GrpcServer
+from secagg.testing.scripted_service import ScriptedService
+from secagg.transport.address import Address
+from secagg.transport.peer_identity import Role
+from secagg.transport.tls import TLSIdentity
+
+
+def identity(directory, *, leaf_days, authority_days=730):
+    authority = Authority.create("ours.example", days=authority_days)
+    issued = authority.issue_server("agg", ["127.0.0.1"], days=leaf_days)
+    authority.issued().write(directory, "ca")
+    issued.write(directory, "server")
+    return TLSIdentity.load(
+        certificate=directory / "server.pem",
+        private_key=directory / "server.key",
+        authority=directory / "ca.pem",
+        role=Role.SERVER,
+    )
+
+
+def expiring(caplog):
+    words = [record.getMessage().split() for record in caplog.records]
+    return [path for name, path, *_ in words if name == "certificate_expires"]
+
+
+def test_what_expires_is_said_at_once_daily_and_louder_in_its_last_week(
+    tmp_path, caplog
+):
+    loaded, said = identity(tmp_path, leaf_days=90), ExpiryWarnings()
+    for hours in range(100 * 24):  # as often as nobody will look
+        said.warn(loaded, loaded.not_valid_after - dt.timedelta(days=100 - hours / 24))
+    assert expiring(caplog) == [f"path={tmp_path / 'server.pem'}"] * 30
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["WARNING"] * 23 + ["ERROR"] * 7
+
+
+def test_a_renewed_certificate_ends_the_warnings(tmp_path, caplog):
+    said = ExpiryWarnings()
+    said.warn(identity(tmp_path / "old", leaf_days=5))
+    assert len(expiring(caplog)) == 1
+    said.warn(identity(tmp_path / "new", leaf_days=90))
+    assert len(expiring(caplog)) == 1
+
+
+def test_an_authority_is_as_old_as_its_successor(tmp_path, caplog):
+    loaded = identity(tmp_path, leaf_days=5, authority_days=5)
+    ExpiryWarnings().warn(loaded)
+    files = [f"path={tmp_path / name}" for name in ("server.pem", "ca.pem")]
+    assert expiring(caplog) == files
+    both = loaded.authorities + Authority.create("ours.example").certificate_pem()
+    (tmp_path / "ca.pem").write_bytes(both)
+    caplog.clear()
+    ExpiryWarnings().warn(dataclasses.replace(loaded, authorities=both))
+    assert expiring(caplog) == files[:1]
+
+
+async def test_a_server_says_so_when_it_starts(tmp_path, caplog):
+    async with await GrpcServer.start(
+        ScriptedService(),
+        Address("127.0.0.1", 0),
+        identity=identity(tmp_path, leaf_days=5),
+    ):
+        pass
+    assert len(expiring(caplog)) == 1

@@ -1,0 +1,63 @@
+import errno
+import json
+
+import numpy as np
+import pytest
+
+from secagg.errors import ErrorCode, InputError, ServiceError
+from secagg.runtime.vector_files import load_vector, write_json, write_vector
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.uint8])
+def test_a_vector_of_numbers_is_read_as_it_was_written(tmp_path, dtype):
+    vector = np.arange(5).astype(dtype)
+    path = tmp_path / "deep" / "x.npy"
+    write_vector(path, vector)
+    again = load_vector(path)
+    assert again.dtype == dtype
+    np.testing.assert_array_equal(again, vector)
+
+
+def test_a_truncated_file_is_refused(tmp_path):
+    path = tmp_path / "x.npy"
+    write_vector(path, np.zeros(100))
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(InputError, match="plain"):
+        load_vector(path)
+
+
+def test_a_head_that_claims_more_than_memory_holds_is_refused(tmp_path):
+    path = tmp_path / "x.npy"
+    with path.open("wb") as stream:
+        claimed = {"descr": "<f8", "fortran_order": False, "shape": (10**15,)}
+        np.lib.format.write_array_header_1_0(stream, claimed)
+    with pytest.raises(InputError, match="larger than the memory"):
+        load_vector(path)
+
+
+def test_an_archive_is_refused(tmp_path):
+    np.savez(tmp_path / "x.npz", a=np.zeros(3))
+    with pytest.raises(InputError, match="plain"):
+        load_vector(tmp_path / "x.npz")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "report.json"
+    write_json(path, {"sum": 1})
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("secagg.runtime.durable_files.os.replace", full)
+    with pytest.raises(ServiceError, match="No space left") as caught:
+        write_json(path, {"sum": 2})
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert caught.value.next_step
+    assert json.loads(path.read_text()) == {"sum": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ServiceError, match="cannot be written"):
+        write_vector(tmp_path / "file" / "x.npy", np.zeros(1))

@@ -1,0 +1,75 @@
+"""Callers of the operator's socket are let go, whatever comes at the same moment."""
+
+import asyncio
+
+import pytest
+
+from secagg.server.admin.channel import read_message, watch_admin, write_message
+from secagg.server.admin.socket import AdminSocket
+from secagg.server.operated_server import OperatedServer
+
+# More than anything here takes that is still to end: no clock is asked.
+MANY_TURNS = 50
+
+
+async def pass_turns(number):
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def listening(tmp_path):
+    async with (
+        OperatedServer(None) as server,
+        AdminSocket(
+            tmp_path / "admin.sock",
+            server,
+            None,
+            state_dir=tmp_path,
+            finish=lambda _: None,
+        ) as listening,
+    ):
+        yield listening
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_whoever_asks_as_the_socket_closes_is_not_waited_for(listening, turns):
+    """`session.watch` has no end of its own: a cancellation must not be forgotten."""
+    _, writer = await asyncio.open_unix_connection(listening._path)
+    await pass_turns(MANY_TURNS)  # it waits for the request
+    (serving,) = listening._callers._talking
+    await write_message(writer, {"id": 1, "verb": "session.watch", "args": {}})
+    await pass_turns(turns)
+    serving.cancel()
+    await pass_turns(MANY_TURNS)
+    is_let_go = serving.done()
+    writer.close()  # the other end of a watch, if it goes on
+    await asyncio.wait({serving})
+    assert is_let_go
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_whoever_stops_asking_as_the_answer_comes_has_stopped(tmp_path, turns):
+    answering = asyncio.Event()
+
+    async def answer(reader, writer):
+        await read_message(reader)
+        await answering.wait()
+        await write_message(writer, {"ok": True, "more": True, "data": {}})
+        await reader.read()
+        writer.close()
+
+    async def watch():
+        return [each async for each in watch_admin(tmp_path / "s", "session.watch")]
+
+    async with await asyncio.start_unix_server(answer, tmp_path / "s"):
+        watching = asyncio.create_task(watch())
+        await pass_turns(MANY_TURNS)
+        answering.set()
+        await pass_turns(turns)
+        watching.cancel()
+        await pass_turns(MANY_TURNS)
+        has_stopped = watching.done()
+        watching.cancel()
+        await asyncio.wait({watching})
+    assert has_stopped

@@ -1,0 +1,38 @@
+"""The minute of an aggregator: a defect in one look does not end the next ones."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from secagg.runtime.clock import finish_before
+from secagg.server.rpc.certificate_watch import CertificateWatch
+from secagg.testing import manual_clock
+from secagg.testing.tls_deployment import TLSDeployment
+
+
+def test_a_defect_is_said_and_the_watch_goes_on(tmp_path, caplog):
+    identity = TLSDeployment(tmp_path).server()
+    looks, shown_out = [], []
+
+    def look():
+        looks.append(1)
+        if len(looks) == 2:
+            raise RuntimeError("nobody meant this")
+
+    async def main(clock):
+        watch = CertificateWatch(
+            SimpleNamespace(identity=identity, look=lambda: identity),
+            SimpleNamespace(look=look),
+            clock,
+            lambda: shown_out.append(clock.now()),
+        )
+        began = clock.now()
+        with pytest.raises(TimeoutError):
+            await finish_before(clock, began + 330, watch.run())
+        return [each - began for each in shown_out]
+
+    assert manual_clock.run(main) == [60, 180, 240, 300]
+    assert len(looks) == 5
+    assert [r.event for r in caplog.records if r.levelname == "ERROR"] == [
+        "watch_failed"
+    ]

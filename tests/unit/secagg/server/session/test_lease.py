@@ -1,0 +1,162 @@
+"""One of those who share a book takes a session's last steps; the others wait."""
+
+import asyncio
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.server.session.lease import (
+    LEASE_SECONDS,
+    LOOK_EVERY_SECONDS,
+    SessionLease,
+)
+from secagg.storage.leases import Leases
+from secagg.testing import manual_clock
+from secagg.testing.counting_meter import CountingMeter
+
+
+class SharedBook:
+    """The leases of a book that several share, and nothing else of it."""
+
+    def __init__(self, clock, *, is_shared=True):
+        self.is_shared = is_shared
+        self.refusals = 0
+        self.ended = set()
+        self._leases = Leases(clock.now, self.ended.__contains__)
+
+    async def take(self, name, *, holder, seconds):
+        if self.refusals:
+            self.refusals -= 1
+            raise ServiceError("full", code=ErrorCode.STORAGE_FAILED)
+        return self._leases.take(name, holder=holder, seconds=seconds)
+
+    async def renew(self, lease, *, seconds):
+        return self._leases.renew(lease, seconds=seconds)
+
+    async def give_back(self, lease):
+        self._leases.give_back(lease)
+
+
+class Replica:
+    """A process that may end the session `s`."""
+
+    def __init__(self, name, book, clock):
+        self.place, self.looks = 5, 0
+        self.at_look = lambda: None
+        self.woken = asyncio.Event()
+        self.meter = CountingMeter()
+        self.lease = SessionLease(
+            "s",
+            name,
+            book=book,
+            clock=clock,
+            place=lambda: self.place,
+            look=self.look,
+            woken=self.woken,
+            meter=self.meter,
+        )
+
+    async def look(self):
+        self.looks += 1
+        self.at_look()
+
+
+def test_whoever_is_alone_needs_no_lease():
+    async def main(clock):
+        alone = Replica("a", SharedBook(clock, is_shared=False), clock)
+        assert await alone.lease.hold()
+        assert (alone.lease.held, alone.looks) == (None, 0)
+
+    manual_clock.run(main)
+
+
+def test_a_holder_that_lives_keeps_it_and_one_that_lets_go_is_followed_at_once():
+    async def main(clock):
+        book = SharedBook(clock)
+        one, other = Replica("a", book, clock), Replica("b", book, clock)
+        assert await one.lease.hold()
+        waiting = asyncio.ensure_future(other.lease.hold())
+        await clock.sleep_until(clock.now() + 10 * LEASE_SECONDS)
+        assert not waiting.done()
+        assert await one.lease.hold()  # it is the same one's still
+        await one.lease.let_go()
+        other.woken.set()
+        before = clock.now()
+        assert await waiting
+        assert (clock.now(), other.looks) == (before, 1)
+        await other.lease.let_go()
+        assert len(asyncio.all_tasks()) == 1  # nobody renews it
+
+    manual_clock.run(main)
+
+
+def test_one_that_is_seen_to_have_ended_is_followed_within_a_second():
+    async def main(clock):
+        book = SharedBook(clock)
+        one, other = Replica("a", book, clock), Replica("b", book, clock)
+        assert await one.lease.hold()
+        waiting = asyncio.ensure_future(other.lease.hold())
+        await clock.sleep_until(clock.now() + LEASE_SECONDS)
+        one.lease._renewing.cancel()
+        book.ended.add("a")
+        began = clock.now()
+        assert await waiting
+        assert clock.now() - began <= LOOK_EVERY_SECONDS
+        assert other.lease.held.token > one.lease.held.token
+        assert not await book.renew(one.lease.held, seconds=LEASE_SECONDS)
+        await other.lease.let_go()
+
+    manual_clock.run(main)
+
+
+def test_one_that_was_stopped_for_long_loses_it_and_looks_again():
+    async def main(clock):
+        book = SharedBook(clock)
+        one, other = Replica("a", book, clock), Replica("b", book, clock)
+        assert await one.lease.hold()
+        one.lease._renewing.cancel()  # as if the process stood still
+        first = one.lease.held
+        began = clock.now()
+        assert await other.lease.hold()
+        assert LEASE_SECONDS <= clock.now() - began <= LEASE_SECONDS + 2
+        await other.lease.let_go()
+        assert await one.lease.hold()
+        assert one.lease.held.token > first.token
+        assert one.looks == 2
+        assert one.meter.total == {("secagg_leases_lost_total",): 1}
+        await one.lease.let_go()
+
+    manual_clock.run(main)
+
+
+def test_what_another_one_has_done_is_not_done_again():
+    async def main(clock):
+        book = SharedBook(clock)
+        for place in (6, None):  # another round, and the end
+            late = Replica("a", book, clock)
+            late.at_look = lambda late=late, place=place: setattr(late, "place", place)
+            assert not await late.lease.hold()
+            await late.lease.let_go()
+        assert not await late.lease.hold()  # and nothing is taken for it
+        assert late.lease.held is None
+
+    manual_clock.run(main)
+
+
+def test_a_book_that_refuses_for_a_moment_is_asked_and_looked_at_again():
+    async def main(clock):
+        book = SharedBook(clock)
+        one = Replica("a", book, clock)
+        book.refusals = 2
+        assert await one.lease.hold()
+        assert one.looks == 1
+        await one.lease.let_go()
+
+        def refuse_once():
+            if one.looks == 2:
+                raise ServiceError("full", code=ErrorCode.STORAGE_FAILED)
+
+        one.at_look = refuse_once
+        assert await one.lease.hold()
+        assert one.looks == 3  # what it holds unseen is let go
+        await one.lease.let_go()
+
+    manual_clock.run(main)

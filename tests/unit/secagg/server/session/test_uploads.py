@@ -1,0 +1,61 @@
+"""Uploads whose senders do not wait for the answer."""
+
+import asyncio
+import gc
+from concurrent.futures import Executor, Future
+
+import pytest
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.workers import Workers
+from secagg.server.session.uploads import UploadDesk, UploadSlots
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.spool import UploadSpool
+from secagg.testing.cohorts import parameters_for
+from secagg.wire.calls import UploadChunk
+
+
+class HeldThread(Executor):
+    """A thread whose calls fail when somebody says so."""
+
+    def __init__(self):
+        self.asked = []
+
+    def submit(self, *_):
+        self.asked.append(Future())
+        return self.asked[-1]
+
+
+async def some_turns():
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_disk_that_refuses_after_its_client_has_hung_up_is_no_unseen_error():
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, about: complaints.append(about["message"])
+    )
+    thread = HeldThread()
+    desk = UploadDesk(
+        bytes(32),
+        parameters_for(3, dimension=2, threshold=2),
+        spool=UploadSpool(MemoryBlobs()),
+        workers=Workers(general=thread),
+        slots=UploadSlots(1, waiting_bytes=100),
+        arrived=lambda: None,
+        accept=None,
+    )
+    chunk = UploadChunk(bytes(32), 0, 5, bytes(32), bytes(5))
+    call = asyncio.ensure_future(desk.take("a", chunk))
+    await some_turns()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    full = ServiceError("the disk is full", code=ErrorCode.STORAGE_FAILED)
+    thread.asked.pop().set_exception(full)
+    await some_turns()
+    assert not desk._in_work
+    del call
+    gc.collect()
+    assert complaints == []

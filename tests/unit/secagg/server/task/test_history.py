@@ -1,0 +1,92 @@
+"""What sessions tell their task."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
+from secagg.protocol.messages import Aborted, Fate, Released
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.task.history import TaskFacts
+from secagg.testing.cohorts import offer_of, parameters_for
+
+COLLUDERS = 2
+DESCRIPTOR = offer_of(
+    parameters_for(9, dimension=1, threshold=4, colluders=COLLUDERS), task_id="task"
+)
+FAILED = SessionReceipt(
+    descriptor=DESCRIPTOR,
+    outcome=Aborted(Fate.NEVER_FIXED, ErrorCode.DISPUTED, "why"),
+    members=("a", "b", "c", "d", "e"),
+)
+SUM = replace(FAILED, outcome=Released(Fate.INCLUDED, bytes(32), 1, 5, 0))
+
+
+def disputing(*pairs):
+    return replace(FAILED, disputes=tuple((a, b, 10) for a, b in pairs))
+
+
+def test_sums_are_counted_and_nothing_else():
+    facts = TaskFacts().after(SUM).after(FAILED).after(SUM)
+    assert facts == TaskFacts(sums=2)
+
+
+def test_disputes_add_up_over_sessions():
+    facts = TaskFacts().after(disputing(("a", "b")))
+    assert facts.left_out == {"a", "b"}
+    facts = facts.after(SUM).after(disputing(("c", "a"), ("c", "b")))
+    assert facts.left_out == {"a", "b"}  # c is in no pair with anybody who is in
+    facts = facts.after(disputing(("c", "d")))
+    # Three opponents, two colluders: c is proven corrupt, and d stays.
+    assert facts.left_out == {"a", "b", "c"}
+
+
+def test_what_says_nothing_more_is_dropped():
+    facts = TaskFacts().after(disputing(("a", "b"), ("a", "c")))
+    assert facts.left_out == {"a", "b"}
+    assert facts.disputes == {("a", "c")}
+
+
+@pytest.mark.parametrize("is_proven", [False, True])
+def test_a_dealer_is_left_out_for_good_only_by_proof(is_proven):
+    failed = replace(FAILED, failed_dealer="a", is_failure_proven=is_proven)
+    facts = TaskFacts().after(failed)
+    assert facts.left_out == ({"a"} if is_proven else set())
+    assert facts.suspended == (set() if is_proven else {"a"})
+    nobody_came = replace(FAILED, members=())
+    assert facts.after(nobody_came) == facts  # that was no attempt
+    assert facts.after(FAILED).suspended == frozenset()
+
+
+def test_too_few_that_are_left_end_a_task_and_suspects_do_not():
+    invited = frozenset("abcde")
+    facts = TaskFacts(left_out=frozenset("a"), suspended=frozenset("b"))
+    assert facts.absent_from_next(None, min_clients=9) == {"a", "b"}
+    assert facts.absent_from_next(invited, min_clients=3) == {"a", "b"}
+    assert facts.absent_from_next(invited, min_clients=4) == {"a"}
+    # Who invites too few waits for them: nobody is in dispute.
+    assert TaskFacts().absent_from_next(frozenset("a"), min_clients=2) == set()
+    with pytest.raises(SessionAbortedError, match=r"4 of the invited.*: a$") as error:
+        facts.absent_from_next(invited, min_clients=5)
+    assert error.value.code is ErrorCode.DISPUTED
+
+
+NAMES = st.sets(st.sampled_from("abcdefü"), max_size=4).map(frozenset)
+PAIRS = st.sets(st.tuples(st.sampled_from("abü"), st.sampled_from("xyz")), max_size=5)
+
+
+@given(st.integers(0, 99), PAIRS.map(frozenset), NAMES, NAMES)
+def test_facts_survive_storage(sums, pairs, out, suspended):
+    facts = TaskFacts(sums, sums + 1, pairs, out, suspended)
+    assert TaskFacts.decode(facts.encode()) == facts
+
+
+def test_no_bytes_are_no_facts_and_others_are_damage():
+    assert TaskFacts.decode(b"") == TaskFacts()
+    stored = TaskFacts(sums=1, left_out=frozenset("a")).encode()
+    for damaged in (stored[:-1], stored + b"x", b"\xff" + stored[1:]):
+        with pytest.raises(ServiceError) as error:
+            TaskFacts.decode(damaged)
+        assert error.value.code is ErrorCode.STORAGE_FAILED

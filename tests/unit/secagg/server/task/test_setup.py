@@ -1,0 +1,383 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from secagg.config import load_server_settings
+from secagg.distributed_dp import NoisedTask, plan, report
+from secagg.errors import ErrorCode, ServiceError
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.protocol.profiles import Profile
+from secagg.server.task.setup import Cohort, PreparedTask, prepare_task, settle_task
+from secagg.server.task.stored import decode_settings, encode_settings, recall, row_of
+from secagg.simulation.in_process import LocalEnrolment
+from secagg.storage.rows import Task, TaskState
+from secagg.testing.crash_points import CrashingBook, CrashSwitch
+from secagg.testing.inline_store import ask, inline_book
+
+BASE = """
+[tls]
+ca = "ca.pem"
+certificate = "server.pem"
+key = "server.key"
+[task]
+id = "t"
+steps = 2
+[vector]
+dimension = 6
+[cohort]
+min_clients = 8
+max_clients = 10
+min_survivors = 7
+"""
+NOISE = (
+    BASE + '[noise]\nmechanism = "skellam"\nepsilon = 4.0\ndelta = 1e-5\nl2_clip = 1.0'
+)
+EXACT = BASE + f'[noise]\nnone = "{NO_NOISE_ACKNOWLEDGEMENT}"\n'
+
+
+def prepare(tmp_path: Path, text: str, *overrides: str):
+    path = tmp_path / "server.toml"
+    path.write_text(text)
+    return prepare_task(
+        load_server_settings(path, environment={}, overrides=overrides).settings
+    )
+
+
+def test_a_task_of_counts_needs_no_clip(tmp_path):
+    text = BASE + (
+        '[noise]\nmechanism = "skellam-counts"\nepsilon = 4.0\ndelta = 1e-5\n'
+        "max_nonzero = 1\n"
+    )
+    noised = prepare(tmp_path, text).noised
+    given = noised.mechanism.parameters
+    assert (given.max_nonzero, given.linf_bound, given.signed) == (1, 1, False)
+    assert noised.budget.accountant == "lattice-pld"
+    # What a client reads from the session is what was planned.
+    offered = NoisedTask.from_parameters(noised.parameters)
+    assert offered.mechanism.parameters == given
+    assert offered.report().server.epsilon <= 4.0
+    ballot = prepare(tmp_path, text, "noise.max_nonzero=3", "noise.signed=true")
+    assert ballot.noised.mechanism.parameters.signed
+
+
+def test_the_error_of_a_report_counts_noise_that_nobody_takes_back(tmp_path):
+    prepared = prepare(tmp_path, NOISE)
+    given = prepared.noised.mechanism.parameters
+    rule, unit = given.noise_rule, given.scale_factor
+    arriving = max(n * rule.session(n).upload for n in range(7, 11))
+    kept = 10 * rule.session(10).kept(0)
+    assert prepared.forecast_rmse >= math.sqrt(arriving) / unit
+    assert prepared.forecast_rmse > 1.2 * math.sqrt(kept) / unit
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "discrete-gaussian"])
+def test_noise_of_a_trusted_party_is_no_task_s(tmp_path, mechanism):
+    with pytest.raises(
+        ServiceError, match="whose noise a trusted party adds"
+    ) as caught:
+        prepare(tmp_path, NOISE, f"noise.mechanism={mechanism}")
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    assert "two-servers" in caught.value.next_step
+
+
+def test_an_accountant_without_a_theorem_is_the_setting_to_change(tmp_path):
+    with pytest.raises(ServiceError, match="has no theorem") as caught:
+        prepare(tmp_path, NOISE, "noise.accountant=log-concave-gdp")
+    assert "noise.accountant" in caught.value.next_step
+
+
+def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):
+    prepared = prepare(tmp_path, NOISE)
+    noised = prepared.noised
+    assert noised is not None
+    assert noised.mechanism.parameters.noise_rule.min_survivors == 7
+    assert noised.report().counted_shares == 6
+    assert noised.budget.participations == prepared.sums == 2
+    assert noised.report().server.epsilon <= 4.0
+    assert noised.budget.charges == 3
+    assert prepared.parameters.noise_block
+    assert prepared.parameters.dimension == noised.mechanism.encoded_dim
+
+
+@pytest.mark.parametrize("quantile", [None, "0.5"])
+def test_a_randomiser_goes_with_a_clip_that_stays(tmp_path, quantile):
+    words = ["noise.randomiser=privunit2", "noise.randomiser_epsilon=8"]
+    if quantile is None:
+        task = prepare(tmp_path, NOISE, *words).noised
+        assert task.randomiser.parameters.epsilon == 8.0
+        assert not task.mechanism.has_clip_flag
+        return
+    words.append(f"noise.clip_quantile={quantile}")
+    with pytest.raises(ServiceError, match="exclude each other") as caught:
+        prepare(tmp_path, NOISE, *words)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    assert "choose noise.l2_clip beforehand" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("overrides", "spare"),
+    [
+        ([], 1),
+        (["task.steps=20", "cohort.colluders=2"], 3),
+        (["task.steps=21"], 2),
+        (["task.attempts=1", "cohort.colluders=2"], 0),
+        (["task.spare=4", "task.attempts=1"], 4),
+        (["task.spare=0"], 0),
+    ],
+)
+def test_a_fault_does_not_end_a_task_that_may_try_again(tmp_path, overrides, spare):
+    noised = prepare(tmp_path, NOISE, *overrides).noised
+    assert noised.budget.spare == spare
+    assert noised.report().server.epsilon <= 4.0
+
+
+def test_what_is_left_open_gets_the_safest_value_that_works(tmp_path):
+    parameters = prepare(tmp_path, EXACT).parameters
+    assert parameters.threshold == 6  # one more than half of ten
+    assert parameters.max_dropouts == 3
+    assert parameters.modulus == 1 << 32
+    on_ring = prepare(tmp_path, EXACT, "cohort.degree=6").parameters
+    assert on_ring.threshold == 4
+
+
+WIDE = EXACT.replace("min_clients = 8", "min_clients = 900").replace(
+    "max_clients = 10", "max_clients = 1000"
+).replace("min_survivors = 7", "min_survivors = 700\ncolluders = 100")  # fmt: skip
+
+
+def test_a_degree_that_is_left_open_is_the_smallest_that_is_safe(tmp_path):
+    found = prepare(tmp_path, WIDE, "cohort.degree=auto").parameters
+    assert (found.degree % 2, found.graph_bits) == (0, 40)
+    assert 39 < found.threshold < 60 < found.degree < 140
+    stricter = prepare(
+        tmp_path, WIDE, "cohort.degree=auto", "cohort.graph_bits=80"
+    ).parameters
+    assert stricter.degree > found.degree
+    # Somebody else's threshold asks for another degree.
+    wanted = f"cohort.threshold={found.threshold + 5}"
+    other = prepare(tmp_path, WIDE, "cohort.degree=auto", wanted).parameters
+    assert (other.threshold, other.degree > found.degree) == (found.threshold + 5, True)
+    # What was found is what anybody may write down, and one step less is refused.
+    written = f"cohort.degree={found.degree}", f"cohort.threshold={found.threshold}"
+    assert prepare(tmp_path, WIDE, *written).parameters == found
+    fewer = f"cohort.threshold={found.threshold - 1}"
+    with pytest.raises(ServiceError, match="threshold"):
+        prepare(tmp_path, WIDE, written[0], fewer)
+
+
+def test_a_degree_in_a_file_is_a_number_or_auto(tmp_path):
+    in_file = WIDE.replace("colluders = 100", 'colluders = 100\ndegree = "auto"')
+    assert prepare(tmp_path, in_file).parameters.degree > 0
+    with pytest.raises(ServiceError, match='whole number or "auto"'):
+        prepare(tmp_path, WIDE.replace("colluders = 100", 'degree = "car"'))
+    with pytest.raises(ServiceError, match='whole number or "auto"'):
+        prepare(tmp_path, WIDE, "cohort.degree=")
+
+
+def test_as_many_sign_beyond_the_survivors_as_may_be_missing_unseen():
+    # R3.2-9
+    parameters = Cohort(
+        min_clients=132,
+        max_clients=150,
+        min_survivors=131,
+        degree="auto",
+        profile=Profile.MALICIOUS_SERVER_SPARSE,
+        enrolment=LocalEnrolment().published,
+    ).parameters(dimension=4, modulus=1 << 16)
+    parameters.validate()
+    assert parameters.most_set_apart(150) == 1
+    assert parameters.quorum == 132
+
+
+@pytest.mark.parametrize("degree", [0, "auto"])
+def test_against_a_server_that_lies_more_than_half_is_needed(degree):
+    cohort = Cohort(
+        min_clients=80,
+        max_clients=100,
+        min_survivors=65,
+        colluders=9,
+        degree=degree,
+        profile=Profile.MALICIOUS_SERVER,
+    )
+    chosen = cohort._graph(max_losses=35)
+    assert (chosen.degree, chosen.threshold) == (0, 55)  # 2 * 55 > 100 + 9
+    with pytest.raises(ServiceError, match="at least 70 shares"):
+        replace(cohort, colluders=39)._graph(max_losses=35)
+
+
+def test_without_a_safe_ring_an_open_degree_means_the_complete_graph(tmp_path):
+    parameters = prepare(tmp_path, EXACT, "cohort.degree=auto").parameters
+    assert parameters.is_complete_graph
+    assert (parameters.threshold, parameters.graph_bits) == (6, 0)
+    with pytest.raises(ServiceError, match="fewer than two honest") as caught:
+        prepare(tmp_path, EXACT, "cohort.degree=auto", "cohort.colluders=6")
+    assert caught.value.code is ErrorCode.INFEASIBLE
+
+
+def test_a_task_without_noise_has_no_noise_block(tmp_path):
+    prepared = prepare(tmp_path, EXACT, "vector.modulus_bits=12")
+    assert prepared.noised is None
+    assert prepared.parameters.noise_block == b""
+    assert prepared.parameters.modulus == 1 << 12
+
+
+def test_the_payload_is_read_from_its_file(tmp_path):
+    (tmp_path / "model.bin").write_bytes(b"weights")
+    text = EXACT.replace('id = "t"', 'id = "t"\npayload = "model.bin"')
+    assert prepare(tmp_path, text).payload == b"weights"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["cohort.min_survivors=9"], "min_survivors"),
+        (["cohort.threshold=8"], "threshold"),
+        (["cohort.colluders=6"], "colluders|survivors"),
+        (["cohort.degree=7"], "degree"),
+        (["cohort.min_clients=12"], "min_clients"),
+    ],
+)
+@pytest.mark.parametrize("text", [NOISE, EXACT], ids=["noise", "exact"])
+def test_an_impossible_cohort_is_the_operators_mistake(
+    tmp_path, text, overrides, expected
+):
+    with pytest.raises(ServiceError, match=expected) as caught:
+        prepare(tmp_path, text, *overrides)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    assert caught.value.next_step
+
+
+@pytest.fixture(name="book")
+def _book():
+    return inline_book()
+
+
+def settings_of(tmp_path, text, *overrides):
+    path = tmp_path / "server.toml"
+    path.write_text(text)
+    overrides = [f"server.state_dir={tmp_path / 'state'}", *overrides]
+    return load_server_settings(path, environment={}, overrides=overrides).settings
+
+
+def test_a_restart_runs_the_same_task_without_planning_again(
+    tmp_path, monkeypatch, book
+):
+    def prepared(text, *overrides):
+        settings = settings_of(tmp_path, text, *overrides)
+        reports = settings.server.state_dir
+        return ask(settle_task(settings.own_task, book, reports=reports))
+
+    first = prepared(NOISE)
+
+    def forbidden(*_, **__):
+        raise AssertionError("planned again")
+
+    monkeypatch.setattr("secagg.server.task.setup.plan", forbidden)
+    # The accountant is not asked again either, and it would take as long.
+    monkeypatch.setattr("secagg.distributed_dp.report.make_accountant", forbidden)
+    report.statement.cache_clear()
+    again = prepared(NOISE, "server.listen=127.0.0.1:1")
+    assert again.parameters == first.parameters
+    assert again.report == first.report
+    assert again.forecast_rmse == first.forecast_rmse
+    with pytest.raises(AssertionError, match="planned again"):
+        prepared(NOISE, "noise.epsilon=3.0")
+
+
+def test_other_settings_of_a_task_are_remembered_in_place_of_the_first(tmp_path, book):
+    for dimension in (6, 7):
+        settings = settings_of(tmp_path, EXACT, f"vector.dimension={dimension}")
+        ask(settle_task(settings.own_task, book, reports=None))
+    (row,) = ask(book.tasks())
+    assert row.version == 2
+    assert recall(row, settings.own_task).parameters.dimension == 7
+    assert recall(row, settings_of(tmp_path, EXACT).own_task) is None
+
+
+def test_looking_at_a_task_writes_nothing(tmp_path):
+    settings = settings_of(tmp_path, NOISE)
+    state = settings.server.state_dir
+    shown = prepare_task(settings, reports=state, keep=False)
+    assert shown.report is not None
+    assert not state.exists()
+
+
+def test_a_plan_of_another_release_is_never_taken_for_a_new_task(tmp_path, book):
+    settings = settings_of(tmp_path, EXACT)
+    text = encode_settings(settings.own_task)
+    unreadable = Task("t", TaskState.RUNNING, text, b"{}")
+    ask(book.put_task(unreadable, expect_version=0))
+    with pytest.raises(ServiceError, match="plan") as caught:
+        ask(settle_task(settings.own_task, book, reports=None))
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+
+
+def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, book):
+    settings = settings_of(tmp_path, EXACT)
+
+    class Racing(CrashingBook):
+        async def tasks(self):
+            return ()
+
+    ask(settle_task(settings.own_task, book, reports=None))
+    racing = Racing(book, CrashSwitch())
+    with pytest.raises(ServiceError, match="somebody else"):
+        ask(settle_task(settings.own_task, racing, reports=None))
+
+
+def test_who_joins_when_and_for_what_is_no_reason_to_plan_again(
+    tmp_path, monkeypatch, book
+):
+    settings = settings_of(tmp_path, EXACT).own_task
+    ask(settle_task(settings, book, reports=None))
+    monkeypatch.setattr("secagg.server.task.setup._work_out", lambda *_: 1 / 0)
+    later = settings_of(
+        tmp_path,
+        EXACT,
+        "task.invited=client-1,client-2",
+        "task.schedule=every 1h",
+        "task.window=5m",
+        "task.ends=2030-01-01T00:00:00Z",
+    ).own_task
+    ask(settle_task(later, book, reports=None))
+    row = ask(row_of(book, "t"))
+    assert (row.version, row.task.settings) == (2, encode_settings(later))
+    assert decode_settings(row.task) == later
+
+
+def test_what_an_operator_has_said_of_a_task_outlives_new_settings(tmp_path, book):
+    settings = settings_of(tmp_path, EXACT).own_task
+    ask(settle_task(settings, book, reports=None))
+    (row,) = ask(book.tasks())
+    stopped = replace(row.task, state=TaskState.STOPPED, reason="enough")
+    assert ask(book.put_task(stopped, expect_version=1))
+    longer = settings_of(tmp_path, EXACT, "task.steps=9").own_task
+    ask(settle_task(longer, book, reports=None))
+    (row,) = ask(book.tasks())
+    assert (row.task.state, row.task.reason) == (TaskState.STOPPED, "enough")
+
+
+def test_settings_of_another_release_are_no_settings():
+    for text in ("", "[]", '{"task": {"id": "t", "colour": "red"}}'):
+        task = Task("t", TaskState.RUNNING, text, b"{}")
+        with pytest.raises(ServiceError, match="stored settings") as caught:
+            decode_settings(task)
+        assert caught.value.code is ErrorCode.STORAGE_FAILED
+
+
+def test_a_plan_without_a_cohort_counts_on_exactly_its_own():
+    made = plan(
+        clients=5,
+        min_survivors=4,
+        colluders=1,
+        dimension=4,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+    )
+    cohort = Cohort(min_clients=5, max_clients=5, min_survivors=4, colluders=1)
+    given = PreparedTask.from_plan(made, cohort)
+    assert PreparedTask.from_plan(made).parameters == given.parameters

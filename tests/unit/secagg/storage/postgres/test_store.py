@@ -1,0 +1,907 @@
+"""What only a book in PostgreSQL can get wrong; the rest is in the contract suite."""
+
+import asyncio
+import importlib.resources
+import math
+import socket
+import sys
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+import pytest
+
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.server.server import Server
+from secagg.storage.budget_ledger import BudgetKey
+from secagg.storage.change import (
+    Behind,
+    Change,
+    Committed,
+    NewSession,
+    NumberTakenError,
+    Record,
+    Role,
+)
+from secagg.storage.data_claims import Against, Claim
+from secagg.storage.open_store import open_book
+from secagg.storage.postgres import connection as postgres_link
+from secagg.storage.postgres.address import judged_address
+from secagg.storage.postgres.keepalive import IDLE_SECONDS, UNHEARD_MILLISECONDS
+from secagg.storage.reader import looking
+from secagg.storage.reader_protocol import NoBookError
+from secagg.storage.rollback_mark import refuse_set_back
+from secagg.storage.rows import Replica, Tally
+from secagg.storage.store import BookAwayError, StateDamagedError, TimelineError
+
+SECRET = "correct-horse"
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+    "AND datname = current_database()"
+)
+
+
+@pytest.fixture
+async def empty(postgres_url):
+    """The address of a database without a book, and nobody finds what was left."""
+    await sql(postgres_url, "DROP SCHEMA IF EXISTS secagg CASCADE")
+    yield postgres_url
+    await sql(postgres_url, "DROP SCHEMA IF EXISTS secagg CASCADE")
+
+
+async def sql(url, *statements):
+    database = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            rows = await database.fetch(statement)
+    finally:
+        await database.close()
+    return [tuple(row) for row in rows]
+
+
+def record(number):
+    return Record(1, f"client-{number}", bytes([number]))
+
+
+async def begin(book, key="a", number=1, **more):
+    new = NewSession(role=Role.SERVER, task="task", number=number, header=b"header")
+    return await book.commit(Change(key=key, create=new, **more))
+
+
+async def append(book, at, *records, key="a", **more):
+    return await book.commit(
+        Change(key=key, expect=at.sequence, previous=at.chain, records=records, **more)
+    )
+
+
+async def generation(url):
+    return (await sql(url, "SELECT generation FROM secagg.book"))[0][0]
+
+
+# --- one aggregator at a time ---------------------------------------------------------
+
+
+async def test_a_second_aggregator_is_refused_and_harms_nobody(empty, monkeypatch):
+    monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
+    first = await open_book(empty)
+    at = await begin(first)
+    with pytest.raises(ServiceError, match="another process uses the book") as caught:
+        await open_book(empty)
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert "database of its own" in caught.value.next_step
+    assert isinstance(await append(first, at, record(1)), Committed)
+    await first.close()
+    monkeypatch.undo()
+    await (await open_book(empty)).close()
+
+
+async def test_five_processes_that_start_together_migrate_once(empty):
+    async def visit():
+        book = await open_book(empty)
+        await book.close()
+
+    await asyncio.gather(*(visit() for _ in range(5)))
+    assert await sql(empty, "SELECT number FROM secagg.migration") == [
+        (1,),
+        (2,),
+        (3,),
+        (4,),
+        (5,),
+    ]
+    assert await sql(empty, "SELECT count(*) FROM secagg.book") == [(1,)]
+
+
+async def cut_off(url, book):
+    """End the book's connection, as a network or a restart of the database does."""
+    is_cut = asyncio.Event()
+    book._link._connection.add_termination_listener(lambda _: is_cut.set())
+    await sql(
+        url,
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE application_name = 'secagg'",
+    )
+    await is_cut.wait()
+
+
+async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
+    book = await open_book(empty)
+    at = await append(book, await begin(book), record(1))
+    await cut_off(empty, book)
+    at = await append(book, at, record(2))
+    assert (await book.load("a")).records == (record(1), record(2))
+    await book.close()
+
+
+async def test_the_lease_of_whoever_has_gone_is_free_unless_nobody_is_back_yet(empty):
+    """A holder is known by its connection; a database that starts anew has none."""
+    started = (
+        await sql(empty, "SELECT extract(epoch FROM pg_postmaster_start_time())::float")
+    )[0][0]
+    at = started + 3600.0
+
+    async def take(book, holder, seconds=60.0):
+        return await book.take("sum/a", holder=holder, seconds=seconds)
+
+    one, other = [
+        await open_book(empty, is_shared=True, now=lambda: at) for _ in range(2)
+    ]
+    first = await take(one, "A")
+    assert await take(other, "B") is None
+    await cut_off(empty, one)
+    at = started + 59.0
+    assert await take(other, "B") is None  # A may be about to come back
+    at = started + 61.0
+    assert await one.renew(first, seconds=60.0)  # and is back
+    assert await take(other, "B") is None
+    await one.close()
+    second = await take(other, "B")
+    assert second.token > first.token
+    assert not await take(other, "C")
+    await other.close()
+
+
+async def test_a_database_that_is_away_is_not_dialled_by_everybody(empty, monkeypatch):
+    book = await open_book(empty)
+    await begin(book)
+    attempts = []
+
+    async def refused(*_, **__):
+        attempts.append(1)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    await cut_off(empty, book)
+    with monkeypatch.context() as away:
+        away.setattr(postgres_link.asyncpg, "connect", refused)
+        for _ in range(5):
+            with pytest.raises(BookAwayError, match="refused") as caught:
+                await book.load("a")
+            assert caught.value.code is ErrorCode.STORAGE_FAILED
+            assert caught.value.retry_after_seconds
+        assert len(attempts) == 1
+    monkeypatch.setattr(book._link, "_next_attempt", 0.0)
+    assert (await book.load("a")).sequence == 0
+    await book.close()
+
+
+@pytest.fixture
+async def network(empty):
+    """A network between a book and its database, which may swallow everything."""
+    place = urlsplit(empty)
+    there = f"{parse_qs(place.query)['host'][0]}/.s.PGSQL.5432"
+    passes = asyncio.Event()
+    passes.set()
+
+    async def carry(reader, writer):
+        while data := await reader.read(1 << 16):
+            if passes.is_set():  # else it was swallowed
+                writer.write(data)
+        writer.close()
+
+    async def join(reader, writer):
+        inside = await asyncio.open_unix_connection(there)
+        await asyncio.gather(carry(reader, inside[1]), carry(inside[0], writer))
+
+    carrying = set()
+
+    def meet(reader, writer):
+        carrying.add(asyncio.create_task(join(reader, writer)))
+
+    async with await asyncio.start_server(meet, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield f"postgresql://{place.username}@127.0.0.1:{port}{place.path}", passes
+    for each in carrying:
+        each.cancel()
+    await asyncio.wait(carrying)
+
+
+async def test_a_network_that_swallows_everything_is_an_absence(network, monkeypatch):
+    url, passes = network
+    book = await open_book(url)
+    at = await append(book, await begin(book), record(1))
+    connection = book._link._connection
+    connection._config = connection._config._replace(command_timeout=0.2)
+    monkeypatch.setattr(postgres_link, "_CONNECT_SECONDS", 0.2)
+    passes.clear()
+    with pytest.raises(BookAwayError):
+        await book.touch()
+    monkeypatch.setattr(book._link, "_next_attempt", 0.0)
+    with pytest.raises(BookAwayError):
+        await book.touch()  # nor can another connection be had
+    monkeypatch.setattr(book._link, "_next_attempt", 0.0)
+    passes.set()
+    monkeypatch.undo()
+    await append(book, at, record(2))
+    assert (await book.load("a")).records == (record(1), record(2))
+    await book.close()
+
+
+async def test_both_ends_of_a_link_notice_that_nobody_is_heard(network):
+    url, _ = network
+    book = await open_book(url)
+    connection = book._link._connection
+    link = connection._transport.get_extra_info("socket")
+    assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    unheard = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert unheard == UNHEARD_MILLISECONDS
+    assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == IDLE_SECONDS
+    # The other end of this one is a socket of a file, which has no such limits.
+    asked = postgres_link.session_settings()
+    assert asked["tcp_user_timeout"] == str(UNHEARD_MILLISECONDS)
+    async for _ in book.changes():
+        break
+    await book.close()
+
+
+async def test_a_connection_that_fails_under_a_call_is_not_used_again(empty):
+    book = await open_book(empty)
+    at = await begin(book)
+    blocker = await asyncpg.connect(empty)
+    held = blocker.transaction()
+    await held.start()
+    await blocker.execute("SELECT 1 FROM secagg.session FOR UPDATE")
+    appending = asyncio.create_task(append(book, at, record(1)))
+    while await sql(empty, WAITING) != [(1,)]:
+        pass
+    await cut_off(empty, book)
+    with pytest.raises(ServiceError) as caught:
+        await appending
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    await held.rollback()
+    await blocker.close()
+    assert isinstance(await append(book, at, record(1)), Committed)
+    await book.close()
+
+
+async def test_a_connection_that_has_lost_its_place_is_not_used_again(
+    empty, monkeypatch
+):
+    """As when the server ends a transaction in which nothing has come for seconds."""
+    book = await open_book(empty)
+    at = await begin(book)
+    connection = book._link._connection
+
+    async def confused(*_, **__):
+        raise asyncpg.InternalClientError("cannot switch to state 15")
+
+    monkeypatch.setattr(asyncpg.Connection, "fetchrow", confused)
+    with pytest.raises(ServiceError, match="was not expected") as caught:
+        await append(book, at, record(1))
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    monkeypatch.undo()
+    assert connection.is_closed()
+    assert isinstance(await append(book, at, record(1)), Committed)
+    await book.close()
+
+
+async def test_whoever_lost_the_book_to_another_does_not_write(empty, monkeypatch):
+    zombie = await open_book(empty)
+    at = await begin(zombie)
+    await cut_off(empty, zombie)
+    successor = await open_book(empty)
+    monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
+    for _ in range(2):
+        with pytest.raises(ServiceError):
+            await append(zombie, at, record(1))
+    assert isinstance(await append(successor, at, record(2)), Committed)
+    await successor.close()
+    monkeypatch.undo()
+    answer = await append(zombie, at, record(1))  # it has the book again
+    assert isinstance(answer, Behind)
+    assert answer.records == (record(2),)
+    await zombie.close()
+
+
+# --- set back, exchanged, failed over -------------------------------------------------
+
+
+async def test_every_commit_is_counted_once(empty):
+    book = await open_book(empty)
+    starts = [await begin(book, str(n), n) for n in range(1, 9)]
+    before = await generation(empty)
+    await asyncio.gather(
+        *(append(book, at, record(1), key=str(n)) for n, at in enumerate(starts, 1))
+    )
+    assert await generation(empty) == before + 8
+    assert isinstance(await append(book, starts[0], key="1"), Behind)
+    assert await generation(empty) == before + 8
+    await book.close()
+
+
+async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
+    empty, tmp_path
+):
+    mark = tmp_path / "mark"
+    book = await open_book(empty, mark=mark)
+    at = await append(book, await begin(book), record(1))
+    backup = await generation(empty)
+    await append(book, at, record(2))
+    await book.close()
+    await sql(empty, f"UPDATE secagg.book SET generation = {backup}")
+    with pytest.raises(ServiceError) as caught:
+        await open_book(empty, mark=mark)
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+    book = await open_book(empty, mark=mark, accept_restored=True)
+    assert (await book.load("a")).restored
+    tally = await book.tally(Role.SERVER, "task")
+    assert tally.highest_number > 1_577_836_800  # 2020, in Unix seconds
+    forgotten = await book.tally(Role.SERVER, "later")
+    assert forgotten.highest_number > 1_577_836_800
+    new = NewSession(role=Role.SERVER, task="later", number=2, header=b"header")
+    with pytest.raises(NumberTakenError):
+        await book.commit(Change(key="later", create=new))
+    await book.close()
+    await (await open_book(empty, mark=mark)).close()
+
+
+async def test_a_book_that_comes_back_older_is_not_continued(empty):
+    book = await open_book(empty)
+    at = await append(book, await begin(book), record(1))
+    await sql(empty, "UPDATE secagg.book SET generation = 0")
+    await cut_off(empty, book)
+    for _ in range(2):
+        with pytest.raises(ServiceError) as caught:
+            await append(book, at, record(2))
+        assert caught.value.code is ErrorCode.RESTORED_STATE
+    await book.close()
+
+
+async def test_a_session_of_an_older_timeline_is_not_continued(empty):
+    book = await open_book(empty)
+    at = await begin(book)
+    other = await begin(book, "b", 2)
+    await sql(empty, "UPDATE secagg.session SET timeline = '00000000' WHERE key = 'a'")
+    with pytest.raises(TimelineError) as caught:
+        await append(book, at, record(1))
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert "inputs count as summed" in caught.value.next_step
+    assert isinstance(await append(book, other, record(1), key="b"), Committed)
+    await book.close()
+    # The successor knows that it must end it, and can.
+    successor = await open_book(empty)
+    assert (await successor.load("a")).restored
+    assert not (await successor.load("b")).restored
+    ended = await append(successor, at, end=b"receipt", restored=True)
+    assert isinstance(ended, Committed)
+    await successor.close()
+
+
+# --- damage and scrubbing -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "complaint"),
+    [
+        ("UPDATE secagg.record SET body = '' WHERE sequence = 1", "record 1 is change"),
+        ("DELETE FROM secagg.record WHERE sequence = 1", "record 1 is missing"),
+        ("UPDATE secagg.session SET header = ''", "header does not have"),
+    ],
+)
+async def test_a_changed_row_is_noticed(empty, statement, complaint):
+    book = await open_book(empty)
+    at = await append(book, await begin(book), record(1), record(2), record(3))
+    assert await book.check() == ()
+    await sql(empty, statement)
+    with pytest.raises(StateDamagedError, match=complaint):
+        await book.load("a")
+    assert [finding.key for finding in await book.check()] == ["a"]
+    assert isinstance(await append(book, at), Committed)  # the position is right
+    await book.close()
+
+
+async def test_nothing_of_an_ended_session_is_left_in_the_tables(empty):
+    book = await open_book(empty)
+    at = await append(book, await begin(book), record(1))
+    await append(book, at, end=b"receipt")
+    assert await sql(empty, "SELECT count(*) FROM secagg.record") == [(0,)]
+    assert await sql(empty, "SELECT header FROM secagg.session") == [(b"",)]
+    await book.close()
+
+
+# --- what is no book, and no server for one -------------------------------------------
+
+
+async def test_a_newer_schema_is_refused(empty):
+    await (await open_book(empty)).close()
+    await sql(empty, "INSERT INTO secagg.migration VALUES (99)")
+    with pytest.raises(ServiceError, match="schema version 99") as caught:
+        await open_book(empty)
+    assert "Upgrade" in caught.value.next_step
+
+
+async def test_a_step_that_fails_leaves_whole_steps_behind_it(empty, monkeypatch):
+    steps = importlib.resources.files("secagg.storage") / "migrations" / "postgresql"
+    first = (steps / "0001_book.sql").read_text()
+    broken = "CREATE TABLE more (x int); SELECT 1 / 0"
+    monkeypatch.setattr(
+        "secagg.storage.postgres.migrations._steps", lambda: (first, broken)
+    )
+    with pytest.raises(ServiceError, match="division by zero"):
+        await open_book(empty)
+    assert await sql(empty, "SELECT number FROM secagg.migration") == [(1,)]
+    assert await sql(empty, "SELECT to_regclass('secagg.more')") == [(None,)]
+
+
+async def test_a_server_that_does_not_wait_for_its_disk_is_refused(empty):
+    await sql(empty, "ALTER DATABASE postgres SET synchronous_commit = off")
+    try:
+        with pytest.raises(ServiceError, match="synchronous_commit = off"):
+            await open_book(empty)
+    finally:
+        await sql(empty, "ALTER DATABASE postgres RESET synchronous_commit")
+
+
+async def test_a_server_that_is_not_there_is_named_with_what_to_check(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
+    with pytest.raises(ServiceError) as caught:
+        await open_book(f"postgresql://user@/name?host={tmp_path}")
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert "database server runs" in caught.value.next_step
+
+
+async def test_what_is_stored_is_not_repeated_in_a_failure(empty):
+    book = await open_book(empty)
+    at = await begin(book)
+    with pytest.raises(ServiceError) as caught:
+        await append(book, at, Record(1, f"{SECRET}\0", SECRET.encode()))
+    assert SECRET not in str(caught.value) + caught.value.next_step
+    await book.close()
+
+
+# --- addresses ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user@localhost/name",
+        "postgresql://user@127.0.0.1:5433/name",
+        "postgresql://user@[::1]:5433/name",
+        "postgresql://user@/name?host=/run/postgresql&passfile=/etc/pass",
+        "postgresql://user@db.example:5432/name?sslmode=verify-full",
+    ],
+)
+def test_an_address_that_may_be_dialled_is_kept(url):
+    assert judged_address(url) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        (f"postgresql://user:{SECRET}@localhost/name", "holds a password"),
+        (f"postgresql://user@localhost/name?password={SECRET}", "not known here"),
+        ("postgresql://user@localhost/name?options=-cfsync%3Doff", "not known here"),
+        ("postgresql://user@localhost", "names no database"),
+        ("postgresql://user@/name", "names no host"),
+        ("postgresql://user@db.example/name", "without a check"),
+        ("postgresql://user@db.example/name?sslmode=require", "without a check"),
+        ("postgresql://user@localhost,db.example/name", "without a check"),
+        ("postgresql://user@/name?host=db.example", "without a check"),
+        ("postgresql://user@localhost/name?host=db.example", "without a check"),
+        ("postgresql://user@127.0.0.1.example/name", "without a check"),
+        ("postgresql://user@localhost/name?host", "cannot be read"),
+    ],
+)
+def test_an_address_that_must_not_be_dialled_is_refused(url, complaint):
+    with pytest.raises(LocalProtocolError, match=complaint) as caught:
+        judged_address(url)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+    assert SECRET not in str(caught.value) + caught.value.next_step
+
+
+# --- who only looks -------------------------------------------------------------------
+
+
+async def test_a_book_is_read_while_somebody_works_with_it(empty, tmp_path):
+    book = await open_book(empty)
+    at = await append(book, await begin(book, spend=True), record(1))
+    async with looking(tmp_path, store=empty) as reader:
+        assert await append(book, at, record(2))
+        (row,) = await reader.sessions(role=Role.SERVER)
+        assert (row.key, row.sequence) == ("a", 1)  # as it stood when it was opened
+        assert (await reader.load("a")).records == (record(1),)
+        assert await reader.tally(Role.SERVER, "task") == Tally(1, 1)
+        assert (await reader.tasks(), await reader.charges("task")) == ((), ())
+        assert await reader.check() == ()
+    await book.close()
+
+
+async def test_whoever_looks_makes_nothing(empty, tmp_path):
+    with pytest.raises(NoBookError) as caught:
+        async with looking(tmp_path, store=empty):
+            pass
+    assert "server.store" in caught.value.next_step
+    assert await sql(empty, "SELECT to_regnamespace('secagg')") == [(None,)]
+
+
+async def test_a_book_of_another_schema_is_not_read(empty, tmp_path):
+    await (await open_book(empty)).close()
+    await sql(empty, "DELETE FROM secagg.migration")
+    with pytest.raises(ServiceError, match="schema version 0") as caught:
+        async with looking(tmp_path, store=empty):
+            pass
+    assert "brings the book forward" in caught.value.next_step
+
+
+async def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, tmp_path):
+    for module in ("book", "changes", "link", "reader"):
+        monkeypatch.delitem(
+            sys.modules, f"secagg.storage.postgres_{module}", raising=False
+        )
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    url = "postgresql://user@localhost/name"
+    for attempt in (open_book(url), looking(tmp_path, store=url).__aenter__()):
+        with pytest.raises(LocalProtocolError, match="asyncpg") as caught:
+            await attempt
+        assert caught.value.code is ErrorCode.BAD_SETTINGS
+        assert "secagg[postgres]" in caught.value.next_step
+
+
+def test_a_server_with_a_store_needs_a_directory_for_uploads():
+    with pytest.raises(LocalProtocolError, match="needs state_dir"):
+        Server(None, store="postgresql://user@localhost/name")
+
+
+# --- several aggregators --------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self):
+        self.seconds = 1_000_000.0
+
+    def __call__(self):
+        return self.seconds
+
+
+@pytest.fixture
+async def shared(empty, tmp_path):
+    """Opens a book that others may have open too, with a mark of each one's own."""
+    opened = []
+
+    async def share(name, **more):
+        mark = tmp_path / name / "mark"
+        book = await open_book(empty, is_shared=True, mark=mark, **more)
+        opened.append(book)
+        return book
+
+    yield share
+    for book in opened:
+        await book.close()
+
+
+def replica(name):
+    return Replica(name, "127.0.0.1:1", "1.0", "agg")
+
+
+async def test_who_does_not_share_is_kept_out_and_keeps_out(empty, shared, monkeypatch):
+    monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
+    alone = await open_book(empty)
+    assert not alone.is_shared
+    with pytest.raises(ServiceError, match="another process uses the book"):
+        await shared("one")
+    await alone.close()
+    one = await shared("one")
+    with pytest.raises(ServiceError, match="one aggregator at a time") as caught:
+        await open_book(empty)
+    assert "server.blobs" in caught.value.next_step
+    await one.beat(replica("one"))
+    two = await shared("two")
+    assert one.is_shared
+    assert two.is_shared
+
+
+async def test_of_two_writers_one_is_behind_and_is_told_by_how_much(shared):
+    one = await shared("one")
+    await one.beat(replica("one"))
+    two = await shared("two")
+    at = await begin(one)
+    answers = await asyncio.gather(
+        append(one, at, record(1)), append(two, at, record(2))
+    )
+    (won,) = [each for each in answers if isinstance(each, Committed)]
+    (behind,) = [each for each in answers if isinstance(each, Behind)]
+    first, second = (
+        (record(1), record(2)) if answers[0] is won else (record(2), record(1))
+    )
+    assert (behind.records, behind.chain) == ((first,), won.chain)
+    loser = two if answers[0] is won else one
+    assert isinstance(await append(loser, behind, second), Committed)
+    assert (await one.load("a")).records == (first, second)
+
+
+async def test_of_two_that_judge_the_same_claims_one_adds_its_own(shared):
+    one = await shared("one")
+    await one.beat(replica("one"))
+    two = await shared("two")
+    for number in range(20):
+        made = await asyncio.gather(
+            *(
+                book.put_claim(claim_of(f"task {number} {name}"), after=number)
+                for name, book in (("one", one), ("two", two))
+            )
+        )
+        assert sorted(made) == [False, True]
+    assert len(await two.claims("patients")) == 20
+
+
+def claim_of(task):
+    return Claim(
+        data="patients",
+        holder=bytes(16),
+        budget=BudgetKey(trust_domain="domain", aggregator="aggregator", task=task),
+        noise_digest=bytes(32),
+        against=Against.SERVER,
+        epsilon=0.1,
+        delta=1e-6,
+        shift=None,
+        distance=0.0,
+        added_delta=0.0,
+    )
+
+
+async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(
+    shared, monkeypatch
+):
+    monkeypatch.setattr(postgres_link, "NEWCOMER_SECONDS", 0.0)
+    clock = Clock()
+    one = await shared("one", now=clock)
+    await begin(one)
+    await one.beat(replica("one"))
+    two = await shared("two", now=clock)
+    await begin(two, key="b", number=2)
+    clock.seconds += 60  # nobody has been heard of
+    with pytest.raises(ServiceError, match="rollback mark") as caught:
+        await shared("three", now=clock)
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+    await one.beat(replica("one"))
+    await shared("three", now=clock)
+    # All start for the first time, and the one that was here has gone again.
+    for book in (one, two):
+        await book.close()
+    await (await shared("four", now=clock)).close()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_a_machine_without_a_mark_waits_for_others_to_come_back(
+    is_open, shared, monkeypatch
+):
+    """After a restart of the database the new machine may be the first to connect."""
+    clock, refused = Clock(), asyncio.Event()
+
+    def judge(*words):
+        try:
+            refuse_set_back(*words)
+        except ServiceError:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(postgres_link, "refuse_set_back", judge)
+    monkeypatch.setattr(postgres_link, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(postgres_link, "NEWCOMER_SECONDS", math.inf)
+    one = await shared("one", now=clock)
+    await begin(one)
+    await one.beat(replica("one"))
+    if not is_open:
+        await one.close()
+    clock.seconds += 60
+    coming = asyncio.create_task(shared("two", now=clock))
+    await refused.wait()
+    if not is_open:
+        one = await shared("one", now=clock)
+    await one.beat(replica("one"))
+    two = await coming
+    assert (await two.load("a")).sequence == 0
+
+
+async def unreachable_for(monkeypatch, attempts, *, error):
+    """Have the first attempts to reach the database fail."""
+    connect, made = asyncpg.connect, []
+
+    async def refused(*words, **more):
+        made.append(1)
+        if len(made) <= attempts:
+            raise error
+        return await connect(*words, **more)
+
+    monkeypatch.setattr(postgres_link.asyncpg, "connect", refused)
+    monkeypatch.setattr(postgres_link, "AWAY_SECONDS", 0.0)
+    return made
+
+
+async def test_a_start_waits_for_a_database_that_restarts(empty, monkeypatch, caplog):
+    caplog.set_level("INFO", logger="secagg")
+    starting = asyncpg.CannotConnectNowError()
+    starting.message = "the database system is starting up"
+    made = await unreachable_for(monkeypatch, 5, error=starting)
+    book = await open_book(empty)
+    await begin(book)
+    await book.close()
+    assert len(made) == 6
+    told = [each for each in caplog.messages if "starting up" in each]
+    assert len(told) == 1
+    assert any(each.startswith("book_is_back") for each in caplog.messages)
+
+
+async def test_a_start_does_not_wait_for_ever(empty, monkeypatch):
+    monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
+    await unreachable_for(monkeypatch, 10, error=ConnectionRefusedError(111, "refused"))
+    with pytest.raises(BookAwayError, match="refused"):
+        await open_book(empty)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (asyncpg.InterfaceError(f"cannot {SECRET}"), "connection to the server was"),
+        (asyncpg.InternalClientError(SECRET), "an answer that was not expected"),
+        (TimeoutError(), "did not answer in time"),
+        (ConnectionResetError(), "the connection to the server failed"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+    ],
+)
+async def test_a_connection_that_fails_says_why(error, cause, empty, monkeypatch):
+    monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
+    await unreachable_for(monkeypatch, 1, error=error)
+    with pytest.raises(BookAwayError, match=cause) as caught:
+        await open_book(empty)
+    assert SECRET not in str(caught.value)
+    assert type(error).__name__ not in str(caught.value)
+
+
+async def test_an_address_that_is_invalid_is_not_waited_for(empty, monkeypatch):
+    invalid = asyncpg.exceptions.ClientConfigurationError(SECRET)
+    await unreachable_for(monkeypatch, 10, error=invalid)
+    with pytest.raises(ServiceError, match="invalid") as caught:
+        await open_book(empty)
+    assert not isinstance(caught.value, BookAwayError)
+    assert SECRET not in str(caught.value)
+
+
+async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):
+    clock = Clock()
+    one = await shared("one", now=clock)
+    await one.beat(replica("one"))
+    at = await begin(one, round=1, deadline_seconds=60.0)
+    clock.seconds += 14
+    await one.beat(replica("one"))
+    clock.seconds += 100
+    # Its timer fires before it has said that it is back: nobody could answer.
+    early = await append(one, at, record(1), due=True)
+    assert isinstance(early, Behind)
+    assert early.records == ()
+    await one.beat(replica("one"))
+    assert (await one.load("a")).seconds_left == 46.0
+    clock.seconds += 46
+    for _ in range(4):
+        await one.beat(replica("one"))
+    assert isinstance(await append(one, at, record(1), due=True), Behind)
+    await sql(empty, "UPDATE secagg.session SET deadline = 0")
+    assert isinstance(await append(one, at, record(1), due=True), Committed)
+
+
+async def test_the_others_hear_of_a_round_at_once(shared, monkeypatch):
+    monkeypatch.setattr(postgres_link, "_HINT_SECONDS", 3600.0)
+    one = await shared("one")
+    await one.beat(replica("one"))
+    two = await shared("two")
+    heard = aiter(two.changes())
+    waiting = asyncio.ensure_future(anext(heard))
+    at = None
+    for number in range(1, 100):  # until it listens
+        at = await begin(one, key=f"k{number}", number=number, round=1)
+        if (await asyncio.wait({waiting}, timeout=0.1))[0]:
+            break
+    assert waiting.done()
+    for change in ({"round": 2}, {"end": b"receipt"}):
+        waiting = asyncio.ensure_future(anext(heard))
+        await asyncio.sleep(0)
+        await append(one, at, key=f"k{number}", **change)
+        await waiting
+    await heard.aclose()
+
+
+async def test_a_replica_that_is_behind_asks_once_what_it_has_missed(shared):
+    """Nearly every message is taken by one that is: each statement is paid for."""
+    one, two = await shared("one"), await shared("two")
+    at = await begin(one)
+    known = await append(one, at, record(1))
+    said = []
+    at = await append(two, at, record(2))  # and what types the columns have
+    known = await append(one, known, record(2), record(3))
+    two._link._connection.add_query_logger(lambda each: said.append(each.query))
+    behind = await append(two, at, record(4))
+    assert (behind.records, behind.chain) == ((record(2), record(3)), known.chain)
+    assert len(said) == 2  # what it wanted to write, and what it missed
+    assert isinstance(await append(two, behind, record(4)), Committed)
+    assert len(said) == 3
+    # Whose own history is another one reads all of this one, of one moment.
+    whole = await append(two, Committed(1, bytes(16), None), record(5))
+    assert (len(whole.records), whole.whole) == (4, True)
+
+
+async def test_replicas_are_listed_with_their_silence(shared):
+    clock = Clock()
+    one = await shared("one", now=clock)
+    await one.beat(replica("one"))
+    clock.seconds += 5
+    await one.beat(replica("two"))
+    listed = await one.replicas()
+    assert [(row.replica, row.silent_seconds) for row in listed] == [
+        (replica("one"), 5.0),
+        (replica("two"), 0.0),
+    ]
+
+
+async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
+    """Both are held up before they say so, and go on together."""
+    clock = Clock()
+    books = [await shared(name, now=clock) for name in ("one", "two")]
+    others = [
+        Replica(name, "127.0.0.1:1", "1.0", f"agg-{name}") for name in ("one", "two")
+    ]
+    holding = await asyncpg.connect(empty)
+    try:
+        async with holding.transaction():
+            await holding.execute("SELECT 1 FROM secagg.book FOR UPDATE")
+            beating = [
+                asyncio.ensure_future(book.beat(other))
+                for book, other in zip(books, others, strict=True)
+            ]
+            while await sql(empty, WAITING) != [(2,)]:
+                pass
+        answers = await asyncio.gather(*beating, return_exceptions=True)
+    finally:
+        await holding.close()
+    (refused,) = [each for each in answers if each is not None]
+    assert refused.code is ErrorCode.BAD_SETTINGS
+    (listed,) = await books[0].replicas()
+    assert listed.replica == others[answers.index(None)]
+    # Who is in stays in; the other may come when it has gone, or was silent for long.
+    await books[answers.index(None)].beat(listed.replica)
+    clock.seconds += 16
+    late = answers.index(refused)
+    await books[late].beat(others[late])
+    with pytest.raises(ServiceError, match="agg-"):
+        await books[1 - late].beat(others[1 - late])
+
+
+async def test_nobody_writes_to_a_session_that_was_put_back_without_knowing_it(
+    shared, empty
+):
+    one = await shared("one")
+    await one.beat(replica("one"))
+    two = await shared("two")
+    at = await begin(one)
+    await sql(empty, "UPDATE secagg.session SET timeline = '00000000'")
+    with pytest.raises(TimelineError):
+        await append(one, at, record(1))
+    await cut_off(empty, two)  # on its way back it finds the fail-over
+    assert (await two.load("a")).restored
+    with pytest.raises(TimelineError):
+        await append(one, at, record(1))
+    known = {"expect": at.sequence, "previous": at.chain}
+    with pytest.raises(TimelineError):
+        await one.missed("a", **known)
+    # Whoever knows it may look, and write.
+    assert (await two.missed("a", **known, restored=True)).records == ()
+    assert isinstance(await append(two, at, record(1), restored=True), Committed)

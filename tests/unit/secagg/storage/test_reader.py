@@ -1,0 +1,81 @@
+"""Looking into a book that nobody has open."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from secagg.errors import ErrorCode, ServiceError
+from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.open_store import open_book
+from secagg.storage.reader import BookInUseError, reading
+from secagg.storage.rows import SessionState, Task, TaskState
+from secagg.storage.store import StateDamagedError
+
+TASK = Task("t", TaskState.PAUSED, "{}", b"plan", "enough for today")
+
+
+async def written(path):
+    book = await open_book(f"sqlite:{path}")
+    await book.put_task(TASK, expect_version=0)
+    new = NewSession(role=Role.SERVER, task="t", number=1, header=b"h")
+    await book.commit(Change(key="server/1", create=new, round=1))
+    return book
+
+
+async def test_a_reader_sees_what_the_book_says_and_changes_nothing(tmp_path):
+    path = tmp_path / "book.sqlite3"
+    book = await written(path)
+    known = await book.tasks(), await book.sessions(role=Role.SERVER)
+    await book.close()
+    before = path.read_bytes()
+    with reading(path) as reader:
+        seen = await reader.tasks(), await reader.sessions(role=Role.SERVER)
+        assert (await reader.load("server/1")).header == b"h"
+        assert await reader.check() == ()
+        assert await reader.charges("t") == ()
+        assert (await reader.tally(Role.SERVER, "t")).highest_number == 1
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            reader._database.execute("DELETE FROM task")
+    assert seen == known
+    assert path.read_bytes() == before
+    # And whoever comes next finds nobody in the way.
+    book = await open_book(f"sqlite:{path}")
+    assert (await book.tasks())[0].task == TASK
+    await book.close()
+
+
+async def test_a_book_that_is_in_use_is_not_read(tmp_path):
+    book = await written(tmp_path / "book.sqlite3")
+    with (
+        pytest.raises(BookInUseError) as caught,
+        reading(tmp_path / "book.sqlite3"),
+    ):
+        pass
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    await book.close()
+
+
+async def test_what_was_never_written_or_is_no_book_says_so(tmp_path):
+    with pytest.raises(ServiceError, match="there is no state"), reading(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as database:
+        database.execute("CREATE TABLE t (x)")
+    with pytest.raises(ServiceError, match="no book of this program"), reading(other):
+        pass
+
+
+async def test_a_changed_row_is_noticed(tmp_path):
+    path = tmp_path / "book.sqlite3"
+    await (await written(path)).close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE task SET reason = 'nothing'")
+        database.commit()
+    with reading(path) as reader:
+        with pytest.raises(StateDamagedError, match="'task'"):
+            await reader.tasks()
+        (found,) = await reader.check()
+        assert "task" in found.complaint
+        assert await reader.sessions(role=Role.SERVER, state=SessionState.ENDED) == ()

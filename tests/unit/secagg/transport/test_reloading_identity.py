@@ -1,0 +1,130 @@
+import datetime as dt
+import shutil
+
+import pytest
+
+from secagg.pki.certificate_authority import Authority
+from secagg.testing.manual_clock import ManualClock
+from secagg.transport.peer_identity import Role
+from secagg.transport.reloading_identity import FollowedIdentity
+from secagg.transport.tls import TLSIdentity
+
+NOW = dt.datetime(2027, 1, 15, 8, tzinfo=dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return Authority.create("deployment.example", now=NOW)
+
+
+@pytest.fixture
+def followed(tmp_path, authority):
+    authority.issued().write(tmp_path, "ca")
+    replace(tmp_path, authority.issue_server("agg", ["127.0.0.1"], now=NOW))
+    loaded = TLSIdentity.load(
+        certificate=tmp_path / "server.pem",
+        private_key=tmp_path / "server.key",
+        authority=tmp_path / "ca.pem",
+        role=Role.SERVER,
+        now=NOW,
+    )
+    return FollowedIdentity(loaded, NOW.timestamp)
+
+
+def replace(directory, issued):
+    """Put other files in place, as a deployer's tool would."""
+    fresh = directory / "fresh"
+    shutil.rmtree(fresh, ignore_errors=True)
+    issued.write(fresh, "server")
+    for name in ("server.pem", "server.key"):
+        (fresh / name).replace(directory / name)
+
+
+def names(caplog):
+    return [record.message.split()[0] for record in caplog.records]
+
+
+def test_unchanged_files_are_the_same_identity(followed, tmp_path, caplog):
+    caplog.set_level("INFO")
+    first = followed.identity
+    path = tmp_path / "server.pem"
+    path.write_bytes(path.read_bytes())  # a new file of the same contents
+    assert followed.look() is first
+    assert not caplog.records
+
+
+def test_files_that_changed_since_they_were_loaded_are_noticed(
+    followed, tmp_path, authority
+):
+    loaded = followed.identity
+    replace(tmp_path, authority.issue_server("agg", ["127.0.0.1"], now=NOW))
+    late = FollowedIdentity(loaded, NOW.timestamp)
+    assert late.look().certificate_chain != loaded.certificate_chain
+
+
+def test_a_renewed_certificate_is_used_and_said_once(
+    followed, tmp_path, authority, caplog
+):
+    caplog.set_level("INFO")
+    first = followed.identity
+    replace(tmp_path, authority.issue_server("agg", ["127.0.0.1"], now=NOW))
+    second = followed.look()
+    assert second.certificate_chain != first.certificate_chain
+    assert followed.look() is second is followed.identity
+    assert names(caplog) == ["certificate_renewed"]
+
+
+def test_a_further_authority_alone_is_a_renewal(followed, tmp_path):
+    other = Authority.create("deployment.example", now=NOW)
+    path = tmp_path / "ca.pem"
+    path.write_bytes(path.read_bytes() + other.certificate_pem())
+    assert other.certificate_pem() in followed.look().authorities
+
+
+def test_half_copied_files_are_refused_once_and_repair_themselves(
+    followed, tmp_path, authority, caplog
+):
+    caplog.set_level("INFO")
+    first = followed.identity
+    issued = authority.issue_server("agg", ["127.0.0.1"], now=NOW)
+    (tmp_path / "server.pem").write_bytes(issued.certificate)
+    assert followed.look() is followed.look() is first
+    assert names(caplog) == ["certificate_refused"]
+    (tmp_path / "server.key").write_bytes(issued.private_key)
+    assert followed.look() is not first
+    assert names(caplog)[1:] == ["certificate_renewed"]
+
+
+def test_files_that_go_and_come_back_change_nothing(followed, tmp_path, caplog):
+    first = followed.identity
+    path = tmp_path / "server.pem"
+    data = path.read_bytes()
+    path.unlink()
+    assert followed.look() is first
+    assert names(caplog) == ["certificate_refused"]
+    path.write_bytes(data)
+    assert followed.look() is first
+    assert names(caplog) == ["certificate_refused"]
+
+
+def test_one_that_is_not_valid_yet_is_used_when_it_is(
+    followed, tmp_path, authority, caplog
+):
+    clock = ManualClock(date=NOW.timestamp())
+    followed = FollowedIdentity(followed.identity, clock.date)
+    tomorrow = NOW + dt.timedelta(days=1)
+    replace(tmp_path, authority.issue_server("agg", ["127.0.0.1"], now=tomorrow))
+    first = followed.identity
+    assert followed.look() is first
+    clock.advance(24 * 3600)
+    assert followed.look() is not first
+    assert names(caplog) == ["certificate_refused"]
+
+
+def test_a_certificate_of_another_server_needs_a_restart(
+    followed, tmp_path, authority, caplog
+):
+    first = followed.identity
+    replace(tmp_path, authority.issue_server("other", ["127.0.0.1"], now=NOW))
+    assert followed.look() is first
+    assert "secagg://deployment.example/server/other" in caplog.text

@@ -1,0 +1,154 @@
+"""Leader and helper die at every step that outlives them, and come back."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from secagg.client.storage import ClientStorage
+from secagg.errors import ErrorCode, ServiceError
+from secagg.server.storage import ServerStorage
+from secagg.storage.change import Role
+from secagg.testing.crash_points import (
+    CrashingBook,
+    CrashingSpool,
+    CrashSwitch,
+    SimulatedCrashError,
+)
+from secagg.testing.inline_store import inline_book
+from secagg.testing.manual_clock import run
+from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
+
+VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
+PARTS = ("leader", "helper")
+AWAY_SECONDS = 3.0
+
+
+class Way:
+    """The way to a part, whichever process it is at the moment."""
+
+    def __init__(self, mortal, part, identity):
+        self._mortal, self.aggregator, self.identity = mortal, part, identity
+        self.trust_domain = None
+
+    async def call(self, request):
+        service = self._mortal.alive.get(self.aggregator)
+        if service is None:
+            raise ServiceError("away", code=ErrorCode.UNREACHABLE)
+        try:
+            return await service.answer(self.identity, request)
+        except SimulatedCrashError:
+            raise ServiceError("gone", code=ErrorCode.UNREACHABLE) from None
+
+
+class Mortal:
+    """Two aggregators, one of which dies once and is started again."""
+
+    def __init__(self, clock, part, switch):
+        self.clock, self.part, self.switch = clock, part, switch
+        self.house = TwoAggregators(clock, noise_for(), helper_way=self._way)
+        self.storages, self.alive = self.house.storages, {}
+        dying = list(self.storages)
+        place = PARTS.index(part)
+        kept = self.storages[place]
+        dying[place] = ServerStorage(
+            CrashingBook(kept.book, switch), CrashingSpool(kept.spool, switch)
+        )
+        self._begin(
+            TwoAggregators(
+                clock, noise_for(), helper_way=self._way, storages=tuple(dying)
+            ),
+            PARTS,
+        )
+        switch.on_death(lambda: self.alive.pop(part))
+
+    def _way(self, _):
+        return Way(self, "helper", "leader")
+
+    def _begin(self, house, parts):
+        for part in parts:
+            self.alive[part] = getattr(house, part)
+
+    async def again(self):
+        await self.clock.sleep_until(self.clock.now() + AWAY_SECONDS)
+        house = TwoAggregators(
+            self.clock, noise_for(), helper_way=self._way, storages=self.storages
+        )
+        await getattr(house, self.part).recover()
+        self._begin(house, [self.part])
+
+    async def sum(self):
+        """Run the leader's session, at as many leaders as it takes."""
+        try:
+            return await self.alive["leader"].next_sum()
+        except SimulatedCrashError:
+            await self.again()
+        leader = self.alive["leader"]
+        return await leader.last_sum() or await leader.next_sum()
+
+    async def watch(self):
+        """Start a helper that has died."""
+        died = asyncio.Event()
+        if self.part == "helper":
+            self.switch.on_death(died.set)
+        await died.wait()
+        await self.again()
+
+
+def session(part, at):
+    """Run one session; return what came of it, and whether anybody died."""
+    switch = CrashSwitch(at)
+
+    async def main(clock):
+        mortal = Mortal(clock, part, switch)
+        watching = asyncio.ensure_future(mortal.watch())
+        books = [inline_book(now=clock.date) for _ in VECTORS]
+        clients = [
+            mortal.house.client(
+                f"c{k}",
+                leader=Way(mortal, "leader", f"c{k}"),
+                helper=Way(mortal, "helper", f"c{k}"),
+                storage=ClientStorage(book, None),
+            )
+            for k, book in enumerate(books)
+        ]
+        released, *given = await asyncio.gather(
+            mortal.sum(),
+            *(
+                one.contribute(vector)
+                for one, vector in zip(clients, VECTORS, strict=True)
+            ),
+        )
+        watching.cancel()
+        spent = [
+            (await each.book.tally(Role.SERVER, TASK)).spent for each in mortal.storages
+        ]
+        charges = [len(await book.charges(TASK)) for book in books]
+        return released, given, spent, charges
+
+    return run(main), switch.is_dead
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_whoever_dies_wherever_draws_one_noise_and_counts_everybody_once(part, drawn):
+    modulus = noise_for().parameters.modulus
+    expected = sum(np.trunc(each * 2**7).astype(np.int64) for each in VECTORS)
+    at, died, repeated = 1, True, 0
+    while died:  # at the point behind each step; the point before it leaves no more
+        drawn.clear()
+        (released, given, spent, charges), died = session(part, at)
+        noises = np.unique(np.array(drawn), axis=0)
+        assert len(noises) == 2, at
+        repeated += len(drawn) - 2
+        np.testing.assert_array_equal(
+            released.residues, (expected + noises.sum(axis=0)) % modulus
+        )
+        assert released.inputs == 4
+        for each in given:
+            assert each.is_included
+            np.testing.assert_array_equal(each.values, released.values)
+        assert spent == [1, 1]
+        assert charges == [1] * 4
+        at += 2
+    assert at > 20  # steps of either part, two points each
+    assert repeated >= 1  # noise was in a sum before the sum was on the disk

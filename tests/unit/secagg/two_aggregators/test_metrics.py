@@ -1,0 +1,175 @@
+"""What leader and helper tell whoever scrapes them, on a clock by hand."""
+
+import asyncio
+import re
+
+import numpy as np
+import pytest
+
+from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
+from secagg.server.telemetry.prometheus import PrometheusMeter
+from secagg.testing.manual_clock import run
+from secagg.testing.two_aggregators import TASK, Between, TwoAggregators, noise_for
+from secagg.transport.in_memory import InMemoryConnection
+from secagg.wire.calls import GetOffer, UploadChunk
+
+VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
+
+
+def series(meter, readings):
+    """Return what a scrape reads, by name and labels."""
+    lines = meter.scraped(readings).decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("secagg_"))
+    return {name: float(value) for name, value in pairs}
+
+
+def houses(clock, noise=None, **changes):
+    meters = PrometheusMeter(), PrometheusMeter()
+    house = TwoAggregators(clock, noise or noise_for(), meters=meters, **changes)
+
+    async def scraped():
+        return [
+            series(meter, await party.readings())
+            for meter, party in zip(meters, (house.leader, house.helper), strict=True)
+        ]
+
+    return house, scraped
+
+
+def test_a_sum_is_counted_by_both() -> None:
+    async def main(clock):
+        house, scraped = houses(clock)
+        before = await scraped()
+        await house.give(VECTORS)
+        return before, await scraped()
+
+    before, after = run(main)
+    task = f'{{task="{TASK}"}}'
+    report = noise_for().report()
+    for at_first, now in zip(before, after, strict=True):
+        ended = f'secagg_sessions_total{{outcome="released",task="{TASK}"}}'
+        assert ended not in at_first
+        assert now[ended] == 1
+        assert at_first[f"secagg_task_sums_left{task}"] == 2
+        assert now[f"secagg_task_sums_left{task}"] == 1
+        assert now[f"secagg_task_slot_seconds{task}"] == 1
+        assert now[f"secagg_sessions_open{task}"] == 0
+        assert now["secagg_sum_seconds_count"] == 1
+        # Beginning, four shares, the set, the end; the leader's names as well.
+        assert now["secagg_book_commit_seconds_count"] in {7, 8}
+        for against, stated in (
+            ("server", report.aggregator),
+            ("model_reader", report.reader),
+        ):
+            name = f'secagg_task_epsilon{{against="{against}",task="{TASK}"}}'
+            assert now[name] == stated.epsilon
+    leader, helper = after
+    closed = 'closed_by="full",round="MASKED_INPUT_COLLECTION"'
+    assert leader[f"secagg_round_seconds_count{{{closed}}}"] == 1
+    assert leader['secagg_peer_answers{which="helper"}'] == 1
+    assert not any("peer" in name for name in helper)
+    assert helper[f"secagg_upload_bytes_total{task}"] > 4 * 64
+    assert leader[f"secagg_download_bytes_total{task}"] > 4 * 9
+    assert leader['secagg_calls_total{method="UploadChunk"}'] == 4
+
+
+def test_an_open_session_says_whose_shares_are_here() -> None:
+    async def main(clock):
+        house, scraped = houses(clock)
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(2)
+        ]
+        await clock.sleep_until(clock.now() + 10.0)
+        found = await scraped()
+        for each in (summing, *giving):
+            each.cancel()
+        return found
+
+    for found in run(main):
+        assert found[f'secagg_sessions_open{{task="{TASK}"}}'] == 1
+        assert found[f'secagg_round_answered{{task="{TASK}"}}'] == 2
+        assert found[f'secagg_round_expected{{task="{TASK}"}}'] == 4
+
+
+def test_what_fails_is_counted_by_its_code() -> None:
+    async def main(clock):
+        house, scraped = houses(clock)
+        with pytest.raises(SessionAbortedError):
+            await house.leader.next_sum()
+        # The leader goes on without the helper's session, whatever it held.
+        with pytest.raises(SessionAbortedError):
+            await house.leader.next_sum()
+        with pytest.raises(SecAggError):
+            await InMemoryConnection(house.helper, "c0").call(
+                UploadChunk(bytes(32), 0, 1, b"", b"x")
+            )
+        return await scraped()
+
+    leader, helper = run(main)
+    ended = f'secagg_sessions_total{{outcome="%s",task="{TASK}"}}'
+    assert leader[ended % "U3_TOO_SMALL"] == 2
+    assert helper[ended % "CANCELLED"] == 1
+    closed = 'closed_by="deadline",round="MASKED_INPUT_COLLECTION"'
+    assert leader[f"secagg_round_seconds_count{{{closed}}}"] == 2
+    assert helper['secagg_refusals_total{code="BAD_ENCODING"}'] == 1
+
+
+class Away(Between):
+    """A way to a helper that is not there, or does not want to."""
+
+    def __init__(self, inner, error):
+        super().__init__(inner)
+        self.error = error
+
+    async def call(self, _):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("code", "answers"),
+    [
+        (ErrorCode.UNREACHABLE, 0),
+        (ErrorCode.UNAUTHENTICATED, 0),
+        (ErrorCode.TASK_OVER, 1),
+    ],
+)
+def test_a_helper_that_is_away_is_seen_before_a_session_fails(code, answers) -> None:
+    async def main(clock):
+        house, scraped = houses(
+            clock, helper_way=lambda way: Away(way, ServiceError("away", code=code))
+        )
+        with pytest.raises(SessionAbortedError):
+            await house.leader.next_sum()
+        return (await scraped())[0]
+
+    found = run(main)
+    assert found['secagg_peer_answers{which="helper"}'] == answers
+    assert not any("secagg_sessions_total{" in name for name in found)
+
+
+def test_a_book_that_refuses_is_counted(monkeypatch) -> None:
+    async def main(clock):
+        house, scraped = houses(clock)
+        await house.helper.answer("leader", GetOffer(TASK))
+
+        async def refuse(_):
+            raise ServiceError("disk full", code=ErrorCode.STORAGE_FAILED)
+
+        monkeypatch.setattr(house.storages[1].book, "commit", refuse)
+        with pytest.raises(ServiceError, match="disk full"):
+            await house.helper.answer("leader", GetOffer(TASK, 1))
+        return (await scraped())[1]
+
+    assert run(main)["secagg_book_errors_total"] == 1
+
+
+def test_no_measurement_names_a_client() -> None:
+    async def main(clock):
+        house, scraped = houses(clock)
+        await house.give(VECTORS)
+        return await scraped()
+
+    for found in run(main):
+        assert not re.search("client-", " ".join(found))

@@ -1,0 +1,326 @@
+"""The leader's program: what ends a session and not it, and what it leaves behind."""
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.protocol.packing import pack
+from secagg.testing.lying_connection import LyingConnection
+from secagg.testing.manual_clock import run
+from secagg.testing.two_aggregators import TASK, Between, TwoAggregators, noise_for
+from secagg.two_aggregators.messages import NoisyShare
+from secagg.two_aggregators.program import ReleasingLeader
+from secagg.wire.calls import (
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    UploadChunk,
+    UploadStatus,
+)
+
+ZEROS = np.zeros(5)
+
+
+class Unheard(Between):
+    """A way to the helper on which seeds are lost, and nobody notices."""
+
+    async def call(self, request):
+        if isinstance(request, UploadChunk):
+            return UploadStatus(request.total_size, complete=True)
+        return await super().call(request)
+
+
+class Program:
+    """The program of a leader, and what it tells."""
+
+    def __init__(self, house, clock, folder):
+        self.house, self.sums, self.failures = house, [], []
+        self._lead = ReleasingLeader(None, b"", None, house.leader, folder, clock)
+
+    def start(self):
+        return asyncio.ensure_future(
+            self._lead.release(written=self.sums.append, failed=self.failures.append)
+        )
+
+    def give(self, *names, unheard=()):
+        ways = {
+            name: {"helper": Unheard(self.house.way_to("helper", name))}
+            for name in unheard
+        }
+        return asyncio.gather(
+            *(
+                self.house.client(name, **ways.get(name, {})).contribute(ZEROS)
+                for name in names
+            ),
+            return_exceptions=True,
+        )
+
+    @property
+    def codes(self):
+        return [error.code for error in self.failures]
+
+
+def test_clients_that_cheat_the_helper_end_a_session_and_not_the_leader(tmp_path):
+    """That the helper refuses a set is no lie of the helper's."""
+
+    async def main(clock):
+        program = Program(
+            TwoAggregators(clock, noise_for(participations=1)), clock, tmp_path
+        )
+        releasing = program.start()
+        lost = await program.give("a", "b", "c", "d", unheard="ab")
+        await program.give("e", "f", "g", "h")
+        await releasing
+        return program, lost
+
+    program, lost = run(main)
+    assert program.codes == [ErrorCode.U3_TOO_SMALL]
+    assert {error.code for error in lost} == {ErrorCode.U3_TOO_SMALL}
+    assert [each.inputs for each in program.sums] == [4]
+
+
+def test_a_helper_that_has_lost_the_session_does_not_end_the_leader(tmp_path):
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=1))
+        program = Program(house, clock, tmp_path)
+        releasing = program.start()
+        await clock.sleep_until(clock.now() + 1.0)
+        giving = asyncio.ensure_future(program.give("a", "b", "c"))
+        await clock.sleep_until(clock.now() + 100.0)
+        await house.helper._give_up(house.helper._live)  # put back from a backup
+        house.helper._live = None
+        lost = await giving
+        await program.give("e", "f", "g", "h")
+        await releasing
+        return program, lost
+
+    program, lost = run(main)
+    assert program.codes == [ErrorCode.UNKNOWN_SESSION]
+    assert {error.code for error in lost} == {ErrorCode.UNKNOWN_SESSION}
+    assert len(program.sums) == 1
+
+
+def test_a_helper_that_lies_ends_the_leader(tmp_path):
+    """Somebody has to look: every further session would cost clients their budget."""
+
+    def stranger(piece):
+        part = NoisyShare.decode(piece.data)
+        changed = replace(part, names=(*part.names, "z")).encode()
+        return BlobChunk(changed, len(changed))
+
+    async def main(clock):
+        house = TwoAggregators(
+            clock,
+            noise_for(),
+            helper_way=lambda way: LyingConnection(way, {FetchChunk: stranger}),
+        )
+        program = Program(house, clock, tmp_path)
+        releasing = program.start()
+        await program.give("a", "b", "c", "d")
+        with pytest.raises(RemoteProtocolError) as lie:
+            await releasing
+        return lie.value.code
+
+    assert run(main) is ErrorCode.U3_INVALID
+
+
+@pytest.mark.parametrize("is_spent", [True, False])
+def test_a_helper_that_has_no_more_sessions_is_not_asked_for_ever(tmp_path, is_spent):
+    """Its budget is used though the leader's is not, or it runs another task."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=1))
+        if is_spent:
+            await house.give([ZEROS] * 4)
+            fresh = TwoAggregators(clock, noise_for(participations=1))
+            house.leader._storage = fresh.leader._storage
+            house.leader._facts = None
+        else:
+            house.helper._task = "another"
+        program = Program(house, clock, tmp_path)
+        await program.start()
+        assert not house.leader.may_serve
+        left = [reading[1] for reading in (await house.leader.readings())[:3]]
+        with pytest.raises(ServiceError) as over:
+            await house.client("late").contribute(ZEROS)
+        assert over.value.code is ErrorCode.TASK_OVER
+        return program, left
+
+    program, left = run(main)
+    assert left == [0.0, 0.0, 0.0]
+    (error,) = program.failures
+    assert str(error).startswith("the helper refuses: ")
+    assert error.code is (
+        ErrorCode.POLICY_VIOLATION if is_spent else ErrorCode.TASK_OVER
+    )
+    assert not program.sums
+
+
+def test_what_is_refused_in_a_session_ends_that_session_alone(tmp_path):
+    """Whether there will be another one the helper says when it is asked for one."""
+
+    async def main(clock):
+        refusals = [ServiceError("not this list", code=ErrorCode.POLICY_VIOLATION)]
+
+        def refused(answer):
+            if refusals:
+                raise refusals.pop()
+            return answer
+
+        house = TwoAggregators(
+            clock,
+            noise_for(participations=3),
+            helper_way=lambda way: LyingConnection(way, {FetchChunk: refused}),
+        )
+        program = Program(house, clock, tmp_path)
+        releasing = program.start()
+        await program.give("a", "b", "c", "d")
+        assert house.leader.may_serve
+        await program.give("a", "b", "c", "d")
+        releasing.cancel()
+        return program
+
+    program = run(main)
+    assert program.codes == [ErrorCode.POLICY_VIOLATION]
+    assert [each.session_number for each in program.sums] == [2]
+
+
+def test_clients_of_a_task_that_is_over_are_told_so(tmp_path):
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=1))
+        program = Program(house, clock, tmp_path)
+        releasing = program.start()
+        given = await program.give("a", "b", "c", "d")
+        await releasing
+        began = clock.now()
+        with pytest.raises(ServiceError) as over:
+            await house.client("e").contribute(ZEROS)
+        return given, over.value.code, clock.now() - began
+
+    given, code, seconds = run(main)
+    assert all(each.is_included for each in given)
+    assert code is ErrorCode.TASK_OVER
+    assert seconds < 1.0
+
+
+def test_a_leader_that_was_away_asks_the_helper_before_the_session_ends(tmp_path):
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=1))
+        first = Program(house, clock, tmp_path).start()
+        await clock.sleep_until(clock.now() + 1.0)
+        giving = [
+            asyncio.ensure_future(house.client(name).contribute(ZEROS))
+            for name in "abc"  # one less than would end the collection
+        ]
+        await clock.sleep_until(clock.now() + 10.0)
+        first.cancel()
+        for each in giving:
+            each.cancel()
+        offer = house.leader._live.offer
+        deadlines = offer.parameters.deadlines
+        left = offer.session_end - clock.date()
+        # Less is left than a whole collection takes, but more than an answer does.
+        clock.advance(left - deadlines.unmasking - deadlines.masked_input / 2)
+        again = house.restarted(noise_for(participations=1))
+        await again.helper.recover()
+        await again.leader.recover()
+        program = Program(again, clock, tmp_path)
+        await program.start()
+        return program
+
+    program = run(main)
+    assert not program.failures
+    assert [each.inputs for each in program.sums] == [3]
+
+
+def test_shares_of_a_session_that_is_over_are_gone_after_a_restart():
+    class CrashError(BaseException):
+        pass
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=1))
+        spool, blobs = house.storages[0].spool, house.storages[0].spool._blobs
+        drop = spool.drop_uploads
+
+        def crash(_):
+            raise CrashError
+
+        spool.drop_uploads = crash
+        giving = [
+            asyncio.ensure_future(house.client(name).contribute(ZEROS))
+            for name in "abcd"
+        ]
+        with pytest.raises(CrashError):
+            await house.leader.next_sum()
+        for each in giving:
+            each.cancel()
+        spool.drop_uploads = drop
+        before = [name for name in blobs._objects if "/uploads/" in name]
+        again = house.restarted(noise_for(participations=1))
+        await again.leader.recover()
+        after = [name for name in blobs._objects if "/uploads/" in name]
+        return before, after, await again.leader.last_sum()
+
+    before, after, kept = run(main)
+    assert before
+    assert not after
+    assert kept.inputs == 4
+
+
+def test_reports_and_logs_say_what_was_released_when_and_what_is_left(tmp_path, caplog):
+    async def main(clock):
+        noise = noise_for(participations=2)
+        house = TwoAggregators(clock, noise)
+        program = Program(house, clock, tmp_path)
+        releasing = program.start()
+        with caplog.at_level(logging.INFO, logger="secagg.server"):
+            await program.give("a", "b", "c", "d")
+            last = await house.leader.last_sum()
+        releasing.cancel()
+        return program, noise, last
+
+    program, noise, last = run(main)
+    report = json.loads((tmp_path / "report-1.json").read_text())
+    packed = pack(last.residues, noise.parameters.bits)
+    assert report["sum_hash"] == sha256(packed).hexdigest()
+    assert report["privacy"] == json.loads(json.dumps(noise.report().to_dict()))
+    assert report["file"] == program.sums[0].path.name
+    assert report["released"].endswith("+00:00")
+    assert (report["task"], report["inputs"]) == (TASK, 4)
+    assert (report["leader"], report["helper"]) == ("leader", "helper")
+    assert (report["charges_in_budget"], report["sessions_left_in_budget"]) == (2, 1)
+    assert last.session_id.hex() == report["session_id"]
+    said = [record.message for record in caplog.records if "number=1" in record.message]
+    assert [line.split()[0] for line in said] == [
+        "session_opened",  # the helper's, then the leader's
+        "session_opened",
+        "session_completed",
+        "session_completed",
+    ]
+    assert all("inputs=4" in line for line in said[2:])
+
+
+def test_the_last_sum_is_served_when_no_offer_is(tmp_path):
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=1))
+        program = Program(house, clock, tmp_path)
+        releasing = program.start()
+        await program.give("a", "b", "c", "d")
+        await releasing
+        again = house.restarted(noise_for(participations=1))
+        await again.leader.recover()
+        late = Program(again, clock, tmp_path)
+        await late.start()
+        with pytest.raises(ServiceError):
+            await again.leader.answer("a", GetOffer(TASK))
+        return late, await again.leader.last_sum()
+
+    late, last = run(main)
+    assert not late.sums + late.failures
+    assert last.inputs == 4

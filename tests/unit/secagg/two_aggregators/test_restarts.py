@@ -1,0 +1,700 @@
+"""Aggregators that end at any point and come back from their books."""
+
+import asyncio
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.server.storage import ServerStorage
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.change import Role
+from secagg.storage.spool import SUM, UploadSpool
+from secagg.testing import two_aggregators
+from secagg.testing.inline_store import inline_book
+from secagg.testing.lying_connection import LyingConnection
+from secagg.testing.manual_clock import run
+from secagg.testing.two_aggregators import (
+    HELPER_KEY,
+    LEADER_KEY,
+    TASK,
+    Between,
+    TwoAggregators,
+    noise_for,
+)
+from secagg.transport.in_memory import InMemoryConnection
+from secagg.two_aggregators.messages import HelperShare, NoisyShare
+from secagg.two_aggregators.verification import verify_shared_receipt
+from secagg.wire.calls import (
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    UploadChunk,
+    UploadStatus,
+)
+
+VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
+
+
+class CrashError(BaseException):
+    """The process ends here."""
+
+
+class CrashingSpool(UploadSpool):
+    """A spool under which the process ends before it stores a sum."""
+
+    def __init__(self, blobs):
+        super().__init__(blobs)
+        self.crashes = 1
+
+    def put(self, session_id, name, data):
+        if self.crashes:
+            self.crashes -= 1
+            raise CrashError
+        super().put(session_id, name, data)
+
+
+def storage(clock, *, crashes=False):
+    book = inline_book(now=clock.date)
+    spool = CrashingSpool if crashes else UploadSpool
+    return ServerStorage(book, spool(MemoryBlobs()))
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["leader", "helper"])
+def test_who_ends_before_its_sum_draws_the_same_noise_again(monkeypatch, place) -> None:
+    """The set and the noise seed were in the book before the noise was in a sum."""
+    drawn = []
+    mechanism = type(noise_for().mechanism)
+    add_noise = mechanism.add_noise
+
+    def watched(self, share, *, private_seed):
+        drawn.append(private_seed)
+        return add_noise(self, share, private_seed=private_seed)
+
+    monkeypatch.setattr(mechanism, "add_noise", watched)
+
+    async def main(clock):
+        storages = [storage(clock, crashes=place == each) for each in (0, 1)]
+        house = TwoAggregators(clock, noise_for(), storages=tuple(storages))
+        clients = [house.client(f"client-{k}") for k in range(4)]
+        giving = [
+            asyncio.ensure_future(one.contribute(vector))
+            for one, vector in zip(clients, VECTORS, strict=True)
+        ]
+        with pytest.raises(CrashError):
+            await house.leader.next_sum()
+        for each in giving:
+            each.cancel()
+        again = house.restarted(noise_for())
+        await again.helper.recover()
+        await again.leader.recover()
+        released = await again.leader.next_sum()
+        return (
+            released,
+            *await again.leader.last_receipt(),
+            await again.leader.last_sum(),
+        )
+
+    released, number, receipt, kept = run(main)
+    verdict = verify_shared_receipt(
+        receipt,
+        leader_key=LEADER_KEY.public_bytes,
+        helper_key=HELPER_KEY.public_bytes,
+    )
+    assert verdict.receipt.sum_hash == released.sum_hash
+    assert number == released.session_number
+    assert released.inputs == 4
+    # Helper, helper again, leader; or helper, leader, leader again.
+    assert len(drawn) == 3
+    assert drawn[1] == drawn[0 if place else 2]
+    assert len(set(drawn)) == 2
+    np.testing.assert_array_equal(released.residues, kept.residues)
+
+
+def test_a_leader_that_comes_back_goes_on_collecting() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        early = asyncio.ensure_future(house.client("early").contribute(VECTORS[0]))
+        await clock.sleep_until(clock.now() + 5.0)
+        for each in (summing, early):
+            each.cancel()
+        again = house.restarted(noise_for())
+        await again.helper.recover()
+        await again.leader.recover()
+        found = await again.give(VECTORS[:3])
+        return found[0].inputs
+
+    assert run(main) == 4
+
+
+@pytest.mark.parametrize("comes_again", [True, False])
+def test_a_share_that_is_gone_is_named_only_if_it_comes_again(comes_again) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        chunks = []
+
+        class Noting(LyingConnection):
+            async def call(self, request):
+                if isinstance(request, UploadChunk):
+                    chunks.append(request)
+                return await super().call(request)
+
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        way = Noting(house.way_to(two_aggregators._LEADER, "early"), {})
+        client = house.client("early", leader=way)
+        early = asyncio.ensure_future(client.contribute(VECTORS[0]))
+        await clock.sleep_until(clock.now() + 5.0)
+        for each in (summing, early):
+            each.cancel()
+        (chunk,) = chunks
+        spool = house.storages[0].spool
+        spool.drop_uploads(chunk.session_id)
+        again = house.restarted(noise_for())
+        await again.helper.recover()
+        await again.leader.recover()
+        giving = asyncio.ensure_future(again.give(VECTORS[:3]))
+        await clock.sleep_until(clock.now() + 1.0)
+        way = InMemoryConnection(again.leader, "early")
+        assert await way.call(GetUploadStatus(chunk.session_id)) == UploadStatus(0)
+        with pytest.raises(RemoteProtocolError) as caught:
+            await way.call(replace(chunk, digest=bytes(32)))
+        assert caught.value.code is ErrorCode.EQUIVOCATION
+        if comes_again:
+            assert (await way.call(chunk)).complete
+        return (await giving)[0].inputs
+
+    assert run(main) == 3 + comes_again
+
+
+def test_a_helper_that_comes_back_is_asked_for_its_next_session() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        first, _ = await house.give(VECTORS)
+        again = house.restarted(noise_for())
+        await again.helper.recover()
+        await again.leader.recover()
+        second, _ = await again.give(VECTORS[:3])
+        return first, second
+
+    first, second = run(main)
+    assert (first.session_number, second.session_number) == (1, 2)
+    assert (first.inputs, second.inputs) == (4, 3)
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["leader", "helper"])
+def test_a_session_that_was_put_back_is_ended(place) -> None:
+    """Nobody knows for whom it was answered since."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        await clock.sleep_until(clock.now() + 1.0)
+        summing.cancel()
+        book = house.storages[place].book
+        load = book.load
+
+        async def put_back(key, **options):
+            return replace(await load(key, **options), restored=True)
+
+        book.load = put_back
+        again = house.restarted(noise_for())
+        party = (again.leader, again.helper)[place]
+        await party.recover()
+        assert not await book.sessions(role=Role.SERVER, task=TASK)
+
+    run(main)
+
+
+def test_a_client_that_comes_back_gives_no_second_vector_to_a_session() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        one = house.client("client-0")
+        giving = asyncio.ensure_future(one.contribute(VECTORS[0]))
+        await clock.sleep_until(clock.now() + 5.0)
+        giving.cancel()
+        await asyncio.wait({giving})
+        second = asyncio.ensure_future(one.contribute(VECTORS[1]))
+        with pytest.raises(SessionAbortedError):
+            await summing
+        with pytest.raises(SecAggError) as none:
+            await second
+        assert none.value.code is ErrorCode.DEADLINE
+        charges = await one._book.charges(TASK)
+        assert len(charges) == 1
+
+    run(main)
+
+
+def test_a_client_that_has_forgotten_its_seed_spoils_no_sum(drawn) -> None:
+    """A share of one seed and a share without another add up to a random vector."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+
+        class Killed(Between):
+            """A way to the leader on which the process ends before its share is out."""
+
+            async def call(self, request):
+                if isinstance(request, UploadChunk):
+                    raise CrashError
+                return await super().call(request)
+
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        with pytest.raises(CrashError):
+            await house.client(
+                "c3", leader=Killed(house.way_to("leader", "c3"))
+            ).contribute(VECTORS[3])
+        found = await asyncio.gather(
+            house.client("c3").contribute(VECTORS[3]),  # its state is lost as well
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            return_exceptions=True,
+        )
+        return found, await summing
+
+    found, released = run(main)
+    assert found[0].code is ErrorCode.EQUIVOCATION
+    assert released.inputs == 3
+    modulus = noise_for().parameters.modulus
+    expected = sum(np.trunc(each * 2**7).astype(np.int64) for each in VECTORS[:3])
+    np.testing.assert_array_equal(released.residues, (expected + sum(drawn)) % modulus)
+
+
+@pytest.mark.parametrize("slow", ["leader", "helper"])
+def test_two_processes_under_one_name_are_one_client(drawn, slow) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+
+        class Slow(Between):
+            async def call(self, request):
+                if isinstance(request, UploadChunk):
+                    await clock.sleep_until(clock.now() + 5.0)
+                return await super().call(request)
+
+        ways = {slow: Slow(house.way_to(slow, "c3"))}
+        released, *given = await asyncio.gather(
+            house.leader.next_sum(),
+            house.client("c3", **ways).contribute(VECTORS[3]),
+            house.client("c3").contribute(-VECTORS[3]),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
+            return_exceptions=True,
+        )
+        return released, given
+
+    released, given = run(main)
+    assert released.inputs == 3
+    refused = [each for each in given[:2] if isinstance(each, Exception)]
+    assert ErrorCode.EQUIVOCATION in {each.code for each in refused}
+    # Whoever was told of a sum is in it with its own vector.
+    told = VECTORS[:2]
+    told += [
+        vector
+        for vector, each in zip((VECTORS[3], -VECTORS[3]), given[:2], strict=True)
+        if not isinstance(each, Exception)
+    ]
+    assert len(told) == released.inputs
+    modulus = noise_for().parameters.modulus
+    expected = sum(np.trunc(each * 2**7).astype(np.int64) for each in told)
+    np.testing.assert_array_equal(released.residues, (expected + sum(drawn)) % modulus)
+
+
+def test_who_has_lost_the_answer_to_the_last_share_gets_the_sum() -> None:
+    """The leader has it in its book, and may be done when it is asked again."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+
+        class Lossy(Between):
+            """Loses the first answer to an upload, until the sum is out."""
+
+            is_lost = False
+
+            async def call(self, request):
+                answer = await super().call(request)
+                if isinstance(request, UploadChunk) and not self.is_lost:
+                    self.is_lost = True
+                    await asyncio.wait({summing})
+                    raise ServiceError("lost", code=ErrorCode.UNREACHABLE)
+                return answer
+
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        lossy = house.client("c3", leader=Lossy(house.way_to("leader", "c3")))
+        given = await asyncio.gather(
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            lossy.contribute(VECTORS[3]),
+        )
+        return given, await summing
+
+    given, released = run(main)
+    assert released.inputs == 4
+    for each in given:
+        assert each.is_included
+        np.testing.assert_array_equal(each.values, released.values)
+
+
+def test_an_unreachable_helper_costs_no_session() -> None:
+    async def main(clock):
+        def broken(way):
+            class Gone:
+                identity, aggregator = way.identity, way.aggregator
+                trust_domain = way.trust_domain
+
+                async def call(self, request):
+                    if isinstance(request, GetOffer):
+                        raise ServiceError("gone", code=ErrorCode.UNREACHABLE)
+                    return await way.call(request)
+
+            return Gone()
+
+        house = TwoAggregators(clock, noise_for(), helper_way=broken)
+        with pytest.raises(SessionAbortedError) as late:
+            await house.leader.next_sum()
+        assert late.value.code is ErrorCode.DEADLINE
+        assert (await house.storages[0].book.tally(Role.SERVER, TASK)).spent == 0
+
+    run(main)
+
+
+def test_an_interrupted_leader_takes_up_its_session_from_the_book() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        early = asyncio.ensure_future(house.client("early").contribute(VECTORS[0]))
+        await clock.sleep_until(clock.now() + 5.0)
+        summing.cancel()
+        await asyncio.wait({summing})
+        released, _ = await house.give(VECTORS[:3])
+        await early
+        return released.session_number, released.inputs
+
+    assert run(main) == (1, 4)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_leader_that_lost_the_answer_of_its_disk_asks_the_book(is_written) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(4)
+        ]
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        await clock.sleep_until(clock.now() + 0.1)
+        log = house.leader._live.log
+        append = log.append
+
+        async def lost(record, **options):
+            if record.kind == 1:
+                return await append(record, **options)
+            if is_written:
+                await append(record, **options)
+            raise ServiceError("lost", code=ErrorCode.STORAGE_FAILED)
+
+        log.append = lost
+        with pytest.raises(ServiceError, match="lost"):
+            await summing
+        began = clock.now()
+        released = await house.leader.next_sum()
+        await asyncio.gather(*giving)
+        return released.inputs, clock.now() - began
+
+    inputs, seconds = run(main)
+    assert inputs == 4
+    assert seconds < 60  # who had all shares waits for nobody
+
+
+def test_a_helper_whose_answer_changes_is_not_believed() -> None:
+    async def main(clock):
+        def changed(piece):
+            part = NoisyShare.decode(piece.data)
+            other = bytes([part.packed[0] ^ 1]) + part.packed[1:]
+            signed = again.signed(replace(part, packed=other))
+            return BlobChunk(signed.encode(), piece.total_size)
+
+        storages = (storage(clock, crashes=True), storage(clock))
+        house = TwoAggregators(clock, noise_for(), storages=storages)
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(4)
+        ]
+        with pytest.raises(CrashError):
+            await house.leader.next_sum()
+        for each in giving:
+            each.cancel()
+        again = TwoAggregators(
+            clock,
+            noise_for(),
+            storages=storages,
+            helper_way=lambda way: LyingConnection(way, {FetchChunk: changed}),
+        )
+        await again.leader.recover()
+        with pytest.raises(RemoteProtocolError) as refused:
+            await again.leader.next_sum()
+        assert refused.value.code is ErrorCode.EQUIVOCATION
+        assert await again.leader.last_sum() is None
+
+    run(main)
+
+
+def test_after_a_session_that_failed_the_next_one_stands_on_a_new_one() -> None:
+    """Its clients could not give the helper another seed in the old one."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        early = [house.client(f"client-{k}") for k in range(2)]
+        found = await asyncio.gather(
+            house.leader.next_sum(),
+            *(one.contribute(VECTORS[0]) for one in early),
+            return_exceptions=True,
+        )
+        assert {error.code for error in found} == {ErrorCode.U3_TOO_SMALL}
+        released, _ = await house.give(VECTORS)
+        return released.inputs
+
+    assert run(main) == 4
+
+
+def test_who_uploads_at_once_is_in_the_sum() -> None:
+    """Old sums are removed while the book is slow: not the shares of the new one."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        book = house.storages[0].book
+        sessions = book.sessions
+
+        async def slow(**asked):
+            found = await sessions(**asked)
+            await clock.sleep_until(clock.now() + 30.0)
+            return found
+
+        book.sessions = slow
+        await house.give(VECTORS)
+        released, _ = await house.give(VECTORS)
+        return released.inputs
+
+    assert run(main) == 4
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_shares_that_are_lost_for_good_end_one_session_alone(is_restarted) -> None:
+    async def main(clock):
+        storages = (storage(clock, crashes=is_restarted), storage(clock))
+
+        class Losing(Between):
+            """A way to the helper; once it has answered, the shares are gone."""
+
+            is_done = is_restarted
+
+            async def call(self, request):
+                answer = await super().call(request)
+                if isinstance(request, FetchChunk) and not self.is_done:
+                    self.is_done = True
+                    end(house)
+                return answer
+
+        def end(house):
+            live = house.leader._live
+            storages[0].spool.drop_uploads(live.offer.session_id)
+            clock.advance(live.offer.session_end - clock.date())
+
+        house = TwoAggregators(clock, noise_for(), storages=storages, helper_way=Losing)
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(4)
+        ]
+        if is_restarted:
+            with pytest.raises(CrashError):
+                await house.leader.next_sum()
+            house = house.restarted(noise_for())
+            await house.helper.recover()
+            await house.leader.recover()
+            live = house.leader._live
+            storages[0].spool.drop_uploads(live.offer.session_id)
+            # The disk may be mended while the clients still wait.
+            with pytest.raises(ServiceError) as lost:
+                await house.leader.next_sum()
+            assert lost.value.code is ErrorCode.STORAGE_FAILED
+            end(house)
+        with pytest.raises(SessionAbortedError) as ended:
+            await house.leader.next_sum()
+        for each in giving:
+            each.cancel()
+        assert ended.value.code is ErrorCode.STORAGE_FAILED
+        released, _ = await house.give(VECTORS)
+        return released
+
+    released = run(main)
+    assert (released.session_number, released.inputs) == (2, 4)
+
+
+def test_nobody_fetches_the_sum_of_a_session_that_was_aborted() -> None:
+    """It lay on the disk already when the process ended; the receipt says no sum."""
+
+    class StoringSpool(UploadSpool):
+        def put(self, session_id, name, data):
+            super().put(session_id, name, data)
+            raise CrashError
+
+    async def main(clock):
+        def away(_):
+            raise ServiceError("away", code=ErrorCode.UNREACHABLE)
+
+        spool = StoringSpool(MemoryBlobs())
+        storages = (ServerStorage(inline_book(now=clock.date), spool), storage(clock))
+        house = TwoAggregators(clock, noise_for(), storages=storages)
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(4)
+        ]
+        with pytest.raises(CrashError):
+            await house.leader.next_sum()
+        session_id = house.leader._live.offer.session_id
+        for each in giving:
+            each.cancel()
+        again = TwoAggregators(
+            clock,
+            noise_for(),
+            storages=storages,
+            helper_way=lambda way: LyingConnection(way, {FetchChunk: away}),
+        )
+        await again.leader.recover()
+        with pytest.raises(SessionAbortedError):
+            await again.leader.next_sum()
+        assert spool.read(session_id, SUM, 0, None) is not None
+        receipt, kept = (
+            FetchChunk(session_id, blob, 0) for blob in (Blob.QUORUM, Blob.SUM)
+        )
+        assert (await again.leader.answer("c0", receipt)).data
+        with pytest.raises(ServiceError) as refused:
+            await again.leader.answer("c0", kept)
+        assert refused.value.code is ErrorCode.UNKNOWN_SESSION
+
+    run(main)
+
+
+def test_a_helper_that_could_not_store_its_answer_takes_no_more_seeds() -> None:
+    async def main(clock):
+        storages = (storage(clock), storage(clock, crashes=True))
+        house = TwoAggregators(clock, noise_for(), storages=storages)
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(4)
+        ]
+        with pytest.raises(CrashError):
+            await house.leader.next_sum()
+        for each in giving:
+            each.cancel()
+        offer = house.helper._live.offer
+        late = HelperShare.decode(bytes(64)).encode()
+        upload = UploadChunk(offer.session_id, 0, 64, sha256(late).digest(), late)
+        with pytest.raises(ServiceError) as refused:
+            await house.helper.answer("late", upload)
+        assert refused.value.code is ErrorCode.UNKNOWN_SESSION
+
+    run(main)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
+    """A call that its caller gave up is finished: book and memory agree."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        helper = await house.helper.answer("leader", GetOffer(TASK))
+        share = HelperShare.decode(bytes(64)).encode()
+        upload = UploadChunk(
+            helper.session_id, 0, len(share), sha256(share).digest(), share
+        )
+        giving_up = asyncio.ensure_future(house.helper.answer("c0", upload))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        giving_up.cancel()
+        await asyncio.wait({giving_up})
+        assert (await house.helper.answer("c0", upload)).complete
+        assert (await house.helper.answer("c1", upload)).complete
+        stored = await house.storages[1].book.load(helper.session_id.hex())
+        assert [record.sender for record in stored.records] == ["c0", "c1"]
+
+    run(main)
+
+
+def test_sessions_of_another_task_in_the_same_state_are_nobodys(monkeypatch) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        released, _ = await house.give(VECTORS)
+        asked = GetUpdate(released.session_id, None)
+        await house.restarted(noise_for()).leader.answer("client-0", asked)
+        monkeypatch.setattr(two_aggregators, "TASK", "another")
+        with pytest.raises(ServiceError) as caught:
+            await house.restarted(noise_for()).leader.answer("client-0", asked)
+        assert caught.value.code is ErrorCode.UNKNOWN_SESSION
+
+    run(main)
+
+
+@pytest.mark.parametrize("shares", [3, 4], ids=["in the session", "behind it"])
+def test_a_session_keeps_its_own_terms_when_the_settings_change(
+    monkeypatch, shares
+) -> None:
+    """Clients have given their shares for the noise of the offer, and for no other."""
+    promised, weaker = noise_for(), noise_for(rho=50, epsilon=200.0, bits=10)
+    variances, mechanism = set(), type(promised.mechanism)
+    add_noise = mechanism.add_noise
+
+    def watched(self, share, *, private_seed):
+        variances.add(self.counted_noise_variance)
+        return add_noise(self, share, private_seed=private_seed)
+
+    monkeypatch.setattr(mechanism, "add_noise", watched)
+
+    async def main(clock):
+        house = TwoAggregators(clock, promised)
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        giving = [
+            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            for k in range(shares)
+        ]
+        await clock.sleep_until(clock.now() + 10.0)
+        for each in (summing, *giving):
+            each.cancel()
+        again = house.restarted(weaker)
+        await again.helper.recover()
+        await again.leader.recover()
+        released = await again.leader.last_sum() or await again.leader.next_sum()
+        return released, await again.leader.describe(released)
+
+    released, report = run(main)
+    assert released.inputs == shares
+    assert variances == {promised.mechanism.counted_noise_variance}
+    values = promised.decode(released.residues, session_id=released.session_id)
+    np.testing.assert_array_equal(released.values, values)
+    assert report["privacy"] == promised.report().to_dict()
+
+
+def test_a_helper_whose_settings_were_put_right_is_stood_upon() -> None:
+    """Its open session is of the wrong ones, and nobody will ever use it."""
+
+    async def main(clock):
+        wrong, right = noise_for(rho=0.25), noise_for()
+        house = TwoAggregators(clock, wrong)
+        await house.helper.answer("leader", GetOffer(TASK))
+        again = house.restarted(right)
+        await again.helper.recover()
+        released, _ = await again.give(VECTORS)
+        return released, right
+
+    released, right = run(main)
+    assert released.inputs == 4
+    assert released.noise.parameters == right.parameters

@@ -1,0 +1,449 @@
+"""Whole sessions between two aggregators, in one process and on a clock by hand."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from secagg.client.storage import ClientStorage
+from secagg.client.total_claim import TotalSpentError
+from secagg.errors import (
+    ErrorCode,
+    InputError,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
+from secagg.storage.budget_ledger import BudgetSpentError
+from secagg.storage.change import Role, SessionsSpentError
+from secagg.testing.cohorts import offer_of
+from secagg.testing.inline_store import inline_book
+from secagg.testing.lying_connection import LyingConnection
+from secagg.testing.manual_clock import run
+from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
+from secagg.two_aggregators.client import total_between_two
+from secagg.two_aggregators.offers import check_pair
+from secagg.wire.calls import Blob, FetchChunk, GetOffer, UploadChunk, UploadStatus
+
+VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
+
+
+class Deaf:
+    """A way on which uploads are lost: noticed by their sender, or not."""
+
+    def __init__(self, inner, *, silently=False):
+        self._inner = inner
+        self._silently = silently
+        self.identity = inner.identity
+        self.aggregator = inner.aggregator
+        self.trust_domain = inner.trust_domain
+
+    async def call(self, request):
+        if not isinstance(request, UploadChunk):
+            return await self._inner.call(request)
+        if self._silently:
+            return UploadStatus(request.total_size, complete=True)
+        raise SessionAbortedError("lost", code=ErrorCode.CANCELLED)
+
+
+def truncated(vectors):
+    """Truncation to 8 bits of fixed point in this test's own words."""
+    return sum(np.trunc(vector * 2**7).astype(np.int64) for vector in vectors)
+
+
+def test_a_sum_is_that_of_the_encoded_vectors_and_two_noises(drawn) -> None:
+    async def main(clock):
+        return await TwoAggregators(clock, noise_for()).give(VECTORS)
+
+    released, contributions = run(main)
+    assert released.inputs == 4
+    assert len(drawn) == 2
+    assert not np.array_equal(*drawn)
+    expected = (truncated(VECTORS) + sum(drawn)) % noise_for().parameters.modulus
+    np.testing.assert_array_equal(released.residues, expected)
+    for given in contributions:
+        assert given.is_included
+        assert given.inputs == 4
+        np.testing.assert_array_equal(given.values, released.values)
+
+
+@pytest.mark.parametrize("lost", ["leader", "helper"])
+def test_who_reaches_one_aggregator_alone_is_in_no_sum(drawn, lost) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        ways = {lost: Deaf(house.way_to(lost, "half"))}
+        half = house.client("half", **ways)
+        return await asyncio.gather(
+            house.give(VECTORS[:3]),
+            half.contribute(VECTORS[3]),
+            return_exceptions=True,
+        )
+
+    (released, _), failed = run(main)
+    assert isinstance(failed, SessionAbortedError)
+    assert released.inputs == 3
+    expected = (truncated(VECTORS[:3]) + sum(drawn)) % noise_for().parameters.modulus
+    np.testing.assert_array_equal(released.residues, expected)
+
+
+def test_below_min_survivors_nothing_is_released(drawn) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        found = await asyncio.gather(
+            house.leader.next_sum(),
+            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
+            return_exceptions=True,
+        )
+        return found, await house.storages[1].book.sessions(role=Role.SERVER)
+
+    found, running = run(main)
+    assert [error.code for error in found] == [ErrorCode.U3_TOO_SMALL] * 3
+    assert not drawn
+    assert len(running) == 1  # the helper was never asked
+
+
+def test_the_helper_counts_the_intersection_against_min_survivors(drawn) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        # The third client reaches the leader alone, and does not know.
+        way = Deaf(house.way_to("helper", "c2"), silently=True)
+        return await asyncio.gather(
+            house.leader.next_sum(),
+            house.client("c0").contribute(VECTORS[0]),
+            house.client("c1").contribute(VECTORS[1]),
+            house.client("c2", helper=way).contribute(VECTORS[2]),
+            return_exceptions=True,
+        )
+
+    assert [error.code for error in run(main)] == [ErrorCode.U3_TOO_SMALL] * 4
+    assert not drawn
+
+
+def test_neither_aggregator_releases_more_sums_than_the_budget() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=2))
+        for _ in range(2):
+            await house.give(VECTORS)
+        with pytest.raises(ServiceError, match="all its sums"):
+            await house.leader.next_sum()
+        # A leader that forgets its own budget meets the helper's.
+        with pytest.raises(SessionsSpentError):
+            await house.helper.answer("leader", GetOffer(TASK, 2))
+
+    run(main)
+
+
+def test_a_client_gives_no_more_sums_than_its_budget_whoever_asks() -> None:
+    async def main(clock):
+        book = inline_book(now=clock.date)
+        storage = ClientStorage(book, None)
+        for turn in range(2):
+            # Another pair of aggregators by the same names knows of no budget.
+            house = TwoAggregators(clock, noise_for(participations=1))
+            if turn:
+                house.leader._storage.book.tally = _behind(house)
+            one = house.client("client-0", storage=storage)
+            others = [house.client(f"client-{k}") for k in (1, 2, 3)]
+            found = await asyncio.gather(
+                house.leader.next_sum(),
+                one.contribute(VECTORS[0]),
+                *(each.contribute(VECTORS[1]) for each in others),
+                return_exceptions=True,
+            )
+        return found
+
+    def _behind(house):
+        tally = type(house.storages[0].book).tally
+
+        async def numbered(role, task, *, peer=""):
+            known = await tally(house.storages[0].book, role, task, peer=peer)
+            return replace(known, highest_number=known.highest_number + 5)
+
+        return numbered
+
+    found = run(main)
+    assert isinstance(found[1], BudgetSpentError)
+    assert found[0].inputs == 3
+
+
+@pytest.mark.parametrize("limit", [8.5, 7.5])
+def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
+    """Its whole loss is claimed before anything leaves, or nothing is."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=2))
+        storage = ClientStorage(inline_book(now=clock.date), None)
+        budget = TotalBudget(data="patients", epsilon=limit, delta=1e-5)
+        total = total_between_two(budget, storage, house.workers)
+        found = []
+        for _ in range(2):
+            others = [house.client(f"client-{k}") for k in (1, 2, 3)]
+            found += await asyncio.gather(
+                house.client("client-0", storage=storage, total=total).contribute(
+                    VECTORS[0]
+                ),
+                house.leader.next_sum(),
+                *(each.contribute(VECTORS[1]) for each in others),
+                return_exceptions=True,
+            )
+        return found, await total.use(), await storage.book.charges(TASK)
+
+    found, use, charges = run(main)
+    stated = noise_for(participations=2).report().aggregator
+    if limit > stated.epsilon:
+        assert found[0].is_included
+        assert found[1].inputs == 4
+        (claimed,) = use.claims  # two sessions, one claim
+        assert (claimed.epsilon, claimed.delta) == (stated.epsilon, stated.delta)
+        assert claimed.is_gaussian
+        assert len(charges) == 2
+    else:
+        assert isinstance(found[0], TotalSpentError)
+        assert found[1].inputs == 3
+        assert use.claims == ()
+        assert charges == ()
+
+
+# --- a client judges ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"floors": PrivacyFloors(max_epsilon=7.9, max_delta=1e-5)}, "epsilon is 8"),
+        ({"floors": PrivacyFloors(max_epsilon=8.0, max_delta=1e-6)}, "delta is"),
+        (
+            {
+                "floors": PrivacyFloors(
+                    max_epsilon=8.0, max_delta=1e-5, min_local_noise_stddev=0.1
+                )
+            },
+            "no client adds noise",
+        ),
+        (
+            {
+                "floors": PrivacyFloors(
+                    max_epsilon=8.0, max_delta=1e-5, max_local_epsilon=9.0
+                )
+            },
+            "no local randomiser",
+        ),
+        ({"cohort": ClientPolicy(min_survivors=4)}, "min_survivors is 3"),
+        ({"cohort": ClientPolicy(max_dimension=4)}, "dimension is 5"),
+        ({"helper_name": "somebody"}, "'somebody' is expected"),
+        ({"leader_name": "somebody"}, "'somebody' is expected"),
+    ],
+)
+def test_a_client_leaves_a_session_below_its_floors(changes, words) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        client = house.client("client-0", **changes)
+        with pytest.raises(RemoteProtocolError, match=words) as refused:
+            await client.contribute(VECTORS[0])
+        summing.cancel()
+        assert refused.value.code is ErrorCode.POLICY_VIOLATION
+        assert not await client._book.charges(TASK)
+
+    run(main)
+
+
+def test_a_claim_that_the_noise_does_not_keep_is_refused() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(epsilon=2.0))  # rho = 1/2 gives more
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        with pytest.raises(RemoteProtocolError, match="the task claims 2"):
+            await house.client("client-0").contribute(VECTORS[0])
+        summing.cancel()
+
+    run(main)
+
+
+def offers():
+    parameters = noise_for().parameters
+    helper = offer_of(
+        parameters, aggregator="helper", task_id=TASK, session_number=3, session_end=9
+    )
+    leader = replace(helper, aggregator="leader", server_nonce=helper.session_id)
+    return leader, helper
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"aggregator": "helper"}, "both parts"),
+        ({"task_id": "other"}, "tasks differ"),
+        ({"parameters": noise_for(rho=50).parameters}, "parameters differ"),
+        ({"server_nonce": bytes(32)}, "not the helper's"),
+        ({"payload_hash": bytes(32)}, "payload or a unit"),
+        ({"noise_terms": b"x"}, "payload or a unit"),
+    ],
+)
+def test_offers_that_do_not_belong_together_are_refused(change, words) -> None:
+    leader, helper = offers()
+    check_pair(leader, helper)
+    with pytest.raises(RemoteProtocolError, match=words) as refused:
+        check_pair(replace(leader, **change), helper)
+    assert refused.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_a_client_judges_the_pair_and_not_each_offer_alone() -> None:
+    """A helper that offers this client other noise than the leader does."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        weak = noise_for(rho=50).parameters
+        await clock.sleep_until(clock.now() + 1.0)
+        other = replace(house.helper._live.offer, parameters=weak)
+        ways = {
+            name: LyingConnection(house.way_to(name, "client-0"), {GetOffer: lie})
+            for name, lie in (
+                ("helper", lambda _: other),
+                ("leader", lambda o: replace(o, server_nonce=other.session_id)),
+            )
+        }
+        with pytest.raises(RemoteProtocolError, match="parameters differ"):
+            await house.client("client-0", **ways).contribute(VECTORS[0])
+        summing.cancel()
+
+    run(main)
+
+
+def test_offers_of_two_sessions_are_waited_out_and_never_joined() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        past = LyingConnection(
+            house.way_to("helper", "client-0"), {GetOffer: lambda _: offers()[1]}
+        )
+        client = house.client("client-0", helper=past)
+        with pytest.raises(SessionAbortedError, match="offered no session"):
+            await client.contribute(VECTORS[0])
+        await asyncio.wait({summing})
+        assert isinstance(summing.exception(), SessionAbortedError)
+        assert not await client._book.charges(TASK)
+
+    run(main)
+
+
+def test_terms_that_mean_nothing_between_two_are_refused() -> None:
+    noise = noise_for()
+    odd = replace(noise, parameters=replace(noise.parameters, colluders=1))
+
+    async def main(clock):
+        with pytest.raises(RemoteProtocolError, match="not those of a session between"):
+            TwoAggregators(clock, odd)
+
+    run(main)
+
+
+# --- what the helper answers ----------------------------------------------------------
+
+
+def test_the_helper_answers_one_set_alone_and_that_one_again(drawn) -> None:
+    async def main(clock):
+        kept = []
+
+        class Recording(LyingConnection):
+            async def call(self, request):
+                if isinstance(request, UploadChunk):
+                    kept.append(request)
+                answer = await super().call(request)
+                if isinstance(request, FetchChunk):
+                    kept.append(answer)
+                return answer
+
+        house = TwoAggregators(
+            clock, noise_for(), helper_way=lambda way: Recording(way, {})
+        )
+        await house.give(VECTORS)
+        asked, answer = kept[0], kept[-1]
+        again = await house.helper.answer("leader", asked)
+        assert again.complete
+        fetched = await house.helper.answer(
+            "leader", FetchChunk(asked.session_id, Blob.SUM, 0)
+        )
+        assert fetched == answer
+        other = replace(asked, digest=bytes(32))
+        with pytest.raises(RemoteProtocolError) as refused:
+            await house.helper.answer("leader", other)
+        assert refused.value.code is ErrorCode.EQUIVOCATION
+        # Nobody but the leader reads the helper's part.
+        with pytest.raises(RemoteProtocolError) as foreign:
+            await house.helper.answer(
+                "client-0", FetchChunk(asked.session_id, Blob.SUM, 0)
+            )
+        assert foreign.value.code is ErrorCode.UNEXPECTED_MESSAGE
+
+    run(main)
+    assert len(drawn) == 2
+
+
+# --- vectors that cannot be used ------------------------------------------------------
+
+
+class Heard:
+    """A way that counts the calls on it."""
+
+    def __init__(self, inner):
+        self._inner, self.calls = inner, []
+        self.identity, self.aggregator = inner.identity, inner.aggregator
+        self.trust_domain = inner.trust_domain
+
+    async def call(self, request):
+        self.calls.append(type(request))
+        return await self._inner.call(request)
+
+
+@pytest.mark.parametrize(
+    ("bad", "calls"),
+    [
+        (np.full(5, np.nan), []),
+        ([0.0] * 4 + [np.inf], []),
+        ("text", []),
+        (None, []),
+        (np.ones((5, 1)), []),
+        ([1 << 60] * 5, []),
+        (np.zeros(4), [GetOffer]),
+    ],
+    ids=["NaN", "infinite", "text", "none", "matrix", "large", "length"],
+)
+def test_a_vector_is_judged_before_an_aggregator_hears_of_its_client(bad, calls):
+    """R3.5-5: no offer decides whether a client with such a vector comes."""
+
+    async def main(clock):
+        both = TwoAggregators(clock, noise_for())
+        ways = [Heard(both.way_to(name, "dora")) for name in ("leader", "helper")]
+        serving = asyncio.ensure_future(both.leader.next_sum())
+        with pytest.raises(InputError):
+            await both.client("dora", leader=ways[0], helper=ways[1]).contribute(bad)
+        serving.cancel()
+        await asyncio.wait({serving})
+        return [set(way.calls) for way in ways]
+
+    assert run(main) == [set(calls)] * 2
+
+
+def test_a_vector_that_changes_after_it_was_given_changes_nothing():
+    """Not even to one that would keep its client away."""
+    vectors = [each.copy() for each in VECTORS]
+
+    class Spoiling(Heard):
+        async def call(self, request):
+            vectors[0][:] = np.nan
+            return await super().call(request)
+
+    async def main(clock):
+        both = TwoAggregators(clock, noise_for())
+        way = Spoiling(both.way_to("leader", "client-0"))
+        released, *_ = await asyncio.gather(
+            both.leader.next_sum(),
+            both.client("client-0", leader=way).contribute(vectors[0]),
+            *(both.client(f"client-{n}").contribute(vectors[n]) for n in (1, 2, 3)),
+        )
+        return released
+
+    assert run(main).inputs == 4
