@@ -22,7 +22,7 @@ from secagg.server.engine import thread_engine
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, Committed, NewSession, Record, Role
-from secagg.storage.open_store import open_book
+from secagg.storage.open_store import open_store
 from secagg.storage.spool import UploadSpool
 
 _RECORD_BYTES: Final = 200
@@ -54,12 +54,12 @@ def _journal(directory: Path, *, records: int) -> None:
 
 async def _commit_all(path: Path, records: int, *, together: bool) -> None:
     """Append one record to each of as many sessions, one by one or all at once."""
-    book = await open_book(f"sqlite:{path}")
+    store = await open_store(f"sqlite:{path}")
     changes = []
     for number in range(1, records + 1):
         new = NewSession(role=Role.SERVER, task="t", number=number, header=b"")
         changes.append(Change(key=str(number), create=new))
-    begun = await asyncio.gather(*map(book.commit, changes))
+    begun = await asyncio.gather(*map(store.commit, changes))
     appended = [
         Change(
             key=change.key,
@@ -70,11 +70,11 @@ async def _commit_all(path: Path, records: int, *, together: bool) -> None:
         if isinstance(answer, Committed)
     ]
     if together:
-        await asyncio.gather(*map(book.commit, appended))
+        await asyncio.gather(*map(store.commit, appended))
     else:
         for change in appended:
-            await book.commit(change)
-    await book.close()
+            await store.commit(change)
+    await store.close()
 
 
 def _masks(directory: Path, *, survivors: int, dimension: int) -> None:

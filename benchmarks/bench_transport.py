@@ -16,14 +16,14 @@ import grpc.aio
 from measurement import emit
 
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.server.rpc.certificate_renewal import server_credentials
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.rpc.guards import CallLimits
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
-from secagg.transport.reloading_identity import FollowedIdentity
+from secagg.transport.reloading_identity import ReloadingIdentity
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import AdvertiseKeys, UploadChunk, UploadStatus
 
@@ -112,7 +112,7 @@ async def _bare(
         )
     )
     port = bare.add_secure_port(
-        "127.0.0.1:0", server_credentials(FollowedIdentity(server))
+        "127.0.0.1:0", server_credentials(ReloadingIdentity(server))
     )
     await bare.start()
     channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", client.channel_credentials())
@@ -121,7 +121,7 @@ async def _bare(
 
 
 def _identities(directory: Path) -> tuple[TLSIdentity, TLSIdentity]:
-    authority = Authority.create()
+    authority = CertificateAuthority.create()
     authority.issued().write(directory, "ca")
     authority.issue_server("server", ["127.0.0.1"]).write(directory, "server")
     authority.issue_client("client").write(directory, "client")

@@ -36,7 +36,7 @@ from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adjacency, Adversary, NoiseEvent
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.mechanisms.parameters import MECHANISM_NAMES, ROTATION_NAMES
-from dpnoise.planning import Plan, PlanRequest, flag_amplitude_for, plan
+from dpnoise.planning import Plan, PlanRequest, clip_flag_amplitude, plan
 from secagg.distributed_dp import noise_block, report
 from secagg.errors import SecAggError
 
@@ -164,7 +164,7 @@ def _draw_flag(draw: random.Random, asked: dict[str, Any]) -> None:
     if draw.random() < 0.5:
         try:
             request = PlanRequest(**asked | {"clip_flag_amplitude": 0.0})
-            asked["clip_flag_amplitude"] = flag_amplitude_for(request)
+            asked["clip_flag_amplitude"] = clip_flag_amplitude(request)
         except DPNoiseError:
             pass  # the planner will say why, or the flag drawn above is as good
 

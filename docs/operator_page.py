@@ -27,11 +27,11 @@ from secagg.errors import SecAggError
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
+    ExactSumWaiver,
 )
 from secagg.server.http.monitoring import watching
 from secagg.server.operated_server import OperatedServer
-from secagg.server.supervisor import TaskKeeper
+from secagg.server.supervisor import TaskSupervisor
 
 HOSTILE: Final = "<script>document.title='taken'</script>"
 CLIENTS: Final = tuple(f"hospital-{number}" for number in range(1, 7))
@@ -88,7 +88,7 @@ async def give(server: OperatedServer, task: str, name: str) -> None:
         async with Client(
             server.connection(name),
             task=task,
-            floors=ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT),
+            privacy_limits=ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT),
             cohort=ClientPolicy(min_clients=2, min_survivors=2, require_noise=False),
         ) as client:
             await client.contribute([1, 2, 3, 4])
@@ -119,7 +119,7 @@ async def scene(directory: Path, paused: str, reason: str) -> AsyncIterator[Scen
     """
     section = ServerSection(page_listen="127.0.0.1:0", state_dir=directory / "state")
     await asyncio.to_thread(directory.mkdir)
-    keeper = TaskKeeper(
+    keeper = TaskSupervisor(
         directory / "sums", section.state_dir, own_task=None, tell=lambda _: None
     )
     server = OperatedServer(

@@ -15,8 +15,8 @@ async def main() -> None:
         **ages.bounds, clients=40, min_survivors=36, epsilon=3.0, delta=1e-6
     )
     task = secagg.PreparedTask.from_plan(noise)
-    floors = secagg.PrivacyFloors(max_epsilon=3.0, max_delta=1e-6)
-    async with secagg.local(task, clients=40, floors=floors) as people:
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=3.0, max_delta=1e-6)
+    async with secagg.local(task, clients=40, privacy_limits=privacy_limits) as people:
         total = await people.sum([ages.encode(age) for age in AGES])
     # The plan's figure is the most noise that can arrive: error bars are safe.
     found = ages.decode(

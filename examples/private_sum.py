@@ -19,8 +19,8 @@ async def main() -> None:
         mechanism="skellam",
     )
     task = secagg.PreparedTask.from_plan(noise)
-    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-6)
-    async with secagg.local(task, clients=20, floors=floors) as people:
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-6)
+    async with secagg.local(task, clients=20, privacy_limits=privacy_limits) as people:
         total = await people.sum([np.full(4, number / 20) for number in range(20)])
     print(f"the sum of {total.inputs} vectors, about 9.5 everywhere: {total.values}")
 

@@ -22,7 +22,7 @@ from secagg.pki.key_files import key_text
 CLIENTS = 6
 NAMES = [f"client-{number + 1}" for number in range(CLIENTS)]
 # Sparse graphs add their own chance of failure to the delta of the noise.
-FLOORS = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1.1e-5)
+FLOORS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1.1e-5)
 GRAPHS = {
     secagg.Profile.HONEST_CURIOUS_SERVER: secagg.Graph.COMPLETE,
     secagg.Profile.MALICIOUS_SERVER: secagg.Graph.COMPLETE,
@@ -57,7 +57,7 @@ async def give(  # noqa: PLR0913 - what a client's settings file would hold
     async with secagg.Client(
         address,
         task=profile.label,
-        floors=FLOORS,
+        privacy_limits=FLOORS,
         identity=secagg.TLSIdentity.in_directory(
             directory, name, role=secagg.Role.CLIENT
         ),
@@ -83,7 +83,9 @@ async def released(task: secagg.RunningTask) -> secagg.ReleasedSum:
 
 async def main(directory: Path) -> None:
     """Release one sum in each profile."""
-    secagg.Authority.create().issue_all(directory, hosts=["127.0.0.1"], clients=CLIENTS)
+    secagg.CertificateAuthority.create().issue_all(
+        directory, hosts=["127.0.0.1"], clients=CLIENTS
+    )
     made, key = DevelopmentEnrolment.create(
         directory / "enrolment",
         trust_domain="secagg.local",

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 import secagg
 
 CLIENTS = 12
-FLOORS = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+FLOORS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 PICTURES, DIGITS = load_digits(return_X_y=True)
 PICTURES = PICTURES.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16) / 16
 
@@ -33,7 +33,7 @@ async def client(name: str, address: str, directory: Path, mine: slice) -> None:
     async with secagg.Client(
         address,
         task="digits",
-        floors=FLOORS,
+        privacy_limits=FLOORS,
         identity=secagg.TLSIdentity.in_directory(
             directory, name, role=secagg.Role.CLIENT
         ),
@@ -46,7 +46,9 @@ async def client(name: str, address: str, directory: Path, mine: slice) -> None:
 
 async def main(directory: Path) -> None:
     """Train for five sessions and print the accuracy after each."""
-    secagg.Authority.create().issue_all(directory, hosts=["127.0.0.1"], clients=CLIENTS)
+    secagg.CertificateAuthority.create().issue_all(
+        directory, hosts=["127.0.0.1"], clients=CLIENTS
+    )
     noise = secagg.plan(
         clients=CLIENTS,
         dimension=160,

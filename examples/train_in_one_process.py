@@ -25,9 +25,9 @@ async def main() -> None:
     """Train for five sessions and print the accuracy after each."""
     budget: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "steps": 5}
     noise = secagg.plan(clients=12, dimension=160, l2_clip=0.5, **budget)
-    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
     task, model = secagg.PreparedTask.from_plan(noise), np.zeros((16, 10))
-    async with secagg.local(task, clients=12, floors=floors) as people:
+    async with secagg.local(task, clients=12, privacy_limits=privacy_limits) as people:
         for _ in range(5):
             shares = [slice(n, 1600, 12) for n in range(12)]
             total = await people.sum([update(model, mine) for mine in shares])

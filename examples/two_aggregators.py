@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import secagg
-from secagg import two_aggregators as two_servers
+from secagg import two_aggregators
 from secagg.client.storage import open_storage as open_client_storage
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
 from secagg.server.storage import ServerStorage
@@ -28,7 +28,7 @@ class Organisation:
         self.name = name
         self._directory = directory / name
         self._directory.mkdir()
-        self._authority = secagg.Authority.create(f"{name}.example")
+        self._authority = secagg.CertificateAuthority.create(f"{name}.example")
         self._authority.issued().write(self._directory, "ca")
 
     def server(self) -> secagg.TLSIdentity:
@@ -66,7 +66,7 @@ async def main(directory: Path) -> None:
             min_survivors=PEOPLE - 2,
             aggregators=2,
         ),
-        two_servers.cohort_parameters(
+        two_aggregators.cohort_parameters(
             min_survivors=PEOPLE - 2, max_clients=PEOPLE, collect_seconds=30
         ),
         epsilon=5.0,
@@ -86,10 +86,10 @@ async def main(directory: Path) -> None:
             return opened
 
         keys = {
-            each.name: two_servers.receipt_key_in(directory / each.name)
+            each.name: two_aggregators.receipt_key_in(directory / each.name)
             for each in (first, second)
         }
-        helper = two_servers.Helper(
+        helper = two_aggregators.Helper(
             TASK,
             noise,
             name="helper",
@@ -98,14 +98,14 @@ async def main(directory: Path) -> None:
             receipt_key=keys["helper"],
         )
         helping = await stack.enter_async_context(
-            two_servers.serving(helper, ANY_PORT, second.server())
+            two_aggregators.serving(helper, ANY_PORT, second.server())
         )
         way = await stack.enter_async_context(
             secagg.GrpcConnection(
                 helping.address, identity=second.caller("leader"), aggregator="helper"
             )
         )
-        leader = two_servers.Leader(
+        leader = two_aggregators.Leader(
             TASK,
             noise,
             name="leader",
@@ -115,10 +115,12 @@ async def main(directory: Path) -> None:
             helper_key=keys["helper"].public_bytes,
         )
         leading = await stack.enter_async_context(
-            two_servers.serving(leader, ANY_PORT, first.server())
+            two_aggregators.serving(leader, ANY_PORT, first.server())
         )
 
-        async def give(name: str, vector: np.ndarray) -> two_servers.SharedContribution:
+        async def give(
+            name: str, vector: np.ndarray
+        ) -> two_aggregators.SharedContribution:
             """Be one of the people: two certificates, two connections, two shares."""
             async with (
                 secagg.GrpcConnection(
@@ -128,13 +130,15 @@ async def main(directory: Path) -> None:
                     helping.address, identity=second.caller(name), aggregator="helper"
                 ) as to_helper,
             ):
-                client = two_servers.TwoServerClient(
+                client = two_aggregators.TwoAggregatorClient(
                     to_leader,
                     to_helper,
                     task=TASK,
                     leader_name="leader",
                     helper_name="helper",
-                    floors=secagg.PrivacyFloors(max_epsilon=5.0, max_delta=1e-5),
+                    privacy_limits=secagg.PrivacyLimits(
+                        max_epsilon=5.0, max_delta=1e-5
+                    ),
                     cohort=secagg.ClientPolicy(min_survivors=PEOPLE - 2),
                     storage=await open_client_storage(None),
                     leader_key=keys["leader"].public_bytes,
@@ -153,7 +157,7 @@ async def main(directory: Path) -> None:
     print(f"one coordinate errs by {noise.noise_stddev:.2f}")
     same = all(np.array_equal(one.values, released.values) for one in given)
     print(f"everybody has the same sum: {same}")
-    signed = two_servers.verify_shared_receipt(
+    signed = two_aggregators.verify_shared_receipt(
         given[0].receipt,
         leader_key=keys["leader"].public_bytes,
         helper_key=keys["helper"].public_bytes,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
         Contribution,
     )
     from secagg.client.data_usage import (
-        ClaimedTask,
-        DataUse,
+        DataClaim,
+        DataUsage,
     )
     from secagg.client.enrolment import (
         ClientEnrolment,
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
         GrpcConnection,
     )
     from secagg.client.participation import (
-        TakenPart,
+        Participation,
     )
     from secagg.client.session_driver import (
         ClientPhase,
         ClientProgress,
     )
     from secagg.client.total_claim import (
-        TotalSpentError,
+        TotalBudgetExceededError,
     )
     from secagg.crypto.cipher_suite import (
         CipherSuite,
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
         LocalPrivacy,
         LocalRandomiser,
         NoiseBudget,
-        NoisedInput,
-        NoisedTask,
+        NoisyInput,
+        NoisyTask,
         Plan,
         PlanRequest,
         PrivacyReport,
         PrivacyStatement,
         SessionNoise,
         UnitBounds,
+        clip_flag_amplitude,
         error_curve,
-        flag_amplitude_for,
         make_randomiser,
     )
     from secagg.distributed_dp.planning import (
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
         SessionAbortedError,
     )
     from secagg.pki.certificate_authority import (
-        Authority,
+        CertificateAuthority,
         IssuedCertificate,
     )
     from secagg.pki.published_enrolment import (
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     )
     from secagg.protocol.descriptor import SessionDescriptor
     from secagg.protocol.events import (
-        NoisedVector,
+        NoisyVector,
     )
     from secagg.protocol.graphs.ring_safety import (
         RingRisk,
@@ -104,16 +104,16 @@ if TYPE_CHECKING:
     from secagg.protocol.policy import (
         NO_NOISE_ACKNOWLEDGEMENT,
         ClientPolicy,
-        ExactSumsAccepted,
-        PrivacyFloors,
+        ExactSumWaiver,
+        PrivacyLimits,
         TotalBudget,
     )
     from secagg.protocol.profiles import (
-        HonestTail,
-        MaliciousTail,
+        HonestCuriousParameters,
+        MaliciousParameters,
         Profile,
         RoundDeadlines,
-        SparseTail,
+        SparseParameters,
         Trust,
     )
     from secagg.runtime.connection import (
@@ -125,7 +125,7 @@ if TYPE_CHECKING:
         Server,
     )
     from secagg.server.session.progress import (
-        Dropped,
+        DroppedClient,
         SessionPhase,
         SessionProgress,
     )
@@ -138,8 +138,8 @@ if TYPE_CHECKING:
     )
     from secagg.simulation.in_process import (
         ClippingWarning,
-        LocalCohort,
-        LocalEnrolment,
+        InProcessCohort,
+        InProcessEnrolment,
         local,
     )
     from secagg.transport.address import (
@@ -150,7 +150,7 @@ if TYPE_CHECKING:
         Role,
     )
     from secagg.transport.relay.handshake_limits import (
-        Admission,
+        AdmissionLimits,
     )
     from secagg.transport.tls import (
         TLSFiles,
@@ -160,12 +160,11 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_NOISE_ACKNOWLEDGEMENT",
     "Address",
-    "Admission",
+    "AdmissionLimits",
     "AggregatorConnection",
-    "Authority",
     "CallDeadlines",
+    "CertificateAuthority",
     "CipherSuite",
-    "ClaimedTask",
     "Client",
     "ClientEnrolment",
     "ClientPhase",
@@ -176,34 +175,36 @@ __all__ = [
     "Cohort",
     "Contribution",
     "CurvePoint",
-    "DataUse",
-    "Dropped",
+    "DataClaim",
+    "DataUsage",
+    "DroppedClient",
     "Entropy",
     "ErrorCode",
-    "ExactSumsAccepted",
+    "ExactSumWaiver",
     "Graph",
     "GrpcConnection",
-    "HonestTail",
+    "HonestCuriousParameters",
+    "InProcessCohort",
+    "InProcessEnrolment",
     "InputError",
     "IssuedCertificate",
-    "LocalCohort",
-    "LocalEnrolment",
     "LocalParameters",
     "LocalPrivacy",
     "LocalProtocolError",
     "LocalRandomiser",
-    "MaliciousTail",
+    "MaliciousParameters",
     "NoiseBudget",
     "NoiseCertificate",
     "NoiseSecrets",
-    "NoisedInput",
-    "NoisedTask",
-    "NoisedVector",
+    "NoisyInput",
+    "NoisyTask",
+    "NoisyVector",
+    "Participation",
     "PeerIdentity",
     "Plan",
     "PlanRequest",
     "PreparedTask",
-    "PrivacyFloors",
+    "PrivacyLimits",
     "PrivacyReport",
     "PrivacyStatement",
     "Profile",
@@ -227,16 +228,15 @@ __all__ = [
     "SessionPhase",
     "SessionProgress",
     "SessionReceipt",
-    "SparseTail",
+    "SparseParameters",
     "TLSFiles",
     "TLSIdentity",
-    "TakenPart",
     "TotalBudget",
-    "TotalSpentError",
+    "TotalBudgetExceededError",
     "Trust",
     "UnitBounds",
+    "clip_flag_amplitude",
     "error_curve",
-    "flag_amplitude_for",
     "local",
     "make_randomiser",
     "plan",
@@ -244,13 +244,13 @@ __all__ = [
 
 _MODULES: Final = {
     "client.client": ("Client", "Contribution"),
-    "client.data_usage": ("ClaimedTask", "DataUse"),
+    "client.data_usage": ("DataClaim", "DataUsage"),
     "client.session_driver": ("ClientPhase", "ClientProgress"),
     "client.enrolment": ("ClientEnrolment",),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.gate": ("SessionInfo",),
-    "client.participation": ("TakenPart",),
-    "client.total_claim": ("TotalSpentError",),
+    "client.participation": ("Participation",),
+    "client.total_claim": ("TotalBudgetExceededError",),
     "protocol.descriptor": ("SessionDescriptor",),
     "distributed_dp": (
         "ClippingSchedule",
@@ -259,8 +259,8 @@ _MODULES: Final = {
         "LocalPrivacy",
         "LocalRandomiser",
         "NoiseBudget",
-        "NoisedInput",
-        "NoisedTask",
+        "NoisyInput",
+        "NoisyTask",
         "Plan",
         "PlanRequest",
         "PrivacyReport",
@@ -268,7 +268,7 @@ _MODULES: Final = {
         "SessionNoise",
         "UnitBounds",
         "error_curve",
-        "flag_amplitude_for",
+        "clip_flag_amplitude",
         "make_randomiser",
     ),
     "distributed_dp.planning": ("plan",),
@@ -286,40 +286,40 @@ _MODULES: Final = {
     "protocol.noise_certificate": ("NoiseCertificate",),
     "simulation.in_process": (
         "ClippingWarning",
-        "LocalCohort",
-        "LocalEnrolment",
+        "InProcessCohort",
+        "InProcessEnrolment",
         "local",
     ),
     "protocol.parameters": ("Graph", "ProtocolParameters"),
     "protocol.policy": (
         "ClientPolicy",
-        "ExactSumsAccepted",
+        "ExactSumWaiver",
         "NO_NOISE_ACKNOWLEDGEMENT",
-        "PrivacyFloors",
+        "PrivacyLimits",
         "TotalBudget",
     ),
     "crypto.cipher_suite": ("CipherSuite",),
     "crypto.entropy": ("Entropy",),
     "crypto.secret_bytes": ("SecretBytes",),
     "protocol.profiles": (
-        "HonestTail",
-        "MaliciousTail",
+        "HonestCuriousParameters",
+        "MaliciousParameters",
         "Profile",
         "RoundDeadlines",
-        "SparseTail",
+        "SparseParameters",
         "Trust",
     ),
-    "protocol.events": ("NoisedVector",),
+    "protocol.events": ("NoisyVector",),
     "protocol.noise_terms": ("NoiseSecrets",),
     "protocol.graphs.ring_safety": ("RingRisk",),
     "runtime.connection": ("AggregatorConnection",),
-    "server.session.progress": ("Dropped", "SessionPhase", "SessionProgress"),
+    "server.session.progress": ("DroppedClient", "SessionPhase", "SessionProgress"),
     "server.session.receipt": ("SessionReceipt",),
     "server.server": ("ReleasedSum", "RunningTask", "Server"),
     "server.task.setup": ("Cohort", "PreparedTask"),
     "transport.address": ("Address",),
-    "transport.relay.handshake_limits": ("Admission",),
-    "pki.certificate_authority": ("Authority", "IssuedCertificate"),
+    "transport.relay.handshake_limits": ("AdmissionLimits",),
+    "pki.certificate_authority": ("CertificateAuthority", "IssuedCertificate"),
     "transport.peer_identity": ("PeerIdentity", "Role"),
     "transport.tls": ("TLSFiles", "TLSIdentity"),
 }

@@ -27,12 +27,12 @@ import numpy.typing as npt
 from secagg.client.client import Client as AsyncClient
 from secagg.client.client import Contribution, VectorMaker
 from secagg.client.gate import SessionInfo
-from secagg.client.participation import TakenPart
+from secagg.client.participation import Participation
 from secagg.errors import LocalProtocolError
 from secagg.server.server import ReleasedSum, RunningTask
 from secagg.server.server import Server as AsyncServer
 from secagg.server.task.setup import PreparedTask
-from secagg.simulation.in_process import LocalCohort
+from secagg.simulation.in_process import InProcessCohort
 from secagg.simulation.in_process import local as async_local
 from secagg.transport.address import Address
 
@@ -165,7 +165,7 @@ class BlockingClient(_Blocking[AsyncClient]):
         while (one := loop.run(anext(given, None))) is not None:
             yield one
 
-    def last_part(self) -> TakenPart | None:
+    def last_part(self) -> Participation | None:
         """Return the latest session taken part in; see `secagg.Client.last_part`."""
         loop, client = self._parts()
         return loop.run(client.last_part())
@@ -218,11 +218,11 @@ class BlockingServer(_Blocking[AsyncServer]):
         return BlockingTask(loop, task)
 
 
-class BlockingCohort(_Blocking[LocalCohort]):
-    """A `secagg.LocalCohort` whose calls block; made by `local`."""
+class BlockingCohort(_Blocking[InProcessCohort]):
+    """A `secagg.InProcessCohort` whose calls block; made by `local`."""
 
     def sum(self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]) -> ReleasedSum:
-        """Let clients give one vector each; see `secagg.LocalCohort.sum`."""
+        """Let clients give one vector each; see `secagg.InProcessCohort.sum`."""
         loop, cohort = self._parts()
         return loop.run(cohort.sum(vectors))
 

@@ -185,7 +185,7 @@ def _clients_of(
     noise = SampledGaussian(stddev)
     figures: dict[str, object] = {}
     for name, interval in (
-        ("Hoelder, known", Interval.EVERYBODY),
+        ("Hoelder, known", Interval.ALL_CLIENTS),
         ("Hoelder, estimated", Interval.BOUNDED),
     ):
         made = BayesianAccountant(
@@ -221,7 +221,7 @@ def _examples_of(trained: Training, stddev: float, delta: float) -> dict[str, ob
         rounds=len(trained.examples),
         level=Level.INSTANCE_PARALLEL,
         failure=delta / 10,
-        interval=Interval.EVERYBODY,
+        interval=Interval.ALL_CLIENTS,
     )
     for release in trained.examples:
         made.add_release(list(release))

@@ -21,7 +21,10 @@ from fractions import Fraction
 from typing import Final
 
 from dpnoise.accounting.accountant import Accountant, check_delta, check_epsilon
-from dpnoise.accounting.reference_gaussian import Yardstick, event_yardstick
+from dpnoise.accounting.reference_gaussian import (
+    GaussianReference,
+    event_gaussian_reference,
+)
 from dpnoise.accounting.registry import (
     accountant_class,
     make_accountant,
@@ -157,7 +160,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
     )
     judge = accountant_class(accountant)
     search = functools.partial(least_root, low=low, high=high)
-    first = target.yardstick.variance if start is None else start
+    first = target.gaussian_reference.variance if start is None else start
     guessed = functools.partial(target.shortfall, make_guesser)
     bounded = functools.partial(target.shortfall, make_accountant)
     if is_rough:
@@ -183,7 +186,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
             guessed,
             start=first,
             tolerance=judge.tolerance
-            if target.yardstick.steepness is None
+            if target.gaussian_reference.steepness is None
             else max(judge.tolerance, _TOLERANCE_BEHIND_A_COIN),
             at_a_jump=_AT_A_JUMP,
             near=math.inf if start is None else _ROUGH_AT_A_JUMP,
@@ -191,7 +194,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
     if found is None:
         # A theorem that does not cover these events says so itself, at about the noise
         # that they would need; if that was the last noise tried, for nothing.
-        needed = max(target.yardstick.variance, low)
+        needed = max(target.gaussian_reference.variance, low)
         target.account(make_guesser, high if high < _ABOUT * needed else needed)
         raise CalibrationError(
             f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
@@ -213,9 +216,9 @@ class _Target:
     adjacency: Adjacency
 
     @functools.cached_property
-    def yardstick(self) -> Yardstick:
+    def gaussian_reference(self) -> GaussianReference:
         """What a Gaussian would need."""
-        return event_yardstick(self.build_event, self.epsilon, self.delta)
+        return event_gaussian_reference(self.build_event, self.epsilon, self.delta)
 
     def shortfall(self, make: Callable[..., Accountant], variance: Fraction) -> float:
         """Logarithm of the factor that the variance misses, judged as a Gaussian."""
@@ -225,7 +228,7 @@ class _Target:
             return math.inf
         if not _LEAST_DELTA < reached < 1.0:
             return math.inf if reached >= 1.0 else -math.inf
-        return self.yardstick.shortfall(reached)
+        return self.gaussian_reference.shortfall(reached)
 
     def least_stated(self, found: Fraction) -> Fraction:
         """Add the last digits that the statement itself asks for.
@@ -318,7 +321,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
             value=(),
             nearest="default_accountants(event)",
         )
-    ideal = event_yardstick(
+    ideal = event_gaussian_reference(
         build_event, check_epsilon(epsilon), check_delta(delta)
     ).variance
     tried: list[TriedAccountant] = []

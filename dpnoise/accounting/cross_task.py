@@ -46,10 +46,10 @@ from dpnoise.errors import TheoremNotApplicableError, UnknownEventError
 from dpnoise.events import Adversary, GaussianEvent, PrivacyEvent
 
 __all__ = [
+    "BudgetSpent",
     "LossLimit",
-    "Room",
+    "RequiredChange",
     "Rule",
-    "Spent",
     "TaskLoss",
     "fits",
     "gaussian_loss",
@@ -105,7 +105,7 @@ class LossLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class BudgetSpent:
     """What losses add up to by one rule.
 
     Attributes:
@@ -130,7 +130,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class RequiredChange:
     """What would have to change for a task to fit.
 
     Attributes:
@@ -167,7 +167,7 @@ def gaussian_loss(event: PrivacyEvent, *, delta: float) -> GaussianLoss | None:
     return min(found, key=lambda each: each.shift, default=None)
 
 
-def spent(losses: Sequence[TaskLoss], limit: LossLimit) -> tuple[Spent, ...]:
+def spent(losses: Sequence[TaskLoss], limit: LossLimit) -> tuple[BudgetSpent, ...]:
     """Add up losses by every rule that covers them.
 
     Args:
@@ -180,7 +180,7 @@ def spent(losses: Sequence[TaskLoss], limit: LossLimit) -> tuple[Spent, ...]:
     share = limit.delta
     if len(losses) > 1 and losses[0].gaussian is not None:
         share /= 2.0
-    basic = Spent(
+    basic = BudgetSpent(
         Rule.BASIC,
         math.fsum(each.epsilon for each in losses),
         math.fsum(each.delta for each in losses),
@@ -191,7 +191,7 @@ def spent(losses: Sequence[TaskLoss], limit: LossLimit) -> tuple[Spent, ...]:
         return (basic,)
     added = math.fsum(each.added_delta for each in losses)
     epsilon = _epsilon(gaussians, share - added)
-    return basic, Spent(Rule.GAUSSIAN, epsilon, share, share)
+    return basic, BudgetSpent(Rule.GAUSSIAN, epsilon, share, share)
 
 
 def fits(losses: Sequence[TaskLoss], limit: LossLimit) -> bool:
@@ -199,7 +199,9 @@ def fits(losses: Sequence[TaskLoss], limit: LossLimit) -> bool:
     return any(each.is_within(limit) for each in spent(losses, limit))
 
 
-def room_for(loss: TaskLoss, beside: Sequence[TaskLoss], limit: LossLimit) -> Room:
+def room_for(
+    loss: TaskLoss, beside: Sequence[TaskLoss], limit: LossLimit
+) -> RequiredChange:
     """Say what would have to change for a task that does not fit.
 
     Args:
@@ -215,7 +217,7 @@ def room_for(loss: TaskLoss, beside: Sequence[TaskLoss], limit: LossLimit) -> Ro
         epsilons.append(limit.epsilon - taken)
     if len(together) > 1 and loss.gaussian is not None:
         epsilons.append(_gaussian_room(loss, beside, limit))
-    return Room(max(epsilons), _needed((*beside, loss), limit))
+    return RequiredChange(max(epsilons), _needed((*beside, loss), limit))
 
 
 def _needed(losses: Sequence[TaskLoss], limit: LossLimit) -> LossLimit | None:

@@ -35,7 +35,7 @@ from dpnoise.events import (
     flatten,
 )
 
-__all__ = ["Yardstick", "event_yardstick", "gaussian_variance"]
+__all__ = ["GaussianReference", "event_gaussian_reference", "gaussian_variance"]
 
 _ANY_VARIANCE: Final = Fraction(16)
 _TOLERANCE: Final = 1e-5
@@ -46,7 +46,7 @@ _KEPT: Final = 64  # a sweep over bits or scales asks for the same one each time
 
 
 @dataclass(frozen=True, slots=True)
-class Yardstick:
+class GaussianReference:
     """A Gaussian's answer to one target.
 
     Args:
@@ -74,9 +74,9 @@ class Yardstick:
         return 2.0 * math.log(wanted / found)
 
 
-def event_yardstick(
+def event_gaussian_reference(
     build_event: Callable[[Fraction], PrivacyEvent], epsilon: float, delta: float
-) -> Yardstick:
+) -> GaussianReference:
     """Measure a target as if every release were a Gaussian.
 
     Args:
@@ -90,7 +90,7 @@ def event_yardstick(
     try:
         releases = list(flatten(build_event(_ANY_VARIANCE)))
     except TheoremNotApplicableError:
-        return Yardstick(epsilon, delta, _ANY_VARIANCE, None)
+        return GaussianReference(epsilon, delta, _ANY_VARIANCE, None)
     if len(releases) == 1 and releases[0][1] < 1.0:
         release, rate, count, _ = releases[0]
         per_unit, steepness = _with_coin(epsilon, delta, _twelve_digits(rate), count)
@@ -103,8 +103,8 @@ def event_yardstick(
         needed = analytic_gaussian_stddev(epsilon, delta, 1.0) ** 2 * total
         steepness = None
     if not 0.0 < needed < math.inf:
-        return Yardstick(epsilon, delta, _ANY_VARIANCE, None)
-    return Yardstick(epsilon, delta, Fraction(needed), steepness)
+        return GaussianReference(epsilon, delta, _ANY_VARIANCE, None)
+    return GaussianReference(epsilon, delta, Fraction(needed), steepness)
 
 
 def gaussian_variance(

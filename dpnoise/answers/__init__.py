@@ -6,7 +6,7 @@ A question turns one person's answer into whole numbers for the mechanism
 
 from dpnoise.answers.choices import Choice, Histogram, Tally
 from dpnoise.answers.quantiles import Quantile, Quantiles, RankTally
-from dpnoise.answers.question import CountBounds, Question, noise_reach
+from dpnoise.answers.question import CountBounds, Question, noise_quantile
 from dpnoise.answers.votes import Votes, VoteTally
 
 __all__ = [
@@ -20,5 +20,5 @@ __all__ = [
     "Tally",
     "VoteTally",
     "Votes",
-    "noise_reach",
+    "noise_quantile",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.answers.question import Question, check_total, noise_reach
+from dpnoise.answers.question import Question, check_total, noise_quantile
 from dpnoise.errors import InputError, ParameterError
 
 __all__ = ["Choice", "Histogram", "Tally"]
@@ -50,7 +50,7 @@ def _tally(
     confidence: float,
 ) -> Tally:
     counts = check_total(total, len(labels))
-    reach = noise_reach(noise_variance, confidence=confidence, counts=counts.size)
+    reach = noise_quantile(noise_variance, confidence=confidence, counts=counts.size)
     return Tally(labels, counts, math.sqrt(noise_variance), reach, confidence)
 
 
@@ -109,7 +109,7 @@ class Choice(Question):
 
         Args:
             total: Decoded sum, shape (dimension,).
-            noise_variance: As for `noise_reach`.
+            noise_variance: As for `noise_quantile`.
             confidence: Of the intervals, all together.
         """
         return _tally(

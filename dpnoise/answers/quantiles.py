@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.answers.question import Question, check_total, noise_reach
+from dpnoise.answers.question import Question, check_total, noise_quantile
 from dpnoise.errors import InputError, ParameterError
 
 __all__ = ["Quantile", "Quantiles", "RankTally"]
@@ -183,7 +183,7 @@ class Quantiles(Question):
         Args:
             total: Decoded sum, shape (dimension,).
             inputs: Number of vectors in the sum.
-            noise_variance: As for `noise_reach`.
+            noise_variance: As for `noise_quantile`.
             confidence: Of the intervals, all together.
         """
         nodes = check_total(total, self.dimension)
@@ -194,7 +194,7 @@ class Quantiles(Question):
         ranks = np.concatenate([[0.0], np.cumsum(_fit(levels, float(inputs)))])
         middle, terms = self._sums(levels, float(inputs))
         reach = {
-            count: noise_reach(
+            count: noise_quantile(
                 count * noise_variance, confidence=confidence, counts=self.cells - 1
             )
             for count in set(terms.tolist())

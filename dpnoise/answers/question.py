@@ -24,7 +24,7 @@ from dpnoise.errors import InputError, ParameterError
 from dpnoise.floats import FloatArray
 from dpnoise.samplers.skellam import skellam_weights
 
-__all__ = ["CountBounds", "Question", "check_total", "noise_reach"]
+__all__ = ["CountBounds", "Question", "check_total", "noise_quantile"]
 
 _PRECISION: Final = 256
 _SKELLAM_UP_TO: Final = 1 << 16
@@ -92,7 +92,7 @@ def check_total(total: NDArray[np.floating], dimension: int) -> NDArray[np.float
     return counts
 
 
-def noise_reach(
+def noise_quantile(
     noise_variance: float, *, confidence: float = 0.95, counts: int = 1
 ) -> int:
     """Say how far noise carries any of several counts.

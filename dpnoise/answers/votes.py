@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.answers.question import Question, check_total, noise_reach
+from dpnoise.answers.question import Question, check_total, noise_quantile
 from dpnoise.errors import InputError, ParameterError
 
 __all__ = ["VoteTally", "Votes"]
@@ -105,11 +105,11 @@ class Votes(Question):
 
         Args:
             total: Decoded sum, shape (dimension,).
-            noise_variance: As for `noise_reach`.
+            noise_variance: As for `noise_quantile`.
             confidence: Of the intervals, all together.
         """
         majorities = check_total(total, self.dimension)
-        reach = noise_reach(
+        reach = noise_quantile(
             noise_variance, confidence=confidence, counts=self.dimension
         )
         return VoteTally(

@@ -22,7 +22,7 @@ from dpnoise.encoding import sum_residues, wrap
 from dpnoise.encoding.clipping import check_matrix
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms import (
-    EVERYBODY,
+    ALL_CLIENTS,
     CentralMechanism,
     Mechanism,
     Residues,
@@ -44,7 +44,7 @@ def noisy_sum(
     *,
     seed: bytes,
     one_draw: bool = False,
-    selection_rate: Fraction = EVERYBODY,
+    selection_rate: Fraction = ALL_CLIENTS,
 ) -> NDArray[np.float64]:
     """Encode every client, add modulo m, and decode; central noise included.
 

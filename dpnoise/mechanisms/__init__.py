@@ -14,14 +14,14 @@ from dpnoise.mechanisms.noise_share import NoiseRule, SessionNoise
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism, mechanism_names
 from dpnoise.mechanisms.secret_selection import (
-    EVERYBODY,
+    ALL_CLIENTS,
     check_selection_rate,
     is_selected,
 )
 from dpnoise.mechanisms.skellam import scale_from_bits
 
 __all__ = [
-    "EVERYBODY",
+    "ALL_CLIENTS",
     "CentralMechanism",
     "ClippingSchedule",
     "Encoded",

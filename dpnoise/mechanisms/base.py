@@ -49,7 +49,7 @@ from dpnoise.mechanisms.noise_share import DEFAULT_SHARE_BITS, SessionNoise
 from dpnoise.mechanisms.noise_source import DISTANCE_PER_DRAW, NoiseSource
 from dpnoise.mechanisms.parameter_checks import check_integer
 from dpnoise.mechanisms.parameters import MechanismParameters
-from dpnoise.mechanisms.secret_selection import EVERYBODY, is_selected
+from dpnoise.mechanisms.secret_selection import ALL_CLIENTS, is_selected
 from dpnoise.mechanisms.seeds import (
     LAYER_LABEL,
     NOISE_LABEL,
@@ -321,7 +321,7 @@ class Mechanism(abc.ABC):
         public_seed: bytes,
         session_noise: SessionNoise,
         layer_seeds: Sequence[bytes] = (),
-        selection_rate: Fraction = EVERYBODY,
+        selection_rate: Fraction = ALL_CLIENTS,
     ) -> Encoded:
         """Turn one client's vector into residues that carry its noise share.
 
@@ -381,7 +381,7 @@ class Mechanism(abc.ABC):
         public_seed: bytes,
         session_noise: SessionNoise,
         layer_seeds: Sequence[Sequence[bytes]] | None = None,
-        selection_rate: Fraction = EVERYBODY,
+        selection_rate: Fraction = ALL_CLIENTS,
     ) -> Residues:
         """Encode the vectors of many clients: a row each, byte for byte as `encode`.
 
@@ -506,7 +506,7 @@ class Mechanism(abc.ABC):
         modular_sum: NDArray[np.unsignedinteger],
         *,
         num_contributors: int,
-        selection_rate: Fraction = EVERYBODY,
+        selection_rate: Fraction = ALL_CLIENTS,
     ) -> float:
         """Estimate the share of clients whose vector was not clipped.
 

@@ -18,14 +18,14 @@ from dpnoise.errors import ParameterError
 from dpnoise.samplers import BitSource
 
 __all__ = [
-    "EVERYBODY",
+    "ALL_CLIENTS",
     "MAX_SELECTION_DENOMINATOR",
     "SELECTION_LABEL",
     "check_selection_rate",
     "is_selected",
 ]
 
-EVERYBODY: Final = Fraction(1)
+ALL_CLIENTS: Final = Fraction(1)
 """The rate of a task without secret selection."""
 
 SELECTION_LABEL: Final = b"dpnoise/v1/selection"

@@ -47,7 +47,7 @@ from dpnoise.mechanisms.parameters import (
     check_rounding_bias,
 )
 from dpnoise.mechanisms.registry import mechanism_class
-from dpnoise.mechanisms.secret_selection import EVERYBODY, check_selection_rate
+from dpnoise.mechanisms.secret_selection import ALL_CLIENTS, check_selection_rate
 from dpnoise.mechanisms.skellam_counts import counts_norm
 
 __all__ = [
@@ -344,7 +344,7 @@ class PlanRequest:
         """The selection rate; 1 where every vector counts."""
         rate = self.selection_rate
         if rate is None:
-            return EVERYBODY
+            return ALL_CLIENTS
         if isinstance(rate, Fraction):
             return rate
         return Fraction(rate).limit_denominator(_SIX_DIGITS)

@@ -32,8 +32,8 @@ from secagg.cli import (
     state,
     status,
     tasks,
+    two_aggregators,
 )
-from secagg.cli import two_aggregators as two_servers
 from secagg.cli.checks import doctor
 from secagg.cli.exit_codes import EXIT_OK, EXIT_UNREAD, EXIT_USAGE, exit_code_of
 from secagg.cli.failures import give_up
@@ -90,7 +90,7 @@ app.command("graph")(graph.graph)
 app.add_typer(enrol.app, name="enrol")
 app.add_typer(pki.app, name="pki")
 app.add_typer(sessions.app, name="sessions")
-app.add_typer(two_servers.app, name="two-servers")
+app.add_typer(two_aggregators.app, name="two-servers")
 
 # The root of all usage errors lives in another package from one typer release to the
 # next; this subclass of it is public in all of them.

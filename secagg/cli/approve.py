@@ -15,7 +15,7 @@ from secagg.cli.output import Output
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 
 if TYPE_CHECKING:
-    from secagg.distributed_dp import NoisedTask, PrivacyReport
+    from secagg.distributed_dp import NoisyTask, PrivacyReport
 
 __all__ = ["approve"]
 
@@ -81,11 +81,11 @@ def approve(path: Path, output: Output) -> None:
     )
 
 
-def _judged(task: "NoisedTask") -> "PrivacyReport":
+def _judged(task: "NoisyTask") -> "PrivacyReport":
     """Hold the task to its own claim, as every client does."""
-    from secagg.protocol.policy import PrivacyFloors
+    from secagg.protocol.policy import PrivacyLimits
 
-    claim = PrivacyFloors(
+    claim = PrivacyLimits(
         max_epsilon=task.budget.epsilon,
         max_delta=task.budget.delta + task.graph_delta,
         min_colluder_fraction=0.0,
@@ -93,8 +93,8 @@ def _judged(task: "NoisedTask") -> "PrivacyReport":
     return task.check(claim)
 
 
-def _task_of(path: Path) -> "NoisedTask":
-    from secagg.distributed_dp import NoisedTask
+def _task_of(path: Path) -> "NoisyTask":
+    from secagg.distributed_dp import NoisyTask
     from secagg.protocol.descriptor import SessionDescriptor
 
     if path.suffix.lower() == _SETTINGS:
@@ -116,10 +116,10 @@ def _task_of(path: Path) -> "NoisedTask":
         raise _no_offer(path, str(error.args[0])) from None
     if not parameters.noise_block:
         raise _exact(path)
-    return NoisedTask.from_parameters(parameters)
+    return NoisyTask.from_parameters(parameters)
 
 
-def _planned(path: Path) -> "NoisedTask":
+def _planned(path: Path) -> "NoisyTask":
     import os
 
     from secagg.config import load_server_settings

@@ -19,9 +19,9 @@ from secagg.client.session_paths import SessionPath
 if TYPE_CHECKING:
     from secagg.client.client import Client, Contribution
     from secagg.client.input_files import FileInput
-    from secagg.client.participation import TakenPart
+    from secagg.client.participation import Participation
     from secagg.client.runner import ClientProgress
-    from secagg.client.service import Renewal
+    from secagg.client.service import CertificateRenewal
     from secagg.config import ClientSettings
     from secagg.errors import SecAggError
 
@@ -258,7 +258,7 @@ def accepts_restored(sentence: str | None) -> bool:
 
 def _payload(
     contributions: "list[Contribution]",
-    last: "TakenPart | None",
+    last: "Participation | None",
     files: _Files,
     output: Output,
 ) -> dict[str, object]:
@@ -286,7 +286,7 @@ def _payload(
     }
 
 
-def _shown(last: "TakenPart", files: _Files, output: Output) -> dict[str, object]:
+def _shown(last: "Participation", files: _Files, output: Output) -> dict[str, object]:
     """Say what a client has to show for a task that is over, or out of reach."""
     path = files.of(last.session_number)["output"]
     if path is not None and not Path(path).exists():
@@ -311,7 +311,7 @@ async def _contribute(
     output: Output,
     *,
     accept_restored: bool,
-) -> "tuple[list[Contribution], TakenPart | None]":
+) -> "tuple[list[Contribution], Participation | None]":
     """Return what was given, and the client's last part if the task is over."""
     from secagg.client.program import client_of
     from secagg.client.runner import ClientPhase
@@ -363,7 +363,7 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
     output: Output,
     *,
     accept_restored: bool,
-    renewal: "Renewal | None",
+    renewal: "CertificateRenewal | None",
 ) -> int:
     """Give to every session of the task; return how many were given."""
     import asyncio
@@ -419,13 +419,13 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
     return count
 
 
-def _renewal(days: int, command: str | None) -> "Renewal | None":
+def _renewal(days: int, command: str | None) -> "CertificateRenewal | None":
     """Return what has certificates fetched, if somebody said how."""
     import shlex
     from datetime import timedelta
     from functools import partial
 
-    from secagg.client.service import Renewal, run_command
+    from secagg.client.service import CertificateRenewal, run_command
 
     if command is None:
         return None
@@ -435,7 +435,7 @@ def _renewal(days: int, command: str | None) -> "Renewal | None":
         raise typer.BadParameter(f"--renew-exec: {error}") from None
     if not words:
         raise typer.BadParameter("--renew-exec names no program")
-    return Renewal(timedelta(days=days), partial(run_command, words))
+    return CertificateRenewal(timedelta(days=days), partial(run_command, words))
 
 
 def _write_given(given: "Contribution", files: _Files, output: Output) -> None:

@@ -1,4 +1,4 @@
-"""Where log lines go: standard error, one line each (names: `secagg.runtime.log_events`)."""
+"""Where log lines go: standard error, one line each (names: `runtime.log_events`)."""
 
 import json
 import logging

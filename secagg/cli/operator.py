@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from secagg.config import HostSettings
-    from secagg.storage.reader import ReadsBook
+    from secagg.storage.reader import StoreReader
 
 __all__ = [
     "EitherFileOption",
@@ -101,7 +101,7 @@ def look(
     given: Path | None,
     verb: str,
     arguments: Mapping[str, object],
-    read: "Callable[[ReadsBook], Awaitable[dict[str, Any]]]",
+    read: "Callable[[StoreReader], Awaitable[dict[str, Any]]]",
 ) -> dict[str, Any]:
     """Ask the aggregator if it runs, else read its book.
 
@@ -130,7 +130,7 @@ def look(
     except NoAdminSocketError:
         pass
     # What reads a book is loaded where there is one to read.
-    from secagg.storage.reader import BookInUseError, looking
+    from secagg.storage.reader import StoreInUseError, looking
 
     server = settings.server
 
@@ -140,7 +140,7 @@ def look(
 
     try:
         return asyncio.run(copied())
-    except BookInUseError:
+    except StoreInUseError:
         raise ServiceError(
             f"an aggregator has {server.state_dir} open, but answers no commands at "
             f"{socket}",

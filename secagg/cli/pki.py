@@ -12,7 +12,7 @@ from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
-    from secagg.pki.issuance_ledger import CertificateOffice
+    from secagg.pki.issuance_ledger import IssuanceLedger
     from secagg.transport.peer_identity import PeerIdentity
 
 __all__ = ["app"]
@@ -76,14 +76,14 @@ def init(  # noqa: PLR0913 - one parameter per flag
     """
     from secagg.crypto.entropy import SystemEntropy
     from secagg.pki.development import DevelopmentEnrolment
-    from secagg.pki.issuance_ledger import CertificateOffice
+    from secagg.pki.issuance_ledger import IssuanceLedger
     from secagg.pki.key_files import key_text
 
     output = Output(as_json=as_json)
     hosts = tuple(host or _LOOPBACK)
     names = [f"client-{number}" for number in range(1, clients + 1)]
-    written = [*CertificateOffice.create(directory, trust_domain)]
-    with CertificateOffice.open(directory) as office:
+    written = [*IssuanceLedger.create(directory, trust_domain)]
+    with IssuanceLedger.open(directory) as office:
         written += _issue(
             office, directory, "server/aggregator", hosts, days, stem="server"
         )
@@ -128,10 +128,10 @@ def ca(
 
     Example: secagg pki ca pki --trust-domain example.org
     """
-    from secagg.pki.issuance_ledger import CertificateOffice
+    from secagg.pki.issuance_ledger import IssuanceLedger
 
     output = Output(as_json=as_json)
-    written = CertificateOffice.create(directory, trust_domain)
+    written = IssuanceLedger.create(directory, trust_domain)
     output.line(f"{directory}: an authority for {trust_domain}. Keep ca.key offline.")
     _report(output, written)
 
@@ -151,10 +151,10 @@ def server(
 
     Example: secagg pki server pki aggregator --host aggregator.example.org
     """
-    from secagg.pki.issuance_ledger import CertificateOffice
+    from secagg.pki.issuance_ledger import IssuanceLedger
 
     output = Output(as_json=as_json)
-    with CertificateOffice.open(directory) as office:
+    with IssuanceLedger.open(directory) as office:
         written = _issue(
             office, directory, f"server/{name}", tuple(host or _LOOPBACK), days
         )
@@ -178,11 +178,11 @@ def client(
 
     Example: secagg pki client pki hospital-a hospital-b
     """
-    from secagg.pki.issuance_ledger import CertificateOffice
+    from secagg.pki.issuance_ledger import IssuanceLedger
 
     output = Output(as_json=as_json)
     written: list[Path] = []
-    with CertificateOffice.open(directory) as office:
+    with IssuanceLedger.open(directory) as office:
         for name in names:
             written += _issue(office, directory, f"client/{name}", (), days)
     output.line(f"{directory}: {len(names)} clients, valid for {days} days.")
@@ -219,13 +219,13 @@ def sign(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg pki sign pki hospital-a.csr --as client/hospital-a --fingerprint ...
     """
-    from secagg.pki.issuance_ledger import CertificateOffice, parse_holder
+    from secagg.pki.issuance_ledger import IssuanceLedger, parse_holder
     from secagg.pki.signing_requests import read_request
     from secagg.transport.peer_identity import Role
 
     output = Output(as_json=as_json)
     public = read_request(request)
-    with CertificateOffice.open(directory) as office:
+    with IssuanceLedger.open(directory) as office:
         identity = parse_holder(holder, office.trust_domain)
         hosts = tuple(host or (_LOOPBACK if identity.role is Role.SERVER else ()))
         certificate = office.sign(
@@ -280,7 +280,7 @@ def renew(  # noqa: PLR0913 - one parameter per flag
     Example: secagg pki renew pki hospital-a
     """
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.pki.issuance_ledger import CertificateOffice, parse_holder
+    from secagg.pki.issuance_ledger import IssuanceLedger, parse_holder
     from secagg.pki.signing_requests import read_request
 
     output, now = Output(as_json=as_json), int(time.time())
@@ -292,7 +292,7 @@ def renew(  # noqa: PLR0913 - one parameter per flag
         )
     public = None if request is None else read_request(request)
     written: list[Path] = []
-    with CertificateOffice.open(directory) as office:
+    with IssuanceLedger.open(directory) as office:
         rows = (
             office.expiring(now + within * 86_400, now=now)
             if name is None
@@ -337,10 +337,10 @@ def revoke(
 
     Example: secagg pki revoke pki hospital-a
     """
-    from secagg.pki.issuance_ledger import REVOKED, CertificateOffice
+    from secagg.pki.issuance_ledger import REVOKED, IssuanceLedger
 
     output = Output(as_json=as_json)
-    with CertificateOffice.open(directory) as office:
+    with IssuanceLedger.open(directory) as office:
         new = office.revoke(office.find(words or ()), now=int(time.time()))
     path = directory / REVOKED
     output.line(f"{path}: {len(new)} certificate(s) more are revoked.")
@@ -355,10 +355,10 @@ def list_issued(*, directory: DirectoryArgument, as_json: JSONOption = False) ->
 
     Example: secagg pki list pki
     """
-    from secagg.pki.issuance_ledger import CertificateOffice
+    from secagg.pki.issuance_ledger import IssuanceLedger
 
     output, now = Output(as_json=as_json), int(time.time())
-    with CertificateOffice.open(directory) as office:
+    with IssuanceLedger.open(directory) as office:
         rows = [(row, office.state_of(row, now)) for row in office.issued()]
     output.table(
         ("serial", "holder", "state", "until", "key"),
@@ -390,7 +390,7 @@ def list_issued(*, directory: DirectoryArgument, as_json: JSONOption = False) ->
 
 
 def _issue(  # noqa: PLR0913, PLR0917 - whom, with which hosts, where to
-    office: "CertificateOffice",
+    office: "IssuanceLedger",
     directory: Path,
     holder: str,
     hosts: tuple[str, ...],
@@ -414,7 +414,7 @@ def _issue(  # noqa: PLR0913, PLR0917 - whom, with which hosts, where to
 
 
 def _renew_here(  # noqa: PLR0913, PLR0917 - whose, for how long, where to
-    office: "CertificateOffice",
+    office: "IssuanceLedger",
     directory: Path,
     holder: "PeerIdentity",
     days: int,

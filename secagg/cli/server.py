@@ -194,7 +194,7 @@ def _run_to_the_end(
 
     from secagg.cli.session_view import SessionView
     from secagg.server.program import Observer, plan_task, serve
-    from secagg.server.sum_writer import SumFiles
+    from secagg.server.sum_writer import SumWriter
 
     async def planned() -> "PreparedTask":
         # As in `_run_for_good`.
@@ -204,7 +204,7 @@ def _run_to_the_end(
     prepared = asyncio.run(planned())
     print_task(prepared, output)
     written: list[Path] = []
-    files = SumFiles(settings.server.output_dir, prepared, tell=written.append)
+    files = SumWriter(settings.server.output_dir, prepared, tell=written.append)
 
     with SessionView(output) as view:
         observer = Observer(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from secagg.errors import RemoteProtocolError
     from secagg.protocol.receipts.comparison import ShownSession
     from secagg.protocol.receipts.verifier import Verdict
-    from secagg.storage.reader import ReadsBook
+    from secagg.storage.reader import StoreReader
 
 __all__ = ["app"]
 
@@ -59,12 +59,12 @@ def list_sessions(  # noqa: PLR0913 - one argument per option
     if outcome is not None:
         _check_outcome(outcome)
 
-    async def read(book: "ReadsBook") -> dict[str, Any]:
+    async def read(store: "StoreReader") -> dict[str, Any]:
         from secagg.server.admin.views import sessions_view
 
         return {
             "sessions": await sessions_view(
-                book, task=task, since=seconds, outcome=outcome, limit=limit
+                store, task=task, since=seconds, outcome=outcome, limit=limit
             )
         }
 
@@ -120,12 +120,12 @@ def show_one(
     Example: secagg sessions show 7 --task digits --config server.toml
     """
 
-    async def read(book: "ReadsBook") -> dict[str, Any]:
+    async def read(store: "StoreReader") -> dict[str, Any]:
         from secagg.server.admin.views import show_session
         from secagg.server.session.report import reports_in
 
         reports = reports_in(settings_of(config).server.state_dir)
-        return await show_session(book, task, number, reports=reports)
+        return await show_session(store, task, number, reports=reports)
 
     answer = look(config, "session.show", {"task": task, "number": number}, read)
     output = Output(as_json=as_json)

@@ -176,8 +176,8 @@ def _parameters_for(  # noqa: PLR0913 - one argument per option
     from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
     from secagg.protocol.parameters import ProtocolParameters
     from secagg.protocol.profiles import (
-        HonestTail,
-        MaliciousTail,
+        HonestCuriousParameters,
+        MaliciousParameters,
         Profile,
         RoundDeadlines,
         check_supported,
@@ -192,11 +192,11 @@ def _parameters_for(  # noqa: PLR0913 - one argument per option
     try:
         check_supported(profile)
         parameters = ProtocolParameters(
-            tail=HonestTail()
+            tail=HonestCuriousParameters()
             if is_drawn
-            else MaliciousTail(simulated_trust())
+            else MaliciousParameters(simulated_trust())
             if profile.has_identities
-            else HonestTail(_GRAPH_BITS if degree else 0),
+            else HonestCuriousParameters(_GRAPH_BITS if degree else 0),
             deadlines=RoundDeadlines.of(profile),
             modulus=1 << modulus_bits,
             dimension=dimension,
@@ -331,7 +331,7 @@ def _drawn(
 
     from secagg.protocol.graphs.edge_bounds import judge_edges
     from secagg.protocol.graphs.ring_bounds import server_demand
-    from secagg.protocol.profiles import RoundDeadlines, SparseTail
+    from secagg.protocol.profiles import RoundDeadlines, SparseParameters
     from secagg.simulation.enrolled import simulated_trust
 
     clients, degree = parameters.max_clients, parameters.degree
@@ -346,7 +346,9 @@ def _drawn(
         for size in (left, clients)
     ]
     quorum = max(clients // 2 + 1, left)
-    tail = SparseTail(simulated_trust(), _GRAPH_BITS, in_cap=3 * degree, quorum=quorum)
+    tail = SparseParameters(
+        simulated_trust(), _GRAPH_BITS, in_cap=3 * degree, quorum=quorum
+    )
     least = max(2, *(each.least_threshold for each in judged))
     return replace(
         parameters,
@@ -362,7 +364,7 @@ def _drawn(
 
 def _with_ladder(parameters: "ProtocolParameters") -> "ProtocolParameters":
     """Return parameters of a task with noise that survivors can take back."""
-    from secagg.distributed_dp import NoisedTask, plan
+    from secagg.distributed_dp import NoisyTask, plan
     from secagg.protocol.policy import colluder_fraction_of
 
     made = plan(
@@ -376,7 +378,7 @@ def _with_ladder(parameters: "ProtocolParameters") -> "ProtocolParameters":
         colluder_fraction=colluder_fraction_of(parameters.profile),
         ladder=4,
     )
-    return NoisedTask.from_plan(made, parameters).parameters
+    return NoisyTask.from_plan(made, parameters).parameters
 
 
 def _about(noise: "NoiseCertificate | None") -> tuple[tuple[str, str], ...]:

@@ -62,15 +62,15 @@ def check(  # noqa: C901 - what was found is said in one place
         check_mark_alone(directory, kept.mark)
 
     async def looked() -> tuple[list[StateFault], list[Path], SecAggError | None]:
-        async with looking(directory, store=kept.store) as book:
+        async with looking(directory, store=kept.store) as store:
             blobs = None if kept.blobs is None else open_blobs(kept.blobs)
             faults = await find_state_faults(
-                book, blobs, names_uploads=kept.names_uploads
+                store, blobs, names_uploads=kept.names_uploads
             )
             moved = set_aside(directory, blobs, faults) if repair_quarantine else []
             try:
                 await refuse_unmarked(
-                    book, directory, kept.mark, is_shared=kept.is_shared
+                    store, directory, kept.mark, is_shared=kept.is_shared
                 )
             except SecAggError as error:
                 return faults, moved, error
@@ -85,7 +85,7 @@ def check(  # noqa: C901 - what was found is said in one place
         )
     for fault in faults:
         output.line(
-            f"{'DAMAGED' if fault.is_damage else 'note'}: {fault.where or 'the book'} "
+            f"{'DAMAGED' if fault.is_damage else 'note'}: {fault.where or 'the store'} "
             f"{fault.complaint}",
             style="bold red" if fault.is_damage else "yellow",
         )
@@ -239,10 +239,10 @@ class _Kept:
 
 def journal_of(directory: Path) -> str:
     """Return how the book's file keeps changes, from its header: ``wal`` or else."""
-    from secagg.storage.open_store import BOOK_FILE
+    from secagg.storage.open_store import STORE_FILE
 
     try:
-        with (directory / BOOK_FILE).open("rb") as stream:
+        with (directory / STORE_FILE).open("rb") as stream:
             header = stream.read(20)
     except OSError:
         return "unknown"

@@ -11,7 +11,7 @@ from secagg.cli.output import Output
 from secagg.cli.tasks import task_rows
 
 if TYPE_CHECKING:
-    from secagg.storage.reader import ReadsBook
+    from secagg.storage.reader import StoreReader
 
 __all__ = ["budget", "drain", "status"]
 
@@ -24,7 +24,7 @@ def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> N
     Example: secagg status --config server.toml
     """
 
-    async def read(book: "ReadsBook") -> dict[str, Any]:
+    async def read(store: "StoreReader") -> dict[str, Any]:
         import shutil
 
         from secagg.runtime.files import nearest_place
@@ -37,7 +37,7 @@ def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> N
                 "is_running": False,
                 "free_bytes": shutil.disk_usage(place).free,
             },
-            "tasks": await tasks_view(book),
+            "tasks": await tasks_view(store),
         }
 
     answer = look(config, "status", {}, read)
@@ -105,11 +105,11 @@ def budget(
         answer = _client_budget(file, task)
     else:
 
-        async def read(book: "ReadsBook") -> dict[str, Any]:
+        async def read(store: "StoreReader") -> dict[str, Any]:
             from secagg.server.admin.views import budgets_view
 
             state_dir = settings_of(config).server.state_dir
-            views = await budgets_view(book, state_dir, task=task)
+            views = await budgets_view(store, state_dir, task=task)
             return {"role": "server", "budgets": views}
 
         answer = look(config, "budget", {"task": task}, read)
@@ -153,7 +153,7 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
         ChargeState,
         budget_of,
     )
-    from secagg.storage.open_store import BOOK_FILE
+    from secagg.storage.open_store import STORE_FILE
     from secagg.storage.reader import reading
 
     settings: ClientSettings | SharingClientSettings
@@ -168,8 +168,8 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
     total = total_budget(settings.policy)
 
     async def rows() -> tuple[ChargeRow, ...]:
-        with reading(state_dir / BOOK_FILE) as book:
-            return await book.charges(wanted)
+        with reading(state_dir / STORE_FILE) as store:
+            return await store.charges(wanted)
 
     charges = asyncio.run(rows())
 

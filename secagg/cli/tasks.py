@@ -13,7 +13,7 @@ from secagg.cli.output import Output
 
 if TYPE_CHECKING:
     from secagg.config import TaskSettings
-    from secagg.storage.reader import ReadsBook
+    from secagg.storage.reader import StoreReader
 
 __all__ = ["app", "task_rows"]
 
@@ -100,10 +100,10 @@ def list_tasks(*, config: ServerFileOption = None, as_json: JSONOption = False) 
     Example: secagg tasks list --config server.toml
     """
 
-    async def read(book: "ReadsBook") -> dict[str, Any]:
+    async def read(store: "StoreReader") -> dict[str, Any]:
         from secagg.server.admin.views import tasks_view
 
-        return {"tasks": await tasks_view(book)}
+        return {"tasks": await tasks_view(store)}
 
     answer = look(config, "task.list", {}, read)
     output = Output(as_json=as_json)
@@ -128,12 +128,12 @@ def show(
     Example: secagg tasks show digits --config server.toml
     """
 
-    async def read(book: "ReadsBook") -> dict[str, Any]:
+    async def read(store: "StoreReader") -> dict[str, Any]:
         from secagg.server.admin.views import find_task, task_view
         from secagg.storage.change import Role
 
-        row = await find_task(book, task)
-        return task_view(row, await book.sessions(role=Role.SERVER, task=task))
+        row = await find_task(store, task)
+        return task_view(row, await store.sessions(role=Role.SERVER, task=task))
 
     answer = look(config, "task.show", {"task": task}, read)
     _print_one(answer, Output(as_json=as_json))

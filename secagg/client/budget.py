@@ -22,7 +22,7 @@ over the same data may cost together is kept by `secagg.client.total_budget`.
 
 from hashlib import sha256
 
-from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp import NoisyTask
 from secagg.protocol import refund
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.storage.budget_ledger import BudgetKey, Charge, ChargeState, Settlement
@@ -82,7 +82,7 @@ def charge_of(
     parameters = descriptor.parameters
     if not parameters.noise_block:
         return None
-    budget = NoisedTask.from_parameters(parameters).budget
+    budget = NoisyTask.from_parameters(parameters).budget
     return Charge(
         budget=budget_key_of(descriptor, trust_domain=trust_domain),
         session_id=descriptor.session_id,
@@ -103,7 +103,7 @@ def max_rosters_of(descriptor: SessionDescriptor) -> int | None:
     parameters = descriptor.parameters
     if not parameters.noise_block:
         return None
-    return NoisedTask.from_parameters(parameters).max_rosters
+    return NoisyTask.from_parameters(parameters).max_rosters
 
 
 def settlement_of(descriptor: SessionDescriptor, charge: refund.Charge) -> Settlement:

@@ -29,7 +29,7 @@ from secagg.protocol.messages import NO_VIEW, Envelope, Message, Round
 from secagg.runtime.clock import Clock, finish_before
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
-from secagg.transport.handshake import StrangerError
+from secagg.transport.handshake import UnexpectedPeerError
 from secagg.wire.calls import (
     Blob,
     FetchChunk,
@@ -110,16 +110,16 @@ class _OpenStream:
     session_id: bytes
     after: Round
     said: AsyncIterator[Envelope | Reference | Wait]
-    quiet_seconds: float = LEAST_QUIET_SECONDS
+    idle_timeout: float = LEAST_QUIET_SECONDS
 
     async def next(self) -> Envelope | Reference | Wait | None:
         """Wait for what it says next; None at its end."""
         answer = await anext(self.said, None)
         if isinstance(answer, Wait):
             told = answer.retry_after_seconds
-            self.quiet_seconds = max(LEAST_QUIET_SECONDS, min(told, MAX_QUIET_SECONDS))
+            self.idle_timeout = max(LEAST_QUIET_SECONDS, min(told, MAX_QUIET_SECONDS))
         elif answer is not None:
-            self.after, self.quiet_seconds = answer.kind.ROUND, LEAST_QUIET_SECONDS
+            self.after, self.idle_timeout = answer.kind.ROUND, LEAST_QUIET_SECONDS
         return answer
 
     async def close(self) -> None:
@@ -221,7 +221,7 @@ class ClientCalls:
 
     def _bound_error(self, error: ServiceError) -> ServiceError:
         """Return what an error means while a session is under way."""
-        if self._bound is not None and isinstance(error, StrangerError):
+        if self._bound is not None and isinstance(error, UnexpectedPeerError):
             return AnotherAggregatorError(self._bound, f"another peer ({error})")
         return error
 
@@ -397,7 +397,7 @@ class ClientCalls:
             await self._check_peer()
             said = self._connection.watch(WatchSession(session_id, after))
             stream = self._open_stream = _OpenStream(session_id, after, said)
-        silent_at = self._clock.now() + stream.quiet_seconds
+        silent_at = self._clock.now() + stream.idle_timeout
         answer = None
         try:
             answer = await finish_before(

@@ -37,7 +37,7 @@ from secagg.client.application import Application
 from secagg.client.backoff import Backoff
 from secagg.client.budget import budget_key_of
 from secagg.client.client_receipt import certificate_of
-from secagg.client.data_usage import DataUse
+from secagg.client.data_usage import DataUsage
 from secagg.client.enrolment import (
     ClientEnrolment,
     EnrolledClient,
@@ -45,8 +45,8 @@ from secagg.client.enrolment import (
 )
 from secagg.client.gate import OwnRules, SessionInfo
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.participation import TakenPart, last_part, receipt_of
-from secagg.client.retry_policy import Attempts
+from secagg.client.participation import Participation, last_part, receipt_of
+from secagg.client.retry_policy import AttemptCounter
 from secagg.client.runner import (
     DEFAULT_MAX_PAYLOAD_BYTES,
     ClientProgress,
@@ -56,11 +56,11 @@ from secagg.client.runner import (
     SessionOutcome,
 )
 from secagg.client.storage import ClientStorage, open_storage
-from secagg.client.total_budget import DataTotal
+from secagg.client.total_budget import TotalBudgetLedger
 from secagg.client.total_claim import adversary_of, loss_of_session
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import (
-    NoisedTask,
+    NoisyTask,
     PrivacyReport,
     Unusable,
     UnusableKind,
@@ -76,13 +76,13 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.noise_certificate import NoiseCertificate
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.policy import (
     ClientPolicy,
-    ExactSumsAccepted,
-    PrivacyFloors,
+    ExactSumWaiver,
+    PrivacyLimits,
     TotalBudget,
 )
 from secagg.protocol.receipts.receipt import AuditReceipt
@@ -303,7 +303,7 @@ class Client:
         server: str | AggregatorConnection,
         *,
         task: str,
-        floors: PrivacyFloors | ExactSumsAccepted,
+        privacy_limits: PrivacyLimits | ExactSumWaiver,
         identity: TLSIdentity | None = None,
         enrolment: ClientEnrolment | None = None,
         total: TotalBudget | None = None,
@@ -322,7 +322,7 @@ class Client:
         on_progress: Callable[[ClientProgress], None] | None = None,
         threads: Executor | None = None,
     ) -> None:
-        if not isinstance(floors, PrivacyFloors | ExactSumsAccepted):
+        if not isinstance(privacy_limits, PrivacyLimits | ExactSumWaiver):
             raise LocalProtocolError(
                 "a client needs privacy floors",
                 next_step="Give floors=PrivacyFloors(...), or ExactSumsAccepted(...) "
@@ -348,7 +348,7 @@ class Client:
             Address.parse(server, name="server") if isinstance(server, str) else server
         )
         self._task = task
-        self._floors = floors
+        self._privacy_limits = privacy_limits
         self._identity = identity
         self._enrolment = enrolment
         self._total = total
@@ -369,7 +369,7 @@ class Client:
         self._workers = Workers.of_process()
         self._stack = AsyncExitStack()
         self._opened: tuple[ClientRunner, ClientStorage] | None = None
-        self._data: DataTotal | None = None
+        self._data: TotalBudgetLedger | None = None
         self._turn: _Turn | None = None
         self._network: GrpcConnection | None = None
         self._told_short = False
@@ -396,9 +396,9 @@ class Client:
             runner = ClientRunner(
                 connection.identity,
                 connection,
-                storage.book,
+                storage.store,
                 rules=OwnRules(
-                    limits=self._floors,
+                    limits=self._privacy_limits,
                     cohort=self._cohort,
                     report_of=storage.report_of,
                 ),
@@ -475,8 +475,8 @@ class Client:
             )
         self._turn = _Turn(_source_of(vector, accept))
         try:
-            await purge_once(storage.book, self._retention, _LOG)
-            attempts = Attempts(self._attempts, Backoff(SystemEntropy()))
+            await purge_once(storage.store, self._retention, _LOG)
+            attempts = AttemptCounter(self._attempts, Backoff(SystemEntropy()))
             while True:
                 try:
                     return await self._attempt(runner, storage, self._turn)
@@ -552,7 +552,7 @@ class Client:
         self._parts()
         return None if self._network is None else self._network.certificate
 
-    async def last_part(self) -> TakenPart | None:
+    async def last_part(self) -> Participation | None:
         """Return the latest session whose sum holds a vector of this client.
 
         Whatever process gave it; None when there is none, or its record is purged.
@@ -562,7 +562,7 @@ class Client:
             ServiceError: STORAGE_FAILED.
         """
         _, storage = self._parts()
-        return await last_part(storage.book, self._task)
+        return await last_part(storage.store, self._task)
 
     async def receipt(self, session_number: int) -> bytes | None:
         """Return this client's receipt of a session that is over for it.
@@ -577,9 +577,9 @@ class Client:
             ServiceError: STORAGE_FAILED.
         """
         _, storage = self._parts()
-        return await receipt_of(storage.book, self._task, session_number)
+        return await receipt_of(storage.store, self._task, session_number)
 
-    async def data_use(self) -> DataUse | None:
+    async def data_use(self) -> DataUsage | None:
         """Return what tasks have claimed of this client's data, and what is left.
 
         None for a client without a total.
@@ -593,13 +593,17 @@ class Client:
 
     async def _opened_total(
         self, storage: ClientStorage, workers: Workers
-    ) -> DataTotal | None:
+    ) -> TotalBudgetLedger | None:
         if self._total is None:
             return None
-        floors = self._floors
-        demanded = floors if isinstance(floors, PrivacyFloors) else floors.noised
+        privacy_limits = self._privacy_limits
+        demanded = (
+            privacy_limits
+            if isinstance(privacy_limits, PrivacyLimits)
+            else privacy_limits.noised
+        )
         against = adversary_of(demanded)
-        total = DataTotal(
+        total = TotalBudgetLedger(
             self._total,
             storage,
             against=against,
@@ -656,7 +660,7 @@ class Client:
         noise = outcome.descriptor.parameters.noise_block
         if not noise:
             return contribution
-        task = NoisedTask.from_parameters(outcome.descriptor.parameters)
+        task = NoisyTask.from_parameters(outcome.descriptor.parameters)
         key = budget_key_of(outcome.descriptor, trust_domain=runner.trust_domain)
         left = await storage.sessions_left(key, task)
         self._warn_if_short(left, task.budget.spare)
@@ -672,7 +676,7 @@ class Client:
             telemetry.log_event(
                 _LOG,
                 logging.WARNING,
-                telemetry.BUDGET_SHORT,
+                telemetry.BUDGET_LOW,
                 task=self._task,
                 left=left,
                 spare=spare,
@@ -730,12 +734,12 @@ class Client:
 
     def _make_input(
         self, descriptor: SessionDescriptor, _: bytes, secrets: NoiseSecrets
-    ) -> PlainVector | NoisedVector:
+    ) -> PlainVector | NoisyVector:
         turn, parameters = self._this_turn(), descriptor.parameters
         if not parameters.noise_block:
             turn.shortened_by = 1.0
             return encode_integers(np.asarray(turn.made), parameters)
-        task = NoisedTask.of_session(descriptor)
+        task = NoisyTask.of_session(descriptor)
         given = encode_or_zeros(
             task,
             np.zeros(task.dim) if turn.made is None else turn.made,
@@ -784,7 +788,7 @@ def check_given(
     noisy = bool(parameters.noise_block)
     vector = as_vector(given, session.dimension, noisy=noisy, name=name)
     if noisy:
-        NoisedTask.of_session(session.descriptor).check_vector(vector)
+        NoisyTask.of_session(session.descriptor).check_vector(vector)
     else:
         encode_integers(vector, parameters)
 
@@ -821,7 +825,7 @@ def _usable(made: object, dimension: int) -> npt.NDArray[Any] | Unusable:
 
 
 def _is_selected(given: Preparation) -> bool:
-    return NoisedTask.of_session(given.descriptor).is_selected(given.secrets)
+    return NoisyTask.of_session(given.descriptor).is_selected(given.secrets)
 
 
 def _contribution(
@@ -833,7 +837,7 @@ def _contribution(
     privacy = noise = None
     grounds = ""
     if parameters.noise_block:
-        task = NoisedTask.of_session(descriptor)
+        task = NoisyTask.of_session(descriptor)
         if residues is not None:
             values = task.decode(residues, session_id=descriptor.session_id)
         privacy = storage.report_of(task)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from secagg.distributed_dp import (
+    BudgetSpent,
     GaussianLoss,
     LossLimit,
-    Spent,
     TaskLoss,
     fits,
     room_for,
@@ -19,8 +19,8 @@ from secagg.protocol.policy import TotalBudget
 from secagg.storage.data_claims import Claim, ClaimRow
 
 __all__ = [
-    "ClaimedTask",
-    "DataUse",
+    "DataClaim",
+    "DataUsage",
     "least_sum",
     "limit_of",
     "loss_in",
@@ -29,7 +29,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedTask:
+class DataClaim:
     """A task with a claim on data.
 
     Attributes:
@@ -55,7 +55,7 @@ class ClaimedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class DataUse:
+class DataUsage:
     """What tasks have claimed of a client's data, and what is left.
 
     Attributes:
@@ -85,7 +85,7 @@ class DataUse:
     remaining_epsilon: float
     remaining_delta: float
     remaining_gaussian_epsilon: float | None
-    claims: tuple[ClaimedTask, ...]
+    claims: tuple[DataClaim, ...]
     kept_in: Path | None
     fits: bool
 
@@ -100,7 +100,7 @@ class DataUse:
 
 def use_of(
     budget: TotalBudget, rows: Sequence[ClaimRow], kept_in: Path | None
-) -> DataUse:
+) -> DataUsage:
     """Say what claims come to under a total.
 
     Args:
@@ -114,7 +114,7 @@ def use_of(
     # The basic sum of what is there, with the part of delta that a further task has.
     further = spent([*losses, TaskLoss(epsilon=0.0, delta=0.0)], limit)[0]
     left = max(0.0, further.share - further.delta)
-    return DataUse(
+    return DataUsage(
         data=budget.data,
         total_epsilon=budget.epsilon,
         total_delta=budget.delta,
@@ -148,7 +148,7 @@ def loss_in(claim: Claim) -> TaskLoss:
     )
 
 
-def least_sum(losses: Sequence[TaskLoss], limit: LossLimit) -> Spent:
+def least_sum(losses: Sequence[TaskLoss], limit: LossLimit) -> BudgetSpent:
     """Add up losses by the rule that says least; the basic one where none has room."""
     return min(
         spent(losses, limit), key=lambda each: (each.delta > each.share, each.epsilon)
@@ -161,9 +161,9 @@ def _gaussian_left(losses: Sequence[TaskLoss], limit: LossLimit) -> float | None
     return room_for(replace(losses[-1], epsilon=math.inf), losses, limit).epsilon
 
 
-def _claimed(row: ClaimRow) -> ClaimedTask:
+def _claimed(row: ClaimRow) -> DataClaim:
     claim = row.claim
-    return ClaimedTask(
+    return DataClaim(
         task=claim.budget.task,
         aggregator=claim.budget.aggregator,
         trust_domain=claim.budget.trust_domain,

@@ -17,12 +17,13 @@ from typing import Final
 
 from secagg.client.gate import OwnEnrolment
 from secagg.errors import SecAggError
-from secagg.pki.client_identity import ClientIdentity
+from secagg.pki.client_identity import load_client_identity
 from secagg.pki.expiry import Expiry, ExpiryWarnings
 from secagg.pki.key_files import parse_key
+from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.profiles import Trust
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
 __all__ = ["ClientEnrolment", "EnrolledClient", "load_enrolled"]
 
@@ -67,7 +68,7 @@ def load_enrolled(
 
     def load() -> ClientIdentity:
         now = datetime.now(UTC)
-        found = ClientIdentity.load(
+        found = load_client_identity(
             seed=files.seed,
             credential=files.credential,
             enrolment_key=parse_key(files.enrolment_key),
@@ -113,13 +114,13 @@ class EnrolledClient:
             verified=self.verified,
         )
 
-    async def newest_list(self, book: Book) -> Trust | None:
+    async def newest_list(self, store: Store) -> Trust | None:
         """Return what names the newest list that this client has read.
 
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        return await book.seen_revocations(
+        return await store.seen_revocations(
             self.identity.enrolment_key, self.identity.issued.trust_domain
         )
 
@@ -139,7 +140,7 @@ class EnrolledClient:
             return b""
         return self._read.get(trust.revocation_hash)
 
-    async def remember(self, trust: Trust, revocations: bytes, *, book: Book) -> None:
+    async def remember(self, trust: Trust, revocations: bytes, *, store: Store) -> None:
         """Remember the list of a session that the gate has admitted.
 
         Args:
@@ -151,6 +152,6 @@ class EnrolledClient:
             ServiceError: STORAGE_FAILED; the advert must not leave.
         """
         if trust.revocation_number:
-            await book.see_revocations(trust)
+            await store.see_revocations(trust)
             self._read.clear()  # numbers only grow
             self._read[trust.revocation_hash] = revocations

@@ -7,7 +7,7 @@ reactions from `secagg.client.retry_policy` and the code that makes the calls.
 from typing import Final
 
 from secagg.client.calls import RETRYABLE
-from secagg.client.retry_policy import Next, Reach, after_error
+from secagg.client.retry_policy import ErrorStage, NextAction, after_error
 from secagg.client.session_driver import TOO_LATE
 from secagg.errors import (
     ErrorCode,
@@ -22,10 +22,10 @@ from secagg.wire.errors import TRAVELLING, fault_name, seen_by_peer
 __all__ = ["error_table"]
 
 _WORDS: Final = {
-    Next.NEXT_SESSION: "next session",
-    Next.NEXT_ATTEMPT: "next session, counted",
-    Next.SAME_SESSION: "same session again, counted",
-    Next.FINAL: "ends",
+    NextAction.NEXT_SESSION: "next session",
+    NextAction.NEXT_ATTEMPT: "next session, counted",
+    NextAction.SAME_SESSION: "same session again, counted",
+    NextAction.FINAL: "ends",
 }
 
 
@@ -55,7 +55,9 @@ def _reaction(error: SecAggError) -> str:
         case RemoteProtocolError(code=ErrorCode.ROSTER_TOO_LARGE):
             # The session goes on without this client (`Conductor`).
             error = SessionAbortedError("", code=error.code)
-    before, since = (after_error(error, r) for r in (Reach.JOINED, Reach.INPUT_LEFT))
+    before, since = (
+        after_error(error, r) for r in (ErrorStage.JOINED, ErrorStage.INPUT_LEFT)
+    )
     if before is since:
         return _WORDS[before]
     return f"{_WORDS[before]}; counted if its input has left"

@@ -33,13 +33,13 @@ from secagg.client.gate_checks import (
     check_trust_domain,
 )
 from secagg.client.total_claim import OwnTotal, claim_for
-from secagg.distributed_dp import NoisedTask, PrivacyReport
-from secagg.pki.client_identity import ClientIdentity
+from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.revocation_list import RevocationList, read_revocations
 from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.membership import Membership
-from secagg.protocol.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
+from secagg.protocol.policy import ClientPolicy, ExactSumWaiver, PrivacyLimits
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import ChargeRow
 from secagg.storage.data_claims import Claim, ClaimRow
@@ -137,9 +137,9 @@ class OwnRules:
         total: Of its data over all tasks; None for no total.
     """
 
-    limits: PrivacyFloors | ExactSumsAccepted
+    limits: PrivacyLimits | ExactSumWaiver
     cohort: ClientPolicy
-    report_of: Callable[[NoisedTask], PrivacyReport] = NoisedTask.report
+    report_of: Callable[[NoisyTask], PrivacyReport] = NoisyTask.report
     enrolment: OwnEnrolment | None = None
     total: OwnTotal | None = None
 
@@ -147,14 +147,14 @@ class OwnRules:
     def policy(self) -> ClientPolicy:
         """The rules of the cohort; noise is demanded unless the limits waive it."""
         return replace(
-            self.cohort, require_noise=isinstance(self.limits, PrivacyFloors)
+            self.cohort, require_noise=isinstance(self.limits, PrivacyLimits)
         )
 
     @property
-    def noise_limits(self) -> PrivacyFloors | None:
+    def noise_limits(self) -> PrivacyLimits | None:
         """What noise is held to, where a task has any; None for nothing."""
         limits = self.limits
-        return limits if isinstance(limits, PrivacyFloors) else limits.noised
+        return limits if isinstance(limits, PrivacyLimits) else limits.noised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ class GateRequest:
     revocations: bytes | None = field(default=None, repr=False)
 
     @cached_property
-    def task(self) -> NoisedTask | None:
+    def task(self) -> NoisyTask | None:
         """The task of an offer with noise.
 
         Raises:
@@ -218,7 +218,7 @@ class GateRequest:
         """
         if not self.offer.parameters.noise_block:
             return None
-        return NoisedTask.of_session(self.offer)
+        return NoisyTask.of_session(self.offer)
 
     @cached_property
     def report(self) -> PrivacyReport | None:

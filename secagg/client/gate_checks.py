@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from secagg.client.data_usage import (
-    DataUse,
+    DataUsage,
     least_sum,
     limit_of,
     loss_in,
     use_of,
 )
-from secagg.client.total_claim import TotalSpentError
+from secagg.client.total_claim import TotalBudgetExceededError
 from secagg.distributed_dp import (
+    BudgetSpent,
     LossLimit,
-    NoisedTask,
+    NoisyTask,
     PrivacyReport,
-    Room,
-    Spent,
+    RequiredChange,
     fits,
     room_for,
     text_above,
@@ -29,10 +29,10 @@ from secagg.distributed_dp import (
 from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.revocation_list import refuse_older
-from secagg.protocol.policy import PrivacyFloors, TotalBudget
+from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import Charge, ChargeRow, is_new_charge
-from secagg.storage.data_claims import Against, Claim, ClaimRow
+from secagg.storage.data_claims import Claim, ClaimAdversary, ClaimRow
 
 __all__ = [
     "check_aggregator",
@@ -188,7 +188,7 @@ def check_list_age(
 
 
 def check_limits(
-    task: NoisedTask, limits: PrivacyFloors, *, report_of: Callable[[], PrivacyReport]
+    task: NoisyTask, limits: PrivacyLimits, *, report_of: Callable[[], PrivacyReport]
 ) -> None:
     """Refuse noise that is worth less than the client insists on (R5.0-4).
 
@@ -222,7 +222,9 @@ def check_budget(charge: Charge, charges: Iterable[ChargeRow]) -> None:
     )
 
 
-def check_claim(budget: TotalBudget, rows: Sequence[ClaimRow], claim: Claim) -> Spent:
+def check_claim(
+    budget: TotalBudget, rows: Sequence[ClaimRow], claim: Claim
+) -> BudgetSpent:
     """Return what all claims come to with one more, if they fit.
 
     Args:
@@ -233,7 +235,7 @@ def check_claim(budget: TotalBudget, rows: Sequence[ClaimRow], claim: Claim) -> 
     Raises:
         TotalSpentError: They do not.
     """
-    if claim.against is Against.BROKEN_MASKS:
+    if claim.against is ClaimAdversary.BROKEN_MASKS:
         _refuse_weaker(rows, claim)
     limit = limit_of(budget)
     losses = [loss_in(row.claim) for row in rows]
@@ -250,8 +252,8 @@ def check_claim(budget: TotalBudget, rows: Sequence[ClaimRow], claim: Claim) -> 
 
 def _refuse_weaker(rows: Sequence[ClaimRow], claim: Claim) -> None:
     for row in rows:
-        if row.claim.against is Against.SERVER:
-            raise TotalSpentError(
+        if row.claim.against is ClaimAdversary.SERVER:
+            raise TotalBudgetExceededError(
                 f"task {row.claim.budget.task!r} has a claim on the data "
                 f"{claim.data!r} that says nothing of a server that breaks the masks, "
                 "so no total over it does",
@@ -263,8 +265,8 @@ def _refuse_weaker(rows: Sequence[ClaimRow], claim: Claim) -> None:
 
 
 def _refused(
-    budget: TotalBudget, claim: Claim, use: DataUse, room: Room
-) -> TotalSpentError:
+    budget: TotalBudget, claim: Claim, use: DataUsage, room: RequiredChange
+) -> TotalBudgetExceededError:
     delta = text_above(claim.delta, _DELTA_DIGITS)
     if room.epsilon > 0.0:
         nearest = (
@@ -274,7 +276,7 @@ def _refused(
         )
     else:
         nearest = f"No task of delta {delta} fits: ask its operator for a smaller one"
-    return TotalSpentError(
+    return TotalBudgetExceededError(
         f"task {claim.budget.task!r} takes epsilon "
         f"{text_above(claim.epsilon, _DIGITS)} and delta {delta} over all its "
         f"sessions; of the data {budget.data!r} any further "
@@ -306,8 +308,8 @@ def _enough(budget: TotalBudget, needed: LossLimit | None) -> str:
     )
 
 
-def _lowered(budget: TotalBudget, found: Spent) -> TotalSpentError:
-    return TotalSpentError(
+def _lowered(budget: TotalBudget, found: BudgetSpent) -> TotalBudgetExceededError:
+    return TotalBudgetExceededError(
         f"tasks with claims on the data {budget.data!r} come to epsilon "
         f"{text_above(found.epsilon, _DIGITS)} and delta "
         f"{text_above(found.delta, _DELTA_DIGITS)}; this client's total is "

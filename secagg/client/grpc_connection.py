@@ -25,7 +25,7 @@ from secagg.transport.address import Address
 from secagg.transport.channel_options import SERVICE, TEST_IDENTITY_KEY
 from secagg.transport.grpc_channel import AggregatorChannel
 from secagg.transport.peer_identity import PeerIdentity, Role
-from secagg.transport.reloading_identity import FollowedIdentity
+from secagg.transport.reloading_identity import ReloadingIdentity
 from secagg.transport.status import error_of
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import (
@@ -117,7 +117,7 @@ class GrpcConnection:
         aggregator: str | None = None,
         deadlines: CallDeadlines | None = None,
     ) -> None:
-        self._followed = None if identity is None else FollowedIdentity(identity)
+        self._followed = None if identity is None else ReloadingIdentity(identity)
         self._warnings = ExpiryWarnings()
         self._deadlines = deadlines or CallDeadlines()
         self._address = address

@@ -11,13 +11,13 @@ from secagg.protocol.messages import Fate
 from secagg.storage.change import Role
 from secagg.storage.journal import decode_ending
 from secagg.storage.rows import SessionState
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
-__all__ = ["TakenPart", "last_part", "receipt_of"]
+__all__ = ["Participation", "last_part", "receipt_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class TakenPart:
+class Participation:
     """A session whose sum holds this client's input.
 
     Attributes:
@@ -29,7 +29,7 @@ class TakenPart:
     inputs: int
 
 
-async def last_part(book: Book, task_id: str) -> TakenPart | None:
+async def last_part(store: Store, task_id: str) -> Participation | None:
     """Return the latest session of a task whose sum holds this client's input.
 
     Args:
@@ -39,19 +39,19 @@ async def last_part(book: Book, task_id: str) -> TakenPart | None:
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-    for row in await book.sessions(
+    for row in await store.sessions(
         role=Role.CLIENT, task=task_id, state=SessionState.ENDED
     ):
-        stored = await book.load(row.key)
+        stored = await store.load(row.key)
         if stored is None or stored.receipt is None:
             continue
         ending = decode_ending(stored.receipt).state
         if isinstance(ending, Completed) and ending.outcome.fate is Fate.INCLUDED:
-            return TakenPart(row.number, ending.outcome.survivors)
+            return Participation(row.number, ending.outcome.survivors)
     return None
 
 
-async def receipt_of(book: Book, task_id: str, session_number: int) -> bytes | None:
+async def receipt_of(store: Store, task_id: str, session_number: int) -> bytes | None:
     """Return the receipt of a session that is over for this client, or None.
 
     Args:
@@ -62,12 +62,12 @@ async def receipt_of(book: Book, task_id: str, session_number: int) -> bytes | N
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-    for row in await book.sessions(
+    for row in await store.sessions(
         role=Role.CLIENT, task=task_id, state=SessionState.ENDED
     ):
         if row.number != session_number:
             continue
-        stored = await book.load(row.key)
+        stored = await store.load(row.key)
         if stored is not None and stored.receipt is not None:
             return decode_ending(stored.receipt).audit
     return None

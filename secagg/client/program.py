@@ -16,8 +16,8 @@ from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
-    PrivacyFloors,
+    ExactSumWaiver,
+    PrivacyLimits,
 )
 from secagg.protocol.profiles import Profile
 from secagg.storage.rows import Retention
@@ -28,7 +28,7 @@ __all__ = [
     "client_enrolment",
     "client_of",
     "client_policy",
-    "privacy_floors",
+    "read_privacy_limits",
     "suites_of",
 ]
 
@@ -57,7 +57,7 @@ def client_of(
     return Client(
         client.server,
         task=client.task,
-        floors=privacy_floors(settings),
+        privacy_limits=read_privacy_limits(settings),
         cohort=client_policy(settings),
         identity=TLSIdentity.load(
             certificate=settings.tls.certificate,
@@ -162,16 +162,16 @@ def suites_of(labels: Iterable[str]) -> frozenset[CipherSuite]:
         ) from None
 
 
-def privacy_floors(settings: ClientSettings) -> PrivacyFloors | ExactSumsAccepted:
+def read_privacy_limits(settings: ClientSettings) -> PrivacyLimits | ExactSumWaiver:
     """Return the privacy floors of the settings, or the waiver written there.
 
     Raises:
         ServiceError: BAD_SETTINGS; noise is demanded, and not how much.
     """
     section = settings.policy
-    floors = None
+    privacy_limits = None
     if section.max_epsilon is not None and section.max_delta is not None:
-        floors = PrivacyFloors(
+        privacy_limits = PrivacyLimits(
             max_epsilon=section.max_epsilon,
             max_delta=section.max_delta,
             statuses=frozenset(section.grounds),
@@ -181,11 +181,11 @@ def privacy_floors(settings: ClientSettings) -> PrivacyFloors | ExactSumsAccepte
             max_local_epsilon=section.max_local_epsilon,
         )
     if not section.require_noise:
-        return ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=floors)
-    if floors is None:
+        return ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=privacy_limits)
+    if privacy_limits is None:
         raise ServiceError(  # the loader has checked it for files already
             "policy.max_epsilon and policy.max_delta are missing",
             code=ErrorCode.BAD_SETTINGS,
             next_step="Set both.",
         )
-    return floors
+    return privacy_limits

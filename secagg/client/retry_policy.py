@@ -27,13 +27,13 @@ from secagg.errors import (
     SessionAbortedError,
 )
 
-__all__ = ["Attempts", "Next", "Reach", "after_error"]
+__all__ = ["AttemptCounter", "ErrorStage", "NextAction", "after_error"]
 
 _C: Final = ErrorCode
 
 
 @unique
-class Reach(Enum):
+class ErrorStage(Enum):
     """How far the client had come when the error met it."""
 
     NO_SESSION = auto()
@@ -45,7 +45,7 @@ class Reach(Enum):
 
 
 @unique
-class Next(Enum):
+class NextAction(Enum):
     """What to do."""
 
     NEXT_SESSION = auto()
@@ -91,14 +91,16 @@ _CALL_FAILED: Final = (
     _C.UNREACHABLE,
 )
 
-_AGAIN: Final = (Next.NEXT_SESSION, Next.NEXT_SESSION)
-_COUNTED: Final = (Next.NEXT_ATTEMPT, Next.NEXT_ATTEMPT)
+_AGAIN: Final = (NextAction.NEXT_SESSION, NextAction.NEXT_SESSION)
+_COUNTED: Final = (NextAction.NEXT_ATTEMPT, NextAction.NEXT_ATTEMPT)
 # Nobody says how the session ended, and whether an input is in its sum.
-_UNTOLD: Final = (Next.NEXT_SESSION, Next.NEXT_ATTEMPT)
-_RESUMED: Final = (Next.SAME_SESSION, Next.SAME_SESSION)
+_UNTOLD: Final = (NextAction.NEXT_SESSION, NextAction.NEXT_ATTEMPT)
+_RESUMED: Final = (NextAction.SAME_SESSION, NextAction.SAME_SESSION)
 
 # Class and number of the error: what to do before and after an input has left.
-_TABLE: Final[Mapping[tuple[type[SecAggError], ErrorCode], tuple[Next, Next]]] = {
+_TABLE: Final[
+    Mapping[tuple[type[SecAggError], ErrorCode], tuple[NextAction, NextAction]]
+] = {
     **{(SessionAbortedError, code): _AGAIN for code in _NOBODYS_FAULT},
     (RemoteProtocolError, _C.SESSION_OVER): _AGAIN,
     **{(RemoteProtocolError, code): _COUNTED for code in _FAULT_OF_PEERS},
@@ -113,34 +115,36 @@ _TABLE: Final[Mapping[tuple[type[SecAggError], ErrorCode], tuple[Next, Next]]] =
 }
 # What the table does not name: a server that ends a session for a reason of its own is
 # tried again, a server that breaks the protocol and a broken machine are not.
-_OTHERS: Final[Mapping[type[SecAggError], tuple[Next, Next]]] = {
+_OTHERS: Final[Mapping[type[SecAggError], tuple[NextAction, NextAction]]] = {
     SessionAbortedError: _COUNTED,
-    RemoteProtocolError: (Next.FINAL, Next.FINAL),
-    ServiceError: (Next.FINAL, Next.FINAL),
+    RemoteProtocolError: (NextAction.FINAL, NextAction.FINAL),
+    ServiceError: (NextAction.FINAL, NextAction.FINAL),
 }
 
 
-def after_error(error: SecAggError, reach: Reach) -> Next:
+def after_error(error: SecAggError, reach: ErrorStage) -> NextAction:
     """Return what to do after an error of one session.
 
     Args:
         error: What `ClientRunner.run_session` raised.
         reach: How far that session had come.
     """
-    if reach is Reach.NO_SESSION:
+    if reach is ErrorStage.NO_SESSION:
         # Offers are waited for inside; whatever ends that wait is for the owner: no
         # such task, task over, policy and budget, certificates, own disk.  But clocks
         # are set by themselves.
-        return Next.NEXT_ATTEMPT if error.code is _C.BAD_CLOCK else Next.FINAL
+        return (
+            NextAction.NEXT_ATTEMPT if error.code is _C.BAD_CLOCK else NextAction.FINAL
+        )
     for kind in (SessionAbortedError, RemoteProtocolError, ServiceError):
         if isinstance(error, kind):
             before, since = _TABLE.get((kind, error.code), _OTHERS[kind])
-            return since if reach is Reach.INPUT_LEFT else before
-    return Next.FINAL
+            return since if reach is ErrorStage.INPUT_LEFT else before
+    return NextAction.FINAL
 
 
 @dataclass(slots=True)
-class Attempts:
+class AttemptCounter:
     """The attempts at one sum.
 
     Attributes:
@@ -151,11 +155,11 @@ class Attempts:
     left: int
     backoff: Backoff
 
-    def pause_after(self, error: SecAggError, reach: Reach) -> float | None:
+    def pause_after(self, error: SecAggError, reach: ErrorStage) -> float | None:
         """Return how long to wait before going on, in seconds; None to stop."""
         what = after_error(error, reach)
-        if what is not Next.NEXT_SESSION:
+        if what is not NextAction.NEXT_SESSION:
             self.left -= 1
-        if what is Next.FINAL or self.left < 1:
+        if what is NextAction.FINAL or self.left < 1:
             return None
         return self.backoff.next_wait()

@@ -42,7 +42,7 @@ from secagg.client.gate import (
     admit,
     is_claimed,
 )
-from secagg.client.retry_policy import Reach
+from secagg.client.retry_policy import ErrorStage
 from secagg.client.session import ClientSession
 from secagg.client.session_driver import (
     DEFAULT_MAX_PAYLOAD_BYTES,
@@ -55,7 +55,7 @@ from secagg.client.session_driver import (
     Preparation,
     SessionOutcome,
 )
-from secagg.client.total_budget import DataTotal
+from secagg.client.total_budget import TotalBudgetLedger
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import (
     ErrorCode,
@@ -76,7 +76,7 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.storage.change import Role
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 from secagg.wire.calls import Blob
 
 __all__ = [
@@ -132,7 +132,7 @@ class ClientRunner:
         self,
         identity: str,
         connection: AggregatorConnection,
-        book: Book,
+        store: Store,
         *,
         rules: OwnRules,
         make_input: MakeInput,
@@ -140,7 +140,7 @@ class ClientRunner:
         on_admitted: Callable[[SessionInfo], None] = lambda _: None,
         accept: Callable[[SessionInfo], Awaitable[object]] | None = None,
         enrolment: EnrolledClient | None = None,
-        total: DataTotal | None = None,
+        total: TotalBudgetLedger | None = None,
         aggregator: str | None = None,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
@@ -150,7 +150,7 @@ class ClientRunner:
     ) -> None:
         self._identity = identity
         self._connection = connection
-        self._book = book
+        self._store = store
         self._rules = rules
         self._on_admitted = on_admitted
         self._accept = accept
@@ -162,7 +162,7 @@ class ClientRunner:
         self._entropy = entropy or SystemEntropy()
         self._workers = workers or Workers()
         self._on_progress = on_progress or (lambda _: None)
-        self.reach = Reach.NO_SESSION
+        self.reach = ErrorStage.NO_SESSION
         self._calls = ClientCalls(
             connection,
             self._clock,
@@ -207,7 +207,7 @@ class ClientRunner:
             ServiceError: STORAGE_FAILED.
         """
         records = await ClientSession.open_records(
-            task_id, self._identity, book=self._book
+            task_id, self._identity, store=self._store
         )
         return any(not each.restored for each in records)
 
@@ -230,7 +230,7 @@ class ClientRunner:
                 the session began, or another one answers than the session's: call
                 again, and it goes on.
         """
-        self.reach = Reach.NO_SESSION
+        self.reach = ErrorStage.NO_SESSION
         self.session_id = b""
         try:
             return await self._run_session(task_id)
@@ -286,7 +286,7 @@ class ClientRunner:
         stored = await ClientSession.resume(
             task_id,
             self._identity,
-            book=self._book,
+            store=self._store,
             workers=self._workers,
             policy=self._rules.policy,
             now=self._clock.date(),
@@ -324,9 +324,9 @@ class ClientRunner:
                 waiting.append((session, error))
         if waiting:
             session, error = waiting[0]
-            self.session_id, self.reach = session.session_id, Reach.INPUT_LEFT
+            self.session_id, self.reach = session.session_id, ErrorStage.INPUT_LEFT
             raise error
-        self.reach = Reach.NO_SESSION
+        self.reach = ErrorStage.NO_SESSION
         self._calls.bind(None)
         return None
 
@@ -344,7 +344,7 @@ class ClientRunner:
         # believed from here to the end of the session.
         aggregator = self._connection.aggregator
         self._calls.bind(aggregator)
-        tally = await self._book.tally(
+        tally = await self._store.tally(
             Role.CLIENT, task_id, peer=self._peer_of(aggregator)
         )
         if descriptor.session_number <= tally.highest_number:
@@ -365,7 +365,7 @@ class ClientRunner:
             self._identity,
             aggregator=aggregator,
             trust_domain=self._connection.trust_domain,
-            book=self._book,
+            store=self._store,
             workers=self._workers,
             policy=self._rules.policy,
             entropy=self._entropy,
@@ -399,9 +399,9 @@ class ClientRunner:
         trust, enrolment = offered.parameters.trust, self._enrolment
         if admitted is Need.REVOCATIONS and trust is not None:
             # The session may end meanwhile: the next one may do.
-            self.reach = Reach.JOINED
+            self.reach = ErrorStage.JOINED
             revocations = await self._fetched_list(offered, trust, deadline)
-            self.reach = Reach.NO_SESSION
+            self.reach = ErrorStage.NO_SESSION
             request = replace(
                 request, now=int(self._clock.date()), revocations=revocations
             )
@@ -412,7 +412,9 @@ class ClientRunner:
         if self._accept is not None:
             await self._accept(admitted.info)
         if trust is not None and enrolment is not None:
-            await enrolment.remember(trust, request.revocations or b"", book=self._book)
+            await enrolment.remember(
+                trust, request.revocations or b"", store=self._store
+            )
         return admitted.membership
 
     async def _readmit(self, session: ClientSession) -> None:
@@ -456,12 +458,12 @@ class ClientRunner:
         total, enrolment = self._total, self._enrolment
         return KnownFacts(
             highest_number=highest_number,
-            charges=await self._book.charges(offered.task_id),
+            charges=await self._store.charges(offered.task_id),
             claims=() if total is None else await total.claims(),
             holder=b"" if total is None else await total.holder(),
             newest_list=None
             if enrolment is None
-            else await enrolment.newest_list(self._book),
+            else await enrolment.newest_list(self._store),
         )
 
     def _list_at_hand(self, offered: SessionDescriptor) -> bytes | None:

@@ -26,14 +26,14 @@ from typing import Final
 from secagg.client.backoff import Backoff
 from secagg.client.client import Client, Contribution, VectorMaker
 from secagg.client.gate import SessionInfo
-from secagg.client.retry_policy import Next, Reach, after_error
+from secagg.client.retry_policy import ErrorStage, NextAction, after_error
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, InputError, SecAggError
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock, finish_before
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["ClientService", "Renewal", "run_command"]
+__all__ = ["CertificateRenewal", "ClientService", "run_command"]
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 
@@ -44,7 +44,7 @@ COMMAND_SECONDS: Final = 600.0
 
 
 @dataclass(slots=True)
-class Renewal:
+class CertificateRenewal:
     """Has a new certificate fetched before the present one ends.
 
     Attributes:
@@ -72,7 +72,7 @@ class Renewal:
                 telemetry.log_event(
                     _LOG,
                     logging.WARNING if code else logging.INFO,
-                    telemetry.RENEWAL_FAILED if code else telemetry.RENEWAL_RAN,
+                    telemetry.RENEWAL_FAILED if code else telemetry.RENEWAL_COMPLETED,
                     exit_code=code,
                     not_valid_after=present.not_valid_after.isoformat(),
                 )
@@ -186,7 +186,7 @@ class ClientService:
             return own is not None and own.not_valid_after.timestamp() <= today
         # Attempts are used up; another session, or the same one, is another chance.  A
         # task that is not known here may be added.
-        return after_error(error, Reach.JOINED) is not Next.FINAL
+        return after_error(error, ErrorStage.JOINED) is not NextAction.FINAL
 
     def _say(self, error: SecAggError) -> None:
         reason, now = str(error), self.clock.now()
@@ -197,7 +197,7 @@ class ClientService:
         telemetry.log_event(
             _LOG,
             logging.WARNING,
-            telemetry.SERVICE_WAITS,
+            telemetry.SERVICE_BACKOFF,
             code=error.code.name,
             reason=reason,
             next_step=error.next_step,

@@ -30,7 +30,7 @@ from typing import Final, Self
 from secagg.client.budget import charge_of, max_rosters_of, peer_of, settlement_of
 from secagg.client.client_receipt import concluded, seen_at_offer, seen_with
 from secagg.client.enrolment import EnrolledClient
-from secagg.client.total_budget import DataTotal
+from secagg.client.total_budget import TotalBudgetLedger
 from secagg.crypto.entropy import SEED_SIZE, Entropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import read_noise_terms
@@ -64,7 +64,7 @@ from secagg.storage.change import (
     Ended,
     NewSession,
     NumberTakenError,
-    Resealed,
+    RewrittenSession,
     Role,
     SessionsSpentError,
 )
@@ -84,7 +84,7 @@ from secagg.storage.journal import (
     record_of,
 )
 from secagg.storage.rows import StoredSession
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
 __all__ = ["ClientSession"]
 
@@ -106,7 +106,7 @@ class ClientSession:
         state: client.ClientState,
         *,
         seed: SecretBytes | None,
-        book: Book,
+        store: Store,
         workers: Workers,
         policy: ClientPolicy,
         trust_domain: str | None,
@@ -116,7 +116,7 @@ class ClientSession:
         self._descriptor = descriptor
         self._state = state
         self._seed = seed
-        self._book = book
+        self._store = store
         self._workers = workers
         self._policy = policy
         self._trust_domain = trust_domain
@@ -139,13 +139,13 @@ class ClientSession:
         *,
         aggregator: str,
         trust_domain: str | None,
-        book: Book,
+        store: Store,
         workers: Workers,
         policy: ClientPolicy,
         entropy: Entropy,
         now: int,
         membership: Membership | None = None,
-        total: DataTotal | None = None,
+        total: TotalBudgetLedger | None = None,
     ) -> Self:
         """Accept an offer: draw the seed and claim the number, durably.
 
@@ -180,7 +180,7 @@ class ClientSession:
             identity,
             client.step(client.start(read_noise_terms), offered, policy=policy).state,
             seed=seed,
-            book=book,
+            store=store,
             workers=workers,
             policy=policy,
             trust_domain=trust_domain,
@@ -224,7 +224,7 @@ class ClientSession:
         task_id: str,
         identity: str,
         *,
-        book: Book,
+        store: Store,
         workers: Workers,
         policy: ClientPolicy,
         now: float,
@@ -241,14 +241,14 @@ class ClientSession:
                 another identity and is not over by its own end.
         """
         interrupted = []
-        for stored in await cls.open_records(task_id, identity, book=book):
+        for stored in await cls.open_records(task_id, identity, store=store):
             begun, descriptor, state, seed = _rebuilt(stored, policy, enrolment, now)
             session = cls(
                 descriptor,
                 identity,
                 state,
                 seed=seed,
-                book=book,
+                store=store,
                 workers=workers,
                 policy=policy,
                 trust_domain=trust_domain,
@@ -263,7 +263,7 @@ class ClientSession:
 
     @staticmethod
     async def open_records(
-        task_id: str, identity: str, *, book: Book
+        task_id: str, identity: str, *, store: Store
     ) -> list[StoredSession]:
         """Return the records of the task's sessions that are not over, newest first.
 
@@ -271,9 +271,9 @@ class ClientSession:
             ServiceError: STORAGE_FAILED.
         """
         prefix = _key_prefix(identity)
-        rows = await book.sessions(role=Role.CLIENT, task=task_id)
+        rows = await store.sessions(role=Role.CLIENT, task=task_id)
         keys = [row.key for row in rows if row.key.startswith(prefix)]
-        records = [await book.load(key) for key in keys]
+        records = [await store.load(key) for key in keys]
         return [each for each in records if each is not None and not each.ended]
 
     @property
@@ -380,7 +380,7 @@ class ClientSession:
 
     async def _end(self, ended: client.Completed | client.Failed) -> bytes:
         self._forget_seed()
-        stored = await self._book.load(self._key)
+        stored = await self._store.load(self._key)
         if stored is None:
             raise InternalError("a session that was begun has a record")
         if stored.receipt is not None:
@@ -424,11 +424,11 @@ class ClientSession:
             # The seed and what was received are overwritten on the disk: from here on
             # nothing but the answer itself is needed (PROTOCOL §12), and what is public
             # of the session to show it.
-            stored = await self._book.load(self._key)
+            stored = await self._store.load(self._key)
             if stored is None:
                 raise InternalError("a session that was begun has a record")
             seen = await self._workers.run(self._seen, stored, event)
-            answered = Resealed(
+            answered = RewrittenSession(
                 encode_answered(self.descriptor, state), (evidence_of(seen),)
             )
             return Change(key=self._key, reseal=answered)
@@ -446,7 +446,7 @@ class ClientSession:
             self._seed = None
 
     async def _commit(self, change: Change) -> None:
-        answer = await self._book.commit(
+        answer = await self._store.commit(
             replace(change, expect=self._sequence, previous=self._chain)
         )
         if isinstance(answer, Committed):

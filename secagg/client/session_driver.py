@@ -30,9 +30,9 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.client.calls import ClientCalls, repeated
-from secagg.client.retry_policy import Reach
+from secagg.client.retry_policy import ErrorStage
 from secagg.client.session import ClientSession
-from secagg.crypto.client_bitmap import RosterSet
+from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.crypto.modular import BadVectorError
 from secagg.errors import (
     ErrorCode,
@@ -42,7 +42,7 @@ from secagg.errors import (
 )
 from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
+from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received
 from secagg.protocol.graphs.ring_safety import is_worst_case_safe
 from secagg.protocol.masking import mask_input
 from secagg.protocol.messages import (
@@ -96,7 +96,7 @@ _Answer = TypeVar("_Answer")
 
 # (descriptor, payload, what to draw noise from) -> input of the session
 MakeInput = Callable[
-    [SessionDescriptor, bytes, NoiseSecrets], PlainVector | NoisedVector
+    [SessionDescriptor, bytes, NoiseSecrets], PlainVector | NoisyVector
 ]
 
 
@@ -267,7 +267,7 @@ class Conductor:
         self._sizes = message_sizes(session.descriptor.parameters)
         self._is_certain = session.descriptor.parameters.is_complete_graph
         self._heard = Wait(0.0)
-        self.reach = Reach.INPUT_LEFT if session.has_bound else Reach.JOINED
+        self.reach = ErrorStage.INPUT_LEFT if session.has_bound else ErrorStage.JOINED
         self._enter_round()
 
     @property
@@ -352,7 +352,7 @@ class Conductor:
             is_worst_case_safe,
             state.facts.parameters,
             delivered.graph,
-            RosterSet(state.survivors, delivered.roster_size),
+            ClientBitmap(state.survivors, delivered.roster_size),
         )
         if judged is not None:
             self._is_certain = judged
@@ -506,7 +506,7 @@ class Conductor:
     async def _upload(self, output: MaskAndUpload) -> None:
         bits = self._session.descriptor.parameters.bits
         self._sent = await self._parts.workers.run(_mask_and_pack, output, bits)
-        self.reach = Reach.INPUT_LEFT
+        self.reach = ErrorStage.INPUT_LEFT
         await self._send_upload(*self._sent)
 
     async def _send_upload(self, packed: bytes, digest: bytes) -> None:

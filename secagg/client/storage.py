@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.distributed_dp.report_cache import privacy_report
 from secagg.storage.budget_ledger import BudgetKey, budget_of
 from secagg.storage.open_store import open_state
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
 __all__ = ["ClientStorage", "open_storage"]
 
@@ -21,22 +21,22 @@ class ClientStorage:
         directory: Where it is kept; None for memory.
     """
 
-    book: Book
+    store: Store
     directory: Path | None
 
     async def close(self) -> None:
         """Release the directory."""
-        await self.book.close()
+        await self.store.close()
 
-    def report_of(self, task: NoisedTask) -> PrivacyReport:
+    def report_of(self, task: NoisyTask) -> PrivacyReport:
         """Return what a task costs, as this client has computed it itself."""
         if self.directory is None:
             return task.report()
         return privacy_report(task, self.directory)
 
-    async def sessions_left(self, key: BudgetKey, task: NoisedTask) -> int:
+    async def sessions_left(self, key: BudgetKey, task: NoisyTask) -> int:
         """Return how many more sessions a budget covers."""
-        charges = await self.book.charges(key.task)
+        charges = await self.store.charges(key.task)
         return budget_of(
             charges,
             key,
@@ -54,10 +54,10 @@ async def open_storage(
         directory: Where it is kept; None keeps it in memory and forgets it.
         mark: File of the rollback mark, outside the directory; by default one under
             the user's persistent state.
-        accept_restored: The state may have been put back; see `open_book`.
+        accept_restored: The state may have been put back; see `open_store`.
 
     Raises:
         ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
     """
-    book = await open_state(directory, mark=mark, accept_restored=accept_restored)
-    return ClientStorage(book, directory)
+    store = await open_state(directory, mark=mark, accept_restored=accept_restored)
+    return ClientStorage(store, directory)

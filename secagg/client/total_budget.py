@@ -27,23 +27,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from secagg.client.data_usage import DataUse, use_of
+from secagg.client.data_usage import DataUsage, use_of
 from secagg.client.gate_checks import check_claim
 from secagg.client.storage import ClientStorage
 from secagg.client.total_claim import OwnTotal, claim_for
-from secagg.distributed_dp import Spent, TaskLoss, text_above
+from secagg.distributed_dp import BudgetSpent, TaskLoss, text_above
 from secagg.errors import ErrorCode, InternalError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import TotalBudget
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.workers import Workers
-from secagg.storage.data_claims import Against, Claim, ClaimRow
+from secagg.storage.data_claims import Claim, ClaimAdversary, ClaimRow
 from secagg.storage.file_lock import in_turn
-from secagg.storage.open_store import BOOK_FILE, open_state
+from secagg.storage.open_store import STORE_FILE, open_state
 from secagg.storage.reader import reading
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
-__all__ = ["DataTotal", "look_at_use", "turn_at_claims"]
+__all__ = ["TotalBudgetLedger", "look_at_use", "turn_at_claims"]
 
 _Result = TypeVar("_Result")
 
@@ -52,7 +52,7 @@ _DIGITS: Final = 4
 _DELTA_DIGITS: Final = 3
 
 
-class DataTotal:
+class TotalBudgetLedger:
     """The total over the tasks that a client gives its data to.
 
     Args:
@@ -72,7 +72,7 @@ class DataTotal:
         budget: TotalBudget,
         storage: ClientStorage,
         *,
-        against: Against,
+        against: ClaimAdversary,
         loss_of: Callable[[SessionDescriptor], TaskLoss],
         workers: Workers,
     ) -> None:
@@ -126,13 +126,13 @@ class DataTotal:
             )
         )
 
-        async def add(book: Book) -> Spent | None:
+        async def add(store: Store) -> BudgetSpent | None:
             while True:
-                rows = await self._all(book)
+                rows = await self._all(store)
                 use = await self._judge(rows, claim)
                 if any(row.claim.is_of(claim) for row in rows):
                     return None
-                if await book.put_claim(claim, after=len(rows)):
+                if await store.put_claim(claim, after=len(rows)):
                     return use
 
         added = await self._on_claims(add)
@@ -150,7 +150,7 @@ class DataTotal:
             total_epsilon=self._budget.epsilon,
         )
 
-    async def use(self) -> DataUse:
+    async def use(self) -> DataUsage:
         """Return what is claimed, and what is left.
 
         Raises:
@@ -160,13 +160,13 @@ class DataTotal:
         place = self._budget.directory or self._storage.directory
         return await self._workers.run(use_of, self._budget, rows, place)
 
-    async def _all(self, book: Book) -> tuple[ClaimRow, ...]:
-        return await book.claims(self._budget.data)
+    async def _all(self, store: Store) -> tuple[ClaimRow, ...]:
+        return await store.claims(self._budget.data)
 
-    async def _on_claims(self, work: Callable[[Book], Awaitable[_Result]]) -> _Result:
+    async def _on_claims(self, work: Callable[[Store], Awaitable[_Result]]) -> _Result:
         """Do something with the book that has the claims, wherever it is."""
         if self._shared is None:
-            return await work(self._storage.book)
+            return await work(self._storage.store)
         shared = self._on_shared(self._shared, work)
         # A caller that goes away must not leave others waiting for a book that nobody
         # closes.
@@ -176,14 +176,14 @@ class DataTotal:
         return await asyncio.shield(running)
 
     async def _on_shared(
-        self, directory: Path, work: Callable[[Book], Awaitable[_Result]]
+        self, directory: Path, work: Callable[[Store], Awaitable[_Result]]
     ) -> _Result:
         async with turn_at_claims(directory):
-            book = await open_state(directory, mark=self._budget.rollback_mark)
+            store = await open_state(directory, mark=self._budget.rollback_mark)
             try:
-                return await work(book)
+                return await work(store)
             finally:
-                await book.close()
+                await store.close()
 
     def _finished(self, running: asyncio.Task[Any]) -> None:
         self._running.discard(running)
@@ -192,16 +192,16 @@ class DataTotal:
 
     async def holder(self) -> bytes:
         """Return the name of the store that counts the client's sessions."""
-        holder = await self._storage.book.mark()
+        holder = await self._storage.store.mark()
         if holder is None:
             raise InternalError("a book has a name")
-        return holder.book_id
+        return holder.store_id
 
-    async def _judge(self, rows: Sequence[ClaimRow], claim: Claim) -> Spent:
+    async def _judge(self, rows: Sequence[ClaimRow], claim: Claim) -> BudgetSpent:
         return await self._workers.run(check_claim, self.rules.budget, rows, claim)
 
 
-async def look_at_use(budget: TotalBudget, state_dir: Path) -> DataUse:
+async def look_at_use(budget: TotalBudget, state_dir: Path) -> DataUsage:
     """Read what is claimed of a client's data while its own state is not in use.
 
     Args:
@@ -215,7 +215,7 @@ async def look_at_use(budget: TotalBudget, state_dir: Path) -> DataUse:
     """
     if budget.directory is None:
         return await _looked(budget, state_dir)
-    if not (budget.directory / BOOK_FILE).exists():
+    if not (budget.directory / STORE_FILE).exists():
         return use_of(budget, (), budget.directory)  # nothing was claimed yet
     async with turn_at_claims(budget.directory):
         return await _looked(budget, budget.directory)
@@ -254,7 +254,7 @@ async def turn_at_claims(directory: Path) -> AsyncIterator[None]:
             ) from None
 
 
-async def _looked(budget: TotalBudget, place: Path) -> DataUse:
-    with reading(place / BOOK_FILE) as book:
-        rows = await book.claims(budget.data)
+async def _looked(budget: TotalBudget, place: Path) -> DataUsage:
+    with reading(place / STORE_FILE) as store:
+        rows = await store.claims(budget.data)
     return use_of(budget, rows, place)

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from secagg.client.budget import budget_key_of
 from secagg.distributed_dp import (
-    NoisedTask,
+    NoisyTask,
     PrivacyReport,
     TaskLoss,
     loss_against_broken_masks,
@@ -15,19 +15,19 @@ from secagg.distributed_dp import (
 )
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.policy import PrivacyFloors, TotalBudget
-from secagg.storage.data_claims import Against, Claim
+from secagg.protocol.policy import PrivacyLimits, TotalBudget
+from secagg.storage.data_claims import Claim, ClaimAdversary
 
 __all__ = [
     "OwnTotal",
-    "TotalSpentError",
+    "TotalBudgetExceededError",
     "adversary_of",
     "claim_for",
     "loss_of_session",
 ]
 
 
-class TotalSpentError(RemoteProtocolError):
+class TotalBudgetExceededError(RemoteProtocolError):
     """A task does not fit into what its data may cost over all tasks."""
 
 
@@ -43,7 +43,7 @@ class OwnTotal:
     """
 
     budget: TotalBudget
-    against: Against
+    against: ClaimAdversary
     loss_of: Callable[[SessionDescriptor], TaskLoss]
 
 
@@ -83,18 +83,18 @@ def claim_for(
     )
 
 
-def adversary_of(floors: PrivacyFloors | None) -> Against:
+def adversary_of(privacy_limits: PrivacyLimits | None) -> ClaimAdversary:
     """Return the adversary that a client's floors name."""
-    if floors is None or floors.max_local_epsilon is None:
-        return Against.SERVER
-    return Against.BROKEN_MASKS
+    if privacy_limits is None or privacy_limits.max_local_epsilon is None:
+        return ClaimAdversary.SERVER
+    return ClaimAdversary.BROKEN_MASKS
 
 
 def loss_of_session(
     offered: SessionDescriptor,
     *,
-    report_of: Callable[[NoisedTask], PrivacyReport],
-    against: Against,
+    report_of: Callable[[NoisyTask], PrivacyReport],
+    against: ClaimAdversary,
 ) -> TaskLoss:
     """Return what all sessions of a task cost; takes up to seconds.
 
@@ -110,8 +110,8 @@ def loss_of_session(
     noise_block = offered.parameters.noise_block
     if not noise_block:
         raise _unbounded("it releases the sum without noise")
-    report = report_of(NoisedTask.of_session(offered))
-    if against is Against.SERVER:
+    report = report_of(NoisyTask.of_session(offered))
+    if against is ClaimAdversary.SERVER:
         return loss_against_server(noise_block, report)
     loss = loss_against_broken_masks(report)
     if loss is None:

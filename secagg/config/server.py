@@ -9,11 +9,11 @@ from secagg.config.loader import setting
 from secagg.config.program import ProgramSection, TLSSection
 from secagg.config.task import TaskSettings
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
-from secagg.transport.relay.handshake_limits import Admission
+from secagg.transport.relay.handshake_limits import AdmissionLimits
 
 __all__ = ["AdmissionSection", "HostSettings", "ServerSection", "ServerSettings"]
 
-_USUAL: Final = Admission()
+_USUAL: Final = AdmissionLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +165,9 @@ class AdmissionSection:
         unit="connections",
     )
 
-    def limits(self) -> Admission:
+    def limits(self) -> AdmissionLimits:
         """Return what the relay enforces."""
-        return Admission(**dataclasses.asdict(self))
+        return AdmissionLimits(**dataclasses.asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

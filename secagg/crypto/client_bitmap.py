@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from secagg.crypto.transcript import check_bitmap
 
-__all__ = ["RosterSet"]
+__all__ = ["ClientBitmap"]
 
 
-class RosterSet(AbstractSet[int]):
+class ClientBitmap(AbstractSet[int]):
     """Roster indices; immutable, equal to every other set of the same indices.
 
     Args:
@@ -56,7 +56,7 @@ class RosterSet(AbstractSet[int]):
         return self._number.bit_count()
 
     def __le__(self, other: AbstractSet[Any]) -> bool:
-        if isinstance(other, RosterSet):
+        if isinstance(other, ClientBitmap):
             return self._number & ~other._number == 0
         return super().__le__(other)
 

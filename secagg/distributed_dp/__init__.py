@@ -7,7 +7,7 @@ hash, so all clients add noise for the same claim or their masks do not cancel.
 Rule 1: a task fixes the variance that counts.  What one client adds follows from the
         session's own U2: the honest others carry that variance after every loss that
         is tolerated, whatever colluders and the user itself add.
-Rule 2: only `NoisedTask.encode` makes a `NoisedVector`, and a session with a noise
+Rule 2: only `NoisyTask.encode` makes a `NoisyVector`, and a session with a noise
         block takes nothing else; zeros in the place of an unusable vector go the same
         way. Where a task has a local randomiser, it comes first:
         no vector leaves a client that has not gone through it.
@@ -44,8 +44,8 @@ from dpnoise.planning import (
     CurvePoint,
     Plan,
     PlanRequest,
+    clip_flag_amplitude,
     error_curve,
-    flag_amplitude_for,
     plan,
 )
 from secagg.distributed_dp.aggregator_noise import (
@@ -53,10 +53,10 @@ from secagg.distributed_dp.aggregator_noise import (
     TwoAggregatorReport,
 )
 from secagg.distributed_dp.data_budget import (
+    BudgetSpent,
     GaussianLoss,
     LossLimit,
-    Room,
-    Spent,
+    RequiredChange,
     TaskLoss,
     fits,
     loss_against_broken_masks,
@@ -89,12 +89,13 @@ from secagg.distributed_dp.replacement import (
     encode_or_zeros,
 )
 from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport
-from secagg.distributed_dp.task import NoisedInput, NoisedTask
+from secagg.distributed_dp.task import NoisyInput, NoisyTask
 from secagg.distributed_dp.units import UnitBounds
 
 __all__ = [
     "Adjacency",
     "AggregatorNoise",
+    "BudgetSpent",
     "ClippingSchedule",
     "CurvePoint",
     "DPNoiseError",
@@ -104,17 +105,16 @@ __all__ = [
     "LocalRandomiser",
     "LossLimit",
     "NoiseBudget",
-    "NoisedInput",
-    "NoisedTask",
+    "NoisyInput",
+    "NoisyTask",
     "ParameterError",
     "Plan",
     "PlanRequest",
     "PrivacyReport",
     "PrivacyStatement",
     "ReplacedInput",
-    "Room",
+    "RequiredChange",
     "SessionNoise",
-    "Spent",
     "TaskLoss",
     "TaskNoiseVerifier",
     "TwoAggregatorReport",
@@ -125,11 +125,11 @@ __all__ = [
     "best_magnitude_epsilon",
     "central_gaussian_variance",
     "certify",
+    "clip_flag_amplitude",
     "encode_or_zeros",
     "error_curve",
     "fits",
     "fixed_point_parameters",
-    "flag_amplitude_for",
     "following_terms",
     "local_parameters",
     "local_privacy",

@@ -6,7 +6,7 @@ Rule 1: no client adds noise. What a sum holds was drawn by the aggregators, eac
 Rule 2: the figure against an aggregator counts the other one's noise alone; against
         readers it counts both. The first demands that the other one does what it says.
 Rule 3: only parties of a session between two aggregators read such a block;
-        `NoisedTask` refuses it, because one aggregator alone would add noise to what
+        `NoisyTask` refuses it, because one aggregator alone would add noise to what
         it has read already.
 
 Nothing in here does input or output.
@@ -37,7 +37,7 @@ from dpnoise.events import (
 )
 from dpnoise.floats import text_above
 from dpnoise.mechanisms import (
-    EVERYBODY,
+    ALL_CLIENTS,
     CentralMechanism,
     MechanismParameters,
     make_mechanism,
@@ -54,7 +54,7 @@ from secagg.distributed_dp.noise_block import (
 from secagg.distributed_dp.report import EPSILON_SLACK, check_claim, statement
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.protocol.policy import PrivacyFloors
+from secagg.protocol.policy import PrivacyLimits
 
 __all__ = ["AggregatorNoise", "TwoAggregatorReport"]
 
@@ -178,7 +178,7 @@ class AggregatorNoise:
                 spare=spare,
                 accountant=accountant,
             ),
-            selection_rate=EVERYBODY,
+            selection_rate=ALL_CLIENTS,
             sampler=mechanism.sampler_digest.hex(),
         )
         parameters = replace(
@@ -206,7 +206,7 @@ class AggregatorNoise:
                 f"mechanism {mechanism.name} is no noise that an aggregator adds"
             )
         for holds, complaint in (
-            (block.selection_rate == EVERYBODY, "nothing is selected in secret here"),
+            (block.selection_rate == ALL_CLIENTS, "nothing is selected in secret here"),
             (block.budget.randomiser is None, "there is no local randomiser here"),
             # Without its flag no clip can move either.
             (not mechanism.has_clip_flag, "nobody asks for a clip flag here"),
@@ -331,7 +331,7 @@ class AggregatorNoise:
 
     def check(
         self,
-        floors: PrivacyFloors,
+        privacy_limits: PrivacyLimits,
         *,
         report_of: Callable[[], TwoAggregatorReport] | None = None,
     ) -> TwoAggregatorReport:
@@ -348,31 +348,31 @@ class AggregatorNoise:
                 `report`.
         """
         _insist(
-            floors.max_local_epsilon is None,
+            privacy_limits.max_local_epsilon is None,
             "no local randomiser protects a vector that both aggregators read together",
         )
         _insist(
-            floors.min_local_noise_stddev == 0.0
-            and floors.min_local_noise_multiplier == 0.0,
+            privacy_limits.min_local_noise_stddev == 0.0
+            and privacy_limits.min_local_noise_multiplier == 0.0,
             "no client adds noise to its own vector",
         )
         _insist(
-            self.budget.delta <= floors.max_delta,
+            self.budget.delta <= privacy_limits.max_delta,
             f"delta is {text_above(self.budget.delta, 3)}, at most "
-            f"{floors.max_delta:.3g} is accepted",
+            f"{privacy_limits.max_delta:.3g} is accepted",
         )
         _insist(
-            self.budget.epsilon <= floors.max_epsilon * (1 + EPSILON_SLACK),
+            self.budget.epsilon <= privacy_limits.max_epsilon * (1 + EPSILON_SLACK),
             f"epsilon is {text_above(self.budget.epsilon, 4)}, at most "
-            f"{floors.max_epsilon:.4g} "
+            f"{privacy_limits.max_epsilon:.4g} "
             "is accepted",
         )
         report = self.kept_claim(report_of=report_of)
         stated = report.aggregator
         _insist(
-            floors.accepts(status=stated.status, proof=stated.proof),
+            privacy_limits.accepts(status=stated.status, proof=stated.proof),
             f"epsilon is only {stated.grounds}; accepted: "
-            f"{', '.join(sorted(floors.statuses))}",
+            f"{', '.join(sorted(privacy_limits.statuses))}",
         )
         return report
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from dpnoise.accounting.accountant import GaussianLoss
 from dpnoise.accounting.cross_task import (
+    BudgetSpent,
     LossLimit,
-    Room,
-    Spent,
+    RequiredChange,
     TaskLoss,
     fits,
     gaussian_loss,
@@ -23,10 +23,10 @@ from secagg.distributed_dp.noise_block import decode_block
 from secagg.distributed_dp.report import PrivacyReport
 
 __all__ = [
+    "BudgetSpent",
     "GaussianLoss",
     "LossLimit",
-    "Room",
-    "Spent",
+    "RequiredChange",
     "TaskLoss",
     "fits",
     "loss_against_broken_masks",

@@ -12,7 +12,7 @@ from dpnoise.mechanisms import SessionNoise
 from dpnoise.planning import Plan
 from secagg.crypto.modular import subtract_into
 from secagg.distributed_dp.noise_block import bad_block, decode_block
-from secagg.distributed_dp.task import NoisedTask
+from secagg.distributed_dp.task import NoisyTask
 from secagg.distributed_dp.units import read_unit, unit_terms
 from secagg.errors import InternalError
 from secagg.protocol.descriptor import SessionDescriptor
@@ -74,7 +74,7 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
         RemoteProtocolError: BAD_CONFIG; the block is malformed, or describes no noise
             for so many sharers.
     """
-    task = NoisedTask.from_parameters(parameters)
+    task = NoisyTask.from_parameters(parameters)
     noise = task.session_noise(sharers)
     return NoiseTerms(
         context=task.noise_context(sharers),
@@ -97,7 +97,7 @@ def table_hashes(parameters: ProtocolParameters, sharers: int) -> tuple[bytes, .
     """
     if not parameters.noise_block:
         return ()
-    return NoisedTask.from_parameters(parameters).table_hashes(sharers)
+    return NoisyTask.from_parameters(parameters).table_hashes(sharers)
 
 
 def _reveals(noise: SessionNoise) -> tuple[tuple[int, ...], ...]:
@@ -161,7 +161,7 @@ def following_terms(
     """
     if not session.parameters.noise_block:
         return b""
-    task = NoisedTask.of_session(session)
+    task = NoisyTask.of_session(session)
     if task.units is None or task.unit is None:
         return b""
     fitted = task.fitted(residues, inputs=inputs)
@@ -186,7 +186,7 @@ def certify(
         RemoteProtocolError: BAD_CONFIG; the block is malformed, or has no answer for
             such sets.
     """
-    task = NoisedTask.from_parameters(parameters)
+    task = NoisyTask.from_parameters(parameters)
     return task.certificate(clients=clients, sharers=sharers, survivors=survivors)
 
 
@@ -207,7 +207,7 @@ class TaskNoiseVerifier:
             RemoteProtocolError: BAD_CONFIG (R3.2-10, R3.5-3, R3.5-4), or the block
                 contradicts the parameters.
         """
-        NoisedTask.of_session(offer)
+        NoisyTask.of_session(offer)
 
     def terms(self, parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
         """Return what |U2| settles about the noise: see `read_noise_terms`."""
@@ -224,7 +224,7 @@ class TaskNoiseVerifier:
                 or hypothetical; BAD_CONFIG, if this release draws other noise than the
                 block describes.
         """
-        report = NoisedTask.of_session(offer).kept_claim()
+        report = NoisyTask.of_session(offer).kept_claim()
         stated = report.server
         return NoiseCost(
             stated.epsilon,

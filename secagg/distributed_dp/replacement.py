@@ -4,7 +4,7 @@ A client that knows the payload of a session stays in it, whatever its data do. 
 unusable vector kept it away, the published number of inputs would tell a server that
 chose the payload one bit about the data, without noise.
 
-Zeros take the path of every vector, `NoisedTask.encode`. They are within every clip,
+Zeros take the path of every vector, `NoisyTask.encode`. They are within every clip,
 so that no privacy statement changes. After a restart the digest of the bound input
 decides.
 """
@@ -14,7 +14,7 @@ from enum import StrEnum, unique
 
 import numpy as np
 
-from secagg.distributed_dp.task import NoisedInput, NoisedTask
+from secagg.distributed_dp.task import NoisyInput, NoisyTask
 from secagg.errors import InputError
 from secagg.protocol.client.machine import input_digest
 from secagg.protocol.noise_terms import NoiseSecrets
@@ -62,12 +62,12 @@ class ReplacedInput:
         replaced: Why it is zeros; None for the vector.
     """
 
-    encoded: NoisedInput
+    encoded: NoisyInput
     replaced: Unusable | None
 
 
 def encode_or_zeros(
-    task: NoisedTask,
+    task: NoisyTask,
     given: object,
     *,
     session_id: bytes,

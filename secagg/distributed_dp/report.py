@@ -17,7 +17,7 @@ from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adversary, Repeated
 from dpnoise.floats import text_above
 from dpnoise.local import reconstruction_probability
-from dpnoise.mechanisms import EVERYBODY, make_mechanism
+from dpnoise.mechanisms import ALL_CLIENTS, make_mechanism
 from dpnoise.planning import Plan
 from secagg.distributed_dp.noise_block import (
     NoiseBudget,
@@ -126,7 +126,7 @@ class PrivacyReport:
             rosters.
         participations: Most sums of the task that hold one client's data.
         spare: Sessions of one client that the figures cover beyond them.
-        graph_delta: What a ring adds to delta, see `NoisedTask.graph_delta`; 0 on the
+        graph_delta: What a ring adds to delta, see `NoisyTask.graph_delta`; 0 on the
             complete graph.
         selection_rate: Part of the vectors that count, by secret coins; 1 for all.
         broken_masks: Against a server that sees every vector alone, because masks were
@@ -140,7 +140,7 @@ class PrivacyReport:
     participations: int
     spare: int
     graph_delta: float = 0.0
-    selection_rate: Fraction = EVERYBODY
+    selection_rate: Fraction = ALL_CLIENTS
     broken_masks: LocalPrivacy | None = None
 
     @classmethod

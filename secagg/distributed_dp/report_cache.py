@@ -20,7 +20,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.errors import ServiceError
 from secagg.runtime.vector_files import write_json
 
@@ -31,7 +31,7 @@ _SOURCES: Final = ("dpnoise", "secagg.distributed_dp")
 
 
 def privacy_report(
-    task: NoisedTask, directory: Path, *, keep: bool = True
+    task: NoisyTask, directory: Path, *, keep: bool = True
 ) -> PrivacyReport:
     """Return the report of a task, from the disk if these sources have computed it.
 
@@ -62,7 +62,7 @@ def _read(path: Path, key: str) -> PrivacyReport | None:
         return None
 
 
-def _key_of(task: NoisedTask) -> str:
+def _key_of(task: NoisyTask) -> str:
     """Return a digest of everything that decides the report."""
     sources = accounting_digest().encode()
     return sha256(sources + b"\0" + task.parameters.noise_block).hexdigest()

@@ -15,7 +15,7 @@ from dpnoise.events import Adversary
 from dpnoise.floats import text_above
 from dpnoise.local import LocalParameters, LocalRandomiser, make_randomiser
 from dpnoise.mechanisms import (
-    EVERYBODY,
+    ALL_CLIENTS,
     ClippingSchedule,
     Mechanism,
     SessionNoise,
@@ -45,13 +45,13 @@ from secagg.distributed_dp.report import (
 from secagg.distributed_dp.units import UnitBounds, read_unit
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import NoisedVector
+from secagg.protocol.events import NoisyVector
 from secagg.protocol.noise_certificate import NoiseCertificate
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.protocol.policy import PrivacyFloors
+from secagg.protocol.policy import PrivacyLimits
 
-__all__ = ["NoisedInput", "NoisedTask"]
+__all__ = ["NoisyInput", "NoisyTask"]
 
 # Colluders see the ring with the roster and may end sessions that do not suit them, so
 # rosters count and not sums (PROTOCOL §11.3).
@@ -59,7 +59,7 @@ _ROSTERS_PER_SESSION: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class NoisedInput:
+class NoisyInput:
     """What a client hands to its session, and what only the client should know.
 
     Attributes:
@@ -68,12 +68,12 @@ class NoisedInput:
             if it fitted.  It says something about the vector: tell its owner alone.
     """
 
-    vector: NoisedVector
+    vector: NoisyVector
     shortened_by: float = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class NoisedTask:
+class NoisyTask:
     """A task with distributed noise: protocol parameters and mechanism, joined.
 
     Build it with `from_plan` (operator), `from_parameters` (who judges the task) or
@@ -93,7 +93,7 @@ class NoisedTask:
     parameters: ProtocolParameters
     mechanism: Mechanism
     budget: NoiseBudget
-    selection_rate: Fraction = EVERYBODY
+    selection_rate: Fraction = ALL_CLIENTS
     units: UnitBounds | None = None
     unit: Fraction | None = None
 
@@ -115,7 +115,7 @@ class NoisedTask:
             randomiser: What makes every vector private before it is encoded. The plan
                 must be made for its `output_norm` as `l2_clip`.
             clip: Lets the clip follow the released sums; None for one that stays. The
-                plan must have a clip flag, see `flag_amplitude_for`.
+                plan must have a clip flag, see `clip_flag_amplitude`.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, if they contradict each other.
@@ -359,7 +359,7 @@ class NoisedTask:
         *,
         session_id: bytes,
         secrets: NoiseSecrets,
-    ) -> NoisedInput:
+    ) -> NoisyInput:
         """Randomise, clip, rotate, scale, round, add noise, and reduce modulo m.
 
         Where a secret coin decides that the vector does not count, zeros take its place
@@ -392,10 +392,8 @@ class NoisedTask:
             )
         except NoiseInputError as error:
             raise _unfit(error) from None
-        return NoisedInput(
-            NoisedVector(
-                encoded.residues, self.parameters.noise_block, secrets.context
-            ),
+        return NoisyInput(
+            NoisyVector(encoded.residues, self.parameters.noise_block, secrets.context),
             shortened_by or encoded.shortened_by,
         )
 
@@ -580,7 +578,7 @@ class NoisedTask:
         """
         return (self.max_rosters or 0) * 2.0**-self.parameters.graph_bits
 
-    def check_noise(self, floors: PrivacyFloors) -> None:
+    def check_noise(self, privacy_limits: PrivacyLimits) -> None:
         """Compare what a task states with a client's floors; computes no epsilon.
 
         Computing it takes up to seconds, of a server's choosing.
@@ -592,23 +590,23 @@ class NoisedTask:
             RemoteProtocolError: POLICY_VIOLATION, naming the floor.
         """
         rule = self.mechanism.parameters.noise_rule
-        fraction = floors.colluder_fraction(self.parameters.profile)
+        fraction = privacy_limits.colluder_fraction(self.parameters.profile)
         _insist(
             (
                 # Never from the report, which may be one of another graph.
-                self.budget.delta + self.graph_delta <= floors.max_delta,
+                self.budget.delta + self.graph_delta <= privacy_limits.max_delta,
                 (
                     f"delta is {text_above(self.budget.delta + self.graph_delta, 3)}, "
                     f"of which the graph adds {self.graph_delta:.3g}; at most "
-                    f"{floors.max_delta:.3g} is accepted"
+                    f"{privacy_limits.max_delta:.3g} is accepted"
                 ),
             ),
             (
                 # As the task claims, which `check` holds the noise to.
-                self.budget.epsilon <= floors.max_epsilon * (1 + EPSILON_SLACK),
+                self.budget.epsilon <= privacy_limits.max_epsilon * (1 + EPSILON_SLACK),
                 (
                     f"epsilon is {text_above(self.budget.epsilon, 4)}, at most "
-                    f"{floors.max_epsilon:.4g} is accepted"
+                    f"{privacy_limits.max_epsilon:.4g} is accepted"
                 ),
             ),
             (
@@ -619,23 +617,24 @@ class NoisedTask:
                 ),
             ),
             (
-                self.local_noise_stddev >= floors.min_local_noise_stddev,
+                self.local_noise_stddev >= privacy_limits.min_local_noise_stddev,
                 (
                     f"each client adds noise of standard deviation "
                     f"{self.local_noise_stddev:.4g}, at least "
-                    f"{floors.min_local_noise_stddev:.4g} is demanded"
+                    f"{privacy_limits.min_local_noise_stddev:.4g} is demanded"
                 ),
             ),
             (
-                self.local_noise_multiplier >= floors.min_local_noise_multiplier,
+                self.local_noise_multiplier
+                >= privacy_limits.min_local_noise_multiplier,
                 (
                     f"each client adds {self.local_noise_multiplier:.4g} of the "
                     f"longest vector as noise, at least "
-                    f"{floors.min_local_noise_multiplier:.4g} is demanded"
+                    f"{privacy_limits.min_local_noise_multiplier:.4g} is demanded"
                 ),
             ),
         )
-        self._check_local(floors.max_local_epsilon)
+        self._check_local(privacy_limits.max_local_epsilon)
 
     def _check_local(self, most: float | None) -> None:
         if most is None:
@@ -655,7 +654,7 @@ class NoisedTask:
         )
 
     def check(
-        self, floors: PrivacyFloors, *, report: PrivacyReport | None = None
+        self, privacy_limits: PrivacyLimits, *, report: PrivacyReport | None = None
     ) -> PrivacyReport:
         """Compare the task with a client's privacy floors.
 
@@ -671,15 +670,15 @@ class NoisedTask:
             RemoteProtocolError: POLICY_VIOLATION, naming the floor; BAD_CONFIG, if
                 this release draws other noise than the block describes.
         """
-        self.check_noise(floors)
+        self.check_noise(privacy_limits)
         report = self.kept_claim(report=report)
         stated = report.server
         _insist(
             (
-                floors.accepts(status=stated.status, proof=stated.proof),
+                privacy_limits.accepts(status=stated.status, proof=stated.proof),
                 (
                     f"epsilon is only {stated.grounds}; accepted: "
-                    f"{', '.join(sorted(floors.statuses))}"
+                    f"{', '.join(sorted(privacy_limits.statuses))}"
                 ),
             ),
         )

@@ -38,7 +38,7 @@ __all__ = [
     "AUTHORITY_DAYS",
     "LEAF_DAYS",
     "MAX_LEAF_DAYS",
-    "Authority",
+    "CertificateAuthority",
     "IssuedCertificate",
     "PublicKey",
     "key_pem",
@@ -89,7 +89,7 @@ class IssuedCertificate:
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class CertificateAuthority:
     """An authority that can issue: its certificate and its private key.
 
     Attributes:

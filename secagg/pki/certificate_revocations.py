@@ -30,14 +30,14 @@ from cryptography import x509
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.files import read_small
 from secagg.runtime.log_events import (
-    REVOKED_REFUSED,
-    REVOKED_RELOADED,
+    CRL_REJECTED,
+    CRL_RELOADED,
     TRANSPORT_LOGGER,
     log_event,
 )
 from secagg.transport.tls import CertificateNumber
 
-__all__ = ["RevokedCertificates", "read_revoked", "revoked_line", "revoked_text"]
+__all__ = ["CertificateRevocations", "read_revoked", "revoked_line", "revoked_text"]
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
@@ -48,7 +48,7 @@ _MAX_SERIAL_DIGITS: Final = 40
 _COMMENT: Final = "#"
 
 
-class RevokedCertificates:
+class CertificateRevocations:
     """The list that is in force; it follows its file when somebody says `look`.
 
     Args:
@@ -90,7 +90,7 @@ class RevokedCertificates:
                 log_event(
                     _LOG,
                     logging.ERROR,
-                    REVOKED_REFUSED,
+                    CRL_REJECTED,
                     reason=error,
                     next_step=error.next_step,
                 )
@@ -102,7 +102,7 @@ class RevokedCertificates:
             log_event(
                 _LOG,
                 logging.WARNING if given_back else logging.INFO,
-                REVOKED_RELOADED,
+                CRL_RELOADED,
                 path=self._path,
                 revoked=len(new),
                 given_back=len(given_back),

@@ -4,14 +4,14 @@
 comes back is put beside it as ``credential.bin``.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from secagg.crypto.entropy import Entropy
 from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.pki.key_files import read_key, write_key
+from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.credential import CredentialRequest, IssuedCredential
 from secagg.protocol.enrolment.documents import is_name, not_a_name
 from secagg.protocol.enrolment.verification import EnrolmentRules, check_credential
@@ -22,7 +22,7 @@ __all__ = [
     "CREDENTIAL",
     "IDENTITY_SEED",
     "REQUEST",
-    "ClientIdentity",
+    "load_client_identity",
     "new_identity",
     "read_credential",
     "read_request",
@@ -103,7 +103,7 @@ def read_request(path: Path) -> CredentialRequest:
 
 
 def read_credential(path: Path) -> IssuedCredential:
-    """Read a credential; whether it will do is for `ClientIdentity.load`.
+    """Read a credential; whether it will do is for `load_client_identity`.
 
     Raises:
         SecAggError: BAD_CREDENTIAL when the file cannot be read, BAD_ENCODING.
@@ -130,68 +130,52 @@ def _read(path: Path) -> bytes:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ClientIdentity:
-    """What a client signs with, and what vouches for it.
+def load_client_identity(  # noqa: PLR0913 - two files and what they are held to
+    *,
+    seed: Path,
+    credential: Path,
+    enrolment_key: bytes,
+    trust_domain: str | None,
+    name: str,
+    now: int,
+) -> ClientIdentity:
+    """Read an identity and check that everybody will accept it now.
 
-    Attributes:
-        key: Signs in sessions; its representation shows the public half only.
-        issued: The credential, with its trust domain.
-        enrolment_key: The pinned key that signed it, 32 bytes.
+    Args:
+        seed: File of the private key.
+        credential: File of the credential.
+        enrolment_key: The pinned key, 32 bytes.
+        trust_domain: In the client's certificate; None for whatever the
+            credential says.
+        name: In the client's certificate.
+        now: Unix seconds.
+
+    Raises:
+        SecAggError: BAD_CREDENTIAL, naming the file and what to do; BAD_ENCODING.
     """
-
-    key: IdentityKey
-    issued: IssuedCredential
-    enrolment_key: bytes
-
-    @classmethod
-    def load(  # noqa: PLR0913 - two files and what they are held to
-        cls,
-        *,
-        seed: Path,
-        credential: Path,
-        enrolment_key: bytes,
-        trust_domain: str | None,
-        name: str,
-        now: int,
-    ) -> Self:
-        """Read an identity and check that everybody will accept it now.
-
-        Args:
-            seed: File of the private key.
-            credential: File of the credential.
-            enrolment_key: The pinned key, 32 bytes.
-            trust_domain: In the client's certificate; None for whatever the
-                credential says.
-            name: In the client's certificate.
-            now: Unix seconds.
-
-        Raises:
-            SecAggError: BAD_CREDENTIAL, naming the file and what to do; BAD_ENCODING.
-        """
-        key = read_key(seed)
-        issued = read_credential(credential)
-        if trust_domain is not None and issued.trust_domain != trust_domain:
-            raise _refused(
-                f"{credential} is for the trust domain {issued.trust_domain!r}, the "
-                f"certificate names {trust_domain!r}",
-                "Name the credential of this deployment.",
-            )
-        if issued.credential.identity_key != key.public_bytes:
-            raise _refused(
-                f"{credential} was issued for another key than {seed}",
-                f"Put what the issuer made of this key's {REQUEST} there.",
-            )
-        rules = EnrolmentRules(
-            trust_domain=issued.trust_domain,
-            enrolment_key=enrolment_key,
-            session_end=now,
+    key = read_key(seed)
+    issued = read_credential(credential)
+    if trust_domain is not None and issued.trust_domain != trust_domain:
+        raise _refused(
+            f"{credential} is for the trust domain {issued.trust_domain!r}, the "
+            f"certificate names {trust_domain!r}",
+            "Name the credential of this deployment.",
         )
-        try:
-            check_credential(issued.credential, rules, identity=name)
-        except RemoteProtocolError as error:
-            raise _refused(f"{credential}: {error}", error.next_step) from None
-        return cls(key, issued, enrolment_key)
+    if issued.credential.identity_key != key.public_bytes:
+        raise _refused(
+            f"{credential} was issued for another key than {seed}",
+            f"Put what the issuer made of this key's {REQUEST} there.",
+        )
+    rules = EnrolmentRules(
+        trust_domain=issued.trust_domain,
+        enrolment_key=enrolment_key,
+        session_end=now,
+    )
+    try:
+        check_credential(issued.credential, rules, identity=name)
+    except RemoteProtocolError as error:
+        raise _refused(f"{credential}: {error}", error.next_step) from None
+    return ClientIdentity(key, issued, enrolment_key)
 
 
 def _refused(complaint: str, next_step: str) -> ServiceError:

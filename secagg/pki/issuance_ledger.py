@@ -31,7 +31,7 @@ from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_authority import (
     LEAF_DAYS,
-    Authority,
+    CertificateAuthority,
     IssuedCertificate,
     PublicKey,
     key_pem,
@@ -53,7 +53,7 @@ __all__ = [
     "AUTHORITY_STEM",
     "INDEX",
     "REVOKED",
-    "CertificateOffice",
+    "IssuanceLedger",
     "IssuedRow",
     "parse_holder",
 ]
@@ -99,10 +99,10 @@ class IssuedRow:
         return FINGERPRINT + hashlib.sha256(self.key).hexdigest()
 
 
-class CertificateOffice:
+class IssuanceLedger:
     """An open directory of an authority; make it with `create` and `open`."""
 
-    def __init__(self, directory: Path, authority: Authority) -> None:
+    def __init__(self, directory: Path, authority: CertificateAuthority) -> None:
         self._directory: Final = directory
         self._authority: Final = authority
         self._lines: DurableLines | None = None
@@ -118,7 +118,7 @@ class CertificateOffice:
             ServiceError: BAD_CERTIFICATE for a bad trust domain; STORAGE_FAILED, also
                 when there is an authority already.
         """
-        authority = Authority.create(trust_domain)
+        authority = CertificateAuthority.create(trust_domain)
         written = authority.issued().write(directory, AUTHORITY_STEM)
         DurableLines.create(directory / INDEX, {"authority": _name_of(authority)})
         return written
@@ -132,7 +132,7 @@ class CertificateOffice:
             ServiceError: BAD_CERTIFICATE when there is no authority; STORAGE_FAILED
                 when its index is in use or cannot be read; STATE_DAMAGED.
         """
-        authority = Authority.load(
+        authority = CertificateAuthority.load(
             directory / f"{AUTHORITY_STEM}.pem", directory / f"{AUTHORITY_STEM}.key"
         )
         office = cls(directory, authority)
@@ -474,7 +474,7 @@ def _is_serial(word: str, serial: int) -> bool:
     return word.lower().lstrip("0") == f"{serial:x}"
 
 
-def _name_of(authority: Authority) -> str:
+def _name_of(authority: CertificateAuthority) -> str:
     return authority.certificate.subject.rfc4514_string()
 
 

@@ -22,7 +22,7 @@ __all__ = [
     "ClientEvent",
     "InputBound",
     "InputReady",
-    "NoisedVector",
+    "NoisyVector",
     "PlainVector",
     "Received",
     "RoundClosed",
@@ -139,7 +139,7 @@ class PlainVector:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NoisedVector:
+class NoisyVector:
     """An input that carries its share of noise.
 
     Only `secagg.distributed_dp` makes these; `tests/architecture` checks it.
@@ -164,7 +164,7 @@ class InputReady:
     client's table of transitions names.
     """
 
-    vector: PlainVector | NoisedVector
+    vector: PlainVector | NoisyVector
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class NoiseCertificate:
     For the mechanism `ddgauss` variances are parameters of discrete Gaussians, as in
     its noise block: the noise itself varies a little less.
 
-    `NoisedTask.certificate` makes it.
+    `NoisyTask.certificate` makes it.
 
     Attributes:
         sharers: |U2|, among whom noise was divided.

@@ -7,7 +7,7 @@ from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode
 from secagg.protocol.context import view_of
-from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.messages import Envelope
 from secagg.protocol.rounds import DropReason
 
@@ -178,7 +178,7 @@ class MaskJob:
 class MaskAndUpload:
     """Mask the vector by `masking.mask_input`, pack and upload it."""
 
-    vector: PlainVector | NoisedVector
+    vector: PlainVector | NoisyVector
     job: MaskJob
 
     @property

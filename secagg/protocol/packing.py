@@ -42,11 +42,11 @@ from secagg.crypto.modular import (
     is_power_of_two,
     word_dtype,
 )
-from secagg.wire.limits import MAX_CHUNK_BYTES
 
 __all__ = [
     "BLOCK_VALUES",
     "MAX_BITS",
+    "MAX_CHUNK_BYTES",
     "Chunk",
     "chunk_values",
     "chunks",
@@ -54,6 +54,10 @@ __all__ = [
     "packed_size",
     "unpack",
 ]
+
+# One chunk of an upload or of a fetched object.  Smaller chunks pay more for calls
+# than for bytes; larger ones lose more when a link breaks.
+MAX_CHUNK_BYTES: Final = 1 << 20
 
 BLOCK_VALUES: Final = 1 << 17
 MAX_BITS: Final = 62

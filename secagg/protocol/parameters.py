@@ -18,7 +18,7 @@ from typing import Final, Self
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.protocol.graphs.edge_bounds import EdgeJudgement, judge_edges
+from secagg.protocol.graphs.edge_bounds import EdgeBound, judge_edges
 from secagg.protocol.graphs.ring_bounds import (
     bits_of,
     client_demand,
@@ -28,11 +28,11 @@ from secagg.protocol.profiles import (
     MAX_DEADLINE_SECONDS,
     MAX_GRAPH_BITS,
     TAILS,
-    HonestTail,
-    MaliciousTail,
+    HonestCuriousParameters,
+    MaliciousParameters,
     Profile,
     RoundDeadlines,
-    SparseTail,
+    SparseParameters,
     Tail,
     Trust,
     check_supported,
@@ -116,7 +116,7 @@ class ProtocolParameters:
         deadlines: Longest duration of each round.
     """
 
-    tail: Tail = HonestTail()  # noqa: RUF009 - frozen
+    tail: Tail = HonestCuriousParameters()  # noqa: RUF009 - frozen
     suite: CipherSuite = CipherSuite.AES_256_CTR
     modulus: int
     dimension: int
@@ -148,7 +148,7 @@ class ProtocolParameters:
         Raises:
             LocalProtocolError: The profile has no credentials.
         """
-        if isinstance(self.tail, HonestTail):
+        if isinstance(self.tail, HonestCuriousParameters):
             raise LocalProtocolError(f"profile {self.profile.label} has no credentials")
         return replace(self, tail=replace(self.tail, trust=trust))
 
@@ -156,11 +156,11 @@ class ProtocolParameters:
     def quorum(self) -> int:
         """Signatures on one U3 before anybody answers; 0 where nobody signs."""
         match self.tail:
-            case HonestTail():
+            case HonestCuriousParameters():
                 return 0
-            case MaliciousTail():
+            case MaliciousParameters():
                 return self.threshold
-            case SparseTail():
+            case SparseParameters():
                 return self.tail.quorum
 
     @property
@@ -224,7 +224,7 @@ class ProtocolParameters:
                     raise _impossible(complaint)
         if self.graph is Graph.RING:
             self._check_ring_odds(demanded_bits(self.graph_bits))
-        if isinstance(self.tail, SparseTail):
+        if isinstance(self.tail, SparseParameters):
             self._check_edge_odds(demanded_bits(self.graph_bits))
         return self
 
@@ -328,13 +328,13 @@ class ProtocolParameters:
     def _graph_rules(self) -> Iterator[tuple[bool, str]]:
         """R3.2-6 to R3.2-9: what the profile and its graph demand."""
         match self.tail:
-            case HonestTail() if self.degree == 0:
+            case HonestCuriousParameters() if self.degree == 0:
                 yield from self._complete_rules()
-            case HonestTail():
+            case HonestCuriousParameters():
                 yield from self._ring_rules()
-            case MaliciousTail():
+            case MaliciousParameters():
                 yield from self._malicious_rules()
-            case SparseTail():
+            case SparseParameters():
                 yield from self._sparse_rules(self.tail)
 
     def _complete_rules(self) -> Iterator[tuple[bool, str]]:
@@ -384,7 +384,7 @@ class ProtocolParameters:
             ),
         )
 
-    def _sparse_rules(self, tail: SparseTail) -> Iterator[tuple[bool, str]]:
+    def _sparse_rules(self, tail: SparseParameters) -> Iterator[tuple[bool, str]]:
         """R3.2-9, without the odds."""
         t, k = self.threshold, self.degree
         yield (
@@ -485,7 +485,7 @@ class ProtocolParameters:
             return 0
         return self._judge_edges(clients, client_demand(self.graph_bits)).set_apart
 
-    def _judge_edges(self, clients: int, demanded_bits: float) -> EdgeJudgement:
+    def _judge_edges(self, clients: int, demanded_bits: float) -> EdgeBound:
         return judge_edges(
             clients=clients,
             degree=self.degree,

@@ -4,9 +4,9 @@ The server proposes, the client compares and leaves with POLICY_VIOLATION, namin
 floor (PROTOCOL §5.0).  No server setting can lower any of these.
 
 A client has floors of two kinds: those of the cohort (`ClientPolicy`), which the core
-enforces, and those of its privacy (`PrivacyFloors`), which need `dpnoise` to evaluate
+enforces, and those of its privacy (`PrivacyLimits`), which need `dpnoise` to evaluate
 and are enforced by `secagg.client` before a key is made.  Whoever wants none of the
-second kind says so in words (`ExactSumsAccepted`).
+second kind says so in words (`ExactSumWaiver`).
 """
 
 import difflib
@@ -26,8 +26,8 @@ __all__ = [
     "GROUNDS",
     "NO_NOISE_ACKNOWLEDGEMENT",
     "ClientPolicy",
-    "ExactSumsAccepted",
-    "PrivacyFloors",
+    "ExactSumWaiver",
+    "PrivacyLimits",
     "TotalBudget",
     "colluder_fraction_of",
 ]
@@ -209,7 +209,7 @@ def colluder_fraction_of(profile: Profile) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrivacyFloors:
+class PrivacyLimits:
     """The privacy that one client insists on; it computes the figures itself.
 
     Attributes:
@@ -280,7 +280,7 @@ class TotalBudget:
     Attributes:
         data: Name of the data, the owner's own: no server learns it.  Tasks that get
             other data have another one.
-        epsilon: Of all tasks together, against the adversary that `PrivacyFloors` name.
+        epsilon: Of all tasks together, against the adversary that `PrivacyLimits` name.
         delta: That goes with it.
         directory: Where claims are kept, one for all clients that give these data to
             something; None for the state of this client alone.
@@ -314,7 +314,7 @@ class TotalBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class ExactSumsAccepted:
+class ExactSumWaiver:
     """A waiver of privacy floors, in words.
 
     An exact sum hides single inputs and nothing else: differences of two sums, or a
@@ -330,7 +330,7 @@ class ExactSumsAccepted:
     """
 
     sentence: str
-    noised: PrivacyFloors | None = None
+    noised: PrivacyLimits | None = None
 
     def __post_init__(self) -> None:
         """Refuse anything but the whole sentence."""
@@ -338,5 +338,5 @@ class ExactSumsAccepted:
             raise LocalProtocolError(
                 "exact sums are accepted with one sentence and no other",
                 next_step=f'Write "{NO_NOISE_ACKNOWLEDGEMENT}", or give privacy '
-                "floors.",
+                "privacy_limits.",
             )

@@ -26,11 +26,11 @@ __all__ = [
     "MAX_GRAPH_BITS",
     "SUPPORTED_PROFILES",
     "TAILS",
-    "HonestTail",
-    "MaliciousTail",
+    "HonestCuriousParameters",
+    "MaliciousParameters",
     "Profile",
     "RoundDeadlines",
-    "SparseTail",
+    "SparseParameters",
     "Tail",
     "Trust",
     "check_supported",
@@ -223,7 +223,7 @@ class Trust:
 
 
 @dataclass(frozen=True, slots=True)
-class HonestTail:
+class HonestCuriousParameters:
     """What `honest-curious-server` adds.
 
     Attributes:
@@ -251,7 +251,7 @@ class HonestTail:
 
 
 @dataclass(frozen=True, slots=True)
-class MaliciousTail:
+class MaliciousParameters:
     """What `malicious-server` adds.
 
     Attributes:
@@ -280,12 +280,12 @@ class MaliciousTail:
 
 
 @dataclass(frozen=True, slots=True)
-class SparseTail:
+class SparseParameters:
     """What `malicious-server-sparse` adds.
 
     Attributes:
         trust: Who says which clients exist.
-        graph_bits: As of `HonestTail`, 1 to 128.
+        graph_bits: As of `HonestCuriousParameters`, 1 to 128.
         in_cap: Most clients that may choose the same neighbour.
         quorum: Q; signatures on one U3 that a client demands before it answers.
     """
@@ -314,8 +314,11 @@ class SparseTail:
         return cls(Trust.decode_from(reader), reader.u8(), reader.u32(), reader.u32())
 
 
-Tail = HonestTail | MaliciousTail | SparseTail
+Tail = HonestCuriousParameters | MaliciousParameters | SparseParameters
 
 TAILS: Final[Mapping[Profile, type[Tail]]] = MappingProxyType(
-    {tail.PROFILE: tail for tail in (HonestTail, MaliciousTail, SparseTail)}
+    {
+        tail.PROFILE: tail
+        for tail in (HonestCuriousParameters, MaliciousParameters, SparseParameters)
+    }
 )

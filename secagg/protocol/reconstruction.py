@@ -38,14 +38,14 @@ from secagg.protocol.outputs import DroppedKey, SurvivorSeed
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.share_bundles import Answer
 
-__all__ = ["DealerError", "Rebuilt", "rebuild"]
+__all__ = ["InvalidDealerError", "ReconstructedSecrets", "rebuild"]
 
 _Shares = npt.NDArray[np.uint8]
 _Abscissae = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class ReconstructedSecrets:
     """The secrets that remove the masks of one session.
 
     Attributes:
@@ -62,14 +62,15 @@ class Rebuilt:
     disputes: frozenset[tuple[int, int]]
 
 
-class DealerError(RemoteProtocolError):
+class InvalidDealerError(RemoteProtocolError):
     """The secret of one client cannot be rebuilt.
 
     Attributes:
         dealer: Its roster index.
         is_proven: No more liars than there may be colluders explain it: the dealer
             has dealt badly.
-        disputes: What the secrets that were rebuilt before have shown, as in `Rebuilt`.
+        disputes: What the secrets that were rebuilt before have shown, as in
+        `ReconstructedSecrets`.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
     sharers: frozenset[int],
     survivors: frozenset[int],
     answers: Mapping[int, Answer],
-) -> Rebuilt:
+) -> ReconstructedSecrets:
     """Rebuild one secret of every client in U2.
 
     Args:
@@ -159,7 +160,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
             bearable = (len(holders) - parameters.threshold) // 2
             corrected = _corrected(table, dealer, holders, parameters.threshold)
             if corrected is None or not fits(dealer, corrected[0]):
-                raise DealerError(
+                raise InvalidDealerError(
                     roster.adverts[dealer],
                     dealer,
                     bearable=bearable,
@@ -180,7 +181,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
         threshold=parameters.threshold,
         colluders=colluders,
     )
-    return Rebuilt(
+    return ReconstructedSecrets(
         survivor_seeds=tuple(
             SurvivorSeed(index, secrets[index]) for index in sorted(survivors)
         ),

@@ -27,11 +27,11 @@ from typing import Final
 from secagg.protocol.messages import Fate
 from secagg.protocol.profiles import Profile
 
-__all__ = ["CHARGES", "Charge", "Standing", "charge_after"]
+__all__ = ["CHARGES", "Charge", "ReachedStage", "charge_after"]
 
 
 @unique
-class Standing(Enum):
+class ReachedStage(Enum):
     """How far a client had come when its session ended."""
 
     UNBOUND = auto()
@@ -54,11 +54,11 @@ class Charge(StrEnum):
 
 
 def _row(
-    standing: Standing, never_fixed: Charge, left_out: Charge, included: Charge
-) -> Mapping[tuple[Standing, Fate | None], Charge]:
+    standing: ReachedStage, never_fixed: Charge, left_out: Charge, included: Charge
+) -> Mapping[tuple[ReachedStage, Fate | None], Charge]:
     return {
         (standing, Fate.NEVER_FIXED): never_fixed,
-        (standing, Fate.LEFT_OUT): left_out,
+        (standing, Fate.NOT_INCLUDED): left_out,
         (standing, Fate.INCLUDED): included,
         # Not told: a violation, a deadline of one's own, an aggregator out of reach.
         (standing, None): included,
@@ -68,27 +68,27 @@ def _row(
 _NEVER, _BACK, _KEPT = Charge.NEVER, Charge.GIVEN_BACK, Charge.KEPT
 _FOLLOWED: Final = {
     #     own last state      never fixed  left out  included, or not told
-    **_row(Standing.UNBOUND,  _NEVER,      _NEVER,   _NEVER),
-    **_row(Standing.MASKED,   _BACK,       _BACK,    _KEPT),
-    **_row(Standing.SIGNED,   _KEPT,       _KEPT,    _KEPT),  # there are none
+    **_row(ReachedStage.UNBOUND,  _NEVER,      _NEVER,   _NEVER),
+    **_row(ReachedStage.MASKED,   _BACK,       _BACK,    _KEPT),
+    **_row(ReachedStage.SIGNED,   _KEPT,       _KEPT,    _KEPT),  # there are none
     # Who has answered knows better than any fate but INCLUDED: the server lies.
-    **_row(Standing.ANSWERED, _KEPT,       _KEPT,    _KEPT),
+    **_row(ReachedStage.ANSWERED, _KEPT,       _KEPT,    _KEPT),
 }  # fmt: skip
 _ARBITRARY: Final = {
-    **_row(Standing.UNBOUND,  _NEVER,      _NEVER,   _NEVER),
-    **_row(Standing.MASKED,   _KEPT,       _KEPT,    _KEPT),
-    **_row(Standing.SIGNED,   _KEPT,       _KEPT,    _KEPT),
-    **_row(Standing.ANSWERED, _KEPT,       _KEPT,    _KEPT),
+    **_row(ReachedStage.UNBOUND,  _NEVER,      _NEVER,   _NEVER),
+    **_row(ReachedStage.MASKED,   _KEPT,       _KEPT,    _KEPT),
+    **_row(ReachedStage.SIGNED,   _KEPT,       _KEPT,    _KEPT),
+    **_row(ReachedStage.ANSWERED, _KEPT,       _KEPT,    _KEPT),
 }  # fmt: skip
 
-CHARGES: Final[Mapping[Profile, Mapping[tuple[Standing, Fate | None], Charge]]] = {
+CHARGES: Final[Mapping[Profile, Mapping[tuple[ReachedStage, Fate | None], Charge]]] = {
     Profile.HONEST_CURIOUS_SERVER: _FOLLOWED,
     Profile.MALICIOUS_SERVER: _ARBITRARY,
     Profile.MALICIOUS_SERVER_SPARSE: _ARBITRARY,
 }
 
 
-def charge_after(profile: Profile, standing: Standing, fate: Fate | None) -> Charge:
+def charge_after(profile: Profile, standing: ReachedStage, fate: Fate | None) -> Charge:
     """Return what becomes of the charge for a session.
 
     Args:

@@ -17,11 +17,10 @@ from collections.abc import Mapping
 from typing import Final
 
 __all__ = [
-    "ADMIN_REFUSED",
+    "ADMIN_REQUEST_REJECTED",
     "AGGREGATOR_UNREACHABLE",
-    "BOOK_IS_BACK",
     "BUDGET_FORGOTTEN",
-    "BUDGET_SHORT",
+    "BUDGET_LOW",
     "CALLS_REFUSED",
     "CALL_FAILED",
     "CALL_REFUSED",
@@ -29,50 +28,51 @@ __all__ = [
     "CERTIFICATE_REFUSED",
     "CERTIFICATE_RENEWED",
     "CLIENT_DROPPED",
-    "CLIENT_LEFT_OUT",
+    "CLIENT_EXCLUDED",
     "CLIENT_LOGGER",
     "CLOCK_BEHIND",
     "CLOCK_DIFFERS",
+    "CRL_REJECTED",
+    "CRL_RELOADED",
     "DATA_CLAIMED",
+    "DUPLICATE_RECORD",
     "ENGINE_LOST",
-    "FILES_EXHAUSTED",
-    "FILES_REFUSED",
-    "FILES_WRITTEN",
+    "FILE_DESCRIPTORS_EXHAUSTED",
     "HANDSHAKES_REFUSED",
     "HANDSHAKE_REFUSED",
-    "KEY_FILE_READABLE",
+    "KEY_FILE_PERMISSIONS",
     "MESSAGE_ACCEPTED",
     "MESSAGE_REFUSED",
+    "MONITORING_FAILED",
+    "OUTPUT_WRITE_FAILED",
+    "OUTPUT_WRITTEN",
     "RECEIPTS_PURGED",
-    "RECORD_REPEATED",
+    "RENEWAL_COMPLETED",
     "RENEWAL_FAILED",
-    "RENEWAL_RAN",
-    "REPORT_LOST",
-    "REVOCATIONS_REFUSED",
-    "REVOCATIONS_RENEWED",
-    "REVOKED_REFUSED",
-    "REVOKED_RELOADED",
+    "REPORT_WRITE_FAILED",
+    "REVOCATION_LIST_REJECTED",
+    "REVOCATION_LIST_UPDATED",
     "ROUND_CLOSED",
     "SERVER_LOGGER",
-    "SERVICE_WAITS",
+    "SERVICE_BACKOFF",
     "SESSION_ABORTED",
     "SESSION_COMPLETED",
-    "SESSION_ENDED_ELSEWHERE",
+    "SESSION_ENDED_BY_REPLICA",
     "SESSION_OPENED",
     "SESSION_RESUMED",
-    "SPOOL_FOREIGN",
-    "STORAGE_REFUSED",
-    "SUM_REPEATED",
+    "SPOOL_MISMATCH",
+    "STORAGE_WRITE_FAILED",
+    "STORE_RECONNECTED",
+    "SUM_RETRIED",
     "TABLES_DIFFER",
     "TASK_CHANGED",
-    "TASK_DIFFERS",
+    "TASK_SETTINGS_DIFFER",
     "TRANSPORT_DRAINING",
     "TRANSPORT_LOGGER",
     "TRANSPORT_STARTED",
     "TRANSPORT_STOPPED",
     "UPLOADS_LOST",
     "VIEW_DIFFERS",
-    "WATCH_FAILED",
     "ZEROS_GIVEN",
     "log_defect",
     "log_event",
@@ -87,38 +87,38 @@ SESSION_RESUMED: Final = "session_resumed"
 SESSION_COMPLETED: Final = "session_completed"
 CLOCK_BEHIND: Final = "clock_behind"
 CLOCK_DIFFERS: Final = "clock_differs"
-SESSION_ENDED_ELSEWHERE: Final = "session_ended_elsewhere"
+SESSION_ENDED_BY_REPLICA: Final = "session_ended_by_replica"
 SESSION_ABORTED: Final = "session_aborted"
 ROUND_CLOSED: Final = "round_closed"
 CLIENT_DROPPED: Final = "client_dropped"
-CLIENT_LEFT_OUT: Final = "client_left_out"
+CLIENT_EXCLUDED: Final = "client_excluded"
 RECEIPTS_PURGED: Final = "receipts_purged"
 TASK_CHANGED: Final = "task_changed"
-REVOCATIONS_RENEWED: Final = "revocations_renewed"
-REVOCATIONS_REFUSED: Final = "revocations_refused"
-TASK_DIFFERS: Final = "task_differs"
-ADMIN_REFUSED: Final = "admin_refused"
+REVOCATION_LIST_UPDATED: Final = "revocation_list_updated"
+REVOCATION_LIST_REJECTED: Final = "revocation_list_rejected"
+TASK_SETTINGS_DIFFER: Final = "task_settings_differ"
+ADMIN_REQUEST_REJECTED: Final = "admin_request_rejected"
 ENGINE_LOST: Final = "engine_lost"
-STORAGE_REFUSED: Final = "storage_refused"
-SUM_REPEATED: Final = "sum_repeated"
+STORAGE_WRITE_FAILED: Final = "storage_write_failed"
+SUM_RETRIED: Final = "sum_retried"
 UPLOADS_LOST: Final = "uploads_lost"
-BOOK_IS_BACK: Final = "book_is_back"
-FILES_REFUSED: Final = "files_refused"
-FILES_WRITTEN: Final = "files_written"
-SPOOL_FOREIGN: Final = "spool_foreign"
+STORE_RECONNECTED: Final = "store_reconnected"
+OUTPUT_WRITE_FAILED: Final = "output_write_failed"
+OUTPUT_WRITTEN: Final = "output_written"
+SPOOL_MISMATCH: Final = "spool_mismatch"
 MESSAGE_ACCEPTED: Final = "message_accepted"
 MESSAGE_REFUSED: Final = "message_refused"
 VIEW_DIFFERS: Final = "view_differs"
 TABLES_DIFFER: Final = "tables_differ"
-RECORD_REPEATED: Final = "record_repeated"
-REPORT_LOST: Final = "report_lost"
+DUPLICATE_RECORD: Final = "duplicate_record"
+REPORT_WRITE_FAILED: Final = "report_write_failed"
 AGGREGATOR_UNREACHABLE: Final = "aggregator_unreachable"
-SERVICE_WAITS: Final = "service_waits"
-BUDGET_SHORT: Final = "budget_short"
+SERVICE_BACKOFF: Final = "service_backoff"
+BUDGET_LOW: Final = "budget_low"
 DATA_CLAIMED: Final = "data_claimed"
 ZEROS_GIVEN: Final = "zeros_given"
 BUDGET_FORGOTTEN: Final = "budget_forgotten"
-RENEWAL_RAN: Final = "renewal_ran"
+RENEWAL_COMPLETED: Final = "renewal_completed"
 RENEWAL_FAILED: Final = "renewal_failed"
 
 # Of the transport: calls, its life, and what it found in certificates.
@@ -127,17 +127,17 @@ CALLS_REFUSED: Final = "calls_refused"
 CALL_FAILED: Final = "call_failed"
 HANDSHAKE_REFUSED: Final = "handshake_refused"
 HANDSHAKES_REFUSED: Final = "handshakes_refused"
-FILES_EXHAUSTED: Final = "files_exhausted"
+FILE_DESCRIPTORS_EXHAUSTED: Final = "file_descriptors_exhausted"
 TRANSPORT_STARTED: Final = "transport_started"
 TRANSPORT_DRAINING: Final = "transport_draining"
 TRANSPORT_STOPPED: Final = "transport_stopped"
-KEY_FILE_READABLE: Final = "key_file_readable"
+KEY_FILE_PERMISSIONS: Final = "key_file_permissions"
 CERTIFICATE_RENEWED: Final = "certificate_renewed"
 CERTIFICATE_EXPIRES: Final = "certificate_expires"
 CERTIFICATE_REFUSED: Final = "certificate_refused"
-WATCH_FAILED: Final = "watch_failed"
-REVOKED_RELOADED: Final = "revoked_reloaded"
-REVOKED_REFUSED: Final = "revoked_refused"
+MONITORING_FAILED: Final = "monitoring_failed"
+CRL_RELOADED: Final = "crl_reloaded"
+CRL_REJECTED: Final = "crl_rejected"
 
 # What a fact may hold and still be read without quotation marks.
 _PLAIN: Final = re.compile(r"[\w.:/@+-]+", re.ASCII)

@@ -186,22 +186,22 @@ DOWNLOAD_BYTES: Final = _counter(
     "Bytes of payloads, sums and large updates that clients fetched.",
     "task",
 )
-BOOK_COMMIT_SECONDS: Final = _histogram(
-    "secagg_book_commit_seconds",
+STORE_COMMIT_SECONDS: Final = _histogram(
+    "secagg_store_commit_seconds",
     "How long it took until a change of a session was on the disk.",
     buckets=_CALL_SECONDS,
 )
-BOOK_BATCH_RECORDS: Final = _histogram(
-    "secagg_book_batch_records",
+STORE_BATCH_RECORDS: Final = _histogram(
+    "secagg_store_batch_records",
     "How many messages of a session were stored at once.",
     buckets=_RECORDS,
 )
-BOOK_CONFLICTS: Final = _counter(
-    "secagg_book_conflicts_total",
+STORE_CONFLICTS: Final = _counter(
+    "secagg_store_conflicts_total",
     "Changes that came too late, because another aggregator had written meanwhile.",
 )
-BOOK_ERRORS: Final = _counter(
-    "secagg_book_errors_total", "Changes that the book refused."
+STORE_ERRORS: Final = _counter(
+    "secagg_store_errors_total", "Changes that the book refused."
 )
 LEASES_LOST: Final = _counter(
     "secagg_leases_lost_total",
@@ -242,7 +242,7 @@ TASK_SLOT: Final = _gauge(
     "task",
 )
 TASK_UNWRITTEN: Final = _gauge(
-    "secagg_task_unwritten",
+    "secagg_task_pending_writes",
     "1 while the disk refuses the files of a task's latest session, else 0.",
     "task",
 )
@@ -255,7 +255,7 @@ TASK_SESSIONS_LEFT: Final = _gauge(
     "task",
 )
 TASK_SPARE_LEFT: Final = _gauge(
-    "secagg_task_spare_left",
+    "secagg_task_spare_sessions_left",
     "Sessions left beyond the sums that a task still wants.",
     "task",
 )
@@ -267,7 +267,7 @@ TASK_EPSILON: Final = _gauge(
     "against",
 )
 PEER_ANSWERS: Final = _gauge(
-    "secagg_peer_answers",
+    "secagg_peer_up",
     "1 if another aggregator answered when this one last asked it, else 0; of two "
     "aggregators the leader asks the `helper`.",
     "which",
@@ -301,10 +301,10 @@ METRICS: Final = (
     REFUSALS,
     UPLOAD_BYTES,
     DOWNLOAD_BYTES,
-    BOOK_COMMIT_SECONDS,
-    BOOK_BATCH_RECORDS,
-    BOOK_CONFLICTS,
-    BOOK_ERRORS,
+    STORE_COMMIT_SECONDS,
+    STORE_BATCH_RECORDS,
+    STORE_CONFLICTS,
+    STORE_ERRORS,
     LEASES_LOST,
     MASK_COORDINATES,
     ENGINE_JOBS,

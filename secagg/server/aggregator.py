@@ -35,17 +35,17 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.metrics import Meter, SilentMeter
 from secagg.runtime.workers import Workers
-from secagg.server.client_requests import ClientDesk
-from secagg.server.dependencies import RunnerContext
+from secagg.server.client_requests import ClientRequestHandler
+from secagg.server.dependencies import ServerDependencies
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.server.known_tasks import KnownTasks
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.session.progress import LiveSession, ProgressFeed, SessionProgress
-from secagg.server.session.registry import SessionBook
+from secagg.server.session.registry import SessionRegistry
 from secagg.server.session.runner import SessionRunner
 from secagg.server.session.state import say_refused
 from secagg.server.session.uploads import UploadSlots
-from secagg.server.single_flight import SharedLook
+from secagg.server.single_flight import SingleFlight
 from secagg.server.task.definition import (
     NextPayload,
     OnAborted,
@@ -53,10 +53,10 @@ from secagg.server.task.definition import (
     OnSum,
     TaskDefinition,
 )
-from secagg.server.task.runner import TaskRun
+from secagg.server.task.runner import TaskRunner
 from secagg.storage.rows import Replica
 from secagg.storage.spool import Spool
-from secagg.storage.store import AWAY_SECONDS, Book, BookAwayError
+from secagg.storage.store import AWAY_SECONDS, Store, StoreUnavailableError
 from secagg.wire.calls import (
     Reference,
     Request,
@@ -96,7 +96,7 @@ class Aggregator:
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
         self,
-        book: Book,
+        store: Store,
         spool: Spool,
         *,
         name: str = UNCERTIFIED_AGGREGATOR,
@@ -113,13 +113,15 @@ class Aggregator:
         self._replica = replace(replica or Replica("alone", "", ""), aggregator=name)
         self._following: tuple[asyncio.Task[None], ...] = ()
         self._on_change: Callable[[], Awaitable[None]] | None = None
-        self._task_look = SharedLook(self._look_at_tasks, clock or SystemClock())
-        self._waiting_for_book = SharedLook(self._wait_for_book, clock or SystemClock())
+        self._task_look = SingleFlight(self._look_at_tasks, clock or SystemClock())
+        self._waiting_for_store = SingleFlight(
+            self._wait_for_store, clock or SystemClock()
+        )
         self._limits = limits or AggregatorLimits()
         self._workers = workers or Workers()
         self._feed = ProgressFeed()
-        self._context = RunnerContext(
-            book=book,
+        self._context = ServerDependencies(
+            store=store,
             spool=spool,
             workers=self._workers,
             masks=masks or MaskExecutor(self._workers),
@@ -133,7 +135,7 @@ class Aggregator:
             meter=meter or SilentMeter(),
             replica=self._replica.name,
         )
-        self._sessions = SessionBook(
+        self._sessions = SessionRegistry(
             name,
             self._context,
             kept_sessions=self._limits.kept_sums,
@@ -142,7 +144,7 @@ class Aggregator:
         )
         self._tasks = KnownTasks()
         self._stopping = asyncio.Event()
-        self._desk = ClientDesk(
+        self._desk = ClientRequestHandler(
             self._sessions,
             self._tasks,
             self._context,
@@ -184,11 +186,11 @@ class Aggregator:
             ServiceError: STORAGE_FAILED.  BAD_SETTINGS where others share the book and
                 serve under another name.
         """
-        book = self._context.book
+        store = self._context.store
         # First of all, so that time without anybody counts for no deadline.
-        await book.beat(self._replica)
+        await store.heartbeat(self._replica)
         await self._sessions.recover()
-        if book.is_shared:
+        if store.is_shared:
             self._following = (
                 asyncio.create_task(self._follow()),
                 asyncio.create_task(self._beat()),
@@ -204,19 +206,19 @@ class Aggregator:
 
     async def _follow(self) -> None:
         """Learn what other aggregators do, until cancelled."""
-        async for _ in self._context.book.changes():
+        async for _ in self._context.store.changes():
             try:
                 await self._sessions.look()
                 await self._task_look.take()
             except SecAggError as error:  # the next turn looks again
                 say_refused(error)
             except Exception:  # noqa: BLE001 - a defect must not end this unseen
-                telemetry.log_defect(_LOG, telemetry.WATCH_FAILED)
+                telemetry.log_defect(_LOG, telemetry.MONITORING_FAILED)
             self._tasks.wake()
 
     async def _hear_of_tasks(self) -> None:
         """Have the keeper look: another aggregator may have been told of a new task."""
-        if not self._context.book.is_shared or self._on_change is None:
+        if not self._context.store.is_shared or self._on_change is None:
             return
         # It may begin to plan one, or fail; whoever asks then is told what is known.
         with suppress(TimeoutError, SecAggError):
@@ -231,11 +233,11 @@ class Aggregator:
         clock = self._context.clock
         while True:
             try:
-                await self._context.book.beat(self._replica)
+                await self._context.store.heartbeat(self._replica)
             except SecAggError as error:
                 say_refused(error)
             except Exception:  # noqa: BLE001 - a defect must not end this unseen
-                telemetry.log_defect(_LOG, telemetry.WATCH_FAILED)
+                telemetry.log_defect(_LOG, telemetry.MONITORING_FAILED)
             await clock.sleep_until(clock.now() + BEAT_SECONDS)
 
     async def run_task(
@@ -261,12 +263,12 @@ class Aggregator:
                 A book that is away is waited for.
         """
         task.parameters.validate(demanded_bits=server_demand)
-        run = TaskRun(
+        run = TaskRunner(
             task,
             self._sessions,
             self._context,
             stopping=self._stopping,
-            wait_for_book=self.wait_for_book,
+            wait_for_store=self.wait_for_store,
             offering=self._desk.offers.ring,
             next_payload=next_payload,
             on_sum=on_sum,
@@ -422,30 +424,30 @@ class Aggregator:
                     say_refused(error)
                 return
             await clock.sleep_until(
-                min(deadline, max(quiet_at, now + self._limits.quiet_seconds))
+                min(deadline, max(quiet_at, now + self._limits.idle_timeout))
             )
 
-    async def wait_for_book(self) -> None:
+    async def wait_for_store(self) -> None:
         """Wait until the book can be written, which may take minutes.
 
         Raises:
             ServiceError: It has come back otherwise than it went.
         """
-        await self._waiting_for_book.take()
+        await self._waiting_for_store.take()
 
-    async def _wait_for_book(self) -> None:
+    async def _wait_for_store(self) -> None:
         clock = self._context.clock
         began = clock.now()
         while True:
             try:
-                await self._context.book.touch()
-            except BookAwayError:
+                await self._context.store.touch()
+            except StoreUnavailableError:
                 await clock.sleep_until(clock.now() + AWAY_SECONDS)
             else:
                 telemetry.log_event(
                     _LOG,
                     logging.WARNING,
-                    telemetry.BOOK_IS_BACK,
+                    telemetry.STORE_RECONNECTED,
                     seconds=round(clock.now() - began, 1),
                 )
                 return

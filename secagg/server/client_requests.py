@@ -23,16 +23,16 @@ from secagg.errors import (
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, Envelope, Released
 from secagg.runtime import metrics
-from secagg.server.dependencies import RunnerContext
+from secagg.server.dependencies import ServerDependencies
 from secagg.server.known_tasks import KnownTasks, shutting_down
-from secagg.server.notifier import Bell
-from secagg.server.recent_clients import Attendance
+from secagg.server.notifier import Notifier
+from secagg.server.recent_clients import RecentClients
 from secagg.server.rpc.call_metrics import measured_call
-from secagg.server.rpc.concurrency_limit import Places
+from secagg.server.rpc.concurrency_limit import ConcurrencyLimit
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.rpc.refusals import RefusalCounts
 from secagg.server.session.ended import EndedSession
-from secagg.server.session.registry import SessionBook
+from secagg.server.session.registry import SessionRegistry
 from secagg.server.session.runner import SessionRunner
 from secagg.server.session.state import came_too_late
 from secagg.server.session.updates import session_is_over
@@ -61,7 +61,7 @@ from secagg.wire.calls import (
 from secagg.wire.codec import refuse
 from secagg.wire.limits import MAX_INLINE_BYTES
 
-__all__ = ["ClientDesk"]
+__all__ = ["ClientRequestHandler"]
 
 _Answer = TypeVar("_Answer")
 _MILLISECONDS: Final = 1000
@@ -80,7 +80,7 @@ _SPOOLED: Final[Mapping[Blob, str]] = {
 }
 
 
-class ClientDesk:
+class ClientRequestHandler:
     """Answers the calls of clients.
 
     Args:
@@ -99,9 +99,9 @@ class ClientDesk:
 
     def __init__(  # noqa: PLR0913 - it stands between clients and all that runs
         self,
-        sessions: SessionBook,
+        sessions: SessionRegistry,
         tasks: KnownTasks,
-        context: RunnerContext,
+        context: ServerDependencies,
         limits: AggregatorLimits,
         *,
         stopping: asyncio.Event,
@@ -113,13 +113,13 @@ class ClientDesk:
         self._limits = limits
         self._stopping = stopping
         self._hear_of_tasks = hear_of_tasks
-        self.offers = Bell(context.clock)
-        self.attendance = Attendance(context.clock, limits)
+        self.offers = Notifier(context.clock)
+        self.attendance = RecentClients(context.clock, limits)
         self.refusals = RefusalCounts(context.clock)
-        self._watches = Places(limits.watches_per_identity, limits.watches)
+        self._watches = ConcurrencyLimit(limits.watches_per_identity, limits.watches)
         # A piece of a payload or sum, of 1 MiB at most; neither ever changes.
         self._last_read: tuple[FetchChunk, tuple[bytes, int]] | None = None
-        self._held = Places(limits.held_per_identity, limits.held)
+        self._held = ConcurrencyLimit(limits.held_per_identity, limits.held)
         # Each takes the identity and a request of its class: `answer` says so.
         self._answers: Mapping[
             type[Request[Any]], Callable[[str, Any], Awaitable[object]]
@@ -163,7 +163,7 @@ class ClientDesk:
             # A message is judged again by its session.
             session_id = getattr(request, "session_id", None)
             if (
-                not self._context.book.is_shared
+                not self._context.store.is_shared
                 or isinstance(request, SendMessage)
                 or session_id is None
             ):

@@ -12,13 +12,13 @@ from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.server.session.progress import SessionProgress
 from secagg.server.session.uploads import UploadSlots
 from secagg.storage.spool import Spool
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
-__all__ = ["RunnerContext"]
+__all__ = ["ServerDependencies"]
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerContext:
+class ServerDependencies:
     """What all sessions of one aggregator share.
 
     Attributes:
@@ -27,7 +27,7 @@ class RunnerContext:
         verified: Credentials that were verified, over all sessions.
     """
 
-    book: Book
+    store: Store
     spool: Spool
     workers: Workers
     masks: MaskExecutor

@@ -6,7 +6,7 @@ than by its own end: a restart goes on with it.
 """
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.server.task.runner import TaskRun
+from secagg.server.task.runner import TaskRunner
 
 __all__ = ["KnownTasks", "shutting_down"]
 
@@ -15,11 +15,11 @@ class KnownTasks:
     """The tasks of one aggregator."""
 
     def __init__(self) -> None:
-        self._running: dict[str, TaskRun] = {}
+        self._running: dict[str, TaskRunner] = {}
         # Whether one that does not run is over, and not only interrupted.
         self._is_over: dict[str, bool] = {}
 
-    def begin(self, run: TaskRun) -> None:
+    def begin(self, run: TaskRunner) -> None:
         """Note that a task runs.
 
         Raises:
@@ -41,11 +41,11 @@ class KnownTasks:
         self._running.pop(task_id, None)
         self._is_over[task_id] = is_over
 
-    def get(self, task_id: str) -> TaskRun | None:
+    def get(self, task_id: str) -> TaskRunner | None:
         """Return a task that runs; None for any other."""
         return self._running.get(task_id)
 
-    def find(self, task_id: str, *, back_in_seconds: float) -> TaskRun:
+    def find(self, task_id: str, *, back_in_seconds: float) -> TaskRunner:
         """Return a task that runs, for a client that asks for its sessions.
 
         Args:

@@ -10,10 +10,10 @@ from typing import Final
 
 from secagg.runtime.clock import Clock
 
-__all__ = ["Bell"]
+__all__ = ["Notifier"]
 
 
-class Bell:
+class Notifier:
     """Rings for everybody at once.
 
     Args:

@@ -10,9 +10,9 @@ from secagg.runtime.metrics import Meter
 from secagg.server.server import RunningTask, Server
 from secagg.server.session.progress import LiveSession, SessionProgress
 from secagg.server.storage import ServerStorage
-from secagg.server.task.definition import OnGivenUp
-from secagg.server.task.pending_writes import OwedFiles
-from secagg.server.task.schedule import TaskGate
+from secagg.server.task.definition import OnAttemptsExhausted
+from secagg.server.task.pending_writes import PendingWrites
+from secagg.server.task.schedule import TaskSchedule
 from secagg.server.task.setup import PreparedTask
 from secagg.transport.tls import TLSIdentity
 
@@ -31,8 +31,8 @@ class OperatedServer(Server):
         payload: Callable[[int], bytes] | None,
         invited: frozenset[str] | None,
         attempts: int,
-        gate: TaskGate,
-        on_given_up: OnGivenUp,
+        gate: TaskSchedule,
+        on_attempts_exhausted: OnAttemptsExhausted,
     ) -> RunningTask:
         """Run a task, or go on with one that an earlier process began.
 
@@ -61,7 +61,7 @@ class OperatedServer(Server):
             invited=invited,
             attempts=attempts,
             gate=gate,
-            on_given_up=on_given_up,
+            on_attempts_exhausted=on_attempts_exhausted,
         )
 
     async def pause_task(self, task_id: str, reason: str) -> None:
@@ -97,18 +97,18 @@ class OperatedServer(Server):
         if self.transport is not None:
             self.transport.end_clients(is_unwelcome)
 
-    async def wait_for_book(self) -> None:
+    async def wait_for_store(self) -> None:
         """Wait until the book can be written, which may take minutes.
 
         Raises:
             ServiceError: It has come back otherwise than it went.
         """
-        await self._opened().aggregator.wait_for_book()
+        await self._opened().aggregator.wait_for_store()
 
     @cached_property
-    def owed(self) -> OwedFiles:
+    def pending_writes(self) -> PendingWrites:
         """What writes the files of sums, and knows which the disk refuses."""
-        return OwedFiles()
+        return PendingWrites()
 
     def follow_with(self, then: Callable[[], Awaitable[None]]) -> None:
         """Have somebody told when another server may have changed a task."""

@@ -96,14 +96,14 @@ async def plan_task(
     """
     storage = await open_storage(
         settings.server.state_dir,
-        store=settings.server.store,
+        store_url=settings.server.store,
         mark=settings.server.rollback_mark,
         accept_restored=accept_restored,
         blobs=settings.server.blobs,
     )
     try:
         return await settle_task(
-            settings.own_task, storage.book, reports=settings.server.state_dir
+            settings.own_task, storage.store, reports=settings.server.state_dir
         )
     finally:
         await storage.close()

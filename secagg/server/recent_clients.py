@@ -6,10 +6,10 @@ from secagg.protocol.messages import Envelope, Released
 from secagg.runtime.clock import Clock
 from secagg.server.rpc.limits import AggregatorLimits
 
-__all__ = ["Attendance"]
+__all__ = ["RecentClients"]
 
 
-class Attendance:
+class RecentClients:
     """Remembers when clients called, and what they were told to come back for.
 
     Args:
@@ -32,7 +32,7 @@ class Attendance:
     @property
     def quiet_at(self) -> float:
         """When nobody has called for a moment, unless somebody does."""
-        return self.last_call + self._limits.quiet_seconds
+        return self.last_call + self._limits.idle_timeout
 
     def note_call(self, identity: str | None = None) -> None:
         """Note a call of a client, or that one still listens to a stream."""

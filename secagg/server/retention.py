@@ -1,6 +1,6 @@
 """Lets go of receipts and reports that are older, or more, than an operator wants.
 
-Rule 1: only these go.  What a task knows from its sessions stays (`TaskFacts`), and
+Rule 1: only these go.  What a task knows from its sessions stays (`TaskHistory`), and
         so do its numbers and what it has spent: no sum is counted twice.
 Rule 2: a disk that refuses is met again at the next turn; sessions do not notice.
 """
@@ -15,7 +15,7 @@ from secagg.runtime.clock import Clock
 from secagg.server.session.report import SessionReports
 from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
 __all__ = ["purge_regularly"]
 
@@ -26,7 +26,7 @@ PURGE_EVERY_SECONDS: Final = 3600.0
 
 
 async def purge_regularly(
-    book: Book,
+    store: Store,
     policy: Retention,
     *,
     clock: Clock,
@@ -41,19 +41,19 @@ async def purge_regularly(
         reports: Those of the sessions, which go with the receipts.
     """
     while True:
-        await purge_once(book, policy, _LOG)
+        await purge_once(store, policy, _LOG)
         if reports is not None:
-            await _purge_reports(book, reports, policy)
+            await _purge_reports(store, reports, policy)
         await clock.sleep_until(clock.now() + PURGE_EVERY_SECONDS)
 
 
 async def _purge_reports(
-    book: Book, reports: SessionReports, policy: Retention
+    store: Store, reports: SessionReports, policy: Retention
 ) -> None:
     try:
-        now = await book.now()
+        now = await store.now()
         await asyncio.to_thread(reports.purge, policy, now=now)
     except (ServiceError, OSError) as error:
         telemetry.log_event(
-            _LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error
+            _LOG, logging.ERROR, telemetry.STORAGE_WRITE_FAILED, reason=error
         )

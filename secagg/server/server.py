@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy
-from secagg.distributed_dp import NoisedTask, PrivacyReport
+from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.distributed_dp.plain_sums import decode_integers
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
@@ -48,13 +48,18 @@ from secagg.server.session.progress import SessionProgress
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.report import reports_in
 from secagg.server.storage import ServerStorage, open_storage
-from secagg.server.task.definition import OnGivenUp, OnSum, SessionSum, TaskDefinition
-from secagg.server.task.schedule import TaskGate
+from secagg.server.task.definition import (
+    OnAttemptsExhausted,
+    OnSum,
+    SessionSum,
+    TaskDefinition,
+)
+from secagg.server.task.schedule import TaskSchedule
 from secagg.server.task.setup import PreparedTask
 from secagg.storage.rows import Replica, Retention
 from secagg.transport.address import Address
 from secagg.transport.in_memory import InMemoryConnection
-from secagg.transport.relay.handshake_limits import Admission
+from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.tls import TLSIdentity
 
 __all__ = ["ReleasedSum", "RunningTask", "Server"]
@@ -206,8 +211,8 @@ class RunningTask:
         """Say that the sum cannot be put to use for now.
 
         Args:
-            why: With `secagg.server.task.definition.NotTakenError` it is given again
-                later, unless another aggregator that shares the book has taken it
+            why: With `secagg.server.task.definition.DeliveryDeferredError` it is given
+                again later, unless another aggregator that shares the book has taken it
                 meanwhile. Anything else ends the task.
         """
         if self._untaken is not None:
@@ -251,7 +256,7 @@ class RunningTask:
         if not parameters.noise_block:
             values = decode_integers(released.residues, parameters.modulus)
         else:
-            task = NoisedTask.of_session(descriptor)
+            task = NoisyTask.of_session(descriptor)
             values = task.decode(released.residues, session_id=descriptor.session_id)
             clip = task.l2_clip
             fitted = task.fitted(released.residues, inputs=released.survivors)
@@ -350,7 +355,7 @@ class Server:
         accept_restored: bool = False,
         engine: str = "threads",
         health_listen: str | None = None,
-        admission: Admission | None = None,
+        admission: AdmissionLimits | None = None,
         revoked: Path | None = None,
         grace_seconds: float = 10.0,
         keep_seconds: float = 600.0,
@@ -393,7 +398,7 @@ class Server:
                 next_step="Name a state_dir that they can read.",
             )
         self._state_dir = state_dir
-        self._store = store
+        self._store_url = store
         self._engine = engine
         self._blobs = blobs
         self._reports = None if state_dir is None else reports_in(state_dir)
@@ -427,7 +432,7 @@ class Server:
         async with AsyncExitStack() as stack:
             storage = await open_storage(
                 self._state_dir,
-                store=self._store,
+                store_url=self._store_url,
                 mark=self._rollback_mark,
                 accept_restored=self._accept_restored,
                 blobs=self._blobs,
@@ -436,7 +441,7 @@ class Server:
             workers = Workers()
             engine = await stack.enter_async_context(open_engine(self._engine))
             aggregator = Aggregator(
-                storage.book,
+                storage.store,
                 storage.spool,
                 name=UNCERTIFIED_AGGREGATOR
                 if self._identity is None
@@ -449,7 +454,7 @@ class Server:
                 on_aborted=self._on_aborted,
                 on_ended=None
                 if self._reports is None
-                else partial(self._reports.note, storage.book),
+                else partial(self._reports.note, storage.store),
                 meter=self._meter,
                 replica=_new_replica(),
             )
@@ -460,7 +465,7 @@ class Server:
             await aggregator.recover()
             purging = asyncio.create_task(
                 purge_regularly(
-                    storage.book,
+                    storage.store,
                     self._retention,
                     clock=SystemClock(),
                     reports=self._reports,
@@ -553,8 +558,8 @@ class Server:
         payload: bytes | Callable[[int], bytes] | None,
         invited: frozenset[str] | None,
         attempts: int,
-        gate: TaskGate | None = None,
-        on_given_up: OnGivenUp | None = None,
+        gate: TaskSchedule | None = None,
+        on_attempts_exhausted: OnAttemptsExhausted | None = None,
     ) -> RunningTask:
         parts = self._opened()
         if task_id in self._tasks and not self._tasks[task_id].is_done:
@@ -576,8 +581,8 @@ class Server:
             if prepared.noised is None
             else prepared.noised.budget.participations,
             max_attempts=attempts,
-            on_given_up=on_given_up,
-            gate=gate or TaskGate(),
+            on_attempts_exhausted=on_attempts_exhausted,
+            gate=gate or TaskSchedule(),
         )
         given = prepared.payload if payload is None else payload
 
@@ -656,7 +661,7 @@ class Server:
         """
         aggregator, seconds = self._opened().aggregator, self.settle_seconds
         # Where others share the book, they tell clients too: nobody knows whom.
-        is_alone = not self._opened().storage.book.is_shared
+        is_alone = not self._opened().storage.store.is_shared
         await aggregator.settle(
             at_most_seconds=seconds,
             silent_seconds=math.inf

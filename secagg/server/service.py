@@ -25,7 +25,7 @@ from secagg.server.admin.channel import admin_socket_of
 from secagg.server.admin.socket import AdminSocket
 from secagg.server.admin.views import View, tasks_view
 from secagg.server.http.monitoring import (
-    Watched,
+    MonitoringEndpoints,
     exporter_of,
     meter_of,
     page_address,
@@ -37,7 +37,7 @@ from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.server.rpc.grpc_server import run_until_signalled
 from secagg.server.service_manager import ServiceManager
 from secagg.server.session.progress import SessionProgress
-from secagg.server.supervisor import TaskKeeper
+from secagg.server.supervisor import TaskSupervisor
 from secagg.transport.address import Address
 
 __all__ = ["run_service"]
@@ -77,7 +77,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
             a restart goes on.
     """
     section = settings.server
-    keeper = TaskKeeper(
+    keeper = TaskSupervisor(
         section.output_dir, section.state_dir, own_task=own_task, tell=tell
     )
     meter, exporter = meter_of(section), exporter_of(section)
@@ -125,11 +125,11 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
         finally:
             server.drain()
             await keeper.close()
-        return await tasks_view(server.storage.book)
+        return await tasks_view(server.storage.store)
 
 
 @asynccontextmanager
-async def _following_lists(keeper: TaskKeeper) -> AsyncIterator[None]:
+async def _following_lists(keeper: TaskSupervisor) -> AsyncIterator[None]:
     """Look for newer revocation lists once a minute, until the block is left."""
     clock = SystemClock()
 
@@ -146,7 +146,7 @@ async def _following_lists(keeper: TaskKeeper) -> AsyncIterator[None]:
         await asyncio.wait({following})
 
 
-def _say_where(watched: Watched, tell: Callable[[str], None]) -> None:
+def _say_where(watched: MonitoringEndpoints, tell: Callable[[str], None]) -> None:
     if watched.metrics is not None:
         tell(f"metrics at http://{watched.metrics}/metrics")
     if watched.page is not None:
@@ -181,7 +181,7 @@ class _Ending:
 
 async def _work(
     server: OperatedServer,
-    keeper: TaskKeeper,
+    keeper: TaskSupervisor,
     ending: _Ending,
     listening: Callable[[Address], None],
 ) -> None:

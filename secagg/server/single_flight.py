@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable
 
 from secagg.runtime.clock import Clock
 
-__all__ = ["LOOK_SECONDS", "SharedLook"]
+__all__ = ["LOOK_SECONDS", "SingleFlight"]
 
 # How long a look gathers those who want one: a client that is refused again and again
 # costs the book so many looks and no more.
 LOOK_SECONDS = 0.05
 
 
-class SharedLook:
+class SingleFlight:
     """Looks, and has whoever asks meanwhile share the next look.
 
     Nobody is given one that began before it was asked for.

@@ -5,13 +5,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from secagg.server.task.history import TaskFacts
+from secagg.server.task.history import TaskHistory
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
 from secagg.storage.change import Role
-from secagg.storage.open_blobs import BlobsNameFile, open_blobs, refuse_other_blobs
+from secagg.storage.open_blobs import BlobBindingFile, open_blobs, refuse_other_blobs
 from secagg.storage.open_store import open_state
 from secagg.storage.spool import Spool, UploadSpool
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
 __all__ = ["ServerStorage", "open_storage"]
 
@@ -25,23 +25,23 @@ class ServerStorage:
         spool: Uploads, payloads and sums.
     """
 
-    book: Book
+    store: Store
     spool: Spool
 
     async def close(self) -> None:
         """Release the directory."""
-        await self.book.close()
+        await self.store.close()
 
     async def sums_released(self, task_id: str) -> int:
         """Return how many sums of a task earlier processes released."""
-        tally = await self.book.tally(Role.SERVER, task_id)
-        return TaskFacts.decode(tally.facts).sums
+        tally = await self.store.tally(Role.SERVER, task_id)
+        return TaskHistory.decode(tally.facts).sums
 
 
 async def open_storage(
     directory: Path | None,
     *,
-    store: str | None = None,
+    store_url: str | None = None,
     mark: Path | None = None,
     accept_restored: bool = False,
     blobs: str | None = None,
@@ -53,34 +53,34 @@ async def open_storage(
 
     Args:
         directory: Where it is kept; None keeps it in memory and forgets it.
-        store: URL of a book that is kept elsewhere; uploads, payloads and sums stay in
-            the directory, or in `blobs`.
+        store_url: URL of a book that is kept elsewhere; uploads, payloads and sums stay
+            in the directory, or in `blobs`.
         mark: File of the rollback mark, outside the directory; by default one under
             the user's persistent state.
-        accept_restored: The state may have been put back; see `open_book`.
+        accept_restored: The state may have been put back; see `open_store`.
         blobs: URL of a store of uploads, payloads and sums, as for `open_blobs`.
 
     Raises:
         ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
         LocalProtocolError: BAD_SETTINGS; the URL cannot be used.
     """
-    is_shared = store is not None and blobs is not None
+    is_shared = store_url is not None and blobs is not None
     kept = None if blobs is None else await asyncio.to_thread(open_blobs, blobs)
-    book = await open_state(
+    store = await open_state(
         directory,
-        store=store,
+        store=store_url,
         mark=mark,
         accept_restored=accept_restored,
         is_shared=is_shared,
     )
     if directory is None:
-        return ServerStorage(book, UploadSpool(MemoryBlobs()))
+        return ServerStorage(store, UploadSpool(MemoryBlobs()))
     async with AsyncExitStack() as undo:
-        undo.push_async_callback(book.close)
+        undo.push_async_callback(store.close)
         if kept is not None:
-            knows = book if is_shared else BlobsNameFile(directory)
+            knows = store if is_shared else BlobBindingFile(directory)
             await refuse_other_blobs(kept, knows)
         found = kept or FileBlobs(directory / "spool")
-        storage = ServerStorage(book, UploadSpool(found))
+        storage = ServerStorage(store, UploadSpool(found))
         undo.pop_all()
     return storage

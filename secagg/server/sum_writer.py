@@ -20,10 +20,10 @@ from secagg.runtime.vector_files import write_bytes, write_json, write_vector
 from secagg.server.server import ReleasedSum
 from secagg.server.task.setup import PreparedTask
 
-__all__ = ["SumFiles", "write_receipt"]
+__all__ = ["SumWriter", "write_receipt"]
 
 
-class SumFiles:
+class SumWriter:
     """Writes ``sum-<n>.npy``, ``report-<n>.json`` and ``receipt-<n>.bin``.
 
     Of a session that was aborted there is a receipt alone.

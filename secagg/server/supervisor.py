@@ -8,7 +8,7 @@ Rule 2: a task ends by its operator, its end date or its budget.  What fails aga
 Rule 3: a task that was stopped with a session under way runs until that session is
         over: inputs that were given are not lost.
 Rule 4: other servers may share the book: what is said at one of them is done by all.
-        Nothing opens at a server that has not heard it yet (`TaskGate.version`).
+        Nothing opens at a server that has not heard it yet (`TaskSchedule.version`).
 Rule 5: a disk that takes no sum for now holds up its task, and nothing else
         (`secagg.server.task.pending_writes`).
 Rule 6: what is said of one task waits for what was said of it before, and for no other
@@ -40,20 +40,20 @@ from secagg.server.admin.views import short_of_budget, state_of
 from secagg.server.operated_server import OperatedServer
 from secagg.server.server import RunningTask
 from secagg.server.session.timeouts import until
-from secagg.server.sum_writer import SumFiles, write_receipt
-from secagg.server.task.definition import NotTakenError
+from secagg.server.sum_writer import SumWriter, write_receipt
+from secagg.server.task.definition import DeliveryDeferredError
 from secagg.server.task.folder import folder_of
 from secagg.server.task.rows import ChangedMeanwhileError, TaskRows, refuse_stopped
-from secagg.server.task.schedule import TaskGate
+from secagg.server.task.schedule import TaskSchedule
 from secagg.server.task.setup import (
     published_enrolment,
 )
 from secagg.server.task.stored import decode_settings, encode_settings
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.rows import SessionState, TaskRow, TaskState
-from secagg.storage.store import Book, BookAwayError
+from secagg.storage.store import Store, StoreUnavailableError
 
-__all__ = ["TaskKeeper"]
+__all__ = ["TaskSupervisor"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
@@ -77,10 +77,10 @@ class _Kept:
 
     running: RunningTask
     work: "asyncio.Task[None]"
-    gate: TaskGate
+    gate: TaskSchedule
 
 
-class TaskKeeper:
+class TaskSupervisor:
     """Adds, runs, pauses and stops the tasks of one server.
 
     Args:
@@ -104,7 +104,7 @@ class TaskKeeper:
         self._tell = tell
         self._kept: dict[str, _Kept] = {}
         self._rows = TaskRows(
-            lambda: self._book, state_dir=state_dir, tell=tell, on_row=self._note
+            lambda: self._store, state_dir=state_dir, tell=tell, on_row=self._note
         )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._started = asyncio.Event()
@@ -129,7 +129,7 @@ class TaskKeeper:
         self._failure = asyncio.get_running_loop().create_future()
         for settings in proposed:
             await self._rows.propose(settings)
-        for row in await self._book.tasks():
+        for row in await self._store.tasks():
             await self._run_again(row)
         await server.listen()
         self._started.set()
@@ -160,7 +160,7 @@ class TaskKeeper:
             NotTakenError: The disk refuses it, for now; its session stays open.
         """
         folder = self._directory_of(session.task_id)
-        await self._server.owed.write(
+        await self._server.pending_writes.write(
             session.task_id, lambda: write_receipt(folder, session, audit)
         )
 
@@ -296,8 +296,8 @@ class TaskKeeper:
         return self._opened
 
     @property
-    def _book(self) -> Book:
-        return self._server.storage.book
+    def _store(self) -> Store:
+        return self._server.storage.store
 
     def _note(self, row: TaskRow) -> None:
         """Open sessions of a task under what its row says, and no other word."""
@@ -313,7 +313,7 @@ class TaskKeeper:
         Raises:
             ServiceError: STORAGE_FAILED; it is tried again.
         """
-        for row in await self._book.tasks():
+        for row in await self._store.tasks():
             if not self._rows.knows(row):
                 async with self._alone(row.task.task_id):
                     newest = await self._rows.find(row.task.task_id)
@@ -382,7 +382,7 @@ class TaskKeeper:
         telemetry.log_event(
             _LOG,
             logging.INFO,
-            telemetry.REVOCATIONS_RENEWED,
+            telemetry.REVOCATION_LIST_UPDATED,
             task=task_id,
             number=number,
         )
@@ -396,7 +396,7 @@ class TaskKeeper:
             telemetry.log_event(
                 _LOG,
                 logging.ERROR,
-                telemetry.REVOCATIONS_REFUSED,
+                telemetry.REVOCATION_LIST_REJECTED,
                 task=task_id,
                 reason=reason,
                 next_step="copy the issuer's newest list again; the one before stays "
@@ -423,8 +423,8 @@ class TaskKeeper:
         while True:
             try:
                 return await call()
-            except BookAwayError:
-                await self._server.wait_for_book()
+            except StoreUnavailableError:
+                await self._server.wait_for_store()
 
     async def _run_again(self, row: TaskRow) -> None:
         """Run a task of an earlier process; pause it if its files are not there.
@@ -450,7 +450,7 @@ class TaskKeeper:
         self._rows.note(row)
         settings = decode_settings(row.task)
         state = state_of(row, settings)
-        latest = await self._book.sessions(
+        latest = await self._store.sessions(
             role=Role.SERVER, task=task_id, state=SessionState.ALL, limit=1
         )
         is_open = bool(latest) and latest[0].ended is None
@@ -467,8 +467,8 @@ class TaskKeeper:
             await self._run(newest)
             return
         self._rows.note(newest)
-        files = SumFiles(self._directory_of(task_id), prepared)
-        gate = TaskGate(
+        files = SumWriter(self._directory_of(task_id), prepared)
+        gate = TaskSchedule(
             settings.schedule,
             opened=latest[0].born if latest else None,
             paused=state == "paused",
@@ -483,7 +483,7 @@ class TaskKeeper:
             invited=frozenset(settings.task.invited) or None,
             attempts=settings.task.attempts,
             gate=gate,
-            on_given_up=lambda error: self._give_up(task_id, error),
+            on_attempts_exhausted=lambda error: self._give_up(task_id, error),
         )
         work = asyncio.create_task(self._work(settings, running, files))
         work.add_done_callback(self._note_end)
@@ -495,7 +495,7 @@ class TaskKeeper:
         return self._output_dir / folder_of(task_id)
 
     async def _work(
-        self, settings: TaskSettings, running: RunningTask, files: SumFiles
+        self, settings: TaskSettings, running: RunningTask, files: SumWriter
     ) -> None:
         """Take the sums of a task until its end."""
         task_id = settings.task.id
@@ -503,8 +503,10 @@ class TaskKeeper:
         try:
             while (total := await running.next_sum()) is not None:
                 try:
-                    await self._server.owed.write(task_id, partial(files.write, total))
-                except NotTakenError as error:
+                    await self._server.pending_writes.write(
+                        task_id, partial(files.write, total)
+                    )
+                except DeliveryDeferredError as error:
                     running.put_off(error)
                     continue
                 await self._warn_if_short(task_id)
@@ -532,7 +534,7 @@ class TaskKeeper:
             telemetry.log_event(
                 _LOG,
                 logging.WARNING,
-                telemetry.BUDGET_SHORT,
+                telemetry.BUDGET_LOW,
                 task=task_id,
                 left=left,
                 spare=spare,

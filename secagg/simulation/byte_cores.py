@@ -35,7 +35,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     ClientEvent,
     InputReady,
-    NoisedVector,
+    NoisyVector,
     PlainVector,
     Received,
     RoundClosed,
@@ -91,7 +91,7 @@ class ClientCore:
         aggregator: str,
         now: float,
         policy: ClientPolicy,
-        make_input: Callable[[NoiseSecrets], PlainVector | NoisedVector],
+        make_input: Callable[[NoiseSecrets], PlainVector | NoisyVector],
         membership: Membership | None = None,
         read_noise: NoiseReader = no_noise,
         seed: SecretBytes | None = None,

@@ -28,7 +28,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     ClientEvent,
     InputReady,
-    NoisedVector,
+    NoisyVector,
     PlainVector,
     Received,
     RoundClosed,
@@ -52,7 +52,7 @@ from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
-from secagg.protocol.server.states import Rostered
+from secagg.protocol.server.states import RosterFixed
 from secagg.simulation.enrolled import membership_of
 
 __all__ = [
@@ -110,7 +110,7 @@ class InProcessSession:
     """
 
     parameters: ProtocolParameters
-    inputs: Sequence[Residues | Callable[[bytes], NoisedVector]]
+    inputs: Sequence[Residues | Callable[[bytes], NoisyVector]]
     policy: ClientPolicy | None = None
     session_number: int = 1
     aggregator: str = "aggregator"
@@ -189,7 +189,7 @@ class InProcessSession:
         On a ring that is their order there; elsewhere they ascend.
         """
         state = self.server_state
-        if not isinstance(state, Rostered):
+        if not isinstance(state, RosterFixed):
             raise TypeError("the session has no roster yet, or no more")
         number_of = {identity_of(number): number for number in self.clients}
         return tuple(number_of[each.identity] for each in state.cohort.roster.adverts)

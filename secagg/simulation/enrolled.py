@@ -10,8 +10,8 @@ from typing import Final
 
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
-from secagg.pki.client_identity import ClientIdentity
 from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.credential import Credential, IssuedCredential
 from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.membership import Membership

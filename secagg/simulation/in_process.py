@@ -33,13 +33,13 @@ from secagg.crypto.entropy import SystemEntropy
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.errors import LocalProtocolError
-from secagg.pki.client_identity import ClientIdentity
 from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.credential import Credential, IssuedCredential
 from secagg.protocol.policy import (
     ClientPolicy,
-    ExactSumsAccepted,
-    PrivacyFloors,
+    ExactSumWaiver,
+    PrivacyLimits,
     TotalBudget,
 )
 from secagg.protocol.vectors import as_vector
@@ -47,7 +47,7 @@ from secagg.runtime import log_events as telemetry
 from secagg.server.server import ReleasedSum, RunningTask, Server
 from secagg.server.task.setup import PreparedTask
 
-__all__ = ["ClippingWarning", "LocalCohort", "LocalEnrolment", "local"]
+__all__ = ["ClippingWarning", "InProcessCohort", "InProcessEnrolment", "local"]
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 _TASK: Final = "local"
@@ -62,7 +62,7 @@ class ClippingWarning(UserWarning):
     """Vectors of a cohort in this process were longer than the clip."""
 
 
-class LocalEnrolment:
+class InProcessEnrolment:
     """An issuer for the clients of this process, in profiles that ask for one.
 
     Its key is drawn when it is made, and nobody outside of the process knows it.
@@ -107,7 +107,7 @@ class LocalEnrolment:
 class _LocalClient(Client):
     """A client whose identity lies in no file."""
 
-    local_enrolment: LocalEnrolment | None = None
+    local_enrolment: InProcessEnrolment | None = None
 
     def _enrolled(self, name: str) -> EnrolledClient | None:
         issuer = self.local_enrolment
@@ -115,7 +115,7 @@ class _LocalClient(Client):
 
 
 @dataclass(frozen=True, slots=True)
-class LocalCohort:
+class InProcessCohort:
     """A task and its clients, open; made by `local`.
 
     Attributes:
@@ -252,14 +252,14 @@ async def local(  # noqa: PLR0913 - what server and clients are told
     prepared: PreparedTask,
     *,
     clients: int,
-    floors: PrivacyFloors | ExactSumsAccepted,
+    privacy_limits: PrivacyLimits | ExactSumWaiver,
     cohort: ClientPolicy | None = None,
     steps: int | None = None,
     payload: bytes | Callable[[int], bytes] | None = None,
-    enrolment: LocalEnrolment | None = None,
+    enrolment: InProcessEnrolment | None = None,
     total: TotalBudget | None = None,
     ledger: Path | None = None,
-) -> AsyncIterator[LocalCohort]:
+) -> AsyncIterator[InProcessCohort]:
     """Open an aggregator and its clients in this process, without network.
 
     Args:
@@ -332,7 +332,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             client = _LocalClient(
                 server.connection(f"client-{number}"),
                 task=name,
-                floors=floors,
+                privacy_limits=privacy_limits,
                 cohort=cohort,
                 threads=threads,
                 total=total,
@@ -340,7 +340,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             )
             client.local_enrolment = enrolment
             opened.append(await stack.enter_async_context(client))
-        yield LocalCohort(server, task, tuple(opened))
+        yield InProcessCohort(server, task, tuple(opened))
 
 
 def _check_count(prepared: PreparedTask, count: int, *, what: str) -> None:

@@ -25,7 +25,7 @@ from secagg.crypto.modular import (
 )
 from secagg.crypto.prg import add_masks
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.distributed_dp import NoisedTask, subtract_layers
+from secagg.distributed_dp import NoisyTask, subtract_layers
 from secagg.errors import SessionAbortedError
 from secagg.protocol import masking
 from secagg.protocol.client import machine as client
@@ -162,9 +162,7 @@ class _MeasuredSession(InProcessSession):
         self.expected = zeros(self.parameters.dimension, self.parameters.modulus)
         self._adverts: Mapping[int, Advert] | None = None
         noise_block = self.parameters.noise_block
-        self._task = (
-            NoisedTask.from_parameters(self.parameters) if noise_block else None
-        )
+        self._task = NoisyTask.from_parameters(self.parameters) if noise_block else None
         self._seeds: dict[int, SecretBytes] = {}
         self._secrets: dict[int, NoiseSecrets] = {}
         self._answered: set[int] = set()

@@ -12,28 +12,28 @@ from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceE
 from secagg.storage.budget_ledger import Charge, ChargeState, Settlement
 
 __all__ = [
-    "Behind",
     "Change",
     "Committed",
+    "DuplicateRecordError",
     "Ended",
     "Lease",
+    "LeaseLostError",
+    "MissedRecords",
     "NewSession",
     "NumberTakenError",
-    "OvertakenError",
     "Record",
-    "Resealed",
+    "RewrittenSession",
     "Role",
-    "SecondRecordError",
+    "SessionConflictError",
     "SessionsSpentError",
-    "StaleLeaseError",
-    "number_nobody_has_seen",
+    "first_number_after_restore",
 ]
 
 MAX_KIND: Final = (1 << 16) - 1
 """Kinds are written as u16."""
 
 
-def number_nobody_has_seen() -> int:
+def first_number_after_restore() -> int:
     """Return from where on a server's book that was put back numbers its sessions.
 
     Clients that have seen a number refuse to see it, or a lower one, again: they would
@@ -126,7 +126,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Resealed:
+class RewrittenSession:
     """What replaces header and records of a session; the old ones are overwritten.
 
     A client that has answered needs neither its seed nor the bundles any more, only
@@ -176,7 +176,7 @@ class Change:
     spend: bool = False
     records: tuple[Record, ...] = ()
     create: NewSession | None = None
-    reseal: Resealed | None = None
+    reseal: RewrittenSession | None = None
     round: int | None = None
     deadline_seconds: float | None = None
     extend: bool = False
@@ -222,7 +222,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
+class MissedRecords:
     """Nothing was written: the session stands elsewhere than the writer believed.
 
     An answer, not an error: apply the records and judge afresh.  Without records, and
@@ -274,7 +274,7 @@ class NumberTakenError(ServiceError):
         self.highest: Final = highest
 
 
-class OvertakenError(ServiceError):
+class SessionConflictError(ServiceError):
     """Somebody else was faster: look at the book, and decide again."""
 
     def __init__(self, new: NewSession, *, complaint: str) -> None:
@@ -285,7 +285,7 @@ class OvertakenError(ServiceError):
         )
 
 
-class StaleLeaseError(ServiceError):
+class LeaseLostError(ServiceError):
     """A lease has passed to somebody else, or has expired."""
 
     def __init__(self, lease: Lease) -> None:
@@ -308,7 +308,7 @@ class SessionsSpentError(ServiceError):
         )
 
 
-class SecondRecordError(InternalError):
+class DuplicateRecordError(InternalError):
     """A second record of one kind from one sender reached the book.
 
     Attributes:

@@ -16,11 +16,11 @@ from typing import Any
 
 from secagg.storage.budget_ledger import BudgetKey
 
-__all__ = ["Against", "Claim", "ClaimRow", "claim_of", "columns_of"]
+__all__ = ["Claim", "ClaimAdversary", "ClaimRow", "claim_of", "columns_of"]
 
 
 @unique
-class Against(StrEnum):
+class ClaimAdversary(StrEnum):
     """The adversary that a claim is stated against."""
 
     SERVER = "server"
@@ -50,7 +50,7 @@ class Claim:
     holder: bytes
     budget: BudgetKey
     noise_digest: bytes
-    against: Against
+    against: ClaimAdversary
     epsilon: float
     delta: float
     shift: float | None
@@ -80,7 +80,7 @@ def claim_of(columns: Mapping[str, Any]) -> Claim:
     own = {
         each.name: columns[each.name] for each in fields(Claim) if each.name != "budget"
     }
-    return Claim(**own | {"budget": budget, "against": Against(own["against"])})
+    return Claim(**own | {"budget": budget, "against": ClaimAdversary(own["against"])})
 
 
 @dataclass(frozen=True, slots=True)

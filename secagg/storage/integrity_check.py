@@ -22,7 +22,7 @@ from secagg.protocol.messages import Upload
 from secagg.storage.blobs import STORE_HOME, Blob, Blobs, FileBlobs
 from secagg.storage.change import Role
 from secagg.storage.journal import decode_server_event
-from secagg.storage.reader import ReadsBook
+from secagg.storage.reader import StoreReader
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import SENDER_SUFFIX, WHOLE_SUFFIX
 
@@ -50,7 +50,7 @@ class StateFault:
 
 
 async def find_state_faults(
-    book: ReadsBook, blobs: Blobs | None, *, names_uploads: bool = False
+    store: StoreReader, blobs: Blobs | None, *, names_uploads: bool = False
 ) -> list[StateFault]:
     """Verify a book, and the uploads of its sessions.
 
@@ -65,22 +65,22 @@ async def find_state_faults(
     """
     faults = [
         StateFault(found.key, found.complaint, is_damage=True)
-        for found in await book.check()
+        for found in await store.check()
     ]
-    rows = await book.sessions(role=Role.SERVER, state=SessionState.ALL)
+    rows = await store.sessions(role=Role.SERVER, state=SessionState.ALL)
     known = {row.key.rpartition("/")[2] for row in rows}
     if names_uploads and not faults:  # a damaged record names nothing
         for row in rows:
             if row.ended is None:
-                faults += await _lost_uploads(book, row.key, blobs)
+                faults += await _lost_uploads(store, row.key, blobs)
     return faults + ([] if blobs is None else list(_spool_faults(blobs, known)))
 
 
 async def _lost_uploads(
-    book: ReadsBook, key: str, blobs: Blobs | None
+    store: StoreReader, key: str, blobs: Blobs | None
 ) -> list[StateFault]:
     """Look for every upload that a session names, until its sum is computed."""
-    stored = await book.load(key)
+    stored = await store.load(key)
     events = () if stored is None else map(decode_server_event, stored.records)
     expected: dict[str, Upload] = {}
     for event in events:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from secagg.storage.change import Lease, StaleLeaseError
+from secagg.storage.change import Lease, LeaseLostError
 
 __all__ = ["Leases"]
 
@@ -53,7 +53,7 @@ class Leases:
             StaleLeaseError: It has expired, or has passed on.
         """
         if lease is not None and not self._holds(lease):
-            raise StaleLeaseError(lease)
+            raise LeaseLostError(lease)
 
     def _holds(self, lease: Lease) -> bool:
         held, expires = self._held.get(lease.name, (None, 0.0))

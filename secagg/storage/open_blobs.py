@@ -9,7 +9,7 @@ from secagg.runtime.vector_files import write_bytes
 from secagg.storage.blobs import STORE_HOME, Blobs, FileBlobs
 from secagg.storage.s3_blobs import S3Blobs
 
-__all__ = ["BlobsNameFile", "KnowsItsBlobs", "open_blobs", "refuse_other_blobs"]
+__all__ = ["BlobBinding", "BlobBindingFile", "open_blobs", "refuse_other_blobs"]
 
 _FILE: Final = "file:"
 _BUCKET: Final = "s3:"
@@ -51,7 +51,7 @@ def open_blobs(url: str) -> Blobs:
     return FileBlobs(path)
 
 
-class KnowsItsBlobs(Protocol):
+class BlobBinding(Protocol):
     """Remembers the name of a store; a shared `Book` does."""
 
     async def blobs_name(self, proposed: bytes | None) -> bytes | None:
@@ -59,7 +59,7 @@ class KnowsItsBlobs(Protocol):
         ...
 
 
-class BlobsNameFile:
+class BlobBindingFile:
     """Remembers the name of a store beside a book that one aggregator has alone.
 
     Args:
@@ -77,7 +77,7 @@ class BlobsNameFile:
 
 
 async def refuse_other_blobs(
-    blobs: Blobs, book: KnowsItsBlobs, entropy: Entropy | None = None
+    blobs: Blobs, store: BlobBinding, entropy: Entropy | None = None
 ) -> None:
     """Refuse a store that is not the one of this book, or is another book's too.
 
@@ -95,12 +95,12 @@ async def refuse_other_blobs(
     # The owner is written after its book has said so: a book that has no name yet is
     # not the owner's.
     owner = blobs.read(_OWNER)
-    if owner is not None and await book.blobs_name(None) is None:
+    if owner is not None and await store.blobs_name(None) is None:
         raise _anothers_store()
     name = (entropy or SystemEntropy()).token(_NAME_BYTES)
     # Before the book says so: a store that is named there can always be found.
     blobs.create(_place_of(name), b"")
-    known = await book.blobs_name(name)
+    known = await store.blobs_name(name)
     if known == name:
         blobs.sync(_place_of(name))
     else:

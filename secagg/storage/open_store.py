@@ -11,23 +11,23 @@ from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.storage.postgres.address import POSTGRESQL, judged_address
 from secagg.storage.rollback_mark import RollbackMark, default_mark
-from secagg.storage.sqlite.store import SQLiteBook
-from secagg.storage.store import Book
+from secagg.storage.sqlite.store import SQLiteStore
+from secagg.storage.store import Store
 
 __all__ = [
-    "BOOK_FILE",
+    "STORE_FILE",
     "check_postgres_package",
     "missing_package",
-    "open_book",
     "open_state",
+    "open_store",
 ]
 
 _SQLITE: Final = "sqlite:"
 _MEMORY: Final = "sqlite::memory:"
-BOOK_FILE: Final = "book.sqlite3"
+STORE_FILE: Final = "store.sqlite3"
 
 
-async def open_book(  # noqa: PLR0913 - every part can be exchanged
+async def open_store(  # noqa: PLR0913 - every part can be exchanged
     url: str,
     *,
     mark: Path | None = None,
@@ -36,7 +36,7 @@ async def open_book(  # noqa: PLR0913 - every part can be exchanged
     now: Callable[[], float] | None = None,
     thread: Executor | None = None,
     is_shared: bool = False,
-) -> Book:
+) -> Store:
     """Open the durable book of one party, and make it if it does not exist.
 
     Args:
@@ -86,7 +86,7 @@ async def open_book(  # noqa: PLR0913 - every part can be exchanged
             code=ErrorCode.BAD_SETTINGS,
             next_step="Choose a place that no backup of the state contains.",
         )
-    return await SQLiteBook.open(
+    return await SQLiteStore.open(
         path,
         mark=None if mark is None else RollbackMark(mark),
         accept_restored=accept_restored,
@@ -103,27 +103,27 @@ async def open_state(
     mark: Path | None = None,
     accept_restored: bool = False,
     is_shared: bool = False,
-) -> Book:
+) -> Store:
     """Open the book of a party that keeps its state in a directory.
 
     Args:
         directory: Made, readable by its owner only, when it does not exist; None for a
             book that lasts as long as the object.
-        store: URL of a book that is kept elsewhere, as for `open_book`; by default it
+        store: URL of a book that is kept elsewhere, as for `open_store`; by default it
             is a file of the directory.
-        mark: As for `open_book`; by default one under the user's persistent state.
-        accept_restored: As for `open_book`.
-        is_shared: As for `open_book`.
+        mark: As for `open_store`; by default one under the user's persistent state.
+        accept_restored: As for `open_store`.
+        is_shared: As for `open_store`.
 
     Raises:
-        SecAggError: As `open_book`; STORAGE_FAILED also when the directory cannot be
+        SecAggError: As `open_store`; STORAGE_FAILED also when the directory cannot be
             made.
     """
     if directory is None:
-        return await open_book(_MEMORY)
+        return await open_store(_MEMORY)
     made = _made(directory)
-    return await open_book(
-        store or f"{_SQLITE}{made / BOOK_FILE}",
+    return await open_store(
+        store or f"{_SQLITE}{made / STORE_FILE}",
         mark=mark or default_mark(made),
         accept_restored=accept_restored,
         is_shared=is_shared,
@@ -150,14 +150,14 @@ async def _open_postgres(  # noqa: PLR0913 - every part can be exchanged
     entropy: Entropy,
     now: Callable[[], float] | None,
     is_shared: bool,
-) -> Book:
+) -> Store:
     try:
         from secagg.storage.postgres.store import (  # noqa: PLC0415 - an extra
-            PostgresBook,
+            PostgresStore,
         )
     except ModuleNotFoundError as error:
         raise missing_package(error) from None
-    return await PostgresBook.open(
+    return await PostgresStore.open(
         address,
         mark=mark,
         accept_restored=accept_restored,
@@ -206,5 +206,5 @@ def _path_of(url: str) -> Path | None:
     )
 
 
-def _lies_beside(mark: Path, book: Path) -> bool:
-    return mark.resolve().is_relative_to(book.resolve().parent)
+def _lies_beside(mark: Path, store: Path) -> bool:
+    return mark.resolve().is_relative_to(store.resolve().parent)

@@ -19,8 +19,8 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.budget_ledger import ChargeRow
 from secagg.storage.change import Role
 from secagg.storage.data_claims import ClaimRow
-from secagg.storage.open_store import BOOK_FILE, missing_package
-from secagg.storage.reader_protocol import NoBookError, ReadingBook
+from secagg.storage.open_store import STORE_FILE, missing_package
+from secagg.storage.reader_protocol import StoreNotFoundError, StoreQueries
 from secagg.storage.rows import (
     Finding,
     ReplicaRow,
@@ -40,9 +40,9 @@ from secagg.storage.sqlite.file import (
 )
 
 __all__ = [
-    "BookInUseError",
-    "ReadsBook",
     "SQLiteReader",
+    "StoreInUseError",
+    "StoreReader",
     "looking",
     "reading",
 ]
@@ -51,7 +51,7 @@ __all__ = [
 _WAIT_SECONDS: Final = 0.5
 
 
-class BookInUseError(ServiceError):
+class StoreInUseError(ServiceError):
     """A process has the book open."""
 
     def __init__(self, path: Path) -> None:
@@ -65,8 +65,8 @@ class BookInUseError(ServiceError):
         )
 
 
-class ReadsBook(Protocol):
-    """The part of `secagg.storage.store.Book` that changes nothing."""
+class StoreReader(Protocol):
+    """The part of `secagg.storage.store.Store` that changes nothing."""
 
     async def sessions(
         self,
@@ -109,8 +109,8 @@ class ReadsBook(Protocol):
         ...
 
 
-class SQLiteReader(ReadingBook):
-    """Implements `ReadsBook` for as long as `reading` lasts; blocks while it reads."""
+class SQLiteReader(StoreQueries):
+    """Implements `StoreReader` while `reading` lasts; blocks while it reads."""
 
     def __init__(self, database: sqlite3.Connection, name: str) -> None:
         self._database = database
@@ -127,7 +127,7 @@ class SQLiteReader(ReadingBook):
 @asynccontextmanager
 async def looking(
     directory: Path, *, store: str | None = None
-) -> AsyncIterator[ReadingBook]:
+) -> AsyncIterator[StoreQueries]:
     """Open the book of a party to read it, wherever it is kept.
 
     Args:
@@ -138,7 +138,7 @@ async def looking(
         SecAggError: As `reading`; BAD_SETTINGS for a store that cannot be used.
     """
     if store is None:
-        with reading(directory / BOOK_FILE) as reader:
+        with reading(directory / STORE_FILE) as reader:
             yield reader
         return
     try:
@@ -165,7 +165,7 @@ def reading(path: Path) -> Iterator[SQLiteReader]:
     """
     name = str(path)
     if not path.is_file():
-        raise NoBookError(name, setting="state_dir")
+        raise StoreNotFoundError(name, setting="state_dir")
     with explained(name):
         database = sqlite3.connect(
             f"file:{quote(name)}?mode=ro",
@@ -187,7 +187,7 @@ def _begin(database: sqlite3.Connection, path: Path) -> None:
         schema = schema_of(database)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-            raise BookInUseError(path) from None
+            raise StoreInUseError(path) from None
         raise
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()

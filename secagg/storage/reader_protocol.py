@@ -22,10 +22,10 @@ from secagg.storage.rows import (
     TaskRow,
 )
 
-__all__ = ["NoBookError", "ReadingBook"]
+__all__ = ["StoreNotFoundError", "StoreQueries"]
 
 
-class NoBookError(ServiceError):
+class StoreNotFoundError(ServiceError):
     """There is no book where one was looked for."""
 
     def __init__(self, where: str, *, setting: str) -> None:
@@ -37,8 +37,8 @@ class NoBookError(ServiceError):
         )
 
 
-class ReadingBook(ABC):
-    """Implements `secagg.storage.reader.ReadsBook` over an engine's queries."""
+class StoreQueries(ABC):
+    """Implements `secagg.storage.reader.StoreReader` over an engine's queries."""
 
     @abstractmethod
     async def _ask(self, query: str, *words: object, **more: object) -> Any:  # noqa: ANN401 - as the query says

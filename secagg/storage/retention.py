@@ -9,12 +9,12 @@ import logging
 from secagg.errors import ServiceError
 from secagg.runtime import log_events as telemetry
 from secagg.storage.rows import Retention
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
 __all__ = ["purge_once"]
 
 
-async def purge_once(book: Book, policy: Retention, log: logging.Logger) -> None:
+async def purge_once(store: Store, policy: Retention, log: logging.Logger) -> None:
     """Purge a book, and say how many receipts have gone.
 
     Args:
@@ -23,9 +23,11 @@ async def purge_once(book: Book, policy: Retention, log: logging.Logger) -> None
         log: Of that party.
     """
     try:
-        purged = await book.purge(policy)
+        purged = await store.purge(policy)
     except ServiceError as error:
-        telemetry.log_event(log, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error)
+        telemetry.log_event(
+            log, logging.ERROR, telemetry.STORAGE_WRITE_FAILED, reason=error
+        )
     else:
         if purged.keys:
             telemetry.log_event(

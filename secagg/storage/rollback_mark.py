@@ -63,17 +63,17 @@ from typing import Final, Self
 from secagg.errors import ErrorCode, ServiceError
 
 __all__ = [
-    "BOOK_ID_BYTES",
     "SLOT_BYTES",
+    "STORE_ID_BYTES",
     "Mark",
     "RollbackMark",
     "default_mark",
     "lock_of",
     "mark_in",
-    "refuse_set_back",
+    "refuse_restored",
 ]
 
-BOOK_ID_BYTES: Final = 8
+STORE_ID_BYTES: Final = 8
 SLOT_BYTES: Final = 4096
 """What a disk writes at once: a write that is cut touches nothing of the other slot."""
 
@@ -87,35 +87,37 @@ class Mark:
     """How far a book has come.
 
     Attributes:
-        book_id: `BOOK_ID_BYTES` random bytes, drawn when the book was made.
+        book_id: `STORE_ID_BYTES` random bytes, drawn when the book was made.
         generation: How many commits it has seen.
     """
 
-    book_id: bytes
+    store_id: bytes
     generation: int
 
     def encode(self) -> bytes:
         """Return the bytes of a slot: id, generation as u64, checksum."""
-        data = self.book_id + self.generation.to_bytes(_GENERATION_BYTES, "big")
+        data = self.store_id + self.generation.to_bytes(_GENERATION_BYTES, "big")
         return data + _check(data)
 
     @classmethod
     def decode(cls, data: bytes) -> Self | None:
         """Read what `encode` wrote; None for anything else."""
         content, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
-        if len(content) != BOOK_ID_BYTES + _GENERATION_BYTES:
+        if len(content) != STORE_ID_BYTES + _GENERATION_BYTES:
             return None
         if check != _check(content):
             return None
-        generation = int.from_bytes(content[BOOK_ID_BYTES:], "big")
-        return cls(content[:BOOK_ID_BYTES], generation)
+        generation = int.from_bytes(content[STORE_ID_BYTES:], "big")
+        return cls(content[:STORE_ID_BYTES], generation)
 
     def follows(self, earlier: "Mark") -> bool:
         """Whether the same book has come from there to here."""
-        return self.book_id == earlier.book_id and self.generation > earlier.generation
+        return (
+            self.store_id == earlier.store_id and self.generation > earlier.generation
+        )
 
 
-_RECORD_BYTES: Final = BOOK_ID_BYTES + _GENERATION_BYTES + _CHECK_BYTES
+_RECORD_BYTES: Final = STORE_ID_BYTES + _GENERATION_BYTES + _CHECK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class _Slots:
             return cls(second, 1, None)
         if second is None:
             return cls(first, 0, None)
-        if first.book_id != second.book_id:
+        if first.store_id != second.store_id:
             return cls(None)
         if second.generation > first.generation:
             return cls(second, 1, first)
@@ -149,7 +151,7 @@ class _Slots:
         """Return how far the book has come at least; None when nobody can say."""
         if self.newest is None or self.other is not None:
             return self.newest
-        return Mark(self.newest.book_id, self.newest.generation + 1)
+        return Mark(self.newest.store_id, self.newest.generation + 1)
 
 
 def mark_in(rows: Iterable[Sequence[object]]) -> Mark | None:
@@ -159,10 +161,10 @@ def mark_in(rows: Iterable[Sequence[object]]) -> Mark | None:
         rows: Identifier and generation, as stored.
     """
     match [tuple(row) for row in rows]:
-        case [(bytes() as book_id, int() as generation)] if (
-            len(book_id) == BOOK_ID_BYTES and generation >= 0
+        case [(bytes() as store_id, int() as generation)] if (
+            len(store_id) == STORE_ID_BYTES and generation >= 0
         ):
-            return Mark(book_id, generation)
+            return Mark(store_id, generation)
     return None
 
 
@@ -389,7 +391,7 @@ def lock_of(mark: Path) -> Path:
     return mark.with_name(f"{mark.name}.lock")
 
 
-def refuse_set_back(book: Mark, mark: Mark | None, path: Path) -> None:
+def refuse_restored(store: Mark, mark: Mark | None, path: Path) -> None:
     """Refuse a book that does not fit the mark.
 
     Args:
@@ -401,21 +403,21 @@ def refuse_set_back(book: Mark, mark: Mark | None, path: Path) -> None:
         ServiceError: RESTORED_STATE.
     """
     if mark is None:
-        if book.generation > 0:
+        if store.generation > 0:
             raise _restored(
-                f"the state has seen {book.generation} commits, but its rollback mark "
+                f"the state has seen {store.generation} commits, but its rollback mark "
                 f"{path} is missing: the state was copied or put back",
                 path,
             )
-    elif mark.book_id != book.book_id:
+    elif mark.store_id != store.store_id:
         raise _restored(
             f"the rollback mark {path} belongs to another state than the one opened: "
             "the state was exchanged, or deleted and begun anew",
             path,
         )
-    elif mark.generation > book.generation:
+    elif mark.generation > store.generation:
         raise _restored(
-            f"the state has seen {book.generation} commits and its rollback mark "
+            f"the state has seen {store.generation} commits and its rollback mark "
             f"{path} {mark.generation}: an older state was put back, or half of the "
             "mark is damaged",
             path,

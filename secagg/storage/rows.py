@@ -7,7 +7,7 @@ from secagg.storage.change import Record, Role
 
 __all__ = [
     "Finding",
-    "Purged",
+    "PurgeResult",
     "Replica",
     "ReplicaRow",
     "Retention",
@@ -214,7 +214,7 @@ class ReplicaRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Purged:
+class PurgeResult:
     """What a purge removed.
 
     Attributes:

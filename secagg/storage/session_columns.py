@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from secagg.errors import LocalProtocolError
-from secagg.storage.change import Behind, NewSession, Record, Role
+from secagg.storage.change import MissedRecords, NewSession, Record, Role
 from secagg.storage.hash_chain import chain_next, chain_start
 from secagg.storage.rows import SessionRow, StoredSession
 from secagg.storage.store import StateDamagedError
@@ -114,9 +114,9 @@ def session_row(session: SessionColumns) -> SessionRow:
 
 def behind(
     session: SessionColumns, missed: tuple[Record, ...], *, whole: bool, instant: int
-) -> Behind:
+) -> MissedRecords:
     """Return the answer to a writer that believes the session elsewhere."""
-    return Behind(
+    return MissedRecords(
         records=missed,
         whole=whole,
         sequence=session.sequence,

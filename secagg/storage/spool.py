@@ -360,7 +360,7 @@ class UploadSpool:
             telemetry.log_event(
                 _LOG,
                 logging.WARNING,
-                telemetry.SPOOL_FOREIGN,
+                telemetry.SPOOL_MISMATCH,
                 name=min(set(homes) - set(ours)),
                 reason="none of the spool's sessions, left alone",
             )

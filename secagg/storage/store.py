@@ -1,8 +1,8 @@
 """The durable book of one party: its interface, its words and its pure rules.
 
 Rule 1: a `Change` is everything that one step does.  It is applied whole or not at all,
-        and `Book.commit` answers when it is on the disk and, where there is one, in the
-        rollback mark.  After any exception nothing is known: load, and judge again.
+        and `Store.commit` answers when it is on the disk and, where there is one, in
+        the rollback mark.  After any exception nothing is known: load, and judge again.
 Rule 2: a change names the position that its writer knows, by count *and* chain value.
         Whoever is behind is told what it missed, and nothing is written.
 Rule 3: a session number that was claimed stays claimed, a spent session stays spent,
@@ -25,12 +25,12 @@ from typing import Final, Protocol
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import ChargeRow, Settlement
-from secagg.storage.change import Behind, Change, Committed, Ended, Lease, Role
+from secagg.storage.change import Change, Committed, Ended, Lease, MissedRecords, Role
 from secagg.storage.data_claims import Claim, ClaimRow
 from secagg.storage.rollback_mark import Mark
 from secagg.storage.rows import (
     Finding,
-    Purged,
+    PurgeResult,
     Replica,
     ReplicaRow,
     Retention,
@@ -44,10 +44,10 @@ from secagg.storage.rows import (
 
 __all__ = [
     "AWAY_SECONDS",
-    "Book",
-    "BookAwayError",
     "StateDamagedError",
-    "TimelineError",
+    "Store",
+    "StoreFailoverError",
+    "StoreUnavailableError",
     "unknown_session",
 ]
 
@@ -56,7 +56,7 @@ AWAY_SECONDS: Final = 2.0
 """When to try again to reach a book that is away."""
 
 
-class Book(Protocol):
+class Store(Protocol):
     """The durable book of one party."""
 
     @property
@@ -64,7 +64,7 @@ class Book(Protocol):
         """Whether others may write to it at the same time."""
         ...
 
-    async def commit(self, change: Change) -> Committed | Behind | Ended:
+    async def commit(self, change: Change) -> Committed | MissedRecords | Ended:
         """Apply a change, or say why the session stands elsewhere.
 
         Raises:
@@ -106,7 +106,7 @@ class Book(Protocol):
 
     async def missed(
         self, key: str, *, expect: int, previous: bytes, restored: bool = False
-    ) -> Behind | Ended:
+    ) -> MissedRecords | Ended:
         """Return what a writer does not know of a session, as `commit` would.
 
         Args:
@@ -116,7 +116,7 @@ class Book(Protocol):
             restored: As `Change.restored`.
 
         Returns:
-            `Behind`, without records where the writer knows all.
+            `MissedRecords`, without records where the writer knows all.
 
         Raises:
             StateDamagedError: Sequence or chain do not fit.
@@ -204,7 +204,7 @@ class Book(Protocol):
         """
         ...
 
-    async def beat(self, replica: Replica) -> None:
+    async def heartbeat(self, replica: Replica) -> None:
         """Say that a replica is at work.
 
         Time in which none was counts for no deadline.
@@ -266,7 +266,7 @@ class Book(Protocol):
         """
         ...
 
-    async def purge(self, policy: Retention) -> Purged:
+    async def purge(self, policy: Retention) -> PurgeResult:
         """Remove receipts that nobody needs any more."""
         ...
 
@@ -279,7 +279,7 @@ class Book(Protocol):
         ...
 
 
-class BookAwayError(ServiceError):
+class StoreUnavailableError(ServiceError):
     """The book cannot be reached: its database is down, or on another machine by now.
 
     Whether the last change was written is not known.  It may be back at any moment, and
@@ -318,7 +318,7 @@ class StateDamagedError(ServiceError):
         self.record: Final = record
 
 
-class TimelineError(ServiceError):
+class StoreFailoverError(ServiceError):
     """A session was begun before the database's fail-over.
 
     The new primary may have forgotten a step that clients were told of: whatever was

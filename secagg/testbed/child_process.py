@@ -21,14 +21,14 @@ from typing import Final
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 
-__all__ = ["Child", "Listener", "say", "say_failed", "start_child"]
+__all__ = ["ChildProcess", "Listener", "say", "say_failed", "start_child"]
 
 Listener = Callable[[Mapping[str, object]], None]
 # A report of a session with a few hundred lost clients fits.
 _MAX_LINE_BYTES: Final = 1 << 20
 
 
-class Child:
+class ChildProcess:
     """One process and the lines that it says."""
 
     def __init__(
@@ -92,7 +92,7 @@ async def start_child(  # noqa: PLR0913 - what a process is made of
     log: Path,
     listener: Listener,
     environment: Mapping[str, str] | None = None,
-) -> Child:
+) -> ChildProcess:
     """Start a Python module of this package as a process of its own.
 
     Args:
@@ -134,7 +134,7 @@ async def start_child(  # noqa: PLR0913 - what a process is made of
             code=ErrorCode.OVERLOADED,
             next_step="Run it with fewer --clients.",
         ) from None
-    return Child(name, process, listener, log)
+    return ChildProcess(name, process, listener, log)
 
 
 def _event(line: bytes) -> dict[str, object] | None:

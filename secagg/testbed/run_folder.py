@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from secagg.crypto.entropy import SystemEntropy
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.development import DevelopmentEnrolment
 from secagg.pki.key_files import key_text
 
@@ -70,7 +70,7 @@ class RunFolder:
         """Standard error of a process."""
         return self.root / "logs" / f"{name}.log"
 
-    def issue_certificates(self, names: Sequence[str]) -> Authority:
+    def issue_certificates(self, names: Sequence[str]) -> CertificateAuthority:
         """Issue certificates to the aggregator and to these clients.
 
         Args:
@@ -79,14 +79,14 @@ class RunFolder:
         Returns:
             Who issued them, to be forgotten with the run.
         """
-        authority = Authority.create()
+        authority = CertificateAuthority.create()
         authority.issued().write(self.pki, "ca")
         authority.issue_server("aggregator", ["127.0.0.1"]).write(self.pki, "server")
         for name in names:
             authority.issue_client(name).write(self.pki, name)
         return authority
 
-    def enrol(self, names: Sequence[str], authority: Authority) -> str:
+    def enrol(self, names: Sequence[str], authority: CertificateAuthority) -> str:
         """Make an issuer of this run's own, and an identity of each client.
 
         Args:

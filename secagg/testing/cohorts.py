@@ -7,7 +7,7 @@ from typing import Any
 
 from secagg.client.gate import OwnRules
 from secagg.crypto.modular import UnsignedArray, zeros
-from secagg.distributed_dp import NoisedTask, PrivacyReport, plan
+from secagg.distributed_dp import NoisyTask, PrivacyReport, plan
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import ClientEvent, ServerEvent
 from secagg.protocol.graphs.edge_bounds import judge_edges
@@ -18,14 +18,14 @@ from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
+    ExactSumWaiver,
 )
 from secagg.protocol.profiles import (
-    HonestTail,
-    MaliciousTail,
+    HonestCuriousParameters,
+    MaliciousParameters,
     Profile,
     RoundDeadlines,
-    SparseTail,
+    SparseParameters,
 )
 from secagg.simulation.driver import InProcessSession
 from secagg.simulation.enrolled import simulated_trust
@@ -59,17 +59,17 @@ LENIENT_POLICY = ClientPolicy(
 
 @cache
 def _report_of(parameters: ProtocolParameters) -> PrivacyReport:
-    return NoisedTask.from_parameters(parameters).report()
+    return NoisyTask.from_parameters(parameters).report()
 
 
-def report_of(task: NoisedTask) -> PrivacyReport:
+def report_of(task: NoisyTask) -> PrivacyReport:
     """Return what a task costs, computed once in a process."""
     return _report_of(task.parameters)
 
 
 def lenient_rules(cohort: ClientPolicy = LENIENT_POLICY) -> OwnRules:
     """Return the rules of a client that is not asked about its privacy."""
-    waived = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+    waived = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
     return OwnRules(limits=waived, cohort=cohort, report_of=report_of)
 
 
@@ -91,7 +91,7 @@ def parameters_for(
         "min_survivors": max(2, threshold),
         "max_dropouts": max(0, clients - threshold),
         "max_losses": max(0, clients - threshold),
-        "tail": HonestTail(graph_bits),
+        "tail": HonestCuriousParameters(graph_bits),
     }
     return ProtocolParameters(**(fields | overrides))
 
@@ -109,7 +109,7 @@ def signing_parameters_for(
     """
     fields: dict[str, Any] = {
         "threshold": (clients + colluders) // 2 + 1,
-        "tail": MaliciousTail(simulated_trust()),
+        "tail": MaliciousParameters(simulated_trust()),
         "deadlines": RoundDeadlines.of(Profile.MALICIOUS_SERVER),
     } | overrides
     fewest = max(fields["threshold"], colluders + 2)
@@ -149,7 +149,7 @@ def sparse_parameters_for(
     fields: dict[str, Any] = {
         "threshold": max(2, judged.least_threshold),
         "degree": degree,
-        "tail": SparseTail(
+        "tail": SparseParameters(
             simulated_trust(),
             graph_bits=1,
             in_cap=3 * degree,
@@ -175,7 +175,7 @@ def noised_task(  # noqa: PLR0913 - a budget in one line
     spare: int = 0,
     ladder: int = 0,
     epsilon: float = 8.0,
-) -> NoisedTask:
+) -> NoisyTask:
     """Return a task with a privacy budget of some sessions, spare ones besides."""
     made = plan(
         clients=parameters.max_clients,
@@ -192,7 +192,7 @@ def noised_task(  # noqa: PLR0913 - a budget in one line
         colluders=parameters.colluders,
         ladder=ladder,
     )
-    return NoisedTask.from_plan(made, parameters)
+    return NoisyTask.from_plan(made, parameters)
 
 
 def with_noise(

@@ -17,12 +17,12 @@ from secagg.protocol.messages import Envelope
 from secagg.protocol.profiles import Trust
 from secagg.runtime.connection import AggregatorConnection
 from secagg.storage.budget_ledger import ChargeRow, Settlement
-from secagg.storage.change import Behind, Change, Committed, Ended, Lease, Role
+from secagg.storage.change import Change, Committed, Ended, Lease, MissedRecords, Role
 from secagg.storage.data_claims import Claim, ClaimRow
 from secagg.storage.rollback_mark import Mark
 from secagg.storage.rows import (
     Finding,
-    Purged,
+    PurgeResult,
     Replica,
     ReplicaRow,
     Retention,
@@ -34,14 +34,14 @@ from secagg.storage.rows import (
     TaskRow,
 )
 from secagg.storage.spool import Spool
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 from secagg.wire.calls import CALLS, Reference, Request, Wait, WatchSession
 
 __all__ = [
     "CrashSwitch",
-    "CrashingBook",
     "CrashingConnection",
     "CrashingSpool",
+    "CrashingStore",
     "MortalConnection",
     "SimulatedCrashError",
 ]
@@ -100,104 +100,104 @@ class CrashSwitch:
         self.points.append(name)
 
 
-class CrashingBook:
-    """A `Book` whose writes are crash points."""
+class CrashingStore:
+    """A `Store` whose writes are crash points."""
 
-    def __init__(self, inner: Book, switch: CrashSwitch) -> None:
+    def __init__(self, inner: Store, switch: CrashSwitch) -> None:
         self._inner = inner
         self._switch = switch
 
     @property
     def is_shared(self) -> bool:
-        """See `Book.is_shared`."""
+        """See `Store.is_shared`."""
         return self._inner.is_shared
 
-    async def commit(self, change: Change) -> Committed | Behind | Ended:
-        """See `Book.commit`."""
+    async def commit(self, change: Change) -> Committed | MissedRecords | Ended:
+        """See `Store.commit`."""
         with self._switch.around(_name_of(change)):
             return await self._inner.commit(change)
 
     async def settle(self, settlement: Settlement) -> None:
-        """See `Book.settle`."""
+        """See `Store.settle`."""
         with self._switch.around("settle"):
             await self._inner.settle(settlement)
 
     async def put_task(self, task: Task, *, expect_version: int) -> bool:
-        """See `Book.put_task`."""
+        """See `Store.put_task`."""
         with self._switch.around("put task"):
             return await self._inner.put_task(task, expect_version=expect_version)
 
     async def see_revocations(self, trust: Trust) -> None:
-        """See `Book.see_revocations`."""
+        """See `Store.see_revocations`."""
         with self._switch.around("see revocations"):
             await self._inner.see_revocations(trust)
 
     async def seen_revocations(
         self, enrolment_key: bytes, trust_domain: str
     ) -> Trust | None:
-        """See `Book.seen_revocations`."""
+        """See `Store.seen_revocations`."""
         self._switch.check()
         return await self._inner.seen_revocations(enrolment_key, trust_domain)
 
     async def touch(self) -> None:
-        """See `Book.touch`."""
+        """See `Store.touch`."""
         await self._inner.touch()
 
     async def put_facts(self, task: str, facts: bytes, *, instead_of: bytes) -> bool:
-        """See `Book.put_facts`."""
+        """See `Store.put_facts`."""
         with self._switch.around("put facts"):
             return await self._inner.put_facts(task, facts, instead_of=instead_of)
 
     async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
-        """See `Book.take`."""
+        """See `Store.take`."""
         self._switch.check()
         return await self._inner.take(name, holder=holder, seconds=seconds)
 
     async def renew(self, lease: Lease, *, seconds: float) -> bool:
-        """See `Book.renew`."""
+        """See `Store.renew`."""
         self._switch.check()
         return await self._inner.renew(lease, seconds=seconds)
 
     async def give_back(self, lease: Lease) -> None:
-        """See `Book.give_back`."""
+        """See `Store.give_back`."""
         self._switch.check()
         await self._inner.give_back(lease)
 
     def changes(self) -> AsyncIterator[None]:
-        """See `Book.changes`."""
+        """See `Store.changes`."""
         return self._inner.changes()
 
     async def blobs_name(self, proposed: bytes | None) -> bytes | None:
-        """See `Book.blobs_name`."""
+        """See `Store.blobs_name`."""
         return await self._inner.blobs_name(proposed)
 
-    async def beat(self, replica: Replica) -> None:
-        """See `Book.beat`."""
-        await self._inner.beat(replica)
+    async def heartbeat(self, replica: Replica) -> None:
+        """See `Store.heartbeat`."""
+        await self._inner.heartbeat(replica)
 
     async def replicas(self) -> tuple[ReplicaRow, ...]:
-        """See `Book.replicas`."""
+        """See `Store.replicas`."""
         return await self._inner.replicas()
 
-    async def purge(self, policy: Retention) -> Purged:
-        """See `Book.purge`."""
+    async def purge(self, policy: Retention) -> PurgeResult:
+        """See `Store.purge`."""
         with self._switch.around("purge"):
             return await self._inner.purge(policy)
 
     async def now(self) -> float:
-        """See `Book.now`."""
+        """See `Store.now`."""
         self._switch.check()
         return await self._inner.now()
 
     async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
-        """See `Book.load`."""
+        """See `Store.load`."""
         self._switch.check()
         return await self._inner.load(key, after=after)
 
     async def missed(
         self, key: str, *, expect: int, previous: bytes, restored: bool = False
-    ) -> Behind | Ended:
-        """See `Book.missed`."""
+    ) -> MissedRecords | Ended:
+        """See `Store.missed`."""
         self._switch.check()
         return await self._inner.missed(
             key, expect=expect, previous=previous, restored=restored
@@ -212,44 +212,44 @@ class CrashingBook:
         before: int | None = None,
         limit: int | None = None,
     ) -> tuple[SessionRow, ...]:
-        """See `Book.sessions`."""
+        """See `Store.sessions`."""
         self._switch.check()
         return await self._inner.sessions(
             role=role, task=task, state=state, before=before, limit=limit
         )
 
     async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
-        """See `Book.tally`."""
+        """See `Store.tally`."""
         self._switch.check()
         return await self._inner.tally(role, task, peer=peer)
 
     async def tasks(self) -> tuple[TaskRow, ...]:
-        """See `Book.tasks`."""
+        """See `Store.tasks`."""
         self._switch.check()
         return await self._inner.tasks()
 
     async def charges(self, task: str) -> tuple[ChargeRow, ...]:
-        """See `Book.charges`."""
+        """See `Store.charges`."""
         self._switch.check()
         return await self._inner.charges(task)
 
     async def claims(self, data: str | None = None) -> tuple[ClaimRow, ...]:
-        """See `Book.claims`."""
+        """See `Store.claims`."""
         self._switch.check()
         return await self._inner.claims(data)
 
     async def put_claim(self, claim: Claim, *, after: int) -> bool:
-        """See `Book.put_claim`."""
+        """See `Store.put_claim`."""
         with self._switch.around("put claim"):
             return await self._inner.put_claim(claim, after=after)
 
     async def mark(self) -> Mark | None:
-        """See `Book.mark`."""
+        """See `Store.mark`."""
         self._switch.check()
         return await self._inner.mark()
 
     async def check(self) -> tuple[Finding, ...]:
-        """See `Book.check`."""
+        """See `Store.check`."""
         self._switch.check()
         return await self._inner.check()
 

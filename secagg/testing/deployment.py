@@ -27,9 +27,9 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.pki.client_identity import ClientIdentity
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.enrolment.client_identity import ClientIdentity
+from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
@@ -46,17 +46,17 @@ from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.spool import Spool, UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 from secagg.testing.cohorts import LENIENT_POLICY, lenient_rules
 from secagg.testing.crash_points import (
-    CrashingBook,
     CrashingConnection,
     CrashingSpool,
+    CrashingStore,
     CrashSwitch,
     MortalConnection,
     SimulatedCrashError,
 )
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.knowledge import check
 from secagg.testing.lossy_connection import Fault, LossyConnection
 from secagg.testing.manual_clock import ManualClock, inline_engine
@@ -129,7 +129,7 @@ class Deployment:
     max_attempts: int = 3
     allowed: int | None = None
     ends_at: float = 7200.0
-    limits: AggregatorLimits = AggregatorLimits(quiet_seconds=30.0)  # noqa: RUF009 - frozen
+    limits: AggregatorLimits = AggregatorLimits(idle_timeout=30.0)  # noqa: RUF009 - frozen
 
     corrupt: frozenset[int] = frozenset()
     identity_files: Callable[[int], ClientIdentity | None] = lambda number: (
@@ -140,9 +140,9 @@ class Deployment:
     server_clock: Clock | None = None
 
     observer: TaskObserver = field(default_factory=TaskObserver)
-    server_book: Book = field(default_factory=inline_book)
+    server_store: Store = field(default_factory=inline_store)
     spool: Spool = field(default_factory=lambda: UploadSpool(MemoryBlobs()))
-    client_books: dict[int, Book] = field(default_factory=dict)
+    client_stores: dict[int, Store] = field(default_factory=dict)
     links: dict[int, LossyConnection] = field(default_factory=dict)
     aggregator: Aggregator | None = None
     server_process: CrashSwitch = field(default_factory=CrashSwitch)
@@ -195,7 +195,7 @@ class Deployment:
         inline = InlineExecutor()
         workers = Workers(general=inline)
         aggregator = Aggregator(
-            CrashingBook(self.server_book, switch),
+            CrashingStore(self.server_store, switch),
             CrashingSpool(self.spool, switch),
             clock=self.server_clock or self.clock,
             entropy=entropy_of(f"server {self.server_restarts}"),
@@ -268,7 +268,7 @@ class Deployment:
         inline = InlineExecutor()
         link = self.links.setdefault(number, self._link(number))
         make_input = self.make_input(number) if self.make_input else self._input(number)
-        book = self.client_books.setdefault(number, inline_book())
+        store = self.client_stores.setdefault(number, inline_store())
         connection = CrashingConnection(link, switch)
         entropy: Entropy = entropy_of(f"client {number} {len(switch.points)}")
         if number in self.corrupt:
@@ -277,7 +277,7 @@ class Deployment:
         return ClientRunner(
             identity_of(number),
             ObservedConnection(connection, self.observer),
-            CrashingBook(book, switch),
+            CrashingStore(store, switch),
             rules=lenient_rules(self.policy),
             make_input=make_input,
             enrolment=self._enrolment(number),
@@ -309,13 +309,13 @@ class Deployment:
     def _input(self, number: int) -> MakeInput:
         def make(
             descriptor: SessionDescriptor, _: bytes, secrets: NoiseSecrets
-        ) -> PlainVector | NoisedVector:
+        ) -> PlainVector | NoisyVector:
             vector = one_hot_input(number, descriptor.parameters)
             block = descriptor.parameters.noise_block
             if not block:
                 return PlainVector(vector)
             # Its noise share is nothing, so that a sum still says who is in it.
-            return NoisedVector(vector, block, secrets.context)
+            return NoisyVector(vector, block, secrets.context)
 
         return make
 
@@ -330,8 +330,8 @@ class Deployment:
         if not self.parameters.noise_block:
             return {name: len(known) for name, known in self.observer.masked.items()}
         spent = {}
-        for number, book in self.client_books.items():
-            rows = await book.charges(TASK_ID)
+        for number, store in self.client_stores.items():
+            rows = await store.charges(TASK_ID)
             kept = [row for row in rows if row.state is not ChargeState.VOID]
             spent[identity_of(number)] = len(kept)
         return spent

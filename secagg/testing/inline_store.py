@@ -10,21 +10,21 @@ from secagg.crypto.entropy import SystemEntropy
 from secagg.storage.rollback_mark import RollbackMark
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.sqlite.file import SQLiteFile
-from secagg.storage.sqlite.store import SQLiteBook
+from secagg.storage.sqlite.store import SQLiteStore
 
-__all__ = ["ask", "inline_book"]
+__all__ = ["ask", "inline_store"]
 
 _Answer = TypeVar("_Answer")
 
 
-def inline_book(
+def inline_store(
     path: Path | None = None,
     *,
     mark: Path | None = None,
     accept_restored: bool = False,
     thread: Executor | None = None,
     now: Callable[[], float] = lambda: 1_000_000.0,
-) -> SQLiteBook:
+) -> SQLiteStore:
     """Open a book at once.
 
     Args:
@@ -40,7 +40,7 @@ def inline_book(
         accept_restored=accept_restored,
         entropy=SystemEntropy(),
     )
-    return SQLiteBook(file, thread or InlineExecutor(), now, owns_thread=False)
+    return SQLiteStore(file, thread or InlineExecutor(), now, owns_thread=False)
 
 
 def ask(question: Coroutine[Any, Any, _Answer]) -> _Answer:

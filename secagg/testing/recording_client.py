@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from secagg.client.client import Client
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 
 __all__ = ["RecordingClient"]
@@ -32,7 +32,7 @@ class RecordingClient(Client):
 
     def _make_input(
         self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
-    ) -> PlainVector | NoisedVector:
+    ) -> PlainVector | NoisyVector:
         made = super()._make_input(descriptor, payload, secrets)
         self.record(descriptor.session_number, made.residues, secrets)
         return made

@@ -13,22 +13,26 @@ from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.engine.mask_removal import MaskExecutor
-from secagg.server.task.definition import NotTakenError, SessionSum, TaskDefinition
+from secagg.server.task.definition import (
+    DeliveryDeferredError,
+    SessionSum,
+    TaskDefinition,
+)
 from secagg.server.task.pending_writes import RETRY_SECONDS
 from secagg.simulation import identity_of
 from secagg.storage.rows import Replica
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 from secagg.testing.crash_points import (
-    CrashingBook,
     CrashingSpool,
+    CrashingStore,
     CrashSwitch,
     MortalConnection,
 )
 from secagg.testing.deployment import RESTART_SECONDS, TASK_ID, Deployment, entropy_of
 from secagg.testing.lossy_connection import LossyConnection
 from secagg.testing.manual_clock import inline_engine
-from secagg.testing.shared_store import SharedBook
+from secagg.testing.shared_store import SharedStore
 from secagg.transport.in_memory import InMemoryConnection
 
 __all__ = ["Replicas"]
@@ -60,7 +64,7 @@ class Replicas(Deployment):
     taking_seconds: float = 0.0
     full: set[int] = field(default_factory=set)
     settled: list[int] = field(default_factory=list)
-    books: list[SharedBook] = field(default_factory=list)
+    stores: list[SharedStore] = field(default_factory=list)
     alive: dict[int, tuple[Aggregator, CrashSwitch]] = field(default_factory=dict)
     given: list[tuple[int, int]] = field(default_factory=list)
     last_given: float = 0.0
@@ -92,19 +96,19 @@ class Replicas(Deployment):
         inline = InlineExecutor()
         workers = Workers(general=inline)
         label = f"{self.seed} replica {number} {restarts}"
-        book = SharedBook(
-            self.server_book,
+        store = SharedStore(
+            self.server_store,
             self.clock,
             entropy_of(f"{label} turns"),
-            self.books,
+            self.stores,
             hears=number not in self.deaf,
         )
         if number in self.cuts and not restarts:
-            cutting = asyncio.ensure_future(self._cut(book, *self.cuts[number]))
+            cutting = asyncio.ensure_future(self._cut(store, *self.cuts[number]))
         else:
             cutting = asyncio.ensure_future(asyncio.sleep(0))
         aggregator = Aggregator(
-            CrashingBook(cast("Book", book), switch),
+            CrashingStore(cast("Store", store), switch),
             CrashingSpool(self.spool, switch),
             clock=self.clock,
             entropy=entropy_of(label),
@@ -122,14 +126,14 @@ class Replicas(Deployment):
             await aggregator.settle(at_most_seconds=60.0)
         finally:
             if switch.is_dead:
-                await book.hang_up()
+                await store.hang_up()
             cutting.cancel()
             closing = asyncio.ensure_future(aggregator.close())
             await asyncio.wait({closing})
 
-    async def _cut(self, book: SharedBook, at: float, seconds: float) -> None:
+    async def _cut(self, store: SharedStore, at: float, seconds: float) -> None:
         await self.clock.sleep_until(self.clock.now() + at)
-        book.cut(seconds)
+        store.cut(seconds)
 
     async def _run_task(self, number: int, aggregator: Aggregator) -> None:
         task = TaskDefinition(
@@ -145,7 +149,7 @@ class Replicas(Deployment):
             self.last_given = self.clock.now()
             await self.clock.sleep_until(self.clock.now() + self.taking_seconds)
             if number in self.full:
-                raise NotTakenError(
+                raise DeliveryDeferredError(
                     ServiceError("full", code=ErrorCode.STORAGE_FAILED),
                     retry_after_seconds=RETRY_SECONDS,
                     settle=lambda: self.settled.append(number),

@@ -10,17 +10,17 @@ from typing import Any, Final
 
 from secagg.crypto.entropy import Entropy
 from secagg.storage.change import Change, Lease
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 from secagg.testing.manual_clock import ManualClock
 
-__all__ = ["SharedBook"]
+__all__ = ["SharedStore"]
 
 _POLL_SECONDS: Final = 2.0
 _MOST_TURNS: Final = 4
 
 
-class SharedBook:
-    """Implements `Book` over another one that others use too.
+class SharedStore:
+    """Implements `Store` over another one that others use too.
 
     Args:
         inner: What they share.
@@ -34,10 +34,10 @@ class SharedBook:
 
     def __init__(
         self,
-        inner: Book,
+        inner: Store,
         clock: ManualClock,
         entropy: Entropy,
-        others: "list[SharedBook]",
+        others: "list[SharedStore]",
         *,
         hears: bool = True,
     ) -> None:
@@ -65,7 +65,7 @@ class SharedBook:
         for lease in self._taken:
             await self._inner.give_back(lease)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the whole of a `Book`
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the whole of a `Store`
         call: Callable[..., Awaitable[object]] = getattr(self._inner, name)
 
         async def pass_on(*words: object, **more: object) -> object:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from secagg.pki.certificate_authority import Authority, IssuedCertificate
+from secagg.pki.certificate_authority import CertificateAuthority, IssuedCertificate
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSFiles, TLSIdentity
 
@@ -33,8 +33,8 @@ class TLSDeployment:
 
     def __init__(self, directory: Path, trust_domain: str = "ours.example") -> None:
         self.directory = directory
-        self.ours = Authority.create(trust_domain)
-        self.theirs = Authority.create(trust_domain)
+        self.ours = CertificateAuthority.create(trust_domain)
+        self.theirs = CertificateAuthority.create(trust_domain)
         self.ours.issued().write(directory, "ours")
         self.theirs.issued().write(directory, "theirs")
         self._count = itertools.count()

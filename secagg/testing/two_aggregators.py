@@ -17,7 +17,7 @@ from secagg.crypto.modular import UnsignedArray
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
-from secagg.protocol.policy import ClientPolicy, PrivacyFloors
+from secagg.protocol.policy import ClientPolicy, PrivacyLimits
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.metrics import Meter
 from secagg.runtime.workers import Workers
@@ -25,16 +25,16 @@ from secagg.server.storage import ServerStorage
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.storage.store import Book
-from secagg.testing.inline_store import inline_book
+from secagg.storage.store import Store
+from secagg.testing.inline_store import inline_store
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.two_aggregators import (
     Helper,
     Leader,
     SharedContribution,
-    SharedSum,
-    TwoServerClient,
+    TwoAggregatorClient,
+    TwoAggregatorSum,
     cohort_parameters,
 )
 from secagg.two_aggregators.messages import NoisyShare
@@ -187,17 +187,17 @@ class TwoAggregators:
         )
 
     def _storage(self) -> ServerStorage:
-        return ServerStorage(self._book(), UploadSpool(MemoryBlobs()))
+        return ServerStorage(self._store(), UploadSpool(MemoryBlobs()))
 
-    def _book(self) -> Book:
-        return inline_book(now=self.clock.date)
+    def _store(self) -> Store:
+        return inline_store(now=self.clock.date)
 
     def way_to(self, name: str, client: str) -> InMemoryConnection:
         """Return the way of a client to one of the two."""
         service = self.leader if name == _LEADER else self.helper
         return InMemoryConnection(service, client, aggregator=name)
 
-    def client(self, name: str, **changes: Any) -> TwoServerClient:  # noqa: ANN401 - any argument of the client
+    def client(self, name: str, **changes: Any) -> TwoAggregatorClient:  # noqa: ANN401 - any argument of the client
         """Return a client; `changes` are arguments that replace the usual ones."""
         given: dict[str, Any] = {
             "task": TASK,
@@ -205,19 +205,19 @@ class TwoAggregators:
             "helper_name": _HELPER,
             "leader_key": LEADER_KEY.public_bytes,
             "helper_key": HELPER_KEY.public_bytes,
-            "floors": PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+            "privacy_limits": PrivacyLimits(max_epsilon=8.0, max_delta=1e-5),
             "cohort": ClientPolicy(),
-            "storage": ClientStorage(self._book(), None),
+            "storage": ClientStorage(self._store(), None),
             "clock": self.clock,
             "workers": self.workers,
         }
         leader = changes.pop("leader", self.way_to(_LEADER, name))
         helper = changes.pop("helper", self.way_to(_HELPER, name))
-        return TwoServerClient(leader, helper, **(given | changes))
+        return TwoAggregatorClient(leader, helper, **(given | changes))
 
     async def give(
         self, vectors: Sequence[npt.ArrayLike]
-    ) -> tuple[SharedSum, tuple[SharedContribution, ...]]:
+    ) -> tuple[TwoAggregatorSum, tuple[SharedContribution, ...]]:
         """Run a session in which client-0, client-1, ... give one vector each.
 
         Returns:
@@ -230,7 +230,7 @@ class TwoAggregators:
                 for place, vector in enumerate(vectors)
             ),
         )
-        return cast("SharedSum", released), tuple(
+        return cast("TwoAggregatorSum", released), tuple(
             cast("list[SharedContribution]", given)
         )
 

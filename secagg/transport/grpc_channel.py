@@ -27,7 +27,7 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.transport.address import Address
 from secagg.transport.channel_options import CLIENT_OPTIONS
-from secagg.transport.handshake import Expected, StrangerError, meet, unreachable
+from secagg.transport.handshake import Expected, UnexpectedPeerError, meet, unreachable
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity
 
@@ -209,7 +209,7 @@ class AggregatorChannel:
                 self._clock,
                 as_ourselves=True,
             )
-        except StrangerError as stranger:
+        except UnexpectedPeerError as stranger:
             return stranger
         except ServiceError as found:
             return (

@@ -31,7 +31,13 @@ from secagg.transport.address import Address
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity, identity_of
 
-__all__ = ["HANDSHAKE_SECONDS", "Expected", "StrangerError", "meet", "unreachable"]
+__all__ = [
+    "HANDSHAKE_SECONDS",
+    "Expected",
+    "UnexpectedPeerError",
+    "meet",
+    "unreachable",
+]
 
 _Result = TypeVar("_Result")
 
@@ -48,7 +54,7 @@ _WRONG_PURPOSE = 26
 _OTHER_HOST = frozenset({62, 64})
 
 
-class StrangerError(ServiceError):
+class UnexpectedPeerError(ServiceError):
     """Whoever listens there holds a certificate of our authority, and is another.
 
     It takes the authority to cause this; everything else can come from anybody on the
@@ -79,21 +85,21 @@ class Expected:
             StrangerError: BAD_CERTIFICATE; says who is there and who should be.
         """
         if peer.role is not Role.SERVER:
-            raise StrangerError(
+            raise UnexpectedPeerError(
                 f"what listens there is not an aggregator: it shows the certificate "
                 f"of {peer.uri}",
                 "Do not use this address; tell the operator, that client's key may "
                 "be in wrong hands.",
             )
         if peer.trust_domain != self.trust_domain:
-            raise StrangerError(
+            raise UnexpectedPeerError(
                 f"the aggregator belongs to trust domain {peer.trust_domain}, this "
                 f"client to {self.trust_domain}",
                 "Check client.server; certificates of both sides must name one trust "
                 "domain.",
             )
         if self.name is not None and peer.name != self.name:
-            raise StrangerError(
+            raise UnexpectedPeerError(
                 f"the aggregator there is {peer.name!r}, this client accepts only "
                 f"{self.name!r}",
                 "Check client.server; only if the operator confirms the new name, set "
@@ -291,7 +297,7 @@ async def _connect(address: Address, clock: Clock) -> socket.socket:
 
 def _why_no_handshake(address: Address, error: OSError) -> ServiceError:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _why_not_believed(error.verify_code)
+        return _verification_error(error.verify_code)
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
         if "ALERT" in (error.reason or ""):
             return _refused(
@@ -309,7 +315,7 @@ def _why_no_handshake(address: Address, error: OSError) -> ServiceError:
     )
 
 
-def _why_not_believed(verify_code: int) -> ServiceError:
+def _verification_error(verify_code: int) -> ServiceError:
     if verify_code == _EXPIRED:
         return _refused(
             "the aggregator's certificate has expired",
@@ -344,12 +350,12 @@ def _named_in(certificate: bytes | None) -> PeerIdentity:
     try:
         return identity_of(x509.load_der_x509_certificate(certificate or b""))
     except ValueError:
-        raise StrangerError(
+        raise UnexpectedPeerError(
             "the aggregator's certificate cannot be read",
             "Tell the operator to issue it again.",
         ) from None
     except ServiceError as error:
-        raise StrangerError(
+        raise UnexpectedPeerError(
             f"whoever listens there is no aggregator to this client: {error}",
             f"Check the address, or tell the operator: {error.next_step}",
         ) from None

@@ -28,12 +28,12 @@ from secagg.runtime.log_events import (
 )
 from secagg.transport.tls import MAX_PEM_BYTES, TLSIdentity
 
-__all__ = ["FollowedIdentity"]
+__all__ = ["ReloadingIdentity"]
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 
-class FollowedIdentity:
+class ReloadingIdentity:
     """Watches the files of one identity; any thread may look.
 
     Args:

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.types import (
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.files import read_small
-from secagg.runtime.log_events import KEY_FILE_READABLE, TRANSPORT_LOGGER, log_event
+from secagg.runtime.log_events import KEY_FILE_PERMISSIONS, TRANSPORT_LOGGER, log_event
 from secagg.transport.peer_identity import RESERVED_SUFFIX, PeerIdentity, Role
 
 __all__ = [
@@ -395,7 +395,7 @@ def _warn_if_readable(path: Path) -> None:
         log_event(
             _LOG,
             logging.WARNING,
-            KEY_FILE_READABLE,
+            KEY_FILE_PERMISSIONS,
             path=path,
             next_step="chmod 600, unless the directory keeps others out",
         )

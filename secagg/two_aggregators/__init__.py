@@ -17,22 +17,25 @@ Rule 3: persist, then send, as everywhere: a share counts when it is durable, a 
 What is sent, in which order, and who can break what: docs/two-aggregators.md.
 """
 
-from secagg.two_aggregators.client import SharedContribution, TwoServerClient
+from secagg.two_aggregators.client import SharedContribution, TwoAggregatorClient
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader
 from secagg.two_aggregators.offers import cohort_parameters
 from secagg.two_aggregators.receipt_key import receipt_key_in
 from secagg.two_aggregators.serving import serving
-from secagg.two_aggregators.shared_sum import SharedSum
-from secagg.two_aggregators.verification import SharedVerdict, verify_shared_receipt
+from secagg.two_aggregators.shared_sum import TwoAggregatorSum
+from secagg.two_aggregators.verification import (
+    TwoAggregatorVerdict,
+    verify_shared_receipt,
+)
 
 __all__ = [
     "Helper",
     "Leader",
     "SharedContribution",
-    "SharedSum",
-    "SharedVerdict",
-    "TwoServerClient",
+    "TwoAggregatorClient",
+    "TwoAggregatorSum",
+    "TwoAggregatorVerdict",
     "cohort_parameters",
     "receipt_key_in",
     "serving",

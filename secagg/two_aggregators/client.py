@@ -23,7 +23,7 @@ from secagg.client.budget import peer_of
 from secagg.client.calls import ClientCalls
 from secagg.client.gate import KnownFacts
 from secagg.client.storage import ClientStorage
-from secagg.client.total_budget import DataTotal
+from secagg.client.total_budget import TotalBudgetLedger
 from secagg.crypto.entropy import SEED_SIZE, Entropy, SystemEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import (
@@ -41,17 +41,20 @@ from secagg.errors import (
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round
 from secagg.protocol.packing import pack, packed_size, unpack
-from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
+from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.protocol.vectors import as_vector
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.storage.budget_ledger import Charge, ChargeState, Settlement
 from secagg.storage.change import Change, Committed, NewSession, NumberTakenError, Role
-from secagg.storage.data_claims import Against
+from secagg.storage.data_claims import ClaimAdversary
 from secagg.two_aggregators.gate import PairRequest, PairRules, admit_pair
 from secagg.two_aggregators.messages import HelperShare
-from secagg.two_aggregators.receipt import MAX_CLIENT_RECEIPT_BYTES, SharedReceipt
+from secagg.two_aggregators.receipt import (
+    MAX_CLIENT_RECEIPT_BYTES,
+    TwoAggregatorReceipt,
+)
 from secagg.two_aggregators.shares import leader_share
 from secagg.two_aggregators.verification import verify_shared_receipt
 from secagg.wire.calls import Blob
@@ -59,7 +62,7 @@ from secagg.wire.limits import message_sizes
 
 __all__ = [
     "SharedContribution",
-    "TwoServerClient",
+    "TwoAggregatorClient",
     "refuse_one_key",
     "total_between_two",
 ]
@@ -119,7 +122,7 @@ def refuse_one_key(leader_key: bytes, helper_key: bytes) -> None:
         )
 
 
-class TwoServerClient:
+class TwoAggregatorClient:
     """One client of one task between two aggregators; gives one vector at a time.
 
     Args:
@@ -154,12 +157,12 @@ class TwoServerClient:
         task: str,
         leader_name: str,
         helper_name: str,
-        floors: PrivacyFloors,
+        privacy_limits: PrivacyLimits,
         cohort: ClientPolicy,
         storage: ClientStorage,
         leader_key: bytes,
         helper_key: bytes,
-        total: DataTotal | None = None,
+        total: TotalBudgetLedger | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
@@ -168,11 +171,11 @@ class TwoServerClient:
         self._connections = (leader, helper)
         self._task = task
         self._names = (leader_name, helper_name)
-        self._floors = floors
+        self._privacy_limits = privacy_limits
         self._cohort = cohort
         self._keys = (leader_key, helper_key)
         self._storage = storage
-        self._book = storage.book
+        self._store = storage.store
         self._total = total
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
@@ -250,7 +253,7 @@ class TwoServerClient:
     async def _join(self) -> _Joined:
         """Wait for two offers that belong together, and judge them."""
         patience = self._clock.now() + _OFFER_SECONDS
-        tally = await self._book.tally(Role.CLIENT, self._task, peer=self._peer)
+        tally = await self._store.tally(Role.CLIENT, self._task, peer=self._peer)
         while True:
             leader = await self._leader.next_offer(
                 self._task, after_session=tally.highest_number, deadline=patience
@@ -277,7 +280,7 @@ class TwoServerClient:
         to_leader, to_helper = self._connections
         known = KnownFacts(
             highest_number=highest,
-            charges=await self._book.charges(self._task),
+            charges=await self._store.charges(self._task),
             claims=() if total is None else await total.claims(),
             holder=b"" if total is None else await total.holder(),
         )
@@ -290,7 +293,7 @@ class TwoServerClient:
             own=PairRules(
                 task=self._task,
                 names=self._names,
-                limits=self._floors,
+                limits=self._privacy_limits,
                 cohort=self._cohort,
                 total=None if total is None else total.rules,
             ),
@@ -331,7 +334,7 @@ class TwoServerClient:
             peer=self._peer,
         )
         try:
-            begun = await self._book.commit(
+            begun = await self._store.commit(
                 Change(key=key, create=new, charge=joined.charge)
             )
         except NumberTakenError as error:
@@ -421,7 +424,7 @@ class TwoServerClient:
 
     def _check_receipt(self, joined: _Joined, told: Released, data: bytes) -> None:
         """Hold the leader's news against what both aggregators have signed."""
-        stated = SharedReceipt.decode(data)
+        stated = TwoAggregatorReceipt.decode(data)
         leader_key, helper_key = self._keys
         verdict = verify_shared_receipt(
             data, leader_key=leader_key, helper_key=helper_key
@@ -452,9 +455,9 @@ class TwoServerClient:
                 )
 
     async def _end(self, key: str, joined: _Joined) -> None:
-        stored = await self._book.load(key)
+        stored = await self._store.load(key)
         if stored is not None and not stored.ended:
-            await self._book.commit(
+            await self._store.commit(
                 Change(
                     key=key,
                     expect=stored.sequence,
@@ -476,7 +479,7 @@ def _copied(vector: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 def total_between_two(
     budget: TotalBudget, storage: ClientStorage, workers: Workers
-) -> DataTotal:
+) -> TotalBudgetLedger:
     """Return the total of a client of two aggregators, against either of them.
 
     Args:
@@ -484,8 +487,12 @@ def total_between_two(
         storage: The client's.
         workers: Threads.
     """
-    return DataTotal(
-        budget, storage, against=Against.SERVER, loss_of=_loss_of, workers=workers
+    return TotalBudgetLedger(
+        budget,
+        storage,
+        against=ClaimAdversary.SERVER,
+        loss_of=_loss_of,
+        workers=workers,
     )
 
 

@@ -23,7 +23,7 @@ from secagg.client.total_claim import OwnTotal, claim_for
 from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
 from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.policy import ClientPolicy, PrivacyFloors
+from secagg.protocol.policy import ClientPolicy, PrivacyLimits
 from secagg.storage.budget_ledger import Charge
 from secagg.two_aggregators.offers import check_pair
 
@@ -52,7 +52,7 @@ class PairRules:
 
     task: str
     names: tuple[str, str]
-    limits: PrivacyFloors
+    limits: PrivacyLimits
     cohort: ClientPolicy
     total: OwnTotal | None = None
 

@@ -225,7 +225,7 @@ class Helper(Party[_Session]):
             if is_usable and live.offer.session_number > after_session:
                 return
             await self._end(live)
-        tally = await self._storage.book.tally(Role.SERVER, self._task)
+        tally = await self._storage.store.tally(Role.SERVER, self._task)
         # Once more, for what an honest leader has believed when its clock was ahead.
         if after_session > highest_believed(tally.highest_number) + MAX_AHEAD:
             raise RemoteProtocolError(
@@ -248,7 +248,7 @@ class Helper(Party[_Session]):
         for session_id in await self._workers.run(self._storage.spool.session_ids):
             await self._workers.run(self._storage.spool.remove, session_id)
         log = await SessionLog.create(
-            self._storage.book,
+            self._storage.store,
             offer.session_id.hex(),
             NewSession(
                 role=Role.SERVER,
@@ -276,7 +276,7 @@ class Helper(Party[_Session]):
         # What clients were promised, whatever the settings say by now.
         noise = AggregatorNoise.from_parameters(offer.parameters)
         session = _Session(
-            offer, noise, SessionLog.resume(self._storage.book, stored, self._measures)
+            offer, noise, SessionLog.resume(self._storage.store, stored, self._measures)
         )
         for record in stored.records:
             if record.kind == _SHARE and record.sender is not None:

@@ -22,11 +22,11 @@ from secagg.protocol.packing import packed_size, unpack
 from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.receipt import NameList, PartStatement
 
-__all__ = ["AgreedPart", "HelpersPart"]
+__all__ = ["AgreedAnswer", "HelperAnswer"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HelpersPart:
+class HelperAnswer:
     """The helper's part of a sum.
 
     Attributes:
@@ -124,7 +124,7 @@ class HelpersPart:
 
 
 @dataclass(frozen=True, slots=True)
-class AgreedPart:
+class AgreedAnswer:
     """What is in the leader's book before a sum is computed.
 
     Attributes:

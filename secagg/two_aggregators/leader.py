@@ -50,15 +50,15 @@ from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.log_events import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
 from secagg.runtime.metrics import Meter
 from secagg.runtime.workers import Workers
-from secagg.server.session.uploads import UploadDesk, UploadSlots
+from secagg.server.session.uploads import UploadReceiver, UploadSlots
 from secagg.server.storage import ServerStorage
-from secagg.server.task.history import TaskFacts
+from secagg.server.task.history import TaskHistory
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.rows import SessionRow, SessionState, StoredSession
 from secagg.storage.spool import SUM
-from secagg.two_aggregators.helper_answer import AgreedPart, HelpersPart
-from secagg.two_aggregators.leader_outcome import Tombstone
+from secagg.two_aggregators.helper_answer import AgreedAnswer, HelperAnswer
+from secagg.two_aggregators.leader_outcome import LeaderOutcome
 from secagg.two_aggregators.messages import (
     MAX_PART_BYTES,
     AcceptedShares,
@@ -78,7 +78,7 @@ from secagg.two_aggregators.refusals import (
     second_upload,
 )
 from secagg.two_aggregators.session_log import SessionLog
-from secagg.two_aggregators.shared_sum import SharedSum
+from secagg.two_aggregators.shared_sum import TwoAggregatorSum
 from secagg.two_aggregators.shares import sum_of_uploads
 from secagg.wire.calls import (
     Blob,
@@ -115,11 +115,11 @@ class _Session:
     helper: SessionDescriptor
     noise: AggregatorNoise
     log: SessionLog
-    desk: UploadDesk
+    desk: UploadReceiver
     uploads: dict[str, Upload] = field(default_factory=dict)
     lost: dict[str, Upload] = field(default_factory=dict)  # accepted, and gone since
     named: tuple[str, ...] | None = None
-    agreed: AgreedPart | None = None
+    agreed: AgreedAnswer | None = None
     is_full: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -183,7 +183,7 @@ class Leader(Party[_Session]):
         )
         self._helper = helper
         self._helper_key = helper_key
-        self._last: tuple[bytes, Tombstone] | None = None
+        self._last: tuple[bytes, LeaderOutcome] | None = None
         self._slots = UploadSlots()
         self._calls = ClientCalls(
             helper, self._clock, self._entropy, self._workers, watch=False
@@ -192,7 +192,7 @@ class Leader(Party[_Session]):
         self._was_interrupted = False
         self._is_over = False
         self._helper_answers: bool | None = None
-        self._facts: TaskFacts | None = None
+        self._facts: TaskHistory | None = None
 
     async def recover(self) -> None:
         """See `Party.recover`; also removes shares that an earlier process was to."""
@@ -203,7 +203,7 @@ class Leader(Party[_Session]):
             if session_id != live:
                 await self._workers.run(self._storage.spool.drop_uploads, session_id)
 
-    async def next_sum(self) -> SharedSum:
+    async def next_sum(self) -> TwoAggregatorSum:
         """Run one session, or finish one of an earlier process.
 
         Returns:
@@ -299,18 +299,18 @@ class Leader(Party[_Session]):
         end = min(len(receipt), start + request.max_bytes)
         return BlobChunk(receipt[start:end], len(receipt))
 
-    async def _ended(self, session_id: bytes) -> Tombstone:
+    async def _ended(self, session_id: bytes) -> LeaderOutcome:
         """Return what is left of a session; of the last one it stays in memory."""
         if self._last is None or self._last[0] != session_id:
             receipt = await self._receipt_of(session_id)
-            ended = await self._workers.run(Tombstone.decode, receipt)
+            ended = await self._workers.run(LeaderOutcome.decode, receipt)
             self._last = session_id, ended
         return self._last[1]
 
     # --- a session --------------------------------------------------------------------
 
     async def _open(self) -> _Session:
-        tally = await self._storage.book.tally(Role.SERVER, self._task)
+        tally = await self._storage.store.tally(Role.SERVER, self._task)
         parameters, date = self._noise.parameters, int(self._clock.date())
         facts = await self._task_facts()
         if tally.spent >= self._max_sessions or facts.sums >= self._steps:
@@ -343,7 +343,7 @@ class Leader(Party[_Session]):
         self._check_helper(helper, known)
         await self._forget_old_sums()  # while nobody can upload to the new session
         log = await SessionLog.create(
-            self._storage.book,
+            self._storage.store,
             offer.session_id.hex(),
             NewSession(
                 role=Role.SERVER,
@@ -362,11 +362,11 @@ class Leader(Party[_Session]):
         await self._purge()
         return session
 
-    async def _task_facts(self) -> TaskFacts:
+    async def _task_facts(self) -> TaskHistory:
         """Return the sums of the task, and who gave to them."""
         if self._facts is None:
-            tally = await self._storage.book.tally(Role.SERVER, self._task)
-            self._facts = TaskFacts.decode(tally.facts[_COUNTER_BYTES:])
+            tally = await self._storage.store.tally(Role.SERVER, self._task)
+            self._facts = TaskHistory.decode(tally.facts[_COUNTER_BYTES:])
         return self._facts
 
     async def _check_participations(self, identity: str) -> None:
@@ -437,7 +437,7 @@ class Leader(Party[_Session]):
         async def accept(name: str, envelope: Envelope) -> None:
             await self._accept(session, name, envelope)
 
-        desk = UploadDesk(
+        desk = UploadReceiver(
             offer.session_id,
             offer.parameters,
             spool=self._storage.spool,
@@ -455,7 +455,7 @@ class Leader(Party[_Session]):
         reader = Reader(stored.header, "session")
         offer = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
         helper = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
-        log = SessionLog.resume(self._storage.book, stored, self._measures)
+        log = SessionLog.resume(self._storage.store, stored, self._measures)
         session = self._session(offer, helper, log)
         for record in stored.records:
             if record.kind == _SHARE and record.sender is not None:
@@ -466,7 +466,7 @@ class Leader(Party[_Session]):
                 held = session.uploads
                 session.uploads = {name: held[name] for name in session.named}
             elif record.kind == _AGREED:
-                session.agreed = AgreedPart.decode(record.body)
+                session.agreed = AgreedAnswer.decode(record.body)
         if len(session.uploads) >= offer.parameters.max_clients:
             session.is_full.set()
         return session
@@ -529,7 +529,7 @@ class Leader(Party[_Session]):
                 reason, code=error.code, next_step=error.next_step
             ) from None
 
-    async def _release(self, session: _Session) -> SharedSum:
+    async def _release(self, session: _Session) -> TwoAggregatorSum:
         try:
             part = await self._ask_helper(session)
         except SecAggError as error:
@@ -540,7 +540,7 @@ class Leader(Party[_Session]):
         async with self._turn:
             if session.agreed is None:
                 seed = SecretBytes(self._entropy.token(SEED_SIZE))
-                agreed = AgreedPart(part.answer_digest, seed)
+                agreed = AgreedAnswer(part.answer_digest, seed)
                 record = Record(_AGREED, None, agreed.encode())
                 await session.log.append(record, spend=True)
                 session.agreed = agreed
@@ -552,7 +552,7 @@ class Leader(Party[_Session]):
                 )
         return await self._finish(session, part, session.agreed)
 
-    async def _ask_helper(self, session: _Session) -> HelpersPart:
+    async def _ask_helper(self, session: _Session) -> HelperAnswer:
         """Name the clients, and fetch the helper's part of their sum."""
         parameters, named = session.offer.parameters, session.named or ()
         accepted = AcceptedShares(session.offer.encode(), named).encode()
@@ -581,7 +581,7 @@ class Leader(Party[_Session]):
             raise self._refused(error) from None
         self._helper_answers = True
         return await self._workers.run(
-            HelpersPart.judged,
+            HelperAnswer.judged,
             answer,
             session.offer,
             session.helper,
@@ -590,8 +590,8 @@ class Leader(Party[_Session]):
         )
 
     async def _finish(
-        self, session: _Session, part: HelpersPart, agreed: AgreedPart
-    ) -> SharedSum:
+        self, session: _Session, part: HelperAnswer, agreed: AgreedAnswer
+    ) -> TwoAggregatorSum:
         """Add both parts and the leader's own noise, and release the sum."""
         session_id, spool = session.offer.session_id, self._storage.spool
         with self._measures.sum():
@@ -610,7 +610,7 @@ class Leader(Party[_Session]):
         self._log(SESSION_COMPLETED, session.offer, inputs=len(part.names))
         return await self._read_sum(await self._ended(session_id))
 
-    async def last_sum(self) -> SharedSum | None:
+    async def last_sum(self) -> TwoAggregatorSum | None:
         """Return the sum of the last session again, if that released one.
 
         For whoever was interrupted between the release and the use of a sum.
@@ -634,24 +634,24 @@ class Leader(Party[_Session]):
             return None
         return ended.offer.session_number, ended.receipt.encode()
 
-    async def _last_ended(self) -> Tombstone | None:
+    async def _last_ended(self) -> LeaderOutcome | None:
         for row in await self._ended_rows():
             return await self._ended(bytes.fromhex(row.key))
         return None
 
     async def _ended_rows(self) -> tuple[SessionRow, ...]:
         """Return the row of the last session that is over, if there is one."""
-        return await self._storage.book.sessions(
+        return await self._storage.store.sessions(
             role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
         )
 
-    async def describe(self, released: SharedSum) -> dict[str, object]:
+    async def describe(self, released: TwoAggregatorSum) -> dict[str, object]:
         """Return what belongs in a report on a sum, as JSON values.
 
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        tally = await self._storage.book.tally(Role.SERVER, self._task)
+        tally = await self._storage.store.tally(Role.SERVER, self._task)
         return {
             "task": self._task,
             "leader": self._name,
@@ -660,7 +660,7 @@ class Leader(Party[_Session]):
             "sessions_left_in_budget": self._max_sessions - tally.spent,
         }
 
-    async def _read_sum(self, ended: Tombstone) -> SharedSum:
+    async def _read_sum(self, ended: LeaderOutcome) -> TwoAggregatorSum:
         given, session_id = ended.offer.parameters, ended.offer.session_id
         noise = AggregatorNoise.from_parameters(given)
         found = await self._workers.run(
@@ -672,7 +672,7 @@ class Leader(Party[_Session]):
         values = await self._workers.run(
             partial(noise.decode, residues, session_id=session_id)
         )
-        return SharedSum(
+        return TwoAggregatorSum(
             session_number=ended.offer.session_number,
             session_id=session_id,
             inputs=len(ended.included.names),
@@ -684,7 +684,7 @@ class Leader(Party[_Session]):
         )
 
     def _sum(
-        self, session: _Session, part: HelpersPart, agreed: AgreedPart
+        self, session: _Session, part: HelperAnswer, agreed: AgreedAnswer
     ) -> npt.NDArray[np.unsignedinteger[Any]]:
         parameters, spool = session.offer.parameters, self._storage.spool
         modulus = parameters.modulus
@@ -717,13 +717,13 @@ class Leader(Party[_Session]):
             code=code.name,
             reason=reason,
         )
-        await self._close(session, Aborted(Fate.LEFT_OUT, code, reason), None)
+        await self._close(session, Aborted(Fate.NOT_INCLUDED, code, reason), None)
 
     async def _close(
         self,
         session: _Session,
         outcome: Released | Aborted,
-        part: HelpersPart | None,
+        part: HelperAnswer | None,
     ) -> None:
         ended = await self._workers.run(self._signed, session, outcome, part)
         facts, stored = await self._task_facts(), None
@@ -740,10 +740,10 @@ class Leader(Party[_Session]):
         )
 
     def _signed(
-        self, session: _Session, outcome: Released | Aborted, part: HelpersPart | None
-    ) -> Tombstone:
+        self, session: _Session, outcome: Released | Aborted, part: HelperAnswer | None
+    ) -> LeaderOutcome:
         held = tuple(sorted(session.uploads, key=str.encode))
-        return Tombstone.signed(
+        return LeaderOutcome.signed(
             session.offer,
             session.helper,
             held,
@@ -768,6 +768,6 @@ def _compare_clocks(offer: SessionDescriptor, date: int) -> None:
         ) from None
 
 
-def _stored(helper_number: int, facts: TaskFacts) -> bytes:
+def _stored(helper_number: int, facts: TaskHistory) -> bytes:
     """Return what is stored of the task: the helper's last session, and the sums."""
     return helper_number.to_bytes(_COUNTER_BYTES, "big") + facts.encode()

@@ -9,18 +9,18 @@ from secagg.crypto.signature import IdentityKey
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released
 from secagg.protocol.receipts.receipt import Outcome
-from secagg.two_aggregators.helper_answer import HelpersPart
+from secagg.two_aggregators.helper_answer import HelperAnswer
 from secagg.two_aggregators.receipt import (
     MAX_SHARED_RECEIPT_BYTES,
     NameList,
     PartStatement,
-    SharedReceipt,
+    TwoAggregatorReceipt,
 )
 
-__all__ = ["Tombstone"]
+__all__ = ["LeaderOutcome"]
 
 
-class Tombstone:
+class LeaderOutcome:
     """A session that is over.
 
     Args:
@@ -28,7 +28,9 @@ class Tombstone:
         outcome: What clients are told.
     """
 
-    def __init__(self, receipt: SharedReceipt, outcome: Released | Aborted) -> None:
+    def __init__(
+        self, receipt: TwoAggregatorReceipt, outcome: Released | Aborted
+    ) -> None:
         self.receipt = receipt
         self.outcome = outcome
 
@@ -38,7 +40,7 @@ class Tombstone:
         leader: SessionDescriptor,
         helper: SessionDescriptor,
         held: tuple[str, ...],
-        part: HelpersPart | None,
+        part: HelperAnswer | None,
         outcome: Released | Aborted,
         *,
         ended: int,
@@ -57,7 +59,7 @@ class Tombstone:
         """
         suite = leader.parameters.suite
         stone = cls(
-            SharedReceipt(
+            TwoAggregatorReceipt(
                 leader_offer=leader.encode(),
                 helper_offer=helper.encode(),
                 leader_key=key.public_bytes,
@@ -104,7 +106,7 @@ class Tombstone:
         receipt = reader.blob(max_bytes=MAX_SHARED_RECEIPT_BYTES)
         kind = Released if reader.flag() else Aborted
         outcome = kind.decode(reader.fixed(reader.remaining))
-        return cls(SharedReceipt.decode(receipt), outcome)
+        return cls(TwoAggregatorReceipt.decode(receipt), outcome)
 
     @cached_property
     def offer(self) -> SessionDescriptor:
@@ -127,7 +129,7 @@ class Tombstone:
 
     def update_for(self, name: str) -> Envelope:
         """Return the news for one client."""
-        fate = Fate.INCLUDED if name in self.included else Fate.LEFT_OUT
+        fate = Fate.INCLUDED if name in self.included else Fate.NOT_INCLUDED
         return Envelope.of(replace(self.outcome, fate=fate))
 
     def receipt_for(self, name: str) -> bytes:

@@ -32,9 +32,9 @@ class Measures:
         try:
             yield
         except ServiceError:
-            self.meter.add(metrics.BOOK_ERRORS)
+            self.meter.add(metrics.STORE_ERRORS)
             raise
-        self.meter.observe(metrics.BOOK_COMMIT_SECONDS, self.clock.now() - began)
+        self.meter.observe(metrics.STORE_COMMIT_SECONDS, self.clock.now() - began)
 
     @contextmanager
     def sum(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import RoundDeadlines
-from secagg.storage.change import number_nobody_has_seen
+from secagg.storage.change import first_number_after_restore
 
 __all__ = [
     "MAX_AHEAD",
@@ -42,7 +42,7 @@ def highest_believed(known: int) -> int:
     Args:
         known: The highest number that is known here.
     """
-    return max(known, number_nobody_has_seen()) + MAX_AHEAD
+    return max(known, first_number_after_restore()) + MAX_AHEAD
 
 
 def cohort_parameters(

@@ -146,9 +146,9 @@ class Party(ABC, Generic[_Session]):
             ServiceError: STORAGE_FAILED, or STATE_DAMAGED; BAD_SETTINGS where a session
                 is open that has another aggregator's name.
         """
-        book = self._storage.book
-        rows = await book.sessions(role=Role.SERVER, task=self._task)
-        loaded = [await book.load(row.key) for row in rows]
+        store = self._storage.store
+        rows = await store.sessions(role=Role.SERVER, task=self._task)
+        loaded = [await store.load(row.key) for row in rows]
         interrupted = [(each, self._resumed(each)) for each in loaded if each]
         refuse_sessions_of_another(
             self._name, (session.offer for _, session in interrupted)
@@ -167,7 +167,7 @@ class Party(ABC, Generic[_Session]):
         Counted here: the number of a session is what the other aggregator makes it.
         """
         if next(self._openings) % _PURGED_EVERY == 0:
-            await purge_once(self._storage.book, KEPT, _LOG)
+            await purge_once(self._storage.store, KEPT, _LOG)
 
     def close(self) -> None:
         """Release the threads; what was handed in is the caller's."""
@@ -195,7 +195,7 @@ class Party(ABC, Generic[_Session]):
             ServiceError: STORAGE_FAILED.
         """
         task = {"task": self._task}
-        tally = await self._storage.book.tally(Role.SERVER, self._task)
+        tally = await self._storage.store.tally(Role.SERVER, self._task)
         covered = max(0, self._max_sessions - tally.spent)
         left = covered if self.may_serve else 0
         live, report = self._live, self._noise.report()
@@ -305,7 +305,7 @@ class Party(ABC, Generic[_Session]):
             ServiceError: UNKNOWN_SESSION; it is not over, ended without an answer, or
                 never was.
         """
-        stored = await self._storage.book.load(session_id.hex())
+        stored = await self._storage.store.load(session_id.hex())
         if stored is None or not stored.receipt or stored.task != self._task:
             raise no_such_session()
         return stored.receipt

@@ -39,7 +39,7 @@ from secagg.distributed_dp import (
 )
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.pki.key_files import parse_key
-from secagg.protocol.policy import ClientPolicy, PrivacyFloors
+from secagg.protocol.policy import ClientPolicy, PrivacyLimits
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.vector_files import write_bytes, write_json, write_vector
 from secagg.runtime.workers import Workers
@@ -52,7 +52,7 @@ from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 from secagg.two_aggregators.client import (
     SharedContribution,
-    TwoServerClient,
+    TwoAggregatorClient,
     total_between_two,
 )
 from secagg.two_aggregators.helper import Helper
@@ -60,7 +60,7 @@ from secagg.two_aggregators.leader import Leader
 from secagg.two_aggregators.offers import cohort_parameters
 from secagg.two_aggregators.receipt_key import receipt_key_in
 from secagg.two_aggregators.serving import serving
-from secagg.two_aggregators.shared_sum import SharedSum
+from secagg.two_aggregators.shared_sum import TwoAggregatorSum
 from secagg.two_aggregators.watching import watching
 
 __all__ = [
@@ -269,10 +269,10 @@ class ReleasingLeader:
         if last is not None:
             write_bytes(self._folder / _receipt_name(last[0]), last[1])
 
-    def _path(self, released: SharedSum) -> Path:
+    def _path(self, released: TwoAggregatorSum) -> Path:
         return self._folder / f"sum-{released.session_number}.npy"
 
-    async def _write(self, released: SharedSum) -> WrittenSum:
+    async def _write(self, released: TwoAggregatorSum) -> WrittenSum:
         """Write the report first: where there is a sum, there is its report."""
         number, path = released.session_number, self._path(released)
         report = {
@@ -337,10 +337,10 @@ async def leading(
         )
 
 
-def sharing_limits(settings: SharingClientSettings) -> PrivacyFloors:
+def sharing_limits(settings: SharingClientSettings) -> PrivacyLimits:
     """Return the privacy that a client's settings insist on."""
     policy = settings.policy
-    return PrivacyFloors(
+    return PrivacyLimits(
         max_epsilon=policy.max_epsilon,
         max_delta=policy.max_delta,
         statuses=frozenset(policy.grounds),
@@ -379,7 +379,7 @@ async def give_vector(
 
     Raises:
         InputError: The vector cannot be encoded; nothing of it was sent.
-        SecAggError: As `TwoServerClient.contribute`.
+        SecAggError: As `TwoAggregatorClient.contribute`.
     """
     own, policy = settings.client, settings.policy
     leader_key = receipt_key_of("leader", settings.leader)
@@ -397,7 +397,7 @@ async def give_vector(
         if budget is not None:
             total = total_between_two(budget, storage, workers)
             await total.open()
-        client = TwoServerClient(
+        client = TwoAggregatorClient(
             to_leader,
             to_helper,
             task=own.task,
@@ -405,7 +405,7 @@ async def give_vector(
             helper_name=settings.helper.name,
             leader_key=leader_key,
             helper_key=helper_key,
-            floors=sharing_limits(settings),
+            privacy_limits=sharing_limits(settings),
             cohort=sharing_cohort(settings),
             storage=storage,
             total=total,

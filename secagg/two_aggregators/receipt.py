@@ -35,7 +35,7 @@ __all__ = [
     "NamePath",
     "Names",
     "PartStatement",
-    "SharedReceipt",
+    "TwoAggregatorReceipt",
 ]
 
 COMMITMENT_BYTES: Final = 4 + NODE_SIZE
@@ -175,7 +175,7 @@ class PartStatement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedReceipt:
+class TwoAggregatorReceipt:
     """One session between two aggregators.
 
     Attributes:
@@ -227,7 +227,7 @@ class SharedReceipt:
 
     def for_reader(
         self, name: str, roster: NameList, survivors: NameList
-    ) -> "SharedReceipt":
+    ) -> "TwoAggregatorReceipt":
         """Return the receipt of one client, which names nobody else."""
         return replace(
             self,

@@ -6,7 +6,7 @@ from typing import Final, Self
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.change import Change, Committed, NewSession, Record
 from secagg.storage.rows import StoredSession
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 from secagg.two_aggregators.measures import Measures
 
 __all__ = ["SessionLog"]
@@ -24,10 +24,10 @@ class SessionLog:
     """
 
     def __init__(
-        self, book: Book, key: str, sequence: int, chain: bytes, measures: Measures
+        self, store: Store, key: str, sequence: int, chain: bytes, measures: Measures
     ) -> None:
         self.key: Final = key
-        self._book = book
+        self._store = store
         self._sequence = sequence
         self._chain = chain
         self._measures = measures
@@ -36,7 +36,7 @@ class SessionLog:
     @classmethod
     async def create(
         cls,
-        book: Book,
+        store: Store,
         key: str,
         new: NewSession,
         measures: Measures,
@@ -50,15 +50,15 @@ class SessionLog:
             ServiceError: STORAGE_FAILED.
         """
         with measures.commit():
-            begun = await book.commit(Change(key=key, create=new, facts=facts))
+            begun = await store.commit(Change(key=key, create=new, facts=facts))
         if not isinstance(begun, Committed):
             raise _written_by_another(key)
-        return cls(book, key, begun.sequence, begun.chain, measures)
+        return cls(store, key, begun.sequence, begun.chain, measures)
 
     @classmethod
-    def resume(cls, book: Book, stored: StoredSession, measures: Measures) -> Self:
+    def resume(cls, store: Store, stored: StoredSession, measures: Measures) -> Self:
         """Go on with a session of an earlier process."""
-        return cls(book, stored.key, stored.sequence, stored.chain, measures)
+        return cls(store, stored.key, stored.sequence, stored.chain, measures)
 
     async def append(self, record: Record, *, spend: bool = False) -> None:
         """Append one record; returns when it is durable.
@@ -103,7 +103,7 @@ class SessionLog:
                 facts=facts,
             )
             with self._measures.commit():
-                done = await self._book.commit(change)
+                done = await self._store.commit(change)
             if not isinstance(done, Committed):
                 raise _written_by_another(self.key)
             self._sequence, self._chain = done.sequence, done.chain

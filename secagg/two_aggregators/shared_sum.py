@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from secagg.distributed_dp import AggregatorNoise
 
-__all__ = ["SharedSum"]
+__all__ = ["TwoAggregatorSum"]
 
 
 @dataclass(frozen=True, slots=True)
-class SharedSum:
+class TwoAggregatorSum:
     """A sum that two aggregators have released.
 
     Attributes:

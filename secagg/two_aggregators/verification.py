@@ -23,14 +23,14 @@ from secagg.two_aggregators.receipt import (
     NamePath,
     Names,
     PartStatement,
-    SharedReceipt,
+    TwoAggregatorReceipt,
 )
 
-__all__ = ["SharedVerdict", "shown_between_two", "verify_shared_receipt"]
+__all__ = ["TwoAggregatorVerdict", "shown_between_two", "verify_shared_receipt"]
 
 
 @dataclass(frozen=True, slots=True)
-class SharedVerdict:
+class TwoAggregatorVerdict:
     """What a receipt that passes says.
 
     Attributes:
@@ -47,7 +47,7 @@ class SharedVerdict:
         statement: What both have signed of the sum.
     """
 
-    receipt: SharedReceipt
+    receipt: TwoAggregatorReceipt
     leader: SessionDescriptor
     helper: SessionDescriptor
     roster: int
@@ -64,7 +64,7 @@ class SharedVerdict:
 
 def verify_shared_receipt(
     data: bytes, *, leader_key: bytes, helper_key: bytes
-) -> SharedVerdict:
+) -> TwoAggregatorVerdict:
     """Judge a receipt of a session between two aggregators.
 
     Args:
@@ -79,7 +79,7 @@ def verify_shared_receipt(
         ReceiptError: The first step that fails, and why.
     """
     with judging(Step.ENCODING):
-        receipt = SharedReceipt.decode(data)
+        receipt = TwoAggregatorReceipt.decode(data)
     with judging(Step.OFFER):
         leader = SessionDescriptor.decode(receipt.leader_offer)
         helper = SessionDescriptor.decode(receipt.helper_offer)
@@ -100,12 +100,12 @@ def verify_shared_receipt(
         privacy = noise.kept_claim()
     shown = receipt.survivors
     is_included = shown.place is not None if isinstance(shown, NamePath) else None
-    return SharedVerdict(
+    return TwoAggregatorVerdict(
         receipt, leader, helper, *sizes, is_included, privacy, statement
     )
 
 
-def shown_between_two(verdict: SharedVerdict, *, source: str) -> ShownSession:
+def shown_between_two(verdict: TwoAggregatorVerdict, *, source: str) -> ShownSession:
     """Return what a receipt shows of a session between two, to compare it with others.
 
     An aggregator that keeps to its part signs one statement of each session, so that
@@ -131,7 +131,7 @@ def shown_between_two(verdict: SharedVerdict, *, source: str) -> ShownSession:
 
 
 def _stated(
-    receipt: SharedReceipt, leader: SessionDescriptor
+    receipt: TwoAggregatorReceipt, leader: SessionDescriptor
 ) -> tuple[PartStatement, tuple[int, int]]:
     """Return what both are to have signed, and how many names the two lists have."""
     roster, survivors = (
@@ -160,7 +160,7 @@ def _count(names: Names) -> int:
 
 
 def _check_keys(
-    receipt: SharedReceipt, *, leader_key: bytes, helper_key: bytes
+    receipt: TwoAggregatorReceipt, *, leader_key: bytes, helper_key: bytes
 ) -> None:
     pairs = [("leader", receipt.leader_key, leader_key)]
     if receipt.helper_signature:
@@ -174,7 +174,7 @@ def _check_keys(
 
 
 def _check_sets(
-    receipt: SharedReceipt, leader: SessionDescriptor, sizes: tuple[int, int]
+    receipt: TwoAggregatorReceipt, leader: SessionDescriptor, sizes: tuple[int, int]
 ) -> None:
     parameters, (roster, survivors) = leader.parameters, sizes
     _insist(
@@ -202,7 +202,7 @@ def _whole(names: Names) -> tuple[str, ...]:
 
 
 def _check_signatures(
-    receipt: SharedReceipt, statement: PartStatement, leader: SessionDescriptor
+    receipt: TwoAggregatorReceipt, statement: PartStatement, leader: SessionDescriptor
 ) -> None:
     suite = leader.parameters.suite
     signed = [
@@ -225,7 +225,7 @@ def _check_signatures(
             ) from None
 
 
-def _check_outcome(receipt: SharedReceipt, leader: SessionDescriptor) -> None:
+def _check_outcome(receipt: TwoAggregatorReceipt, leader: SessionDescriptor) -> None:
     parameters = leader.parameters
     if receipt.outcome is Outcome.RELEASED:
         size = packed_size(parameters.dimension, parameters.bits)

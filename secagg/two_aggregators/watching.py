@@ -60,7 +60,7 @@ async def watching(  # noqa: PLR0913 - a party, and what is said of its process
             found += await party.readings()
         return found
 
-    readiness = Readiness(storage.book, state_dir, lambda: party.may_serve, clock)
+    readiness = Readiness(storage.store, state_dir, lambda: party.may_serve, clock)
     probes = Probes(readiness, readings, meter)
     async with AsyncExitStack() as stack:
         address = None

@@ -23,6 +23,7 @@ from secagg.protocol.messages import (
     MAX_ADVERT_BYTES,
     SIGNATURE_BYTES,
 )
+from secagg.protocol.packing import MAX_CHUNK_BYTES
 from secagg.protocol.parameters import (
     MAX_CLIENTS,
     MAX_DIMENSION,
@@ -31,7 +32,7 @@ from secagg.protocol.parameters import (
     MAX_TAIL_BYTES,
     ProtocolParameters,
 )
-from secagg.protocol.profiles import SparseTail
+from secagg.protocol.profiles import SparseParameters
 
 __all__ = [
     "LEAST_QUIET_SECONDS",
@@ -55,10 +56,6 @@ __all__ = [
 
 # The largest message that every gRPC implementation accepts without being told to.
 MAX_MESSAGE_BYTES: Final = 4 << 20
-
-# One chunk of an upload or of a fetched object.  Smaller chunks pay more for calls
-# than for bytes; larger ones lose more when a link breaks.
-MAX_CHUNK_BYTES: Final = 1 << 20
 
 # Above this, an update carries a reference and the client reads the object in
 # chunks: a phone on a bad link resumes a chunk, not a roster.
@@ -141,8 +138,8 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
     neighbours = n - 1 if parameters.is_complete_graph else parameters.degree
     # Where clients draw, as many as the cap allows may have drawn one.
     tail = parameters.tail
-    is_drawn = isinstance(tail, SparseTail)
-    dealers = tail.in_cap if isinstance(tail, SparseTail) else neighbours + 1
+    is_drawn = isinstance(tail, SparseParameters)
+    dealers = tail.in_cap if isinstance(tail, SparseParameters) else neighbours + 1
     has_neighbourhood = not (parameters.is_complete_graph or is_drawn)
     return MessageSizes(
         roster=n * (MAX_ADVERT_BYTES + 4) + 41,
@@ -175,7 +172,7 @@ def _neighbourhood(parameters: ProtocolParameters) -> int:
 
 def _published_edges(parameters: ProtocolParameters) -> int:
     """Return the largest that published edges can be (PROTOCOL §5.9)."""
-    if not isinstance(parameters.tail, SparseTail):
+    if not isinstance(parameters.tail, SparseParameters):
         return 0
     k, most = parameters.degree, parameters.tail.in_cap
     depth = (parameters.max_clients - 1).bit_length()

@@ -57,7 +57,7 @@ def test_only_the_module_that_adds_noise_makes_noised_vectors():
     makers = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "secagg").rglob("*.py")
-        if calls_of(path, "NoisedVector") and "testing" not in path.parts
+        if calls_of(path, "NoisyVector") and "testing" not in path.parts
     }
     assert makers <= {"secagg/distributed_dp/task.py"}
 

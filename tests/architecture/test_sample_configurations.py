@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from secagg.client.program import client_policy, privacy_floors
+from secagg.client.program import client_policy, read_privacy_limits
 from secagg.config import (
     ClientSettings,
     ServerSettings,
     load_client_settings,
     load_server_settings,
 )
-from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp import NoisyTask
 from secagg.server.task.setup import prepare_task
 from secagg.testing.cohorts import offer_of
 
@@ -56,10 +56,10 @@ def test_the_samples_of_a_server_and_its_clients_fit_together(size):
         session_end=1_800_000_000,
     )
     client_policy(client).check(offer)
-    task = NoisedTask.from_parameters(parameters)
-    floors = privacy_floors(client)
-    task.check_noise(floors)
-    task.check(floors, report=task.report())
+    task = NoisyTask.from_parameters(parameters)
+    privacy_limits = read_privacy_limits(client)
+    task.check_noise(privacy_limits)
+    task.check(privacy_limits, report=task.report())
 
 
 @pytest.mark.parametrize("role", ["server", "client"])

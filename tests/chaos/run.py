@@ -42,7 +42,7 @@ from pathlib import Path
 
 import numpy as np
 
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.server.session.lease import LEASE_SECONDS
 from secagg.testing.world.dice import Dice
@@ -314,7 +314,7 @@ class Chaos:
             self.faults.append(f"{who} came to no end; see {self.directory}")
 
     async def write_files(self) -> None:
-        authority = Authority.create()
+        authority = CertificateAuthority.create()
         pki = self.directory / "pki"
         authority.issued().write(pki, "ca")
         authority.issue_server("aggregator", ["127.0.0.1"]).write(pki, "server")

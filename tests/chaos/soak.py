@@ -34,7 +34,7 @@ from pathlib import Path
 import numpy as np
 from run import ENVIRONMENT, free_port
 
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 
 SETTLED_SECONDS = 300.0
@@ -164,7 +164,7 @@ class Soak:
         return [(f"{task}-{n}", task) for task in NOISES for n in range(CLIENTS)]
 
     def write_files(self) -> None:
-        authority = Authority.create()
+        authority = CertificateAuthority.create()
         pki = self.directory / "pki"
         authority.issued().write(pki, "ca")
         authority.issue_server("aggregator", ["127.0.0.1"]).write(pki, "server")

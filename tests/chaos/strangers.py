@@ -39,11 +39,11 @@ from pathlib import Path
 import numpy as np
 from run import ENVIRONMENT
 
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.transport.address import Address
 from secagg.transport.channel_options import SERVICE
-from secagg.transport.relay.handshake_limits import Admission
+from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.relay.relay import Relay
 from secagg.wire.limits import MAX_MESSAGE_BYTES
 
@@ -104,7 +104,7 @@ class Attacked:
     def __init__(self, directory: Path, more: str = "") -> None:
         self.directory = directory
         self.rounds = 0
-        authority = Authority.create()
+        authority = CertificateAuthority.create()
         pki = directory / "pki"
         authority.issued().write(pki, "ca")
         authority.issue_server("aggregator", ["127.0.0.1"]).write(pki, "server")
@@ -410,7 +410,7 @@ async def relay_to(port: int) -> None:
     """Be a relay until standard input ends; say the port, and then the CPU."""
     relay = await Relay.listen(
         Address("127.0.0.1", 0),
-        Admission(handshake_seconds=600),
+        AdmissionLimits(handshake_seconds=600),
         inside=Address("127.0.0.1", port),
         most=16,
     )

@@ -34,7 +34,7 @@ from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.credential import Credential, CredentialRequest
 from secagg.protocol.enrolment.revocation_list import RevocationList
-from secagg.protocol.events import NoisedVector, Received, SessionOffered
+from secagg.protocol.events import NoisyVector, Received, SessionOffered
 from secagg.protocol.messages import (
     KINDS,
     Aborted,
@@ -48,7 +48,7 @@ from secagg.protocol.messages import (
 from secagg.protocol.outputs import Finish
 from secagg.protocol.packing import BadVectorError, pack, unpack
 from secagg.protocol.policy import ClientPolicy
-from secagg.protocol.profiles import MaliciousTail, RoundDeadlines
+from secagg.protocol.profiles import MaliciousParameters, RoundDeadlines
 from secagg.protocol.receipts.receipt import (
     AuditReceipt,
     Outcome,
@@ -59,7 +59,7 @@ from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER, rounds_of
 from secagg.protocol.server import machine as server
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.record import SessionRecord
-from secagg.server.task.history import TaskFacts
+from secagg.server.task.history import TaskHistory
 from secagg.simulation.driver import accepting, identity_of
 from secagg.simulation.enrolled import issued_to, simulated_trust
 from secagg.storage import journal
@@ -74,7 +74,7 @@ from secagg.testing.cohorts import (
 from secagg.testing.stored_header import stored_header
 from secagg.transport import status
 from secagg.two_aggregators.messages import AcceptedShares, HelperShare, NoisyShare
-from secagg.two_aggregators.receipt import NamePath, SharedReceipt
+from secagg.two_aggregators.receipt import NamePath, TwoAggregatorReceipt
 from secagg.wire.calls import CALLS, Blob, BlobChunk, Reference, UploadStatus, Wait
 
 CLIENTS = 5
@@ -182,7 +182,7 @@ CASES = {
         CLIENTS,
         dimension=4,
         threshold=3,
-        tail=MaliciousTail(simulated_trust()),
+        tail=MaliciousParameters(simulated_trust()),
         deadlines=RoundDeadlines(consistency=60),
     ),
     "drawn": sparse_parameters_for(8, dimension=4, degree=4),
@@ -250,7 +250,7 @@ def played(name):
     parameters = CASES[name]
     vectors = [one_hot(n, 4, MODULUS) for n in range(parameters.max_clients)]
     if block := parameters.noise_block:
-        vectors = [partial(NoisedVector, vector, block) for vector in vectors]
+        vectors = [partial(NoisyVector, vector, block) for vector in vectors]
     session = WatchedSession(parameters, vectors, read_noise=any_noise)
     for which in rounds_of(parameters.profile):
         session.play(which)
@@ -268,7 +268,7 @@ def messages(kind):
     if kind is Complaint:
         found.add(Complaint(ErrorCode.SHARE_CONFUSION, 1).encode())
     if kind is Aborted:
-        found.add(Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "late").encode())
+        found.add(Aborted(Fate.NOT_INCLUDED, ErrorCode.DEADLINE, "late").encode())
     return tuple(sorted(found))
 
 
@@ -457,7 +457,7 @@ def _receipts(session):
         contexts=(bytes(32),),
         seconds=(("UNMASKING", 0.5),),
     )
-    facts = TaskFacts(left_out=frozenset({"a", "ü"}))
+    facts = TaskHistory(left_out=frozenset({"a", "ü"}))
     record = SessionRecord(session.descriptor, frozenset({"a", "ü"}), attempt=3)
     return {
         # Its last 32 bytes, a hash against accidents, are not looked at.
@@ -471,7 +471,7 @@ def _receipts(session):
             lambda data: SessionRecord.decode(stored_header(data)),
             (record.encode_header(),),
         ),
-        "task's facts": of_storage(TaskFacts.decode, (facts.encode(),)),
+        "task's facts": of_storage(TaskHistory.decode, (facts.encode(),)),
     }
 
 
@@ -479,7 +479,7 @@ def _between_two():
     """What two aggregators send each other, and sign; each value has one encoding."""
     offer, names, key = b"an offer", ("a", "b", "ü"), bytes([1]) * 32
     path = NamePath(3, bytes(32), 1, (bytes(32), bytes(32)))
-    shared = SharedReceipt(
+    shared = TwoAggregatorReceipt(
         leader_offer=offer,
         helper_offer=offer,
         leader_key=key,
@@ -502,7 +502,7 @@ def _between_two():
         HelperShare: (HelperShare(SecretBytes(key), bytes(32)),),
         AcceptedShares: (AcceptedShares(offer, names), AcceptedShares(offer, ())),
         NoisyShare: (NoisyShare(bytes(32), names, key, bytes(64), b"packed"),),
-        SharedReceipt: receipts,
+        TwoAggregatorReceipt: receipts,
     }
     return {
         kind.__name__: Decoder(

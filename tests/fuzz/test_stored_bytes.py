@@ -11,8 +11,8 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Aborted, Fate, Released
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.record import SessionRecord
-from secagg.server.task.history import TaskFacts
-from secagg.server.task.stored import RememberedTask
+from secagg.server.task.history import TaskHistory
+from secagg.server.task.stored import StoredTask
 from secagg.storage import journal
 from secagg.storage.change import Record
 from secagg.testing.cohorts import offer_of, parameters_for
@@ -34,7 +34,7 @@ RECEIPTS = [
     )
     for outcome in (
         Released(Fate.INCLUDED, bytes(32), 10, 2, 0),
-        Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "late"),
+        Aborted(Fate.NOT_INCLUDED, ErrorCode.DEADLINE, "late"),
     )
 ]
 
@@ -71,9 +71,9 @@ def only_storage_errors():
         journal.decode_ending,
         lambda data: journal.decode_evidence(as_record(data)),
         SessionReceipt.decode,
-        RememberedTask.decode,
+        StoredTask.decode,
         lambda data: SessionRecord.decode(stored_header(data)),
-        TaskFacts.decode,
+        TaskHistory.decode,
     ],
     ids=[
         "server event",

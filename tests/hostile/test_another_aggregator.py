@@ -23,7 +23,7 @@ from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Survivors
 from secagg.protocol.packing import pack
-from secagg.protocol.policy import PrivacyFloors
+from secagg.protocol.policy import PrivacyLimits
 from secagg.protocol.profiles import RoundDeadlines
 from secagg.server.aggregator import Aggregator
 from secagg.server.rpc.grpc_server import GrpcServer
@@ -32,7 +32,7 @@ from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
@@ -140,7 +140,7 @@ def client_of(connection, state, **options):
     return Client(
         connection,
         task="t",
-        floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+        privacy_limits=PrivacyLimits(max_epsilon=8.0, max_delta=1e-5),
         state_dir=state,
         rollback_mark=Path(f"{state}.mark"),
         attempts=1,
@@ -151,7 +151,7 @@ def client_of(connection, state, **options):
 async def charge_of(state):
     storage = await open_storage(state, mark=Path(f"{state}.mark"))
     try:
-        return [each.state for each in await storage.book.charges("t")]
+        return [each.state for each in await storage.store.charges("t")]
     finally:
         await storage.close()
 
@@ -165,7 +165,7 @@ class Honest:
 
     async def start(self):
         self.aggregator = Aggregator(
-            inline_book(), UploadSpool(MemoryBlobs()), name="a"
+            inline_store(), UploadSpool(MemoryBlobs()), name="a"
         )
 
         async def payload(_):

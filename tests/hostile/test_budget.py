@@ -216,11 +216,11 @@ def test_the_ledger_finds_a_client_that_credits_an_error_to_its_last_session(
         try:
             return await run_session(runner, task)
         except SessionAbortedError:
-            for row in await runner._book.charges(task):
+            for row in await runner._store.charges(task):
                 last = Settlement(
                     task=task, session_id=row.session_id, state=ChargeState.VOID
                 )
-                await runner._book.settle(last)
+                await runner._store.settle(last)
             raise
 
     monkeypatch.setattr(ClientRunner, "run_session", credit)

@@ -16,7 +16,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     AbortRequested,
     InputReady,
-    NoisedVector,
+    NoisyVector,
     PlainVector,
     Received,
     SessionOffered,
@@ -34,7 +34,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.outputs import Finish
 from secagg.protocol.policy import ClientPolicy
-from secagg.protocol.profiles import MaliciousTail, Trust
+from secagg.protocol.profiles import MaliciousParameters, Trust
 from secagg.protocol.refund import Charge
 from secagg.simulation import OFFERED_AT, identity_of
 from secagg.testing.cohorts import (
@@ -420,7 +420,7 @@ def test_profiles_and_suites_outside_the_policy_are_refused():
         {"degree": 4},
         {"max_dropouts": 99},
         {"min_survivors": 1},
-        {"tail": MaliciousTail(Trust("example", bytes(32)))},
+        {"tail": MaliciousParameters(Trust("example", bytes(32)))},
         {"noise_block": b"x" * 5000},
     ],
     ids=lambda change: "-".join(map(str, change.items()))[:40],
@@ -486,7 +486,7 @@ def test_a_task_with_noise_has_no_way_in_for_a_plain_vector():
         (b"other noise", ctx2, "another task"),
         (b"noise", bytes(32), "another session"),
     ):
-        given = NoisedVector(session.inputs[0], block, context)
+        given = NoisyVector(session.inputs[0], block, context)
         with pytest.raises(LocalProtocolError, match=complaint):
             session.to_client(0, InputReady(given))
     assert session.clients[0] is state

@@ -215,10 +215,11 @@ def run(kind, late=frozenset(), corrupt=CORRUPT, parameters=PARAMETERS, **option
 
 def receipts(deployment):
     """Return the receipts of a task, the oldest first."""
-    book = deployment.server_book
-    rows = ask(book.sessions(role=Role.SERVER, state=SessionState.ENDED))
+    store = deployment.server_store
+    rows = ask(store.sessions(role=Role.SERVER, state=SessionState.ENDED))
     return [
-        SessionReceipt.decode(ask(book.load(row.key)).receipt) for row in reversed(rows)
+        SessionReceipt.decode(ask(store.load(row.key)).receipt)
+        for row in reversed(rows)
     ]
 
 
@@ -251,7 +252,7 @@ def test_dealers_of_garbage_are_left_out_together_and_alone(parameters, caplog):
     told = [
         record.facts["sender"]
         for record in caplog.records
-        if record.event == telemetry.CLIENT_LEFT_OUT
+        if record.event == telemetry.CLIENT_EXCLUDED
     ]
     assert told == sorted(corrupt)
 

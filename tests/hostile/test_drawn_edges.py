@@ -114,7 +114,7 @@ def test_who_sends_no_list_is_out_of_everything():
     session.close(Round.CHOOSE_EDGES)
     assert session.dropped == {identity_of(0): "chose no neighbours in time"}
     over = session.fetch(0).open()
-    assert (over.code, over.fate) == (ErrorCode.SESSION_OVER, Fate.LEFT_OUT)
+    assert (over.code, over.fate) == (ErrorCode.SESSION_OVER, Fate.NOT_INCLUDED)
     with pytest.raises(RemoteProtocolError) as caught:
         session.send(0, early)
     assert caught.value.code is ErrorCode.DEADLINE

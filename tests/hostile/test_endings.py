@@ -55,11 +55,11 @@ def test_an_abort_tells_each_client_the_fate_of_its_own_input(which):
     for number in session.clients:
         fate = Fate.NEVER_FIXED
         if fixed:
-            fate = Fate.LEFT_OUT if number == 0 else Fate.INCLUDED
+            fate = Fate.NOT_INCLUDED if number == 0 else Fate.INCLUDED
         ended = told(session.server_state, number)
         assert ended == Aborted(fate, ErrorCode.CANCELLED, "enough")
     stranger = server.update_for(session.server_state, "stranger").open()
-    assert stranger.fate is (Fate.LEFT_OUT if fixed else Fate.NEVER_FIXED)
+    assert stranger.fate is (Fate.NOT_INCLUDED if fixed else Fate.NEVER_FIXED)
 
 
 @pytest.mark.parametrize("cause", ["silence", "bad dealer"])
@@ -79,7 +79,7 @@ def test_a_session_that_fails_after_u3_costs_its_members_all_the_same(cause):
         code = ErrorCode.RECONSTRUCTION_FAILED
     session.close(Round.UNMASKING)
     assert [told(session.server_state, n).fate for n in range(CLIENTS)] == [
-        Fate.LEFT_OUT,
+        Fate.NOT_INCLUDED,
         *[Fate.INCLUDED] * (CLIENTS - 1),
     ]
     assert {told(session.server_state, n).code for n in range(CLIENTS)} == {code}
@@ -90,7 +90,7 @@ def test_of_a_released_sum_only_its_members_hear():
     state = server.step(state, SumComputed(b"h" * 32, 15, 99)).state
     assert told(state, 1) == Released(Fate.INCLUDED, b"h" * 32, 15, CLIENTS - 1, 99)
     left_out = told(state, 0)
-    assert (left_out.fate, left_out.code) == (Fate.LEFT_OUT, ErrorCode.SESSION_OVER)
+    assert (left_out.fate, left_out.code) == (Fate.NOT_INCLUDED, ErrorCode.SESSION_OVER)
     assert server.update_for(state, "stranger").kind is Aborted
 
 
@@ -103,7 +103,7 @@ def test_a_sum_that_could_be_known_is_thrown_away_only_on_purpose():
     ended = server.step(state, request).state
     assert ended.was_unmasked
     assert told(ended, 1).fate is Fate.INCLUDED
-    assert told(ended, 0).fate is Fate.LEFT_OUT
+    assert told(ended, 0).fate is Fate.NOT_INCLUDED
     earlier = played(Round.UNMASKING).server_state
     assert not server.step(earlier, request).state.was_unmasked
 
@@ -145,7 +145,7 @@ def test_a_sum_is_believed_from_masked_and_answered():
         assert after(in_state(kind), SUM) == client.Completed(SUM, Charge.KEPT)
 
 
-@pytest.mark.parametrize("fate", [Fate.INCLUDED, Fate.LEFT_OUT])
+@pytest.mark.parametrize("fate", [Fate.INCLUDED, Fate.NOT_INCLUDED])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, CLIENTS, CLIENTS + 1, 2**32 - 1])
 def test_a_sum_that_cannot_be_is_not_believed_from_masked(fate, count):
     # R5.6-4: the threshold is 3, and all have sent their bundles.
@@ -156,7 +156,7 @@ def test_a_sum_that_cannot_be_is_not_believed_from_masked(fate, count):
         assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)
 
 
-@pytest.mark.parametrize("fate", [Fate.INCLUDED, Fate.LEFT_OUT])
+@pytest.mark.parametrize("fate", [Fate.INCLUDED, Fate.NOT_INCLUDED])
 @pytest.mark.parametrize("count", [0, 1, 4, 6, 7, 2**32 - 1])
 def test_where_clients_sign_who_has_not_signed_has_no_sum(fate, count):
     # R5.6-4
@@ -190,8 +190,8 @@ def test_a_sum_of_others_than_were_answered_for_is_a_lie(count):
 @pytest.mark.parametrize(
     "lie",
     [
-        replace(SUM, fate=Fate.LEFT_OUT),
-        Aborted(Fate.LEFT_OUT, ErrorCode.CANCELLED, ""),
+        replace(SUM, fate=Fate.NOT_INCLUDED),
+        Aborted(Fate.NOT_INCLUDED, ErrorCode.CANCELLED, ""),
         Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, ""),
     ],
     ids=lambda lie: f"{type(lie).__name__} {lie.fate.name}",

@@ -22,11 +22,11 @@ from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.damage import damaged_copies
 from secagg.testing.deployment import RESTART_SECONDS, Deployment
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.inline_store import ask, inline_store
 
 CLIENTS = 4
 VICTIM = 2
-BOOK_WRITES = frozenset({"create", "append", "deadline", "reseal", "end"})
+STORE_WRITES = frozenset({"create", "append", "deadline", "reseal", "end"})
 SPOOL_WRITES = frozenset({"chunk", "commit", "put payload", "put sum", "drop uploads"})
 
 TRY_AGAIN = frozenset({ErrorCode.STORAGE_FAILED, ErrorCode.DEADLINE})
@@ -47,7 +47,7 @@ class FullDisk(CrashSwitch):
 
     @contextlib.contextmanager
     def around(self, what):
-        if what in BOOK_WRITES | SPOOL_WRITES:
+        if what in STORE_WRITES | SPOOL_WRITES:
             self.writes.append(what)
             if len(self.writes) - 1 in self._refused:
                 if self._loses_answers:
@@ -152,7 +152,7 @@ def test_a_full_disk_of_a_client_costs_at_most_its_own_part(at, times, loses_ans
     assert_exact(deployment)
     others = [endings[n] for n in range(CLIENTS) if n != VICTIM]
     assert all(isinstance(ending, SessionOutcome) for ending in others)
-    assert ask(deployment.client_books[VICTIM].sessions(role=Role.CLIENT)) == ()
+    assert ask(deployment.client_stores[VICTIM].sessions(role=Role.CLIENT)) == ()
 
 
 # --- disks that change --------------------------------------------------------------
@@ -236,22 +236,22 @@ def half_finished_states(tmp_path):
     at = POINTS.index("before put sum")
     switch = CrashSwitch(at)
     paths = {"server": tmp_path / "server.db", "client": tmp_path / "client.db"}
-    books = {role: inline_book(path) for role, path in paths.items()}
+    stores = {role: inline_store(path) for role, path in paths.items()}
     copies = {}
 
     def take_copies():
         for role, path in paths.items():
-            books[role]._file.scrub()  # folds the log into the file
+            stores[role]._file.scrub()  # folds the log into the file
             copies[role] = path.read_bytes()
 
     switch.on_death(take_copies)
     run(
         server_crash=switch,
-        server_book=books["server"],
-        client_books={VICTIM: books["client"]},
+        server_store=stores["server"],
+        client_stores={VICTIM: stores["client"]},
     )
-    for book in books.values():
-        ask(book.close())
+    for store in stores.values():
+        ask(store.close())
     return copies
 
 
@@ -272,16 +272,16 @@ def opened(role, path):
     inline = InlineExecutor()
     workers = Workers(general=inline)
 
-    async def server(clock, book):
+    async def server(clock, store):
         spool = UploadSpool(FileBlobs(path.with_suffix(".spool")), min_free_bytes=0)
-        await Aggregator(book, spool, clock=clock, workers=workers).recover()
+        await Aggregator(store, spool, clock=clock, workers=workers).recover()
 
-    async def client(clock, book):
+    async def client(clock, store):
         deployment = Deployment(
             clock,
             parameters_for(CLIENTS, dimension=7, threshold=3),
             CLIENTS,
-            client_books={VICTIM: book},
+            client_stores={VICTIM: store},
         )
         runner = deployment._client(VICTIM, CrashSwitch())
         # Nobody listens: what can be read goes on until it has to call.
@@ -293,10 +293,10 @@ def opened(role, path):
 
     with contextlib.ExitStack() as stack:
         try:
-            book = inline_book(path)
-            stack.callback(lambda: ask(book.close()))
+            store = inline_store(path)
+            stack.callback(lambda: ask(store.close()))
             start = server if role == "server" else client
-            manual_clock.run(lambda clock: start(clock, book))
+            manual_clock.run(lambda clock: start(clock, store))
         except ServiceError as error:
             return error.code
     return "read"

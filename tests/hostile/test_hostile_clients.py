@@ -235,8 +235,8 @@ def test_bundles_of_noise_cost_one_session_and_their_sender_its_place():
         released.residues, siege.expected_sum(set(range(CLIENTS)))
     )
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
-    for book in siege.client_books.values():
-        assert ask(book.sessions(role=Role.CLIENT)) == ()
+    for store in siege.client_stores.values():
+        assert ask(store.sessions(role=Role.CLIENT)) == ()
 
 
 def test_an_identity_longer_than_a_name_is_nobody():

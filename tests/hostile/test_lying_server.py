@@ -35,7 +35,7 @@ from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.inline_store import ask, inline_store
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -119,15 +119,15 @@ def exchanged_key(roster):
 def assert_left_cleanly(deployment, ending):
     assert isinstance(ending, SecAggError)
     assert deployment.contradictions() == {}
-    book = deployment.client_books[VICTIM]
-    assert ask(book.sessions(role=Role.CLIENT)) == ()
+    store = deployment.client_stores[VICTIM]
+    assert ask(store.sessions(role=Role.CLIENT)) == ()
 
 
 def assert_may_come_back(deployment, ending):
     """The session waits for whoever has joined, and nothing of an input has left."""
     assert ending.code is ErrorCode.UNREACHABLE
     assert deployment.contradictions() == {}
-    (kept,) = ask(deployment.client_books[VICTIM].sessions(role=Role.CLIENT))
+    (kept,) = ask(deployment.client_stores[VICTIM].sessions(role=Role.CLIENT))
     assert kept.round < Round.SHARE_KEYS
     assert not kept.spent
 
@@ -529,7 +529,8 @@ def test_a_session_that_was_left_is_not_joined_again():
         {
             GetOffer: replay,
             GetUpdate: instead(
-                Roster, lambda _: Aborted(Fate.LEFT_OUT, ErrorCode.CANCELLED, "later")
+                Roster,
+                lambda _: Aborted(Fate.NOT_INCLUDED, ErrorCode.CANCELLED, "later"),
             ),
         }
     )
@@ -560,15 +561,15 @@ def test_a_stricter_policy_after_a_restart_ends_the_session(at):
     ending = endings[VICTIM]
     if isinstance(ending, RemoteProtocolError):
         assert ending.code is ErrorCode.POLICY_VIOLATION
-    book = deployment.client_books[VICTIM]
-    assert ask(book.sessions(role=Role.CLIENT)) == ()
+    store = deployment.client_stores[VICTIM]
+    assert ask(store.sessions(role=Role.CLIENT)) == ()
     assert deployment.contradictions() == {}
 
 
 def test_no_session_number_breaks_the_database(tmp_path):
-    book = inline_book(tmp_path / "state")
+    store = inline_store(tmp_path / "state")
     lies, code = LIES["a session number beyond all databases"]
-    deployment, endings = run(lies, client_books={VICTIM: book})
+    deployment, endings = run(lies, client_stores={VICTIM: store})
     assert endings[VICTIM].code is code
     largest = replace(
         deployment.sums[0].descriptor, session_number=(1 << 63) - 1
@@ -576,11 +577,11 @@ def test_no_session_number_breaks_the_database(tmp_path):
     assert SessionDescriptor.decode(largest.encode()) == largest
     assert (
         ask(
-            book.tally(Role.CLIENT, TASK_ID, peer=UNCERTIFIED_AGGREGATOR)
+            store.tally(Role.CLIENT, TASK_ID, peer=UNCERTIFIED_AGGREGATOR)
         ).highest_number
         == 0
     )
-    ask(book.close())
+    ask(store.close())
 
 
 def test_the_lies_are_told():

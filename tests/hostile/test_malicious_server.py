@@ -40,7 +40,7 @@ from secagg.protocol.messages import (
     Upload,
 )
 from secagg.protocol.outputs import Finish, Send
-from secagg.protocol.profiles import MaliciousTail
+from secagg.protocol.profiles import MaliciousParameters
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
@@ -381,7 +381,7 @@ def test_whoever_is_revoked_does_not_even_advertise():
 
 def offered(trust):
     """Return the codes with which clients refuse an offer of this trust."""
-    session = session_of(tail=MaliciousTail(trust))
+    session = session_of(tail=MaliciousParameters(trust))
     for number in HONEST:
         assert {type(output) for output in session.offer(number)} == {Finish}
     return {session.clients[number].code for number in HONEST}
@@ -453,7 +453,7 @@ def delivered(without=None):
     return session
 
 
-EVERYBODY = encode_set(range(CLIENTS), CLIENTS)
+ALL_CLIENTS = encode_set(range(CLIENTS), CLIENTS)
 
 
 def signed(session, views, numbers=range(CLIENTS)):
@@ -572,7 +572,7 @@ ANY = accepting(session_of().parameters)
 # --- asked twice --------------------------------------------------------------------
 
 
-def agreed(bitmap=EVERYBODY):
+def agreed(bitmap=ALL_CLIENTS):
     """Return a session in which everybody has signed, and what they have."""
     session = delivered()
     return session, signed(session, lambda _: bitmap)
@@ -596,7 +596,7 @@ SECOND = [
     HALVES[1],
     encode_set({0, 1}, CLIENTS),  # too small: compared before it is judged
     b"",
-    EVERYBODY + b"\0",
+    ALL_CLIENTS + b"\0",
 ]
 
 
@@ -620,7 +620,7 @@ def test_the_same_question_again_gets_the_same_answer():
     session, signatures = agreed()
     first = {}
     for number in HONEST:
-        assert tell(session, number, Survivors(EVERYBODY)) == []
+        assert tell(session, number, Survivors(ALL_CLIENTS)) == []
         first[number] = tell(session, number, quorum(signatures))
         assert tell(session, number, quorum(signatures)) == []
     for number in HONEST:
@@ -665,7 +665,7 @@ def test_no_set_that_is_too_small_is_signed(survivors, code):
 def test_a_client_of_another_u2_is_in_no_u3():
     """A14."""
     session = delivered(dict.fromkeys(HONEST, COLLUDER))
-    assert codes(session, Survivors(EVERYBODY)) == {ErrorCode.U3_INVALID}
+    assert codes(session, Survivors(ALL_CLIENTS)) == {ErrorCode.U3_INVALID}
 
 
 def by_another(signatures):
@@ -747,8 +747,8 @@ def unsigned(numbers=(4, 5)):
     """Return a session in which some have signed nothing, and the true quorum."""
     session = delivered()
     others = [n for n in range(CLIENTS) if n not in numbers]
-    signatures = signed(session, lambda _: EVERYBODY, others)
-    return session, proven(session, signatures, EVERYBODY)
+    signatures = signed(session, lambda _: ALL_CLIENTS, others)
+    return session, proven(session, signatures, ALL_CLIENTS)
 
 
 def test_a_client_answers_for_a_member_that_signs_nothing_any_more():
@@ -842,7 +842,7 @@ def test_the_list_of_proofs_is_counted_before_anything_of_it_is_verified(monkeyp
 def test_who_has_not_signed_itself_is_judged_like_the_others():
     """Its signature came too late: its own proof is in the list."""
     session, shown = unsigned()
-    (own,) = tell(session, 4, Survivors(EVERYBODY))
+    (own,) = tell(session, 4, Survivors(ALL_CLIENTS))
     assert isinstance(own, Consistency)
     assert tell(session, 4, shown)
 
@@ -851,7 +851,7 @@ def test_who_has_not_signed_itself_is_judged_like_the_others():
 def test_the_proofs_of_another_session_are_not_of_this_one(dies):
     _, earlier = unsigned()
     session = played(Round.MASKED_INPUT_COLLECTION, number=2)
-    signatures = signed(session, lambda _: EVERYBODY, range(4))
+    signatures = signed(session, lambda _: ALL_CLIENTS, range(4))
     if dies:
         session.clients = {n: restarted(session, n) for n in session.clients}
     lie = replace(quorum(signatures), roster_proofs=earlier.roster_proofs)
@@ -869,14 +869,14 @@ def test_a_quorum_before_one_has_signed_is_not_expected():
 def test_the_quorum_of_another_session_is_not_of_this_one():
     _, signatures = agreed()
     session = played(Round.MASKED_INPUT_COLLECTION, number=2)
-    signed(session, lambda _: EVERYBODY)
+    signed(session, lambda _: ALL_CLIENTS)
     assert codes(session, quorum(signatures)) == {ErrorCode.BAD_SIGNATURE}
 
 
 # --- endings ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fate", [Fate.NEVER_FIXED, Fate.LEFT_OUT])
+@pytest.mark.parametrize("fate", [Fate.NEVER_FIXED, Fate.NOT_INCLUDED])
 @pytest.mark.parametrize("answered", [False, True], ids=["signed", "answered"])
 def test_whoever_has_signed_is_not_told_that_it_was_left_out(fate, answered):
     session, signatures = agreed()
@@ -964,7 +964,7 @@ def test_whoever_has_not_signed_may_still_answer():
     session = played(Round.MASKED_INPUT_COLLECTION)
     session.play(Round.CONSISTENCY_CHECK, range(4))
     session.close(Round.CONSISTENCY_CHECK)
-    assert tell(session, 4, Survivors(EVERYBODY))
+    assert tell(session, 4, Survivors(ALL_CLIENTS))
     session.play(Round.UNMASKING, [0, 1, 2, 4])
     session.close(Round.UNMASKING)
     assert session.total.tolist() == honest_sum(range(CLIENTS))

@@ -28,9 +28,9 @@ from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.runner import ClientRunner, ClientSettings, SessionOutcome
 from secagg.crypto.key_derivation import noise_seed
 from secagg.crypto.shamir_codec import SHARE_SIZE
-from secagg.distributed_dp import NoisedTask, plan, read_noise_terms
+from secagg.distributed_dp import NoisyTask, plan, read_noise_terms
 from secagg.errors import ErrorCode, SecAggError, ServiceError
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.client import machine as client
 from secagg.protocol.client.handlers import _own_secrets
 from secagg.protocol.client.states import ReadyForInput
@@ -55,8 +55,8 @@ from secagg.storage.change import Change, Record
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import lenient_rules
-from secagg.testing.crash_points import CrashingBook, CrashSwitch
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.crash_points import CrashingStore, CrashSwitch
+from secagg.testing.inline_store import ask, inline_store
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
@@ -100,11 +100,11 @@ class Heard(logging.Handler):
         self.text += [repr(error), str(error), getattr(error, "next_step", "")]
 
 
-class RecordingBook(CrashingBook):
+class RecordingStore(CrashingStore):
     """Remembers what was stored, because the end of a session scrubs it."""
 
     def __init__(self, path):
-        self.file = inline_book(path)
+        self.file = inline_store(path)
         super().__init__(self.file, CrashSwitch())
         self.stored = []
         self.failures = 0
@@ -154,7 +154,7 @@ class CorruptingLink(LyingConnection):
 @pytest.fixture(name="identities", scope="module")
 def _identities(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pki")
-    authority = Authority.create(TRUST_DOMAIN)
+    authority = CertificateAuthority.create(TRUST_DOMAIN)
     authority.issued().write(directory, "ca")
     authority.issue_server("aggregator", ["127.0.0.1"]).write(directory, "server")
     for number in range(CLIENTS):
@@ -182,7 +182,7 @@ def noised_task(profile):
         mechanism="skellam",
         min_survivors=3,
     )
-    return NoisedTask.from_plan(
+    return NoisyTask.from_plan(
         made,
         Cohort(
             profile=profile,
@@ -209,8 +209,8 @@ class Run:
         self.profile = profile
         self.heard, self.clock = Heard(), ManualClock(date=time.time())
         self.task = noised_task(profile)
-        self.books = {
-            n: RecordingBook(directory / f"client {n}.db") for n in range(CLIENTS)
+        self.stores = {
+            n: RecordingStore(directory / f"client {n}.db") for n in range(CLIENTS)
         }
         self.encoded, self.endings, self.sums = {}, {}, []
 
@@ -224,16 +224,16 @@ class Run:
         finally:
             root.setLevel(before)
             root.removeHandler(self.heard)
-            for book in self.books.values():
-                ask(book.file.close())
+            for store in self.stores.values():
+                ask(store.file.close())
 
     async def main(self):
         self.is_offered, self.others_are_in = asyncio.Event(), asyncio.Event()
         asyncio.get_running_loop().slow_callback_duration = 0.0
-        book = RecordingBook(self.directory / "server.db")
+        store = RecordingStore(self.directory / "server.db")
         workers = Workers()
         aggregator = Aggregator(
-            book,
+            store,
             UploadSpool(FileBlobs(self.directory / "spool"), min_free_bytes=0),
             clock=self.clock,
             workers=workers,
@@ -250,7 +250,7 @@ class Run:
             Address("127.0.0.1", 0),
             identity=self.identities["server"],
         ) as server:
-            self.server_book = book
+            self.server_store = store
             await self.is_offered.wait()  # probes need a session
             await asyncio.gather(
                 *(self.take_part(n, server.address) for n in range(CLIENTS))
@@ -258,7 +258,7 @@ class Run:
             await running
         await aggregator.close()
         await watching
-        await book.file.close()
+        await store.file.close()
 
     async def next_payload(self, _count):
         return b"a public model"
@@ -284,7 +284,7 @@ class Run:
                 runner = ClientRunner(
                     connection.identity,
                     link,
-                    self.books[number],
+                    self.stores[number],
                     rules=lenient_rules(POLICY),
                     make_input=lambda *args: self.make_input(number, *args),
                     settings=ClientSettings(watch=number % 2 == 0),
@@ -300,7 +300,7 @@ class Run:
                         await self.others_are_in.wait()
                         self.clock.advance(self.task.parameters.deadlines.masked_input)
                         break
-                    self.books[number].failures = 0
+                    self.stores[number].failures = 0
                 else:
                     self.endings[number] = ending
                     self.heard.text += [repr(ending), repr(runner)]
@@ -337,12 +337,12 @@ class Run:
             bad[5] = np.nan
             return self.encode(bad, descriptor, secrets)
         if number == 1 and self.encoded[number] is None:
-            self.books[number].failures = 1  # when the input is to be bound
+            self.stores[number].failures = 1  # when the input is to be bound
         self.encoded[number] = self.encode(vector_of(number), descriptor, secrets)
         return self.encoded[number]
 
     def encode(self, vector, descriptor, secrets):
-        offered = NoisedTask.from_parameters(descriptor.parameters)
+        offered = NoisyTask.from_parameters(descriptor.parameters)
         return offered.encode(
             vector, session_id=descriptor.session_id, secrets=secrets
         ).vector
@@ -365,7 +365,7 @@ class Run:
         return found
 
     def secrets_of(self, number):
-        header, *records = self.books[number].stored
+        header, *records = self.stores[number].stored
         own = self.enrolled(number)
         files = None if own is None else own.identity
         offered = decode_offer(header).resumed(files, None)
@@ -489,7 +489,7 @@ def test_nothing_that_was_shown_holds_a_secret(run):
     receipts = [each.receipt for each in run.sums]
     assert receipts
     text += "\n".join(repr(receipt) + str(receipt.to_dict()) for receipt in receipts)
-    text += repr(run.sums) + repr(run.books) + repr(run.server_book)
+    text += repr(run.sums) + repr(run.stores) + repr(run.server_store)
     assert_clean(text, secrets)
 
 
@@ -507,9 +507,9 @@ def test_the_search_would_find_a_secret(run, name):
 
 
 def test_an_error_of_the_storage_names_the_file_and_no_content(tmp_path):
-    book = RecordingBook(tmp_path / "x.db")
+    store = RecordingStore(tmp_path / "x.db")
     change = Change(key="no session", records=(Record(1, None, b"a secret record"),))
     with pytest.raises(ServiceError) as caught:
-        ask(book.commit(change))
+        ask(store.commit(change))
     assert "secret" not in repr(caught.value) + str(caught.value) + repr(change)
-    ask(book.file.close())
+    ask(store.file.close())

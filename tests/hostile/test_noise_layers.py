@@ -12,14 +12,14 @@ from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.modular import add_into, subtract_into, zeros
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.transcript import domain_tag
-from secagg.distributed_dp import NoisedTask, plan
+from secagg.distributed_dp import NoisyTask, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client
 from secagg.protocol.events import InputReady, Received
 from secagg.protocol.messages import Envelope, Round, Shares
 from secagg.protocol.noise_terms import layer_secret, noise_secrets
 from secagg.protocol.outputs import ComputeSum
-from secagg.protocol.profiles import MaliciousTail, RoundDeadlines
+from secagg.protocol.profiles import MaliciousParameters, RoundDeadlines
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, run_session
@@ -34,7 +34,7 @@ MODULUS = 1 << BITS
 PROFILES = {
     "honest-curious-server": {},
     "malicious-server": {
-        "tail": MaliciousTail(simulated_trust()),
+        "tail": MaliciousParameters(simulated_trust()),
         "deadlines": RoundDeadlines(consistency=60),
         "threshold": 6,
     },
@@ -57,7 +57,7 @@ def noised_task(profile="honest-curious-server", **overrides):
     )
     fields = {"threshold": 6, "min_clients": 6, "min_survivors": 6, "colluders": 1}
     protocol = parameters_for(CLIENTS, dimension=1, **(fields | PROFILES[profile]))
-    return NoisedTask.from_plan(made, protocol)
+    return NoisyTask.from_plan(made, protocol)
 
 
 @pytest.fixture(name="task", scope="module", params=PROFILES)
@@ -287,5 +287,5 @@ def test_block_and_parameters_agree_on_the_layers(task):
     # R3.2-10
     for layers in (0, LADDER, LADDER + 2):
         with pytest.raises(RemoteProtocolError, match="noise layers") as caught:
-            NoisedTask.from_parameters(replace(task.parameters, noise_layers=layers))
+            NoisyTask.from_parameters(replace(task.parameters, noise_layers=layers))
         assert caught.value.code is ErrorCode.BAD_CONFIG

@@ -8,7 +8,7 @@ import pytest
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import InputReady, NoisedVector, Received
+from secagg.protocol.events import InputReady, NoisyVector, Received
 from secagg.protocol.messages import Envelope, Round, Survivors
 from secagg.protocol.server import machine as server
 from secagg.simulation import identity_of, run_session
@@ -33,7 +33,7 @@ def session_of(read_noise=any_noise):
     vectors = [one_hot(number, 8, MODULUS) for number in range(CLIENTS)]
     return ObservedSession(
         PARAMETERS,
-        [partial(NoisedVector, vector, BLOCK) for vector in vectors],
+        [partial(NoisyVector, vector, BLOCK) for vector in vectors],
         read_noise=read_noise,
     )
 

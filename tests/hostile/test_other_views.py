@@ -23,7 +23,7 @@ from secagg.client.session_driver import ClientSettings
 from secagg.crypto.modular import zeros
 from secagg.distributed_dp import read_noise_terms, table_hashes
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
-from secagg.protocol.policy import PrivacyFloors
+from secagg.protocol.policy import PrivacyLimits
 from secagg.protocol.profiles import RoundDeadlines
 from secagg.protocol.rounds import DropReason
 from secagg.runtime.workers import Workers
@@ -44,7 +44,7 @@ from secagg.testing.cohorts import (
     with_noise,
 )
 from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.replicas import Replicas
@@ -166,7 +166,7 @@ def test_a_client_restarted_with_other_tables_waits_for_the_fate_of_its_input(
     parameters = PARAMETERS
     if is_signed:
         parameters = with_noise(signing_parameters_for(CLIENTS, dimension=DIMENSION))
-    book, uploads = inline_book(), []
+    store, uploads = inline_store(), []
 
     class Dying(LyingConnection):
         async def call(self, request):
@@ -187,7 +187,7 @@ def test_a_client_restarted_with_other_tables_waits_for_the_fate_of_its_input(
             return ClientRunner(
                 identity_of(ODD),
                 connection(deployment._link(ODD), {}),
-                book,
+                store,
                 rules=lenient_rules(),
                 make_input=deployment._input(ODD),
                 enrolment=deployment._enrolment(ODD),
@@ -214,7 +214,7 @@ def test_a_client_restarted_with_other_tables_waits_for_the_fate_of_its_input(
     assert not uploads
     (released,) = deployment.sums
     assert released.residues.tolist() == sum_without(ODD, parameters)
-    (charge,) = asyncio.run(book.charges(TASK_ID))
+    (charge,) = asyncio.run(store.charges(TASK_ID))
     assert charge.state is (ChargeState.KEPT if is_signed else ChargeState.VOID)
 
 
@@ -265,7 +265,7 @@ def run_with_deaths(kind, code, parameters, *, clients, **options):
             return Dying(connection, code, kill, forges=forges)
 
         if kind is Replicas:
-            options["server_book"] = inline_book(now=clock.date)
+            options["server_store"] = inline_store(now=clock.date)
         deployment = kind(
             clock, parameters, clients, tamper=tamper, max_attempts=1, **options
         )
@@ -337,7 +337,7 @@ async def test_over_tls_one_client_with_other_tables_is_refused(tmp_path, monkey
             deadlines=RoundDeadlines(masked_input=5),
         )
     )
-    aggregator, sums = Aggregator(inline_book(), UploadSpool(MemoryBlobs())), []
+    aggregator, sums = Aggregator(inline_store(), UploadSpool(MemoryBlobs())), []
 
     async def payload(_):
         return b""
@@ -365,7 +365,7 @@ async def test_over_tls_one_client_with_other_tables_is_refused(tmp_path, monkey
                 Client(
                     connection,
                     task="t",
-                    floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+                    privacy_limits=PrivacyLimits(max_epsilon=8.0, max_delta=1e-5),
                     attempts=1,
                 ) as one,
             ):

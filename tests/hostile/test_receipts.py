@@ -22,7 +22,7 @@ from secagg.crypto.modular import zeros
 from secagg.crypto.transcript import encode_set
 from secagg.distributed_dp import (
     ClippingSchedule,
-    NoisedTask,
+    NoisyTask,
     TaskNoiseVerifier,
     offered_terms,
     plan,
@@ -31,7 +31,7 @@ from secagg.distributed_dp.noise_block import decode_block
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.pki.key_files import key_text
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
+from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received
 from secagg.protocol.messages import (
     Delivery,
     Envelope,
@@ -45,10 +45,10 @@ from secagg.protocol.outputs import Send
 from secagg.protocol.packing import packed_size
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
-    ExactSumsAccepted,
-    PrivacyFloors,
+    ExactSumWaiver,
+    PrivacyLimits,
 )
-from secagg.protocol.profiles import MaliciousTail
+from secagg.protocol.profiles import MaliciousParameters
 from secagg.protocol.receipts.comparison import check_one_session, shown_in
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.protocol.receipts.verifier import (
@@ -76,7 +76,7 @@ NOISE = TaskNoiseVerifier()
 PLAIN = parameters_for(CLIENTS, dimension=4, threshold=4)
 SOUND = with_noise(PLAIN)
 LAYERED = with_noise(PLAIN, ladder=2)
-MOVING = NoisedTask.from_plan(
+MOVING = NoisyTask.from_plan(
     plan(
         clients=CLIENTS,
         dimension=4,
@@ -94,7 +94,7 @@ MOVING = NoisedTask.from_plan(
 AT_START = offered_terms(MOVING, b"")
 ALL_CLIENTS = frozenset(range(CLIENTS))
 # What a client may insist on at the least; the statuses are those that a client knows.
-LAX = PrivacyFloors(
+LAX = PrivacyLimits(
     max_epsilon=math.inf,
     max_delta=math.inf,
     statuses=frozenset({"proven", "certified", "numerical", "recalled"}),
@@ -280,7 +280,7 @@ def test_what_every_client_accepts_passes_with_its_cost(tmp_path, capsys):
     for parameters in (SOUND, LAYERED):
         receipt = receipt_of(parameters)
         verdict = verify_receipt(receipt.encode(), noise=NOISE)
-        report = NoisedTask.from_parameters(parameters).report()
+        report = NoisyTask.from_parameters(parameters).report()
         assert verdict.finding is Finding.STATED
         assert verdict.cost.epsilon == report.server.epsilon
         assert (verdict.cost.delta, verdict.cost.status) == (1e-5, "certified")
@@ -337,7 +337,7 @@ def takes_part(parameters, terms, sharers, survivors):
                 trust_domain=None,
                 now=session.descriptor.session_end - 60,
                 own=OwnRules(
-                    limits=ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=LAX),
+                    limits=ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=LAX),
                     cohort=accepting(parameters),
                 ),
                 known=KnownFacts(),
@@ -367,7 +367,7 @@ def takes_part(parameters, terms, sharers, survivors):
     residues = zeros(parameters.dimension, parameters.modulus)
     vector = PlainVector(residues)
     if parameters.noise_block:
-        vector = NoisedVector(residues, parameters.noise_block, state.delivered.ctx2)
+        vector = NoisyVector(residues, parameters.noise_block, state.delivered.ctx2)
     session.to_client(0, InputReady(vector))
     said = session.to_client(
         0, Received(Envelope.of(Survivors(encode_set(survivors, CLIENTS))))
@@ -458,7 +458,7 @@ def test_what_passes_a_client_without_limits_would_have_answered_for(lie):
 
 def answered_apart(monkeypatch, prefix, first, value, trust=None):
     """The receipt of one cohort of enrolled clients that a server keeps to itself."""
-    tail = MaliciousTail(trust or simulated_trust())
+    tail = MaliciousParameters(trust or simulated_trust())
     parameters = signing_parameters_for(4, dimension=3, tail=tail)
     monkeypatch.setattr(driver, "identity_of", lambda n: f"{prefix}-{n:04d}")
     session = InProcessSession(

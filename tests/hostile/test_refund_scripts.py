@@ -30,7 +30,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.outputs import MaskAndUpload
 from secagg.protocol.parameters import Profile
-from secagg.protocol.refund import Charge, Standing, charge_after
+from secagg.protocol.refund import Charge, ReachedStage, charge_after
 from secagg.simulation import identity_of
 from secagg.testing.cohorts import one_hot, parameters_for
 from secagg.testing.knowledge import Claim, close, revealed_sums, violations
@@ -65,9 +65,9 @@ SAYINGS = {
     "U3 without me": survivors(1, 2, 3),
     "sum with me": released(Fate.INCLUDED, 4),
     "sum of another number": released(Fate.INCLUDED, 3),
-    "sum without me": released(Fate.LEFT_OUT, 3),
+    "sum without me": released(Fate.NOT_INCLUDED, 3),
     "abort, never fixed": aborted(Fate.NEVER_FIXED),
-    "abort, without me": aborted(Fate.LEFT_OUT),
+    "abort, without me": aborted(Fate.NOT_INCLUDED),
     "abort, with me": aborted(Fate.INCLUDED),
     "my deadline": DEADLINE,
 }
@@ -79,7 +79,7 @@ WORLDS = {
 }
 TRUE_FATE = {
     "stops": Fate.NEVER_FIXED,
-    "unmasks without me": Fate.LEFT_OUT,
+    "unmasks without me": Fate.NOT_INCLUDED,
     "unmasks with me": Fate.INCLUDED,
 }
 
@@ -100,7 +100,7 @@ class Run:
         self.session.close(Round.ADVERTISE_KEYS)
         self.roster = self.session.fetch(READER)
         self.session.play(Round.SHARE_KEYS, OTHERS)
-        self.standing, self.told, self.has_uploaded = Standing.UNBOUND, None, False
+        self.standing, self.told, self.has_uploaded = ReachedStage.UNBOUND, None, False
         self.is_closed = self.is_over = False
         for name in script:
             self.hear(SAYINGS[name])
@@ -128,13 +128,13 @@ class Run:
             if message is not None and message.envelope.kind.ROUND is Round.SHARE_KEYS:
                 self.session.to_server(message)
         if isinstance(self.state, client.Masked):
-            self.standing = Standing.MASKED
+            self.standing = ReachedStage.MASKED
         elif isinstance(self.state, client.Answered):
-            self.standing = Standing.ANSWERED
+            self.standing = ReachedStage.ANSWERED
         self.is_over = client.is_over(self.state)
         if self.is_over and isinstance(saying, Released | Aborted):
             self.told = saying.fate  # also one that this client cannot believe
-            if isinstance(saying, Released) and saying.fate is Fate.LEFT_OUT:
+            if isinstance(saying, Released) and saying.fate is Fate.NOT_INCLUDED:
                 self.told = None  # no release says that: a violation (R5.6-4)
         assert self.standing is before or not self.is_over
 
@@ -186,7 +186,7 @@ class Run:
             and (not asked or self.world == "unmasks with me")
             and all(each.fate is TRUE_FATE[self.world] for each in ends)
             and all(isinstance(end, Aborted) or self.has_sum(end) for end in ends)
-            and released(Fate.LEFT_OUT, 3) not in ends
+            and released(Fate.NOT_INCLUDED, 3) not in ends
         )
 
     def has_sum(self, end):
@@ -212,7 +212,7 @@ class Finding(NamedTuple):
 
     script: tuple[str, ...]
     world: str
-    cell: tuple[Standing, Fate | None]
+    cell: tuple[ReachedStage, Fate | None]
     charge: Charge | None  # None while the session goes on
     sums: int  # known ones with the client in them
     is_truthful: bool
@@ -255,7 +255,9 @@ def test_the_scripts_reach_every_cell(findings):
         if found.charge is not None:
             cells[found.cell].add(found.charge)
     fates = (*Fate, None)
-    standings = set(Standing) - {Standing.SIGNED}  # nobody signs in this profile
+    standings = set(ReachedStage) - {
+        ReachedStage.SIGNED
+    }  # nobody signs in this profile
     assert set(cells) == {(standing, fate) for standing in standings for fate in fates}
     for (standing, fate), charges in cells.items():
         expected = charge_after(Profile.HONEST_CURIOUS_SERVER, standing, fate)
@@ -283,8 +285,8 @@ def test_a_lie_gains_a_sum_in_two_cells_and_no_other(findings):
         (found.world, *found.cell) for found in findings if Claim.BUDGET in found.broken
     }
     assert gained == {
-        ("unmasks with me", Standing.MASKED, Fate.NEVER_FIXED),
-        ("unmasks with me", Standing.MASKED, Fate.LEFT_OUT),
+        ("unmasks with me", ReachedStage.MASKED, Fate.NEVER_FIXED),
+        ("unmasks with me", ReachedStage.MASKED, Fate.NOT_INCLUDED),
     }
 
 

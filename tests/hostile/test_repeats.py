@@ -11,7 +11,7 @@ from secagg.protocol.events import (
     AbortRequested,
     InputBound,
     InputReady,
-    NoisedVector,
+    NoisyVector,
     PlainVector,
     Received,
     RoundClosed,
@@ -57,7 +57,7 @@ class WatchedSession(RecordedSession):
 def vector_of(parameters, number):
     residues = one_hot(number, 4, parameters.modulus)
     block = parameters.noise_block
-    return partial(NoisedVector, residues, block) if block else residues
+    return partial(NoisyVector, residues, block) if block else residues
 
 
 def played(name, rounds=None):
@@ -130,7 +130,7 @@ def test_a_client_that_has_signed_may_hear_the_end_without_a_quorum():
     ended = step(session, signed, Received(Envelope.of(released))).state
     assert isinstance(ended, client.Completed)
     assert ended.charge is Charge.KEPT
-    aborted = Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "late")
+    aborted = Aborted(Fate.NOT_INCLUDED, ErrorCode.DEADLINE, "late")
     ended = step(session, signed, Received(Envelope.of(aborted))).state
     assert isinstance(ended, client.Failed)
     assert ended.charge is Charge.KEPT

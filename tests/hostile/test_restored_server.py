@@ -16,7 +16,7 @@ from secagg.simulation.driver import identity_of
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.deployment import Deployment
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.knowledge import Claim, ForbiddenKnowledgeError
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection
@@ -40,15 +40,15 @@ class Restored(Deployment):
 
     def begin(self, directory):
         self.directory = directory
-        self.server_book = self.book_in("now")
+        self.server_store = self.store_in("now")
         self.uploaded, self.answered = set(), set()
         self.tamper = lambda _, link: _Watched(self, link)
         self.fault_of = self.fault
 
-    def book_in(self, name, **options):
-        path = self.directory / name / "book.db"
+    def store_in(self, name, **options):
+        path = self.directory / name / "store.db"
         path.parent.mkdir(exist_ok=True)
-        return inline_book(path, mark=self.directory / f"{name}.mark", **options)
+        return inline_store(path, mark=self.directory / f"{name}.mark", **options)
 
     def fault(self, number, call, _count):
         waits = number == UNASKED and call is GetUpdate
@@ -65,7 +65,7 @@ class Restored(Deployment):
         if isinstance(request, RevealShares) and not self.server_restarts:
             self.answered.add(number)
             if {0, 1} <= self.answered and not self.server_process.is_dead:
-                self.server_book = self.book_in("earlier", accept_restored=True)
+                self.server_store = self.store_in("earlier", accept_restored=True)
                 self.server_process.kill()
 
 

@@ -24,9 +24,9 @@ from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, signing_parameters_for
-from secagg.testing.crash_points import CrashingBook, CrashSwitch
+from secagg.testing.crash_points import CrashingStore, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.inline_store import ask, inline_store
 from secagg.wire.calls import GetUpdate
 
 CLIENTS = 3
@@ -36,12 +36,12 @@ PARAMETERS = parameters_for(CLIENTS, dimension=7, threshold=2)
 SIGNED = signing_parameters_for(CLIENTS, dimension=7)
 
 
-class CopyingBook(CrashingBook):
+class CopyingStore(CrashingStore):
     """Has its file copied when a session holds so many records, or has answered."""
 
     def __init__(self, path, copy, *, records):
         self.seeds = []
-        self.inner = inline_book(path, mark=path.with_suffix(".mark"))
+        self.inner = inline_store(path, mark=path.with_suffix(".mark"))
         super().__init__(self.inner, CrashSwitch())
         self._path, self._copy, self._records = path, copy, records
 
@@ -63,10 +63,10 @@ def put_back(path, copy):
     shutil.copy(copy, path)
     mark = path.with_suffix(".mark")
     with pytest.raises(ServiceError, match="older state") as caught:
-        inline_book(path, mark=mark)
+        inline_store(path, mark=mark)
     assert caught.value.code is ErrorCode.RESTORED_STATE
     assert "accept" in caught.value.next_step
-    return inline_book(path, mark=mark, accept_restored=True)
+    return inline_store(path, mark=mark, accept_restored=True)
 
 
 def run(parameters=PARAMETERS, **options):
@@ -83,12 +83,12 @@ def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
     tmp_path, records
 ):
     # R5-6
-    path, copy = tmp_path / "book.db", tmp_path / "copy.db"
-    book = CopyingBook(path, copy, records=records)
-    deployment, endings = run(server_book=book)
+    path, copy = tmp_path / "store.db", tmp_path / "copy.db"
+    store = CopyingStore(path, copy, records=records)
+    deployment, endings = run(server_store=store)
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
     session_id = deployment.sums[0].descriptor.session_id
-    ask(book.inner.close())
+    ask(store.inner.close())
 
     restored = put_back(path, copy)
     assert ask(restored.tally(Role.SERVER, TASK_ID)).spent == int(records > 11)
@@ -118,7 +118,7 @@ def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
 
     assert fates() == [Fate.INCLUDED] * len(everybody)
     # The task goes on with a number of its own, and the session has used its part.
-    again, _ = run(server_book=restored)
+    again, _ = run(server_store=restored)
     number = again.sums[0].descriptor.session_number
     assert number > 1_577_836_800  # nobody has seen it: the year 2020
     assert ask(restored.tally(Role.SERVER, TASK_ID)).spent == 2
@@ -137,21 +137,21 @@ def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
 def test_a_client_that_was_put_back_never_answers_from_memory(
     tmp_path, parameters, records
 ):
-    path, copy = tmp_path / "book.db", tmp_path / "copy.db"
-    book = CopyingBook(path, copy, records=records)
-    first, _ = run(parameters, client_books={VICTIM: book})
-    ask(book.inner.close())
+    path, copy = tmp_path / "store.db", tmp_path / "copy.db"
+    store = CopyingStore(path, copy, records=records)
+    first, _ = run(parameters, client_stores={VICTIM: store})
+    ask(store.inner.close())
     # Whoever steals the disk of a client that has answered finds no seed any more.
-    (seed,) = book.seeds
+    (seed,) = store.seeds
     assert (seed in copy.read_bytes()) == (records != ANSWERED)
 
     restored = put_back(path, copy)
     again, endings = run(
         parameters,
         sessions=2,
-        server_book=first.server_book,
+        server_store=first.server_store,
         spool=first.spool,
-        client_books={**first.client_books, VICTIM: restored},
+        client_stores={**first.client_stores, VICTIM: restored},
     )
     assert isinstance(endings[VICTIM], SessionOutcome)
     forsaken = first.sums[0].descriptor.session_id

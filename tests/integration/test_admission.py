@@ -20,8 +20,8 @@ from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
 from secagg.transport.channel_options import HEALTH_SERVICE
-from secagg.transport.relay.handshake_limits import Admission
-from secagg.transport.relay.relay import Refusal
+from secagg.transport.relay.handshake_limits import AdmissionLimits
+from secagg.transport.relay.relay import Rejection
 from secagg.wire.calls import AdvertiseKeys
 
 CALL = AdvertiseKeys(bytes(32), b"advert")
@@ -106,7 +106,7 @@ async def test_silent_and_stalled_strangers_keep_no_client_out(deployment):
                 await connection.call(CALL)
         out, err = process.communicate()
     assert process.returncode == 0
-    assert "files_exhausted" not in err
+    assert "file_descriptors_exhausted" not in err
     assert "reason=waiting" in err
     assert "WAITING" in out
 
@@ -119,7 +119,7 @@ async def test_whoever_begins_tls_and_stalls_is_gone_after_the_handshakes_time(
         ScriptedService(),
         LOOPBACK,
         identity=deployment.server(),
-        admission=Admission(relay="on", handshakes=2, handshake_seconds=0.2),
+        admission=AdmissionLimits(relay="on", handshakes=2, handshake_seconds=0.2),
     ) as server:
         stalled = [
             await asyncio.open_connection("127.0.0.1", server.address.port)
@@ -137,7 +137,7 @@ async def test_whoever_begins_tls_and_stalls_is_gone_after_the_handshakes_time(
                 writer.close()
             await connection.call(CALL)  # on the same connection, long after
             assert server.relay.connections == 1
-        assert server.relay.refused[Refusal.HANDSHAKE_TIMEOUT] == 6
+        assert server.relay.refused[Rejection.HANDSHAKE_TIMEOUT] == 6
 
 
 def client_hello():
@@ -158,13 +158,13 @@ async def test_a_refused_certificate_is_in_the_log_with_its_address(deployment, 
         ScriptedService(),
         LOOPBACK,
         identity=deployment.server(),
-        admission=Admission(relay="on"),
+        admission=AdmissionLimits(relay="on"),
     ) as server:
         async with GrpcConnection(server.address, identity=stranger) as connection:
             with pytest.raises(ServiceError) as caught:
                 await connection.call(CALL)
         assert caught.value.code in {ErrorCode.BAD_CERTIFICATE, ErrorCode.UNREACHABLE}
-        assert server.relay.refused[Refusal.CERTIFICATE] >= 1
+        assert server.relay.refused[Rejection.CERTIFICATE] >= 1
     assert "handshake_refused address=127.0.0.1" in caplog.text
     assert "reason=certificate" in caplog.text
 
@@ -175,7 +175,7 @@ async def test_one_client_has_two_connections_and_the_newest_stay(deployment):
             ScriptedService(),
             LOOPBACK,
             identity=deployment.server(),
-            admission=Admission(relay="on"),
+            admission=AdmissionLimits(relay="on"),
         ) as server,
         contextlib.AsyncExitStack() as stack,
     ):
@@ -185,7 +185,7 @@ async def test_one_client_has_two_connections_and_the_newest_stay(deployment):
                 GrpcConnection(server.address, identity=identity)
             )
             await connection.call(CALL)
-        assert server.relay.refused == {Refusal.PER_IDENTITY: 1}
+        assert server.relay.refused == {Rejection.PER_IDENTITY: 1}
         assert server.relay.connections == 2
 
 
@@ -195,7 +195,7 @@ async def test_probes_are_answered_and_silence_at_their_port_is_bounded():
         LOOPBACK,
         insecure_for_tests=True,
         health_address=LOOPBACK,
-        admission=Admission(relay="on"),
+        admission=AdmissionLimits(relay="on"),
     ) as server:
         with flood(server.health_address.port):
             async with grpc.aio.insecure_channel(str(server.health_address)) as probe:
@@ -213,9 +213,9 @@ def test_what_the_settings_say_is_what_the_server_enforces(deployment, tmp_path)
         f'key = "{files.private_key}"\n'
     )
     usual = load_host_settings(path, environment={}).settings
-    assert usual.admission.limits() == Admission()
+    assert usual.admission.limits() == AdmissionLimits()
     changed = load_host_settings(
         path, environment={}, overrides=["admission.relay=on", "admission.waiting=7"]
     ).settings
     server = server_of(Server, changed)
-    assert server._admission == Admission(relay="on", waiting=7)
+    assert server._admission == AdmissionLimits(relay="on", waiting=7)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from secagg.client.backoff import Backoff
-from secagg.client.retry_policy import Attempts
+from secagg.client.retry_policy import AttemptCounter
 from secagg.client.session_driver import ClientSettings
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
@@ -128,7 +128,7 @@ class Unattended(Deployment):
     @staticmethod
     def attempts(number):
         jitter = SeededEntropy(SecretBytes(bytes(32)), str(number).encode())
-        return Attempts(3, Backoff(jitter))
+        return AttemptCounter(3, Backoff(jitter))
 
 
 class At:

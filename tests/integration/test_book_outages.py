@@ -24,11 +24,11 @@ from secagg.storage.change import Role
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.storage.store import BookAwayError, TimelineError
+from secagg.storage.store import StoreFailoverError, StoreUnavailableError
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for, with_noise
 from secagg.testing.deployment import Deployment, entropy_of
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.inline_store import ask, inline_store
 
 CLIENTS, SUMS = 3, 2
 PARAMETERS = with_noise(
@@ -56,7 +56,7 @@ class Between:
         return between
 
 
-class BookBetween(Between):
+class StoreBetween(Between):
     is_shared = False
 
     def __getattr__(self, name):
@@ -77,7 +77,7 @@ class Struck(Deployment):
     def begin(self):
         self.given = Counter()
         self.points = []
-        self.server_book = BookBetween(self.server_book, self.strike)
+        self.server_store = StoreBetween(self.server_store, self.strike)
         self.spool = Between(self.spool, self.strike)
 
     def strike(self, name, when):
@@ -120,7 +120,7 @@ class Away(Struck):
         if point == self.at:
             self.since = self.clock.now()
         if self.is_away():
-            raise BookAwayError("it is away", next_step="Wait.")
+            raise StoreUnavailableError("it is away", next_step="Wait.")
 
     def is_away(self):
         since = self.since
@@ -136,7 +136,7 @@ class FailedOver(Away):
 
     def begin(self):
         super().begin()
-        self.server_book = FailingOver(self.server_book, self)
+        self.server_store = FailingOver(self.server_store, self)
 
     def meet_again(self):
         """Do what is to be done when a session of before has been read again."""
@@ -170,7 +170,7 @@ class FailingOver:
             rows = await self.inner.inner.sessions(role=Role.SERVER)
             self.put_back = {row.key for row in rows}
         if key in self.put_back and not restored:
-            raise TimelineError(key)
+            raise StoreFailoverError(key)
 
     async def commit(self, change):
         stored = await self.inner.inner.load(change.key)
@@ -243,7 +243,7 @@ def test_one_refusal_ends_no_aggregator(at):
     (released,) = deployment.sums
     assert released.survivors == CLIENTS
     # Nor is a session left behind that began although the book had refused it.
-    assert not ask(deployment.server_book.inner.sessions(role=Role.SERVER))
+    assert not ask(deployment.server_store.inner.sessions(role=Role.SERVER))
 
 
 def some_points(kind, *, every):
@@ -257,7 +257,7 @@ def test_a_book_that_was_away_is_missed_by_nobody(at):
     assert_served(deployment, endings, sums=SUMS)
     assert [released.survivors for released in deployment.sums] == [CLIENTS] * SUMS
     rows = ask(
-        deployment.server_book.inner.sessions(role=Role.SERVER, state=SessionState.ALL)
+        deployment.server_store.inner.sessions(role=Role.SERVER, state=SessionState.ALL)
     )
     assert len(rows) == SUMS  # the sessions that were open went on
 
@@ -272,14 +272,14 @@ def test_a_book_that_was_away_is_missed_by_nobody(at):
 def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(kind, at):
     deployment, endings = run(kind, sums=SUMS, at=at)
     assert_served(deployment, endings, sums=SUMS)
-    book = deployment.server_book.inner.inner
-    for key in deployment.server_book.put_back or ():
-        receipt = SessionReceipt.decode(ask(book.load(key)).receipt)
+    store = deployment.server_store.inner.inner
+    for key in deployment.server_store.put_back or ():
+        receipt = SessionReceipt.decode(ask(store.load(key)).receipt)
         assert receipt.outcome_name in {"released", "STORAGE_FAILED"}
         if receipt.outcome_name == "STORAGE_FAILED":
             # Nobody knows what was sent: every input counts as summed.
             assert receipt.was_restored
-            assert ask(book.load(key)).spent
+            assert ask(store.load(key)).spent
 
 
 @pytest.mark.parametrize("had_its_effect", [False, True])
@@ -305,10 +305,10 @@ def test_nothing_begins_after_a_drain_that_met_a_full_disk(had_its_effect):
             raise ServiceError("the disk is full", code=ErrorCode.STORAGE_FAILED)
 
     async def main(clock):
-        book = Full(inline_book(now=clock.date))
+        store = Full(inline_store(now=clock.date))
         workers = Workers(general=InlineExecutor())
-        book.aggregator = aggregator = Aggregator(
-            book,
+        store.aggregator = aggregator = Aggregator(
+            store,
             UploadSpool(MemoryBlobs()),
             clock=clock,
             entropy=entropy_of("one"),
@@ -320,10 +320,10 @@ def test_nothing_begins_after_a_drain_that_met_a_full_disk(had_its_effect):
             aggregator.run_task(task, next_payload=no_payload, on_sum=no_sum)
         )
         await clock.sleep_until(clock.now() + 60.0)
-        rows = await book.sessions(role=Role.SERVER, state=SessionState.ALL)
+        rows = await store.sessions(role=Role.SERVER, state=SessionState.ALL)
         # What the disk took before it refused is there, and waits for its clients.
         assert len(rows) == had_its_effect
-        assert book.refusals == 1
+        assert store.refusals == 1
         assert running.done() is not had_its_effect
         running.cancel()
         await asyncio.wait({running})

@@ -9,9 +9,9 @@ import asyncpg
 import pytest
 
 from secagg.client.client import Client
-from secagg.protocol.policy import PrivacyFloors, TotalBudget
+from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.server.server import Server
-from secagg.storage.open_store import open_book
+from secagg.storage.open_store import open_store
 from secagg.storage.rollback_mark import RollbackMark
 from secagg.testing.cancelling import cancelled_at
 from secagg.testing.tls_deployment import TLSDeployment
@@ -58,7 +58,7 @@ async def test_a_client(has_total, tmp_path, pki):
         return Client(
             "127.0.0.1:1",
             task="t",
-            floors=PrivacyFloors(max_epsilon=1.0, max_delta=1e-6),
+            privacy_limits=PrivacyLimits(max_epsilon=1.0, max_delta=1e-6),
             total=TotalBudget(
                 data="rows",
                 epsilon=4.0,
@@ -116,11 +116,11 @@ async def test_a_file_whose_thread_is_busy_when_its_closing_is_cancelled(tmp_pat
     directory.mkdir()
     url, mark = f"sqlite:{directory / 'store.db'}", tmp_path / "mark" / "store"
     with ThreadPoolExecutor(1) as thread:
-        store = await open_book(url, mark=mark, thread=thread)
+        store = await open_store(url, mark=mark, thread=thread)
         thread.submit(busy.wait)
         await cancel_at_once(store.close())
         busy.set()
-        again = await open_book(url, mark=mark)
+        again = await open_store(url, mark=mark)
         await again.close()
 
 
@@ -130,7 +130,7 @@ async def test_a_file_whose_opening_has_not_begun(tmp_path):
     path, mark = directory / "store.db", tmp_path / "mark" / "store"
     with ThreadPoolExecutor(1) as thread:
         thread.submit(busy.wait)
-        await cancel_at_once(open_book(f"sqlite:{path}", mark=mark, thread=thread))
+        await cancel_at_once(open_store(f"sqlite:{path}", mark=mark, thread=thread))
         busy.set()
     assert not path.exists()
 
@@ -151,14 +151,14 @@ async def test_a_database_whose_mark_is_taken_after_the_cancellation(
     await emptied(postgres_url)
     with monkeypatch.context() as patch:
         patch.setattr(RollbackMark, "hold", held_late)
-        opening = asyncio.create_task(open_book(postgres_url, mark=mark))
+        opening = asyncio.create_task(open_store(postgres_url, mark=mark))
         await begun.wait()
         opening.cancel()
         await has_hung_up(postgres_url)
         cancelled.set()
         await asyncio.wait({opening})
         assert opening.cancelled()
-    store = await open_book(postgres_url, mark=mark)
+    store = await open_store(postgres_url, mark=mark)
     await store.close()
     await emptied(postgres_url)
 

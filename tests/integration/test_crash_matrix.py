@@ -15,7 +15,7 @@ import pytest
 from secagg.client.session_driver import SessionOutcome
 from secagg.protocol.client import machine as client
 from secagg.protocol.events import PlainVector
-from secagg.protocol.profiles import MaliciousTail
+from secagg.protocol.profiles import MaliciousParameters
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.change import Role
@@ -41,7 +41,7 @@ HONEST = parameters_for(CLIENTS, dimension=7, threshold=3, colluders=1)
 # Six rounds, signed by enrolled clients, under a revocation list.
 PUBLISHED = published_in_simulation(2, 98, 99)
 MALICIOUS = signing_parameters_for(
-    CLIENTS, dimension=7, colluders=1, tail=MaliciousTail(PUBLISHED.trust)
+    CLIENTS, dimension=7, colluders=1, tail=MaliciousParameters(PUBLISHED.trust)
 )
 PROFILES = (HONEST, MALICIOUS)
 # Seven rounds in all: each client draws all the others, so that any one can be lost.
@@ -189,13 +189,13 @@ def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
     )
     assert switch.is_dead
     assert_safe_and_exact(deployment, range(CLIENTS))
-    book = deployment.client_books[CRASHING]
-    assert ask(book.sessions(role=Role.CLIENT)) == ()  # nothing is left to answer with
+    store = deployment.client_stores[CRASHING]
+    assert ask(store.sessions(role=Role.CLIENT)) == ()  # nothing is left to answer with
     for number, ending in endings.items():
         if number == CRASHING and switch.points[-1] == "after end":
             # It finished and died before it could say so; its receipt says it.
-            (row,) = ask(book.sessions(role=Role.CLIENT, state=SessionState.ENDED))
-            outcome = decode_ending(ask(book.load(row.key)).receipt).state
+            (row,) = ask(store.sessions(role=Role.CLIENT, state=SessionState.ENDED))
+            outcome = decode_ending(ask(store.load(row.key)).receipt).state
             assert isinstance(outcome, client.Completed)
         else:
             assert isinstance(ending, SessionOutcome)

@@ -294,12 +294,12 @@ def test_the_payload_reaches_the_application_and_is_bound_to_the_session():
 def test_nothing_secret_is_left_when_a_session_has_ended():
     deployment, _ = run(4)
 
-    for book, role in (
-        (deployment.server_book, Role.SERVER),
-        *((book, Role.CLIENT) for book in deployment.client_books.values()),
+    for store, role in (
+        (deployment.server_store, Role.SERVER),
+        *((store, Role.CLIENT) for store in deployment.client_stores.values()),
     ):
-        (row,) = ask(book.sessions(role=role, state=SessionState.ALL))
-        stored = ask(book.load(row.key))
+        (row,) = ask(store.sessions(role=role, state=SessionState.ALL))
+        stored = ask(store.load(row.key))
         assert stored.ended
         assert (stored.header, stored.records) == (b"", ())
     released = deployment.sums[0]

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from secagg.client.participation import receipt_of
-from secagg.client.retry_policy import Next, Reach, after_error
+from secagg.client.retry_policy import ErrorStage, NextAction, after_error
 from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.protocol.messages import Envelope, Quorum, Roster, Survivors
-from secagg.protocol.profiles import MaliciousTail
+from secagg.protocol.profiles import MaliciousParameters
 from secagg.protocol.receipts.verifier import Finding, verify_receipt
 from secagg.server.session.receipt import SessionReceipt
 from secagg.simulation import identity_of
@@ -31,7 +31,7 @@ from secagg.testing import manual_clock
 from secagg.testing.cohorts import signing_parameters_for, with_noise
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.inline_store import ask, inline_store
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.testing.replicas import Replicas
@@ -52,7 +52,7 @@ CLIENTS = 5
 def deploy(kind=Deployment, *, published=None, parameters=None, **options):
     published = published or published_in_simulation()
     parameters = parameters or signing_parameters_for(
-        CLIENTS, dimension=7, colluders=1, tail=MaliciousTail(published.trust)
+        CLIENTS, dimension=7, colluders=1, tail=MaliciousParameters(published.trust)
     )
 
     async def main(clock):
@@ -87,8 +87,8 @@ def test_a_list_is_read_and_remembered_by_every_client():
     published = published_in_simulation(3, 99, 100)
     deployment, _ = deploy(published=published)
     assert_exact(deployment, range(CLIENTS))
-    for book in deployment.client_books.values():
-        seen = ask(book.seen_revocations(published.enrolment_key, TRUST_DOMAIN))
+    for store in deployment.client_stores.values():
+        seen = ask(store.seen_revocations(published.enrolment_key, TRUST_DOMAIN))
         assert seen == published.trust
 
 
@@ -205,7 +205,7 @@ def test_a_list_that_is_never_handed_out_ends_the_wait_for_it():
     assert "revocation list 3" in str(error)
     assert "not now" in str(error)
     # It costs an attempt, so that nobody is kept asking for ever.
-    assert after_error(error, Reach.JOINED) is Next.NEXT_ATTEMPT
+    assert after_error(error, ErrorStage.JOINED) is NextAction.NEXT_ATTEMPT
 
 
 @pytest.mark.parametrize(
@@ -215,8 +215,8 @@ def test_a_server_that_goes_back_behind_a_list_gets_nobody(later):
     first, _ = deploy(published=published_in_simulation(3, 98, 99))
     deployment, endings = deploy(
         published=later,
-        client_books=first.client_books,
-        server_book=first.server_book,
+        client_stores=first.client_stores,
+        server_store=first.server_store,
         spool=first.spool,
         sessions=2,
         ends_at=2000.0,
@@ -332,7 +332,7 @@ def test_another_key_than_the_one_of_its_advert_signs_nothing():
         assert "another identity" in str(endings[2])
         assert deployment.contradictions() == {}
         # Its session waits for the right key.
-        assert len(ask(deployment.client_books[2].sessions(role=Role.CLIENT))) == 1
+        assert len(ask(deployment.client_stores[2].sessions(role=Role.CLIENT))) == 1
 
 
 def test_who_signs_too_late_answers_all_the_same():
@@ -423,7 +423,7 @@ def test_no_lie_about_a_roster_is_answered_not_even_after_a_restart(lie, code):
         assert SignConsistency in sent
         assert RevealShares not in sent
         # Its receipt shows what it has signed, and nothing that it has refused.
-        audit = ask(receipt_of(deployment.client_books[1], TASK_ID, 1))
+        audit = ask(receipt_of(deployment.client_stores[1], TASK_ID, 1))
         key = published_in_simulation().enrolment_key
         verdict = verify_receipt(audit, enrolment_key=key)
         assert (verdict.finding, verdict.receipt.code) == (Finding.STATED, code)
@@ -441,7 +441,7 @@ def test_a_server_that_dies_anywhere_shows_it_all_the_same():
 
 
 def replicas(clock, *args, **options):
-    return Replicas(clock, *args, server_book=inline_book(now=clock.date), **options)
+    return Replicas(clock, *args, server_store=inline_store(now=clock.date), **options)
 
 
 def test_any_replica_shows_it():
@@ -469,8 +469,8 @@ def test_without_a_quorum_nobody_answers_and_every_charge_is_kept():
     for link in deployment.links.values():
         sent = {call for _, call in link.distinct_messages()}
         assert RevealShares not in sent
-    for book in deployment.client_books.values():
-        (charge,) = ask(book.charges(TASK_ID))
+    for store in deployment.client_stores.values():
+        (charge,) = ask(store.charges(TASK_ID))
         assert charge.state is ChargeState.KEPT
-    tally = ask(deployment.server_book.tally(Role.SERVER, TASK_ID))
+    tally = ask(deployment.server_store.tally(Role.SERVER, TASK_ID))
     assert tally.spent == 1

@@ -16,7 +16,7 @@ from secagg.protocol.receipts.verifier import Finding, verify_receipt
 from secagg.testing.tls_deployment import TLSDeployment
 
 NAMES = ("ada", "bob", "cyd", "dan")
-WAIVER = secagg.ExactSumsAccepted(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)
 MALICIOUS = secagg.Profile.MALICIOUS_SERVER
 POLICY = secagg.ClientPolicy(profiles=frozenset({MALICIOUS}), require_noise=False)
 
@@ -49,7 +49,7 @@ def client_of(tls, enrolled, name, server, state, **changes):
     return secagg.Client(
         str(server.address),
         task="sum",
-        floors=WAIVER,
+        privacy_limits=WAIVER,
         identity=tls.client(name),
         enrolment=secagg.ClientEnrolment(**files | changes),
         cohort=policy,
@@ -125,14 +125,14 @@ async def test_who_has_not_named_the_sparse_profile_stays_away_and_the_others_dr
     sparse = frozenset({secagg.Profile.MALICIOUS_SERVER_SPARSE})
     drawn = frozenset({secagg.Graph.K_OUT})
 
-    async def give(name, **floors):
+    async def give(name, **privacy_limits):
         client = client_of(
             tls,
             enrolled,
             name,
             server,
             tmp_path,
-            policy=replace(POLICY, **floors),
+            policy=replace(POLICY, **privacy_limits),
             max_revocation_days=None,
         )
         async with client:
@@ -140,9 +140,9 @@ async def test_who_has_not_named_the_sparse_profile_stays_away_and_the_others_dr
 
     async with server:
         task = await server.add_task("sum", prepared)
-        for floors in ({"profiles": sparse}, {"graphs": drawn}, {}):
+        for privacy_limits in ({"profiles": sparse}, {"graphs": drawn}, {}):
             with pytest.raises(secagg.RemoteProtocolError, match="policy") as refused:
-                await give("bob", **floors)
+                await give("bob", **privacy_limits)
             assert refused.value.code is secagg.ErrorCode.POLICY_VIOLATION
         released = asyncio.ensure_future(task.next_sum())
         named = {"profiles": sparse, "graphs": drawn}
@@ -164,7 +164,11 @@ async def test_files_that_do_not_belong_together_are_found_before_anything_is_sa
     for changes in (
         {"credential": made.credential("bob")},
         {"seed": made.seed("bob")},
-        {"enrolment_key": key_text(secagg.LocalEnrolment().published.enrolment_key)},
+        {
+            "enrolment_key": key_text(
+                secagg.InProcessEnrolment().published.enrolment_key
+            )
+        },
     ):
         client = client_of(tls, enrolled, "ada", server, tmp_path, **changes)
         with pytest.raises(secagg.SecAggError) as refused:

@@ -114,14 +114,14 @@ async def test_the_web_application_shows_the_last_sum(tmp_path):
     spec = importlib.util.spec_from_file_location("web_aggregator", path)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
-    authority = secagg.Authority.create()
+    authority = secagg.CertificateAuthority.create()
     authority.issued().write(tmp_path, "ca")
     authority.issue_server("server", ["127.0.0.1"]).write(tmp_path, "server")
 
     def identity(name, role):
         return secagg.TLSIdentity.in_directory(tmp_path, name, role=role)
 
-    waiver = secagg.ExactSumsAccepted(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+    waiver = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)
     app = example.application(
         secagg.PreparedTask.exact(
             waiver,
@@ -138,7 +138,7 @@ async def test_the_web_application_shows_the_last_sum(tmp_path):
         async with secagg.Client(
             app.state.address,
             task="visits",
-            floors=waiver,
+            privacy_limits=waiver,
             identity=identity(name, secagg.Role.CLIENT),
             state_dir=tmp_path / f"{name}-state",
         ) as one:

@@ -9,12 +9,12 @@ import pytest
 
 from secagg.client.client import Client
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.program import client_policy, privacy_floors
+from secagg.client.program import client_policy, read_privacy_limits
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.server.program import Observer, plan_task, serve
-from secagg.server.sum_writer import SumFiles
+from secagg.server.sum_writer import SumWriter
 from secagg.testing.lying_connection import LyingConnection
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
@@ -46,7 +46,7 @@ class Site:
         self.address = "127.0.0.1:0"
         self.notices: list[str] = []
         self.listening = asyncio.Event()
-        authority = Authority.create()
+        authority = CertificateAuthority.create()
         authority.issued().write(directory / "pki", "ca")
         authority.issue_server("server", ["127.0.0.1"]).write(
             directory / "pki", "server"
@@ -69,7 +69,7 @@ class Site:
         return await serve(
             settings,
             prepared,
-            on_sum=SumFiles(settings.server.output_dir, prepared).write,
+            on_sum=SumWriter(settings.server.output_dir, prepared).write,
             observer=Observer(
                 listening=self._listens,
                 progress=lambda _: None,
@@ -106,7 +106,7 @@ class Site:
             Client(
                 HeldAfterReveal(connection, let_go),
                 task=settings.client.task,
-                floors=privacy_floors(settings),
+                privacy_limits=read_privacy_limits(settings),
                 cohort=client_policy(settings),
                 state_dir=settings.client.state_dir,
             ) as client,

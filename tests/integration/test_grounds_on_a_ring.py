@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from secagg.client.session_driver import SessionOutcome
-from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp import NoisyTask
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.graphs.ring_safety import RingRisk
 from secagg.protocol.policy import ClientPolicy
-from secagg.protocol.profiles import HonestTail
+from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.server.server import ReleasedSum
 from secagg.server.session.receipt import SessionReceipt
-from secagg.server.sum_writer import SumFiles
+from secagg.server.sum_writer import SumWriter
 from secagg.server.task.setup import PreparedTask
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for, with_noise
@@ -32,9 +32,11 @@ POLICY: ClientPolicy = replace(LENIENT_POLICY, min_graph_bits=1)
 COMPLETE = parameters_for(
     CLIENTS, dimension=4, threshold=6, min_clients=CLIENTS, min_survivors=10
 )
-SAFE = replace(COMPLETE, degree=4, threshold=4, tail=HonestTail(40), colluders=1)
+SAFE = replace(
+    COMPLETE, degree=4, threshold=4, tail=HonestCuriousParameters(40), colluders=1
+)
 # C(12, 4) choices of colluders, 42 of which cut the ring: 2^-3.6 where 2^-3 is wanted.
-DOUBTFUL = replace(SAFE, tail=HonestTail(2), colluders=4)
+DOUBTFUL = replace(SAFE, tail=HonestCuriousParameters(2), colluders=4)
 
 
 def run(parameters, **options):
@@ -94,7 +96,7 @@ def test_the_sum_of_another_task_is_not_replaced(tmp_path):
         l2_clip=None,
         fitted=None,
     )
-    files = SumFiles(tmp_path, prepared)
+    files = SumWriter(tmp_path, prepared)
     asyncio.run(files.write(released))
     asyncio.run(files.write(released))  # the same again, as after a crash
     descriptor = replace(receipt.descriptor, task_id="another")
@@ -110,7 +112,7 @@ def test_the_sum_of_another_task_is_not_replaced(tmp_path):
 def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
     tmp_path, worst_case_safe, ladder
 ):
-    noised = NoisedTask.from_parameters(with_noise(SAFE, ladder=ladder))
+    noised = NoisyTask.from_parameters(with_noise(SAFE, ladder=ladder))
     prepared = PreparedTask(noised.parameters, noised, noised.report(), 0.1)
     receipt, _ = run(SAFE)
     ring = RingRisk(50.0, math.inf, worst_case_safe=worst_case_safe)
@@ -126,7 +128,7 @@ def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
         l2_clip=1.0,
         fitted=None,
     )
-    asyncio.run(SumFiles(tmp_path, prepared).write(released))
+    asyncio.run(SumWriter(tmp_path, prepared).write(released))
     report = json.loads((tmp_path / "report-1.json").read_text())
     assert report["privacy"]["server"]["proof"] == "own"
     word = report["privacy"]["server"]["status"] + " (own proof)"

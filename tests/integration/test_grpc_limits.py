@@ -28,7 +28,7 @@ from secagg.transport.channel_options import (
     SERVICE,
     TEST_IDENTITY_KEY,
 )
-from secagg.transport.relay.handshake_limits import Admission
+from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.status import error_of
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -73,7 +73,7 @@ class Gate:
 
 
 async def test_without_a_relay_grpc_itself_takes_no_more_connections_than_told():
-    admission = Admission(relay="off", connections=2)
+    admission = AdmissionLimits(relay="off", connections=2)
     async with await serving(ScriptedService(), admission=admission) as server:
         loop, address = asyncio.get_running_loop(), ("127.0.0.1", server.address.port)
 

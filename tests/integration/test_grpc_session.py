@@ -9,7 +9,7 @@ import pytest
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.runner import ClientRunner, ClientSettings
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.events import PlainVector
 from secagg.protocol.messages import Round
 from secagg.protocol.parameters import ProtocolParameters
@@ -21,7 +21,7 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import lenient_rules
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
@@ -58,7 +58,7 @@ def one_hot(index):
 @pytest.fixture(scope="module")
 def identities(tmp_path_factory):
     directory = tmp_path_factory.mktemp("pki")
-    authority = Authority.create("sums.example")
+    authority = CertificateAuthority.create("sums.example")
     authority.issued().write(directory, "ca")
     issued = {
         "server": authority.issue_server("aggregator", ["127.0.0.1"]),
@@ -103,7 +103,7 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
             runner = ClientRunner(
                 connection.identity,
                 connection,
-                inline_book(),
+                inline_store(),
                 rules=lenient_rules(ClientPolicy(require_noise=False)),
                 make_input=make_input,
                 settings=ClientSettings(watch=watch),
@@ -113,7 +113,7 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
 
     workers = Workers()
     aggregator = Aggregator(
-        inline_book(),
+        inline_store(),
         UploadSpool(MemoryBlobs()),
         workers=workers,
         clock=clock,
@@ -173,7 +173,7 @@ async def test_a_client_nobody_invited_is_told_so(identities):
         max_attempts=1,
     )
     workers = Workers()
-    aggregator = Aggregator(inline_book(), UploadSpool(MemoryBlobs()), workers=workers)
+    aggregator = Aggregator(inline_store(), UploadSpool(MemoryBlobs()), workers=workers)
 
     async def next_payload(_count):
         return b""

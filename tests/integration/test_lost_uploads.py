@@ -104,12 +104,12 @@ class Losing(Deployment):
 
     def receipts(self):
         rows = ask(
-            self.server_book.sessions(
+            self.server_store.sessions(
                 role=Role.SERVER, task=TASK_ID, state=SessionState.ENDED
             )
         )
         return [
-            SessionReceipt.decode(ask(self.server_book.load(row.key)).receipt)
+            SessionReceipt.decode(ask(self.server_store.load(row.key)).receipt)
             for row in rows
         ]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from secagg.cli import main
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.testing.programs import PATIENCE_SECONDS, Programs
 
@@ -44,7 +44,7 @@ class Site(Programs):
         (directory / "tasks.d" / "second.toml").write_text(TASK % "second")
         (directory / "third.toml").write_text(TASK % "third")
         self._write_settings()
-        authority = Authority.create()
+        authority = CertificateAuthority.create()
         pki = directory / "pki"
         authority.issued().write(pki, "ca")
         authority.issue_server("server", ["127.0.0.1"]).write(pki, "server")

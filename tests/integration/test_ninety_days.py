@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from secagg.client.service import Renewal
+from secagg.client.service import CertificateRenewal
 from secagg.errors import ServiceError
-from secagg.pki.certificate_revocations import RevokedCertificates
+from secagg.pki.certificate_revocations import CertificateRevocations
 from secagg.pki.issuance_ledger import (
     REVOKED,
-    CertificateOffice,
+    IssuanceLedger,
     parse_holder,
 )
 from secagg.server.rpc.grpc_server import GrpcServer
@@ -25,7 +25,7 @@ from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
-from secagg.transport.reloading_identity import FollowedIdentity
+from secagg.transport.reloading_identity import ReloadingIdentity
 from secagg.transport.tls import TLSIdentity
 
 DAY = 24 * 3600
@@ -46,7 +46,7 @@ class Party:
     def begin(self, office):
         """Get a key and its first certificate of an authority."""
         fresh = self.directory / "fresh"
-        with CertificateOffice.open(office) as opened:
+        with IssuanceLedger.open(office) as opened:
             issued = opened.issue(
                 parse_holder(self.holder, opened.trust_domain),
                 now=int(self.clock.date()),
@@ -60,7 +60,7 @@ class Party:
     def renew(self, office):
         """Get the next certificate for the key."""
         self.renewals += 1
-        with CertificateOffice.open(office) as opened:
+        with IssuanceLedger.open(office) as opened:
             identity = parse_holder(self.holder, opened.trust_domain)
             now = int(self.clock.date())
             chain = opened.renew(identity, None, now=now, days=LIFETIME)
@@ -89,7 +89,7 @@ class Consortium:
         self.directory = directory
         self.old, self.new = directory / "old", directory / "new"
         for office in (self.old, self.new):
-            CertificateOffice.create(office, "example.org")
+            IssuanceLedger.create(office, "example.org")
         self.office = self.old
         self.server, *self.clients = self.parties = [
             Party(directory / holder, holder, self.clock)
@@ -109,12 +109,12 @@ class Consortium:
                 return 1  # a revoked one gets no other
             return 0
 
-        return Renewal(dt.timedelta(days=EARLY), fetch)
+        return CertificateRenewal(dt.timedelta(days=EARLY), fetch)
 
     def operate(self, day):
         """Renew the server's, and on some days something else."""
         now = int(self.clock.date())
-        with CertificateOffice.open(self.office) as opened:
+        with IssuanceLedger.open(self.office) as opened:
             soon = opened.expiring(now + EARLY * DAY, now=now)
         if self.server.holder in {row.holder for row in soon}:
             self.server.renew(self.office)
@@ -127,7 +127,7 @@ class Consortium:
         if day == 50:
             self.trust(self.new)
         if day == 60:
-            with CertificateOffice.open(self.new) as opened:
+            with IssuanceLedger.open(self.new) as opened:
                 opened.revoke(opened.find([BAD]), now=now)
             self.revoked.write_bytes((self.new / REVOKED).read_bytes())
 
@@ -167,7 +167,7 @@ async def test_ninety_days_renew_everything_without_a_restart(tmp_path, caplog):
     world = Consortium(tmp_path)
     clock = world.clock
     followed = {
-        party.holder: FollowedIdentity(party.load(), clock.date)
+        party.holder: ReloadingIdentity(party.load(), clock.date)
         for party in world.clients
     }
     presented = set()
@@ -192,7 +192,7 @@ async def test_ninety_days_renew_everything_without_a_restart(tmp_path, caplog):
                     await asyncio.sleep(0)
             ours = running.identity
             presented.add(ours.certificate_chain)
-            list_of_today = RevokedCertificates(world.revoked)
+            list_of_today = CertificateRevocations(world.revoked)
             for holder, each in followed.items():
                 theirs = each.look()
                 judge = TLSAuthenticator("example.org", list_of_today)

@@ -20,7 +20,7 @@ from secagg.errors import (
     LocalProtocolError,
     ServiceError,
 )
-from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, PrivacyFloors
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, PrivacyLimits
 from secagg.server.admin.views import budgets_view, tasks_view
 from secagg.server.aggregator import Aggregator
 from secagg.server.operated_server import OperatedServer
@@ -30,7 +30,7 @@ from secagg.server.task.setup import PreparedTask, settle_task
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import BudgetSpentError
 from secagg.storage.spool import UploadSpool
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.manual_clock import run
 from secagg.testing.offers_only import OffersOnly
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
@@ -41,7 +41,7 @@ DIM = 6
 NAMES = [f"client-{number}" for number in range(1, 9)]
 # Four sums of four clients, each client in two of them.
 COHORTS = [NAMES[:4], NAMES[4:], NAMES[::2], NAMES[1::2]]
-FLOORS = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 POLICY = ClientPolicy(min_clients=4, min_survivors=4)
 
 
@@ -68,7 +68,11 @@ def vector_of(name):
 async def contribute(connection, name, place):
     """Open the client anew on its own state, and give once."""
     async with Client(
-        connection, task="t", floors=FLOORS, cohort=POLICY, state_dir=place / name
+        connection,
+        task="t",
+        privacy_limits=FLOORS,
+        cohort=POLICY,
+        state_dir=place / name,
     ) as one:
         return await one.contribute(vector_of(name))
 
@@ -133,7 +137,7 @@ async def test_a_client_ends_by_itself_when_the_server_says_that_it_has_given():
 
         async def all_of(name):
             async with Client(
-                server.connection(name), task="t", floors=FLOORS, cohort=POLICY
+                server.connection(name), task="t", privacy_limits=FLOORS, cohort=POLICY
             ) as one:
                 made = one.contributions(lambda _: vector_of(name))
                 return [given.sessions_left async for given in made]
@@ -148,7 +152,7 @@ async def test_a_client_ends_by_itself_when_the_server_says_that_it_has_given():
 @pytest.fixture(name="greedy")
 async def _greedy():
     """A server of its own that offers session after session to everybody."""
-    aggregator = Aggregator(inline_book(), UploadSpool(MemoryBlobs()))
+    aggregator = Aggregator(inline_store(), UploadSpool(MemoryBlobs()))
 
     async def start(parameters):
         async def no_payload(_):
@@ -222,7 +226,7 @@ async def test_sums_that_the_clients_cannot_fill_are_refused(steps, invited, com
 
 
 async def test_a_local_pool_gives_to_some_sums_each():
-    async with secagg.local(PREPARED, clients=8, floors=FLOORS) as people:
+    async with secagg.local(PREPARED, clients=8, privacy_limits=FLOORS) as people:
         for cohort in COHORTS:
             vectors = [vector_of(n) if n in cohort else None for n in NAMES]
             total = await people.sum(vectors)
@@ -230,12 +234,12 @@ async def test_a_local_pool_gives_to_some_sums_each():
         with pytest.raises(LocalProtocolError, match="released all its sums"):
             await people.sum(vectors)
     with pytest.raises(LocalProtocolError, match="7 clients with 2 participations"):
-        async with secagg.local(PREPARED, clients=7, floors=FLOORS):
+        async with secagg.local(PREPARED, clients=7, privacy_limits=FLOORS):
             pass
 
 
 async def test_a_local_session_takes_as_many_vectors_as_were_planned_for():
-    async with secagg.local(PREPARED, clients=8, floors=FLOORS) as people:
+    async with secagg.local(PREPARED, clients=8, privacy_limits=FLOORS) as people:
         for count in (3, 5):
             with pytest.raises(LocalProtocolError, match="takes 4 to 4 vectors"):
                 await people.sum([np.zeros(DIM)] * count + [None] * (8 - count))
@@ -281,12 +285,12 @@ async def test_operator_and_client_see_what_is_left(tmp_path, capsys):
     (tmp_path / "task.toml").write_text(TASK_SETTINGS)
     settings = load_task_settings(tmp_path / "task.toml")
     async with OperatedServer(None, state_dir=tmp_path / "server") as server:
-        book = server.storage.book
-        prepared = await settle_task(settings, book, reports=None)
+        store = server.storage.store
+        prepared = await settle_task(settings, store, reports=None)
         task = await server.add_task("t", prepared, invited=frozenset(NAMES))
         cohorts = [1, 2, 3, 4], [1, 2, 3, 5], [4, 5, 6, 7]
         for number, cohort in enumerate(cohorts, 1):
-            (view,) = await tasks_view(book)
+            (view,) = await tasks_view(store)
             assert view["short_of_clients"] == ""
             names = [f"client-{number}" for number in cohort]
             giving = asyncio.ensure_future(give_all(server, names, tmp_path))
@@ -294,8 +298,8 @@ async def test_operator_and_client_see_what_is_left(tmp_path, capsys):
             await giving
             await taken(server, task, number)
         # Five of eight have given twice, and three are too few for a fourth sum.
-        (view,) = await tasks_view(book)
-        (budget,) = await budgets_view(book, tmp_path)
+        (view,) = await tasks_view(store)
+        (budget,) = await budgets_view(store, tmp_path)
     why = (
         "5 of 8 invited clients have given their participations; 3 are left, and a "
         "session needs 4"
@@ -337,11 +341,11 @@ def test_settings_that_the_clients_cannot_fill_are_refused(tmp_path, change, com
 async def test_more_sums_change_no_noise_where_participations_are_given(
     tmp_path, monkeypatch
 ):
-    path, book = tmp_path / "task.toml", inline_book()
+    path, store = tmp_path / "task.toml", inline_store()
     blocks = []
     for steps in (3, 4):
         path.write_text(TASK_SETTINGS.replace("steps = 4", f"steps = {steps}"))
-        prepared = await settle_task(load_task_settings(path), book, reports=None)
+        prepared = await settle_task(load_task_settings(path), store, reports=None)
         assert prepared.sums == steps
         blocks.append(prepared.parameters.noise_block)
         # What was planned is remembered: no later planner is asked.
@@ -349,11 +353,11 @@ async def test_more_sums_change_no_noise_where_participations_are_given(
     assert blocks[0] == blocks[1]
 
 
-async def between_two(house, cohort, books):
+async def between_two(house, cohort, stores):
     """Let clients give once, each on its own store; return what came of it."""
     clients = [
         house.client(
-            name, storage=ClientStorage(books.setdefault(name, inline_book()), None)
+            name, storage=ClientStorage(stores.setdefault(name, inline_store()), None)
         )
         for name in cohort
     ]
@@ -366,10 +370,10 @@ async def between_two(house, cohort, books):
 
 def test_between_two_aggregators_each_client_gives_its_participations():
     async def main_of(clock):
-        noise, books = noise_for(participations=2), {}
+        noise, stores = noise_for(participations=2), {}
         house = TwoAggregators(clock, noise, steps=4)
         for number, cohort in enumerate(COHORTS):
-            released, *given = await between_two(house, cohort, books)
+            released, *given = await between_two(house, cohort, stores)
             assert released.inputs == 4
             assert all(each.is_included for each in given)
             if number == 2:  # the leader of a new process still knows
@@ -387,7 +391,7 @@ def test_between_two_aggregators_each_client_gives_its_participations():
 
 def test_between_two_a_client_refuses_what_its_participations_do_not_cover():
     async def main_of(clock):
-        noise, books = noise_for(participations=2), {}
+        noise, stores = noise_for(participations=2), {}
         house = TwoAggregators(clock, noise, steps=9)
 
         async def no_check(_):
@@ -395,9 +399,9 @@ def test_between_two_a_client_refuses_what_its_participations_do_not_cover():
 
         house.leader._check_participations = no_check
         for _ in range(2):
-            released, *_ = await between_two(house, NAMES[:4], books)
+            released, *_ = await between_two(house, NAMES[:4], stores)
             assert released.inputs == 4
-        return await between_two(house, NAMES[:4], books)
+        return await between_two(house, NAMES[:4], stores)
 
     _, *refused = run(main_of)
     assert all(isinstance(each, BudgetSpentError) for each in refused)

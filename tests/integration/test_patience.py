@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 
 from secagg.client.backoff import Backoff
-from secagg.client.participation import TakenPart, last_part
-from secagg.client.retry_policy import Attempts, Next, Reach, after_error
+from secagg.client.participation import Participation, last_part
+from secagg.client.retry_policy import (
+    AttemptCounter,
+    ErrorStage,
+    NextAction,
+    after_error,
+)
 from secagg.client.session_driver import ClientPhase, ClientSettings, SessionOutcome
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
@@ -39,7 +44,7 @@ LATE = 3
 async def persist(deployment, number, *, attempts=1):
     """Run a client as a program does that nobody looks after."""
     entropy = SeededEntropy(SecretBytes(bytes(32)), b"jitter")
-    attempts = Attempts(attempts, Backoff(entropy))
+    attempts = AttemptCounter(attempts, Backoff(entropy))
     while True:
         runner = deployment._client(number, CrashSwitch())
         try:
@@ -186,7 +191,7 @@ def test_a_latecomer_of_a_forgotten_session_joins_the_next_one():
             4,
             sessions=6,
             fault_of=fault_of,
-            limits=AggregatorLimits(kept_sums=2, keep_seconds=0.0, quiet_seconds=30.0),
+            limits=AggregatorLimits(kept_sums=2, keep_seconds=0.0, idle_timeout=30.0),
         )
         serving = asyncio.ensure_future(deployment.serve())
         dying = late_client(deployment)
@@ -258,12 +263,12 @@ def test_a_client_of_a_finished_task_knows_what_it_took_part_in():
                 await persist(deployment, number)
             codes.append(caught.value.code)
         await serving
-        books = deployment.client_books
-        return codes, [await last_part(books[n], TASK_ID) for n in (0, LATE)]
+        stores = deployment.client_stores
+        return codes, [await last_part(stores[n], TASK_ID) for n in (0, LATE)]
 
     codes, parts = manual_clock.run(main)
     assert codes == [ErrorCode.TASK_OVER] * 2
-    assert parts == [TakenPart(session_number=2, inputs=3), None]
+    assert parts == [Participation(session_number=2, inputs=3), None]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +282,7 @@ def test_sums_are_kept_for_their_time_however_many_follow(keep_seconds, kept):
             4,
             sessions=3,
             limits=AggregatorLimits(
-                kept_sums=1, keep_seconds=keep_seconds, quiet_seconds=30.0
+                kept_sums=1, keep_seconds=keep_seconds, idle_timeout=30.0
             ),
         )
         await deployment.run()
@@ -414,7 +419,7 @@ def test_whoever_waited_for_a_silent_server_in_vain_keeps_its_place():
     assert 200 <= lasted <= 200 + slack + 30
     assert (error.code, "silence" in str(error)) == (ErrorCode.UNREACHABLE, True)
     assert "place" in error.next_step
-    assert after_error(error, Reach.JOINED) is Next.SAME_SESSION
+    assert after_error(error, ErrorStage.JOINED) is NextAction.SAME_SESSION
     assert [each.descriptor.session_number for each in endings] == [1] * 4
     assert [each.released.survivors for each in endings] == [4] * 4
 

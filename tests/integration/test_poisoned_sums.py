@@ -16,9 +16,9 @@ from secagg.storage.change import Committed, Role
 from secagg.storage.journal import SumAttempt, decode_server_event, record_of
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
-from secagg.testing.crash_points import CrashingBook, CrashSwitch
+from secagg.testing.crash_points import CrashingStore, CrashSwitch
 from secagg.testing.deployment import RESTART_SECONDS, Deployment
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.inline_store import ask, inline_store
 from secagg.testing.replicas import Replicas
 
 CLIENTS = 4
@@ -53,9 +53,9 @@ def run(poison, *, kind=Deployment, **options):
         reports.append((receipt, progress))
 
     async def main(clock):
-        book = inline_book(now=clock.date)
+        store = inline_store(now=clock.date)
         deployment = kind(
-            clock, PARAMETERS, CLIENTS, server_book=book, on_ended=note, **options
+            clock, PARAMETERS, CLIENTS, server_store=store, on_ended=note, **options
         )
 
         def kill(masks):
@@ -91,13 +91,13 @@ def test_it_is_begun_three_times_and_then_the_next_session_follows(monkeypatch, 
     assert assert_summed(deployment, endings) == 2
     receipt, progress = reports[0]
     aborted = receipt.outcome
-    assert (aborted.code, aborted.fate) == (ErrorCode.INTERNAL, Fate.LEFT_OUT)
+    assert (aborted.code, aborted.fate) == (ErrorCode.INTERNAL, Fate.NOT_INCLUDED)
     assert receipt.was_unmasked  # it may be known: its inputs are charged
     assert "begun 3 times" in aborted.reason
     page = report_of(receipt, progress, opened=0.0, ended=1.0)
     assert page["reason"] == aborted.reason
     assert "memory" in page["next_step"] == next_step_after(receipt)
-    assert ask(deployment.server_book.sessions(role=Role.SERVER)) == ()
+    assert ask(deployment.server_store.sessions(role=Role.SERVER)) == ()
 
 
 @pytest.mark.parametrize("kind", [Deployment, Replicas])
@@ -105,7 +105,7 @@ def test_one_that_can_be_computed_at_last_is(monkeypatch, kind, caplog):
     poison = Poison(monkeypatch, fatal=MOST_ATTEMPTS - 1)
     deployment, endings, _ = run(poison, kind=kind)
     assert assert_summed(deployment, endings) == 1
-    assert caplog.text.count("sum_repeated") == MOST_ATTEMPTS - 1
+    assert caplog.text.count("sum_retried") == MOST_ATTEMPTS - 1
     assert "attempt=3 of=3" in caplog.text
 
 
@@ -138,11 +138,11 @@ def test_who_is_stopped_in_peace_takes_its_beginning_back(monkeypatch):
     assert assert_summed(deployment, endings) == 1
 
 
-class FallsSilentOnce(CrashingBook):
+class FallsSilentOnce(CrashingStore):
     """Stores that a sum is begun, and does not say so."""
 
     def __init__(self):
-        super().__init__(inline_book(), CrashSwitch())
+        super().__init__(inline_store(), CrashSwitch())
         self.attempts = []
 
     async def commit(self, change):
@@ -162,16 +162,16 @@ class FallsSilentOnce(CrashingBook):
 def test_a_beginning_is_stored_before_it_is_made(monkeypatch):
     """Also by a book that says nothing of it: it is counted once."""
     compute, stored = MaskExecutor.compute_sum, []
-    book = FallsSilentOnce()
+    store = FallsSilentOnce()
 
     async def looked(masks, job, uploads):
-        stored.append(list(book.attempts))
+        stored.append(list(store.attempts))
         return await compute(masks, job, uploads)
 
     monkeypatch.setattr(MaskExecutor, "compute_sum", looked)
 
     async def main(clock):
-        deployment = Deployment(clock, PARAMETERS, CLIENTS, server_book=book)
+        deployment = Deployment(clock, PARAMETERS, CLIENTS, server_store=store)
         return deployment, await deployment.run()
 
     deployment, endings = manual_clock.run(main)

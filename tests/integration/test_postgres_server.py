@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from secagg.cli import main
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.testing.programs import PATIENCE_SECONDS, Programs
 
@@ -86,7 +86,7 @@ def test_a_killed_replica_is_missed_by_nobody(
 ):
     """Each client knows another replica; the first one dies and comes back."""
     drop(postgres_url)
-    authority = Authority.create()
+    authority = CertificateAuthority.create()
     authority.issued().write(tmp_path / "pki", "ca")
     authority.issue_server("server", ["127.0.0.1"]).write(tmp_path / "pki", "server")
 

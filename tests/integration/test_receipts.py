@@ -17,7 +17,7 @@ from secagg.protocol.events import Received
 from secagg.protocol.messages import Delivery, Fate, Quorum, Released, RosterFrame
 from secagg.protocol.noise_certificate import NoiseCertificate
 from secagg.protocol.policy import ClientPolicy
-from secagg.protocol.profiles import HonestTail, MaliciousTail
+from secagg.protocol.profiles import HonestCuriousParameters, MaliciousParameters
 from secagg.protocol.receipts.comparison import check_one_session, shown_in
 from secagg.protocol.receipts.receipt import (
     AuditReceipt,
@@ -31,7 +31,7 @@ from secagg.protocol.receipts.verifier import (
     Step,
     verify_receipt,
 )
-from secagg.server.sum_writer import SumFiles
+from secagg.server.sum_writer import SumWriter
 from secagg.server.task.setup import PreparedTask
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.journal import decode_client_event, decode_offer
@@ -42,9 +42,9 @@ from secagg.testing.cohorts import (
     signing_parameters_for,
     with_noise,
 )
-from secagg.testing.crash_points import CrashingBook, CrashSwitch
+from secagg.testing.crash_points import CrashingStore, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.inline_store import ask, inline_store
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import GetUpdate, UploadChunk, WatchSession
@@ -60,11 +60,11 @@ RING = replace(
     ),
     degree=4,
     threshold=4,
-    tail=HonestTail(40),
+    tail=HonestCuriousParameters(40),
     colluders=1,
 )
 SIGNED = signing_parameters_for(
-    5, dimension=7, colluders=1, tail=MaliciousTail(PUBLISHED.trust)
+    5, dimension=7, colluders=1, tail=MaliciousParameters(PUBLISHED.trust)
 )
 SESSIONS = pytest.mark.parametrize(
     ("parameters", "clients"),
@@ -93,7 +93,7 @@ def verified(data):
 
 
 def stored_receipt(deployment, number=VICTIM):
-    return ask(receipt_of(deployment.client_books[number], TASK_ID, 1))
+    return ask(receipt_of(deployment.client_stores[number], TASK_ID, 1))
 
 
 def commitment_to(verdict):
@@ -341,11 +341,11 @@ def test_a_sum_is_certified_on_both_sides_whenever_the_server_was_killed(at):
 # --- secrets --------------------------------------------------------------------------
 
 
-class Disk(CrashingBook):
+class Disk(CrashingStore):
     """A book that notes what it was told to keep, and when what was replaced."""
 
     def __init__(self):
-        super().__init__(inline_book(), CrashSwitch())
+        super().__init__(inline_store(), CrashSwitch())
         self.secrets = []
         self.left = []
 
@@ -368,7 +368,7 @@ class Disk(CrashingBook):
 @SESSIONS
 def test_what_stays_for_the_receipt_holds_no_seed_and_no_bundle(parameters, clients):
     disk = Disk()
-    _, endings = run(parameters, clients, client_books={VICTIM: disk})
+    _, endings = run(parameters, clients, client_stores={VICTIM: disk})
     seed, bundles = disk.secrets
     answered, ended = disk.left
     assert endings[VICTIM].audit in ended
@@ -417,7 +417,7 @@ def test_a_receipt_without_a_sum_is_a_file_of_its_own(tmp_path):
     data = deployment.aborted[1]
     written = []
     prepared = PreparedTask(SIGNED, None, None, None)
-    files = SumFiles(tmp_path, prepared, tell=written.append)
+    files = SumWriter(tmp_path, prepared, tell=written.append)
     descriptor = verified(data).descriptor
     asyncio.run(files.write_aborted(descriptor, data))
     assert written == [tmp_path / "receipt-1.bin"]

@@ -36,15 +36,15 @@ from secagg.storage.change import Role
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.storage.sqlite.store import SQLiteBook
-from secagg.storage.store import Book
+from secagg.storage.sqlite.store import SQLiteStore
+from secagg.storage.store import Store
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import entropy_of
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.inline_store import ask, inline_store
 from secagg.testing.replicas import Replicas
-from secagg.testing.shared_store import SharedBook
+from secagg.testing.shared_store import SharedStore
 from secagg.wire.calls import GetOffer
 
 CLIENTS = 4
@@ -61,23 +61,23 @@ RECOVERY_SECONDS = 2.0 + 2.0
 number_of = {identity_of(number): number for number in range(CLIENTS)}
 
 
-async def run_over(clock, book, **options):
+async def run_over(clock, store, **options):
     deployment = Replicas(
-        clock, PARAMETERS, CLIENTS, payload=b"a query", server_book=book, **options
+        clock, PARAMETERS, CLIENTS, payload=b"a query", server_store=store, **options
     )
     return deployment, await deployment.run()
 
 
 def run(**options):
     return manual_clock.run(
-        lambda clock: run_over(clock, inline_book(now=clock.date), **options)
+        lambda clock: run_over(clock, inline_store(now=clock.date), **options)
     )
 
 
 def receipts_of(deployment):
-    book = deployment.server_book
-    rows = ask(book.sessions(role=Role.SERVER, state=SessionState.ALL))
-    found = [ask(book.load(row.key)).receipt for row in reversed(rows)]
+    store = deployment.server_store
+    rows = ask(store.sessions(role=Role.SERVER, state=SessionState.ALL))
+    found = [ask(store.load(row.key)).receipt for row in reversed(rows)]
     assert None not in found  # every session has ended
     return [SessionReceipt.decode(each) for each in found]
 
@@ -132,7 +132,7 @@ def test_a_sum_for_which_nobody_has_room_waits_for_the_first_that_has():
     async def main(clock):
         full = {0, 1}
         making = asyncio.ensure_future(
-            run_over(clock, inline_book(now=clock.date), sessions=1, full=full)
+            run_over(clock, inline_store(now=clock.date), sessions=1, full=full)
         )
         await clock.sleep_until(clock.now() + 300.0)
         assert not making.done()
@@ -255,7 +255,7 @@ def test_a_sum_that_takes_longer_than_its_lease_is_computed_once_by_each(
             clock,
             PARAMETERS,
             CLIENTS,
-            server_book=inline_book(now=clock.date),
+            server_store=inline_store(now=clock.date),
             replicas=replicas,
         )
         return deployment, await deployment.run()
@@ -263,7 +263,7 @@ def test_a_sum_that_takes_longer_than_its_lease_is_computed_once_by_each(
     wait = None
     monkeypatch.setattr(MaskExecutor, "compute_sum", compute_for_long)
     monkeypatch.setattr(SumRelease, "_kept_until", end_late_at_first)
-    monkeypatch.setattr(SQLiteBook, "renew", too_busy)
+    monkeypatch.setattr(SQLiteStore, "renew", too_busy)
     deployment, endings = manual_clock.run(main)
     assert_right(deployment, endings, sums=1)
     assert 1 <= computed.total() <= replicas
@@ -272,25 +272,25 @@ def test_a_sum_that_takes_longer_than_its_lease_is_computed_once_by_each(
 @pytest.mark.parametrize("call", ["take", "renew"])
 def test_no_replica_ends_while_the_book_is_away_for_a_moment(call, monkeypatch):
     refused = []
-    honest = getattr(SQLiteBook, call)
+    honest = getattr(SQLiteStore, call)
 
-    async def refuse_now_and_then(book, *words, **more):
+    async def refuse_now_and_then(store, *words, **more):
         refused.append(len(refused) % 3 == 0)
         if refused[-1]:
             raise away()
-        return await honest(book, *words, **more)
+        return await honest(store, *words, **more)
 
-    monkeypatch.setattr(SQLiteBook, call, refuse_now_and_then)
+    monkeypatch.setattr(SQLiteStore, call, refuse_now_and_then)
     deployment, endings = run(sessions=2)
     assert any(refused)
     assert_right(deployment, endings, sums=2)
 
 
-def one_more(name, book, spool, clock, **options):
+def one_more(name, store, spool, clock, **options):
     """Return an aggregator that shares a book and a spool."""
     workers = Workers(general=InlineExecutor())
     return Aggregator(
-        cast("Book", SharedBook(book, clock, entropy_of(f"turns of {name}"), [])),
+        cast("Store", SharedStore(store, clock, entropy_of(f"turns of {name}"), [])),
         spool,
         clock=clock,
         entropy=entropy_of(name),
@@ -304,8 +304,8 @@ def test_who_was_cut_off_goes_on_with_what_others_have_opened_since():
     task = TaskDefinition(task_id="t", parameters=PARAMETERS, sessions=2)
 
     async def main(clock):
-        book, spool = inline_book(now=clock.date), UploadSpool(MemoryBlobs())
-        one, other = (one_more(name, book, spool, clock) for name in ("one", "other"))
+        store, spool = inline_store(now=clock.date), UploadSpool(MemoryBlobs())
+        one, other = (one_more(name, store, spool, clock) for name in ("one", "other"))
         first = await one._sessions.open(task, b"", attempt=1)
         assert (await other._sessions.resumable(task)).session_id == first.session_id
         # The other one hears nothing for a while.
@@ -314,7 +314,7 @@ def test_who_was_cut_off_goes_on_with_what_others_have_opened_since():
         second = await one._sessions.open(task, b"", attempt=1)
         found = await other._sessions.resumable(task)
         assert found.session_id == second.session_id
-        (row,) = await book.sessions(role=Role.SERVER)
+        (row,) = await store.sessions(role=Role.SERVER)
         assert row.number == second.descriptor.session_number
         await one.close()
         await other.close()
@@ -337,8 +337,8 @@ def test_a_look_at_tasks_that_fails_is_told_to_nobody(monkeypatch, is_waited_for
         nonlocal aggregator
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, about: escaped.append(about))
-        book, spool = inline_book(now=clock.date), UploadSpool(MemoryBlobs())
-        aggregator = one_more("one", book, spool, clock)
+        store, spool = inline_store(now=clock.date), UploadSpool(MemoryBlobs())
+        aggregator = one_more("one", store, spool, clock)
         aggregator.when_changed(look_at_a_server_that_has_closed)
         with pytest.raises(ServiceError) as caught:
             await aggregator.answer("a", GetOffer("unknown"))
@@ -360,20 +360,20 @@ def test_a_defect_ends_neither_looks_at_others_nor_signs_of_life(monkeypatch, ca
         looks.append(1)
         raise KeyError("a defect")
 
-    async def beat(_book, _replica):
+    async def heartbeat(_store, _replica):
         beats.append(1)
         if len(beats) > 1:  # not at the start
             raise KeyError("another")
 
     async def main(clock):
-        book, spool = inline_book(now=clock.date), UploadSpool(MemoryBlobs())
-        aggregator = one_more("one", book, spool, clock)
+        store, spool = inline_store(now=clock.date), UploadSpool(MemoryBlobs())
+        aggregator = one_more("one", store, spool, clock)
         aggregator.when_changed(stumble)
         await aggregator.recover()
         await clock.sleep_until(clock.now() + 21.0)
         await aggregator.close()
 
-    monkeypatch.setattr(SharedBook, "beat", beat, raising=False)
+    monkeypatch.setattr(SharedStore, "heartbeat", heartbeat, raising=False)
     manual_clock.run(main)
     assert len(looks) > 1
     assert len(beats) > 3
@@ -383,16 +383,18 @@ def test_a_defect_ends_neither_looks_at_others_nor_signs_of_life(monkeypatch, ca
 
 def test_who_asks_for_old_sessions_displaces_none_that_are_kept():
     async def main(clock):
-        book = inline_book(now=clock.date)
-        deployment = Replicas(clock, PARAMETERS, CLIENTS, server_book=book, sessions=3)
+        store = inline_store(now=clock.date)
+        deployment = Replicas(
+            clock, PARAMETERS, CLIENTS, server_store=store, sessions=3
+        )
         await deployment.run()
         await clock.sleep_until(clock.now() + 100_000.0)
         aggregator = one_more(
-            "late", book, deployment.spool, clock, limits=AggregatorLimits(kept_sums=1)
+            "late", store, deployment.spool, clock, limits=AggregatorLimits(kept_sums=1)
         )
         await aggregator.recover()
         sessions = aggregator._sessions
-        newest, *older = await book.sessions(role=Role.SERVER, state=SessionState.ALL)
+        newest, *older = await store.sessions(role=Role.SERVER, state=SessionState.ALL)
         for row in older:
             session_id = bytes.fromhex(row.key.rpartition("/")[2])
             found = await sessions.look_for(session_id)

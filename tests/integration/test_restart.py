@@ -25,9 +25,9 @@ from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
-from secagg.testing.crash_points import CrashingBook, CrashSwitch
+from secagg.testing.crash_points import CrashingStore, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.inline_store import ask, inline_store
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -45,17 +45,17 @@ QUIET = 2.0
 
 @pytest.fixture
 def disk(tmp_path):
-    book = inline_book(tmp_path / "state.db")
-    yield book, UploadSpool(FileBlobs(tmp_path / "spool"), min_free_bytes=0)
-    ask(book.close())
+    store = inline_store(tmp_path / "state.db")
+    yield store, UploadSpool(FileBlobs(tmp_path / "spool"), min_free_bytes=0)
+    ask(store.close())
 
 
 def run(disk, **options):
-    book, spool = disk
+    store, spool = disk
 
     async def main(clock):
         deployment = Deployment(
-            clock, PARAMETERS, 4, server_book=book, spool=spool, **options
+            clock, PARAMETERS, 4, server_store=store, spool=spool, **options
         )
         return deployment, await deployment.run()
 
@@ -87,17 +87,17 @@ def test_files_survive_crashes_as_well_as_memory(tmp_path):
     for at in range(0, 60, 7):
         home = tmp_path / str(at)
         home.mkdir()
-        book = inline_book(home / "state.db")
+        store = inline_store(home / "state.db")
         switch = CrashSwitch(at)
         deployment, _ = run(
-            (book, UploadSpool(FileBlobs(home / "spool"), min_free_bytes=0)),
+            (store, UploadSpool(FileBlobs(home / "spool"), min_free_bytes=0)),
             server_crash=switch,
         )
         np.testing.assert_array_equal(
             deployment.sums[0].residues, deployment.expected_sum({0, 1, 2, 3})
         )
         assert deployment.contradictions() == {}
-        ask(book.close())
+        ask(store.close())
 
 
 def test_how_a_session_ended_can_be_asked_after_a_restart(disk):
@@ -147,7 +147,7 @@ def seconds_of_settling(disk, *, back=()):
     """Let another process settle; some clients come back and ask for more."""
 
     async def main(clock):
-        aggregator = aggregator_on(disk, clock, quiet_seconds=QUIET)
+        aggregator = aggregator_on(disk, clock, idle_timeout=QUIET)
         await aggregator.recover()
         started = clock.now()
         for name in map(identity_of, back):
@@ -184,11 +184,11 @@ def test_only_the_latest_sums_are_kept_but_every_receipt_is(disk):
     run(
         disk,
         sessions=4,
-        limits=AggregatorLimits(kept_sums=2, keep_seconds=0.0, quiet_seconds=30.0),
+        limits=AggregatorLimits(kept_sums=2, keep_seconds=0.0, idle_timeout=30.0),
     )
-    book, spool = disk
+    store, spool = disk
     assert len(spool.session_ids()) == 2
-    assert len(ask(book.sessions(role=Role.SERVER, state=SessionState.ENDED))) == 4
+    assert len(ask(store.sessions(role=Role.SERVER, state=SessionState.ENDED))) == 4
 
 
 def test_bytes_of_sessions_that_never_began_are_removed(disk):
@@ -204,10 +204,10 @@ def test_bytes_of_sessions_that_never_began_are_removed(disk):
 
 def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
     """The process dies in round 3; the operator changes the task and restarts."""
-    book, _ = disk
+    store, _ = disk
 
     async def begin(clock):
-        deployment = Deployment(clock, PARAMETERS, 4, server_book=book, spool=disk[1])
+        deployment = Deployment(clock, PARAMETERS, 4, server_store=store, spool=disk[1])
         serving = asyncio.ensure_future(deployment.serve())
         joining = asyncio.ensure_future(deployment.take_part(0))
         await clock.sleep_until(clock.now() + 5)
@@ -219,7 +219,7 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
         return session_id
 
     session_id = manual_clock.run(begin)
-    assert len(ask(book.sessions(role=Role.SERVER))) == 1
+    assert len(ask(store.sessions(role=Role.SERVER))) == 1
 
     async def restart(clock):
         aggregator = aggregator_on(disk, clock)
@@ -241,13 +241,13 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
         assert update.open().code is ErrorCode.CANCELLED
 
     manual_clock.run(restart)
-    assert ask(book.sessions(role=Role.SERVER)) == ()
+    assert ask(store.sessions(role=Role.SERVER)) == ()
 
 
 def test_session_numbers_go_on_after_a_restart(disk):
     first, _ = run(disk)
     numbers = [first.sums[0].descriptor.session_number]
-    second, _ = run(disk, sessions=2, client_books=first.client_books)
+    second, _ = run(disk, sessions=2, client_stores=first.client_stores)
     numbers += [released.descriptor.session_number for released in second.sums]
     assert numbers == [1, 2]
 
@@ -267,11 +267,11 @@ def test_a_damaged_journal_is_named_and_not_guessed_at(disk):
     manual_clock.run(main)
 
 
-class NotingBook(CrashingBook):
+class NotingStore(CrashingStore):
     """Remembers every record, as an attacker with the disk would."""
 
     def __init__(self):
-        super().__init__(inline_book(), CrashSwitch())
+        super().__init__(inline_store(), CrashSwitch())
         self.headers = []
         self.records = []
 
@@ -285,19 +285,20 @@ class NotingBook(CrashingBook):
 def test_a_whole_run_at_debug_level_shows_no_secret(disk, caplog):
     """Seeds, shares and masked vectors reach no log line and no error."""
     caplog.set_level(logging.DEBUG)
-    books = {number: NotingBook() for number in range(4)}
-    server_book = NotingBook()
+    stores = {number: NotingStore() for number in range(4)}
+    server_store = NotingStore()
     deployment, endings = run(
-        (server_book, disk[1]),
-        client_books=books,
+        (server_store, disk[1]),
+        client_stores=stores,
         fault_of=lambda who, method, _n: (
             Fault.LOSE_REQUEST if (who, method) == (3, RevealShares) else Fault.NONE
         ),
     )
     secrets = [
-        decode_offer(book.headers[0]).offered.seed.reveal() for book in books.values()
+        decode_offer(store.headers[0]).offered.seed.reveal()
+        for store in stores.values()
     ]
-    for record in server_book.records:
+    for record in server_store.records:
         event = decode_server_event(record)
         if isinstance(event, Received) and event.envelope.kind in (Bundles, Shares):
             secrets.append(event.envelope.data)

@@ -14,8 +14,8 @@ from secagg.testing.manual_clock import ManualClock
 from secagg.testing.scripted_service import ScriptedService
 from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import Admission
-from secagg.transport.relay.relay import Refusal
+from secagg.transport.relay.handshake_limits import AdmissionLimits
+from secagg.transport.relay.relay import Rejection
 from secagg.transport.tls import number_in_pem
 from secagg.wire.calls import AdvertiseKeys, WatchSession
 
@@ -76,7 +76,7 @@ async def serving(deployment, service, *, relay, **options):
             service,
             LOOPBACK,
             identity=deployment.server(),
-            admission=Admission(relay=relay),
+            admission=AdmissionLimits(relay=relay),
             **options,
         ) as server,
     ):
@@ -130,7 +130,7 @@ async def test_a_revoked_client_is_gone_within_a_minute_and_others_stay(
                 await attempt
             assert caught.value.code is ErrorCode.UNAUTHENTICATED
         if server.relay is not None:
-            assert server.relay.refused[Refusal.REVOKED] == 1
+            assert server.relay.refused[Rejection.REVOKED] == 1
         await other.call(CALL)
         # The same client, by a new certificate.
         again = deployment.client("gone")
@@ -162,7 +162,7 @@ async def test_a_connection_ends_with_its_certificate(deployment, relay):
             await one.call(CALL)
         assert caught.value.code is ErrorCode.UNREACHABLE
         if server.relay is not None:
-            assert server.relay.refused[Refusal.REVOKED] == 1
+            assert server.relay.refused[Rejection.REVOKED] == 1
         await other.call(CALL)
         streams[1].cancel()
     assert [who for who, _ in service.calls] == ["ends", "lasts", "ends", "lasts"]

@@ -66,7 +66,7 @@ def test_clients_that_draw_their_neighbours_get_their_sum_and_can_show_it():
     of_server = verified(deployment.sums[0].audit)
     assert of_server.finding is Finding.AGREED
     for number in range(CLIENTS):
-        data = ask(receipt_of(deployment.client_books[number], TASK_ID, 1))
+        data = ask(receipt_of(deployment.client_stores[number], TASK_ID, 1))
         shown = verified(data)
         assert shown.finding is Finding.AGREED
         own = replace(shown.receipt, writer=WrittenBy.SERVER)

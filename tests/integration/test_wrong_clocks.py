@@ -7,7 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from secagg.client.backoff import Backoff
-from secagg.client.retry_policy import Attempts, Next, Reach, after_error
+from secagg.client.retry_policy import (
+    AttemptCounter,
+    ErrorStage,
+    NextAction,
+    after_error,
+)
 from secagg.client.service import ClientService
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
@@ -52,7 +57,7 @@ class Contributing:
     async def contribute(self, _make, *, accept):
         accept(None)
         clock = self._deployment.clock
-        attempts = Attempts(3, Backoff(self._entropy()))
+        attempts = AttemptCounter(3, Backoff(self._entropy()))
         while True:
             runner = self._deployment._client(self._number, CrashSwitch())
             try:
@@ -160,7 +165,7 @@ def test_what_a_service_waits_for_takes_no_person():
     """One table says which codes end a program outside of a session."""
     for kind, code in itertools.product((RemoteProtocolError, ServiceError), ErrorCode):
         error = kind("why", code=code)
-        if after_error(error, Reach.JOINED) is not Next.FINAL:
+        if after_error(error, ErrorStage.JOINED) is not NextAction.FINAL:
             assert code not in FINAL_CODES
-        waits = after_error(error, Reach.NO_SESSION) is not Next.FINAL
+        waits = after_error(error, ErrorStage.NO_SESSION) is not NextAction.FINAL
         assert waits == (code is ErrorCode.BAD_CLOCK)

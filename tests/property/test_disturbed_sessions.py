@@ -21,7 +21,7 @@ from secagg.crypto.shamir_codec import SHARE_SIZE
 from secagg.distributed_dp import TaskNoiseVerifier, subtract_layers
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import InputBound, InputReady, NoisedVector, Received
+from secagg.protocol.events import InputBound, InputReady, NoisyVector, Received
 from secagg.protocol.messages import (
     Complaint,
     Envelope,
@@ -325,7 +325,7 @@ def given_input(parameters, number):
     vector = one_hot(number, parameters.dimension, parameters.modulus)
     if not parameters.noise_block:
         return vector
-    return lambda ctx2: NoisedVector(vector, parameters.noise_block, ctx2)
+    return lambda ctx2: NoisyVector(vector, parameters.noise_block, ctx2)
 
 
 def exact_sum(session, numbers):

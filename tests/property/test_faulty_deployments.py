@@ -123,7 +123,7 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR091
             settings=ClientSettings(watch=watch, offer_seconds=600.0),
             # Who polls twice a second for minutes asks nothing new.
             limits=AggregatorLimits(
-                quiet_seconds=60.0, poll_seconds=10.0, join_poll_seconds=10.0
+                idle_timeout=60.0, poll_seconds=10.0, join_poll_seconds=10.0
             ),
             corrupt=corrupt,
         )
@@ -143,10 +143,10 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR091
         assert isinstance(ending, SessionOutcome | SecAggError)
         if isinstance(ending, SessionOutcome):
             np.testing.assert_array_equal(ending.residues, deployment.sums[-1].residues)
-        left = ask(deployment.client_books[number].sessions(role=Role.CLIENT))
+        left = ask(deployment.client_stores[number].sessions(role=Role.CLIENT))
         # A session that may yet begin keeps the place of who could not be reached.
         assert all(each.round < Round.SHARE_KEYS for each in left)
         assert not any(each.spent for each in left)
         unreachable = getattr(ending, "code", None) is ErrorCode.UNREACHABLE
         assert not left or unreachable
-    assert ask(deployment.server_book.sessions(role=Role.SERVER)) == ()
+    assert ask(deployment.server_store.sessions(role=Role.SERVER)) == ()

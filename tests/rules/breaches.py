@@ -21,13 +21,14 @@ from secagg.client.gate import (
 from secagg.client.total_claim import OwnTotal
 from secagg.distributed_dp import TaskLoss
 from secagg.errors import ErrorCode
-from secagg.pki.client_identity import ClientIdentity
+from secagg.pki.client_identity import load_client_identity
 from secagg.pki.key_files import parse_key
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
+from secagg.protocol.enrolment.client_identity import ClientIdentity
+from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import ChargeRow, ChargeState
-from secagg.storage.data_claims import Against
+from secagg.storage.data_claims import ClaimAdversary
 from secagg.testing.cohorts import offer_of, parameters_for, report_of
 from secagg.testing.two_aggregators import TASK, noise_for
 from secagg.two_aggregators.gate import PairRequest, PairRules
@@ -78,7 +79,7 @@ def sound(
 ) -> GateRequest:
     """Return a request about a noisy task that the gate admits."""
     rules = {
-        "limits": PrivacyFloors(**drivers.LAX),
+        "limits": PrivacyLimits(**drivers.LAX),
         "cohort": drivers.LAX_COHORT,
         "report_of": report_of,
     }
@@ -97,7 +98,7 @@ def sound(
 
 def identity() -> ClientIdentity:
     files = drivers.enrolled().files
-    return ClientIdentity.load(
+    return load_client_identity(
         seed=files.seed,
         credential=files.credential,
         enrolment_key=parse_key(files.enrolment_key),
@@ -136,7 +137,7 @@ def sound_pair(**changes: Any) -> PairRequest:
     own = {
         "task": TASK,
         "names": ("leader", "helper"),
-        "limits": PrivacyFloors(**drivers.LAX),
+        "limits": PrivacyLimits(**drivers.LAX),
         "cohort": ClientPolicy(),
     }
     own |= {name: changes.pop(name) for name in tuple(own) if name in changes}
@@ -170,7 +171,7 @@ def exhausted(offer: SessionDescriptor, sessions: int) -> KnownFacts:
 
 SMALL_TOTAL: Final = OwnTotal(
     budget=TotalBudget(data="data", epsilon=0.1, delta=1e-9),
-    against=Against.SERVER,
+    against=ClaimAdversary.SERVER,
     loss_of=lambda _: TaskLoss(epsilon=1.0, delta=1e-6),
 )
 
@@ -249,7 +250,7 @@ def _cohort(stage: GateStage) -> Breach:
 
 @at_both("with_little_noise")
 def _noise(stage: GateStage) -> Breach:
-    limits = PrivacyFloors(**(drivers.LAX | {"max_epsilon": 0.5}))
+    limits = PrivacyLimits(**(drivers.LAX | {"max_epsilon": 0.5}))
     return Breach(sound(stage, limits=limits), "limits")
 
 
@@ -326,7 +327,7 @@ def pair_with_a_small_cohort() -> Breach:
 
 @breach
 def pair_with_little_noise() -> Breach:
-    limits = PrivacyFloors(**(drivers.LAX | {"max_epsilon": 0.5}))
+    limits = PrivacyLimits(**(drivers.LAX | {"max_epsilon": 0.5}))
     return Breach(sound_pair(limits=limits), "limits")
 
 

@@ -31,11 +31,11 @@ from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
-    PrivacyFloors,
+    ExactSumWaiver,
+    PrivacyLimits,
     TotalBudget,
 )
-from secagg.protocol.profiles import MaliciousTail, Profile, Trust
+from secagg.protocol.profiles import MaliciousParameters, Profile, Trust
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import (
     offer_of,
@@ -82,15 +82,15 @@ class TookPartError(Exception):
 class Settings:
     """What a client's owner has settled; every part at its most permissive."""
 
-    limits: PrivacyFloors | ExactSumsAccepted = field(
-        default_factory=lambda: PrivacyFloors(**LAX)
+    limits: PrivacyLimits | ExactSumWaiver = field(
+        default_factory=lambda: PrivacyLimits(**LAX)
     )
     cohort: ClientPolicy = LAX_COHORT
     enrolment: ClientEnrolment | None = None
     total: TotalBudget | None = None
 
 
-WAIVED: Final = Settings(limits=ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT))
+WAIVED: Final = Settings(limits=ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT))
 
 
 def offered(**changes: Any) -> SessionDescriptor:
@@ -154,7 +154,7 @@ class Enrolled:
         """Return an offer of profile malicious-server that goes by a list."""
         trust = changes.pop("trust", self.trust(number))
         parameters = signing_parameters_for(
-            5, dimension=DIMENSION, colluders=1, tail=MaliciousTail(trust)
+            5, dimension=DIMENSION, colluders=1, tail=MaliciousParameters(trust)
         )
         return offered(parameters=parameters, **changes)
 
@@ -236,7 +236,7 @@ class Stored:
         async with Client(
             connection,
             task=more.get("task", offer.task_id),
-            floors=settings.limits,
+            privacy_limits=settings.limits,
             cohort=settings.cohort,
             enrolment=settings.enrolment,
             total=settings.total,
@@ -291,7 +291,10 @@ def two_aggregators(settings: Settings, **changes: Any) -> None:
         ways = {
             name: _Uploads(both.way_to(name, NAME)) for name in ("leader", "helper")
         }
-        arguments = {"floors": settings.limits, "cohort": settings.cohort} | ways
+        arguments = {
+            "privacy_limits": settings.limits,
+            "cohort": settings.cohort,
+        } | ways
         client = both.client(NAME, **(arguments | changes))
         if settings.total is not None:
             client._total = total_between_two(  # its own storage, made by `client`

@@ -20,7 +20,7 @@ from secagg.config.two_aggregators import (
 )
 from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.parameters import Graph
-from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
+from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.protocol.profiles import Profile
 from secagg.two_aggregators import program as two_servers_program
 from tests.rules import drivers
@@ -28,7 +28,7 @@ from tests.rules.drivers import Settings
 
 # A value of each field that the sound session of its entry breaks.
 STRICTEST = {
-    PrivacyFloors: {
+    PrivacyLimits: {
         "max_epsilon": 1e-9,
         "max_delta": 1e-300,
         "statuses": frozenset(),
@@ -81,7 +81,7 @@ NO_ROUNDS = "no client shares secrets with others between two aggregators"
 NOT_ENROLLED = "clients are not enrolled between two aggregators"
 # Fields that two aggregators do not ask about, with the reason.
 BETWEEN_TWO = {
-    (PrivacyFloors, "min_colluder_fraction"): "no noise of clients is counted there",
+    (PrivacyLimits, "min_colluder_fraction"): "no noise of clients is counted there",
     (ClientPolicy, "profiles"): NO_ROUNDS,
     (ClientPolicy, "graphs"): NO_ROUNDS,
     (ClientPolicy, "min_graph_bits"): NO_ROUNDS,
@@ -112,7 +112,7 @@ def case(kind, name):
         return offer, drivers.WAIVED, Settings()
     else:
         lax, offer = Settings(total=TOTAL), drivers.offered()
-        part = {PrivacyFloors: "limits", ClientPolicy: "cohort", TotalBudget: "total"}[
+        part = {PrivacyLimits: "limits", ClientPolicy: "cohort", TotalBudget: "total"}[
             kind
         ]
     strict = replace(getattr(lax, part), **{name: STRICTEST[kind][name]})
@@ -164,7 +164,7 @@ def test_a_demand_holds_between_two_aggregators(kind, name):
     if (kind, name) in DEMANDS_NOTHING or kind is ClientEnrolment:
         return
     lax = Settings(total=TOTAL)
-    part = {PrivacyFloors: "limits", ClientPolicy: "cohort", TotalBudget: "total"}[kind]
+    part = {PrivacyLimits: "limits", ClientPolicy: "cohort", TotalBudget: "total"}[kind]
     strict = replace(getattr(lax, part), **{name: STRICTEST[kind][name]})
 
     def work():
@@ -186,15 +186,15 @@ def test_no_exemption_is_of_a_field_that_does_not_exist():
 KEY = "ed25519:" + "17" * 32
 # A line that changes each demand, in the settings file of a client.
 SETTINGS = {
-    (PrivacyFloors, "max_epsilon"): "policy.max_epsilon=0.5",
-    (PrivacyFloors, "max_delta"): "policy.max_delta=1e-9",
-    (PrivacyFloors, "statuses"): "policy.grounds=proven",
-    (PrivacyFloors, "min_local_noise_stddev"): "policy.min_local_noise_stddev=1",
-    (PrivacyFloors, "min_local_noise_multiplier"): (
+    (PrivacyLimits, "max_epsilon"): "policy.max_epsilon=0.5",
+    (PrivacyLimits, "max_delta"): "policy.max_delta=1e-9",
+    (PrivacyLimits, "statuses"): "policy.grounds=proven",
+    (PrivacyLimits, "min_local_noise_stddev"): "policy.min_local_noise_stddev=1",
+    (PrivacyLimits, "min_local_noise_multiplier"): (
         "policy.min_local_noise_multiplier=1"
     ),
-    (PrivacyFloors, "min_colluder_fraction"): "policy.min_colluder_fraction=0.2",
-    (PrivacyFloors, "max_local_epsilon"): "policy.max_local_epsilon=9",
+    (PrivacyLimits, "min_colluder_fraction"): "policy.min_colluder_fraction=0.2",
+    (PrivacyLimits, "max_local_epsilon"): "policy.max_local_epsilon=9",
     (ClientPolicy, "profiles"): "policy.profiles=",
     (ClientPolicy, "suites"): "policy.suites=aes-256-ctr",
     (ClientPolicy, "aggregators"): "client.aggregator=sums-1",
@@ -221,7 +221,7 @@ SETTINGS = {
     (ClientEnrolment, "max_revocation_days"): "policy.max_revocation_days=1",
 }
 NO_SETTING_BETWEEN_TWO = {
-    (PrivacyFloors, name): "no session between two keeps it"
+    (PrivacyLimits, name): "no session between two keeps it"
     for name in (
         "min_local_noise_stddev",
         "min_local_noise_multiplier",
@@ -247,7 +247,7 @@ def from_file(tmp_path, *overrides):
     )
     found = load_client_settings(path, environment={}, overrides=overrides).settings
     return {
-        PrivacyFloors: program.privacy_floors(found),
+        PrivacyLimits: program.read_privacy_limits(found),
         ClientPolicy: program.client_policy(found),
         TotalBudget: total_budget(found.policy),
         ClientEnrolment: program.client_enrolment(found),
@@ -269,7 +269,7 @@ def from_file_of_two(tmp_path, *overrides):
         SharingClientSettings, path, environment={}, overrides=overrides
     ).settings
     return {
-        PrivacyFloors: two_servers_program.sharing_limits(found),
+        PrivacyLimits: two_servers_program.sharing_limits(found),
         ClientPolicy: two_servers_program.sharing_cohort(found),
         TotalBudget: total_budget(found.policy),
     }

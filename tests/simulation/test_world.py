@@ -21,7 +21,7 @@ from secagg.client.session import ClientSession
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.pki.certificate_revocations import RevokedCertificates
+from secagg.pki.certificate_revocations import CertificateRevocations
 from secagg.protocol import refund
 from secagg.protocol.messages import Envelope, Round, Survivors
 from secagg.protocol.noise_terms import NoiseTerms
@@ -29,16 +29,16 @@ from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
 from secagg.server.aggregator import Aggregator
-from secagg.server.session.state import DurableState, Position
+from secagg.server.session.state import DurableState, JournalPosition
 from secagg.server.session.sum_release import MOST_ATTEMPTS
 from secagg.server.task.rows import TaskRows
-from secagg.server.task.schedule import TaskGate
+from secagg.server.task.schedule import TaskSchedule
 from secagg.storage.change import Change
 from secagg.storage.journal import StoredOffer, record_of
 from secagg.storage.rows import TaskRow
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite import file as sqlite_file
-from secagg.storage.store import BookAwayError
+from secagg.storage.store import StoreUnavailableError
 from secagg.testing.world import Direction, Plan, simulate, simulate_plan
 from secagg.testing.world.directed import Directed
 from secagg.testing.world.plan import Blow
@@ -265,8 +265,8 @@ def submits_blindly_again(monkeypatch):
         try:
             return await commit(self, change)
         except ServiceError:
-            stored = await self._book.load(self._key)
-            self._position = Position(stored.sequence, stored.chain)
+            stored = await self._store.load(self._key)
+            self._position = JournalPosition(stored.sequence, stored.chain)
             return await commit(self, change)
 
     monkeypatch.setattr(DurableState, "_commit", committed_in_any_case)
@@ -328,12 +328,12 @@ def draws_its_seed_again_after_a_restart(monkeypatch):
 
 
 def does_not_look_at_the_rollback_mark(monkeypatch):
-    monkeypatch.setattr("secagg.storage.sqlite.file.refuse_set_back", lambda *_: None)
+    monkeypatch.setattr("secagg.storage.sqlite.file.refuse_restored", lambda *_: None)
 
 
 def believes_that_nobody_else_writes(monkeypatch):
     async def ignored(self, behind):
-        self._position = Position(behind.sequence, behind.chain)
+        self._position = JournalPosition(behind.sequence, behind.chain)
 
     monkeypatch.setattr(DurableState, "_catch_up", ignored)
 
@@ -342,7 +342,7 @@ def believes_that_nobody_else_writes(monkeypatch):
 
 
 def hears_no_pause(monkeypatch):
-    monkeypatch.setattr(TaskGate, "pause", lambda _: None)
+    monkeypatch.setattr(TaskSchedule, "pause", lambda _: None)
 
 
 def forgets_what_an_operator_says(monkeypatch):
@@ -362,7 +362,7 @@ def opens_sessions_while_it_drains(monkeypatch):
 
 
 def never_looks_who_was_revoked(monkeypatch):
-    monkeypatch.setattr(RevokedCertificates, "look", lambda _: False)
+    monkeypatch.setattr(CertificateRevocations, "look", lambda _: False)
 
 
 def gives_up_for_what_passes(monkeypatch):
@@ -396,7 +396,7 @@ def takes_silence_for_consent(monkeypatch):
     async def committed_as_far_as_known(self, change):
         try:
             return await commit(self, change)
-        except BookAwayError:
+        except StoreUnavailableError:
             return True
 
     monkeypatch.setattr(DurableState, "_commit", committed_as_far_as_known)
@@ -404,9 +404,9 @@ def takes_silence_for_consent(monkeypatch):
 
 def waits_for_no_book(monkeypatch):
     async def looked_once(self):
-        await self._context.book.touch()
+        await self._context.store.touch()
 
-    monkeypatch.setattr(Aggregator, "_wait_for_book", looked_once)
+    monkeypatch.setattr(Aggregator, "_wait_for_store", looked_once)
 
 
 def knows_only_what_came_to_itself(monkeypatch):

@@ -14,12 +14,16 @@ from scipy import stats
 from dpnoise.encoding import centre
 from dpnoise.samplers import reference
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.distributed_dp import NoisedTask, plan
+from secagg.distributed_dp import NoisyTask, plan
 from secagg.protocol.client import machine as client
 from secagg.protocol.events import InputReady, Received
 from secagg.protocol.messages import Envelope, Round, Shares
 from secagg.protocol.outputs import ComputeSum
-from secagg.protocol.profiles import HonestTail, MaliciousTail, RoundDeadlines
+from secagg.protocol.profiles import (
+    HonestCuriousParameters,
+    MaliciousParameters,
+    RoundDeadlines,
+)
 from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import identity_of
@@ -29,9 +33,9 @@ from secagg.testing.cohorts import parameters_for
 FALSE_ALARM = 1e-6
 CLIENTS, SURVIVORS, DIM, LADDER = 10, 6, 1 << 18, 4
 PROFILES = {
-    "honest-curious-server": {"tail": HonestTail()},
+    "honest-curious-server": {"tail": HonestCuriousParameters()},
     "malicious-server": {
-        "tail": MaliciousTail(simulated_trust()),
+        "tail": MaliciousParameters(simulated_trust()),
         "deadlines": RoundDeadlines(consistency=60),
     },
 }
@@ -89,7 +93,7 @@ def _task(request):
         colluders=1,
         **PROFILES[request.param],
     )
-    return NoisedTask.from_plan(made, protocol)
+    return NoisyTask.from_plan(made, protocol)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ class BayesianAccountant:
         level: Whose loss it is.
         failure: Probability that some estimate is too low, over all rounds, orders and
             clients together, in (0, 1). It is added to delta. Unused, and not added,
-            with `Interval.EVERYBODY`.
+            with `Interval.ALL_CLIENTS`.
         interval: How means are estimated.
 
     Raises:
@@ -226,7 +226,7 @@ class BayesianAccountant:
         Raises:
             ParameterError: It is not.
         """
-        certain = self._interval is Interval.EVERYBODY
+        certain = self._interval is Interval.ALL_CLIENTS
         left = check_delta(delta) - (0.0 if certain else self._failure)
         if left <= 0.0:
             raise ParameterError(

@@ -34,7 +34,7 @@ class Interval(enum.StrEnum):
     STUDENT = "student"
     """As published, for comparisons only: fails where rare people are far away."""
 
-    EVERYBODY = "everybody"
+    ALL_CLIENTS = "everybody"
     """The whole population was counted: its mean is known."""
 
 
@@ -62,7 +62,7 @@ def upper_mean(shares: FloatArray, *, failure: float, interval: Interval) -> flo
             value=failure,
         )
     mean = math.fsum(shares.tolist()) / shares.size
-    if interval is Interval.EVERYBODY:
+    if interval is Interval.ALL_CLIENTS:
         return mean
     if interval is Interval.STUDENT:
         return _student(shares, mean, failure)

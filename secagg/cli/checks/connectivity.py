@@ -19,7 +19,7 @@ from secagg.client.gate import (
     admit,
 )
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.program import client_enrolment, client_policy, privacy_floors
+from secagg.client.program import client_enrolment, client_policy, read_privacy_limits
 from secagg.config import ClientSettings
 from secagg.errors import ErrorCode, ServiceError, printable
 from secagg.protocol.descriptor import SessionDescriptor
@@ -29,12 +29,12 @@ from secagg.transport.handshake import Expected, meet
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.wire.calls import GetOffer, Wait
 
-__all__ = ["WayToAggregator"]
+__all__ = ["ConnectivityCheck"]
 
 _ANSWER_SECONDS: Final = 5.0
 
 
-class WayToAggregator:
+class ConnectivityCheck:
     """One step after the other towards the offer of a client's task.
 
     Each says what it has found.  What it raises is a `SecAggError`: the one that the
@@ -185,7 +185,7 @@ class WayToAggregator:
                 trust_domain=identity.trust_domain,
                 now=int(time.time()),
                 own=OwnRules(
-                    limits=privacy_floors(self._settings),
+                    limits=read_privacy_limits(self._settings),
                     cohort=client_policy(self._settings),
                     enrolment=self._enrolment(identity),
                 ),

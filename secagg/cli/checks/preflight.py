@@ -110,7 +110,7 @@ def check_port(settings: HostSettings) -> None:
             raise address.why_not() from None
 
 
-class NoRoomError(ServiceError):
+class DiskFullError(ServiceError):
     """A disk is full; it may have room by the time that somebody needs it."""
 
 
@@ -129,7 +129,7 @@ def require_all(findings: Iterable[Finding], *, may_be_full: str = "") -> list[s
     """
     said = []
     for finding in findings:
-        if isinstance(finding.error, NoRoomError) and finding.number == may_be_full:
+        if isinstance(finding.error, DiskFullError) and finding.number == may_be_full:
             said.append(f"{finding.found}: sums will wait for room")
         elif finding.error is not None:
             raise finding.error
@@ -302,7 +302,7 @@ def check_writable(directory: Path) -> str:
         raise _unwritable(
             directory,
             error.strerror or type(error).__name__,
-            NoRoomError if is_full else ServiceError,
+            DiskFullError if is_full else ServiceError,
         ) from None
     return "can be written" if place == directory else "can be made"
 

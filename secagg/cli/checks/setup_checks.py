@@ -29,7 +29,7 @@ from secagg.cli.check_results import (
     State,
     findings_of,
 )
-from secagg.cli.checks.connectivity import WayToAggregator
+from secagg.cli.checks.connectivity import ConnectivityCheck
 from secagg.cli.checks.preflight import (
     check_client_enrolment,
     check_output,
@@ -42,7 +42,7 @@ from secagg.cli.checks.preflight import (
     identity_of,
     written_files,
 )
-from secagg.client.program import client_enrolment, client_policy, privacy_floors
+from secagg.client.program import client_enrolment, client_policy, read_privacy_limits
 from secagg.client.total_budget import look_at_use, turn_at_claims
 from secagg.config import (
     ClientSettings,
@@ -83,20 +83,20 @@ from secagg.server.session.sum_release import MOST_ATTEMPTS
 from secagg.server.task.setup import prepare_task
 from secagg.server.telemetry.prometheus import PrometheusMeter
 from secagg.storage.blobs import STORE_HOME
-from secagg.storage.change import Role as BookRole
+from secagg.storage.change import Role as StoreRole
 from secagg.storage.journal import decode_server_event, sums_begun
 from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.open_blobs import open_blobs
-from secagg.storage.open_store import BOOK_FILE, check_postgres_package
+from secagg.storage.open_store import STORE_FILE, check_postgres_package
 from secagg.storage.postgres.address import judged_address
-from secagg.storage.reader import BookInUseError, looking
-from secagg.storage.reader_protocol import NoBookError, ReadingBook
+from secagg.storage.reader import StoreInUseError, looking
+from secagg.storage.reader_protocol import StoreNotFoundError, StoreQueries
 from secagg.storage.rollback_mark import (
-    BOOK_ID_BYTES,
+    STORE_ID_BYTES,
     Mark,
     RollbackMark,
     default_mark,
-    refuse_set_back,
+    refuse_restored,
 )
 from secagg.storage.rows import Replica
 from secagg.storage.store import StateDamagedError
@@ -173,10 +173,10 @@ class ClientSetup:
     vector: Path | None = None
     describe_input: Callable[[], str] | None = None
     outputs: Mapping[str, Path] = field(default_factory=dict)
-    way: WayToAggregator | None = None
+    way: ConnectivityCheck | None = None
     accepts_restored: bool = False
 
-    def to_aggregator(self) -> WayToAggregator:
+    def to_aggregator(self) -> ConnectivityCheck:
         """Return the way to the aggregator, which every check of it shares."""
         if self.way is None:
             raise InternalError("a setup without a way is not looked at from afar")
@@ -299,8 +299,8 @@ async def client_findings(path: Path) -> list[Finding]:
     def load() -> ClientSetup:
         settings = load_client_settings(path, environment=os.environ).settings
         client_policy(settings)
-        privacy_floors(settings)
-        return ClientSetup(path, settings, way=WayToAggregator(settings))
+        read_privacy_limits(settings)
+        return ClientSetup(path, settings, way=ConnectivityCheck(settings))
 
     setup, finding = _loaded("D200", load)
     if setup is None:
@@ -511,39 +511,39 @@ async def _engine(setting: str) -> str | Caution:
         return Caution(str(error), error.next_step)
 
 
-async def _server_book(server: ServerSection, owner: str | None) -> str | Caution:
+async def _server_store(server: ServerSection, owner: str | None) -> str | Caution:
     if owner is not None:
         return owner
     is_shared = server.store is not None and server.blobs is not None
     mark = server.rollback_mark
-    return await _book(server.state_dir, mark, server.store, is_shared=is_shared)
+    return await _store(server.state_dir, mark, server.store, is_shared=is_shared)
 
 
-async def _book(
+async def _store(
     directory: Path,
     mark_path: Path | None,
-    store: str | None = None,
+    store_url: str | None = None,
     *,
     is_shared: bool = False,
 ) -> str | Caution:
-    path = directory / BOOK_FILE
-    if store is None:
+    path = directory / STORE_FILE
+    if store_url is None:
         refuse_network_disk(directory)
     try:
-        async with looking(directory, store=store) as book:
-            faults = await book.check()
+        async with looking(directory, store=store_url) as store:
+            faults = await store.check()
             if not faults:
-                await refuse_unmarked(book, directory, mark_path, is_shared=is_shared)
-    except NoBookError:
+                await refuse_unmarked(store, directory, mark_path, is_shared=is_shared)
+    except StoreNotFoundError:
         return "there is none yet: nothing has run with this state"
-    except BookInUseError:
+    except StoreInUseError:
         return Caution(
             f"a process has {path} open, so it was not read",
             "Stop that process first, unless it is yours and meant to run.",
         )
     if faults:
         raise StateDamagedError(faults[0].complaint, key=faults[0].key)
-    return f"{path if store is None else 'the database'} is sound"
+    return f"{path if store_url is None else 'the database'} is sound"
 
 
 async def _claims(settings: ClientSettings) -> str | Caution:
@@ -553,16 +553,16 @@ async def _claims(settings: ClientSettings) -> str | Caution:
         return "policy.data is not set: every task has its own budget, and no total"
     if (shared := total.directory) is not None:
         # A client that has its turn is waited for, and none is refused meanwhile.
-        is_there = (shared / BOOK_FILE).exists()
+        is_there = (shared / STORE_FILE).exists()
         async with turn_at_claims(shared) if is_there else nullcontext():
-            looked = await _book(shared, total.rollback_mark)
+            looked = await _store(shared, total.rollback_mark)
         if isinstance(looked, Caution):
             return looked
     try:
         use = await look_at_use(total, settings.client.state_dir)
-    except NoBookError:
+    except StoreNotFoundError:
         return f"nothing is claimed of {total.data!r} yet"
-    except BookInUseError as error:
+    except StoreInUseError as error:
         return Caution(str(error), error.next_step)
     found = (
         f"epsilon {text_above(use.spent_epsilon, 4)} of {use.total_epsilon:g} is "
@@ -580,15 +580,15 @@ async def _sums(server: ServerSection, owner: str | None) -> str | Caution:
         return owner
     begun: dict[str, int] = {}
     try:
-        async with looking(server.state_dir, store=server.store) as book:
-            for row in await book.sessions(role=BookRole.SERVER):
-                stored = await book.load(row.key)
+        async with looking(server.state_dir, store=server.store) as store:
+            for row in await store.sessions(role=StoreRole.SERVER):
+                stored = await store.load(row.key)
                 if stored is not None and not stored.ended:
                     events = map(decode_server_event, stored.records)
                     begun[f"session {row.number} of task {row.task!r}"] = sums_begun(
                         events
                     )
-    except (NoBookError, BookInUseError):
+    except (StoreNotFoundError, StoreInUseError):
         return "nobody has begun one"
     for which, times in begun.items():
         if times:
@@ -608,9 +608,9 @@ async def _others(host: HostSettings) -> str | None:
         return None
     own = identity_of(host.tls, Role.SERVER).identity.name
     try:
-        async with looking(server.state_dir, store=server.store) as book:
-            rows = await book.replicas()
-    except NoBookError:
+        async with looking(server.state_dir, store=server.store) as store:
+            rows = await store.replicas()
+    except StoreNotFoundError:
         return "there is none yet"
     refuse_other_names(Replica("", "", "", own), rows)
     return f"all have the name {own!r}" if rows else "there is none yet"
@@ -690,7 +690,7 @@ def _party_packages(setup: PartySetup) -> str:
 def _modes(directory: Path, given: Path | None) -> str | Caution | None:
     """Look who may read what holds seeds and shares: 0700, and 0600 for files."""
     mark = given or default_mark(directory)
-    files = [directory, *directory.glob(f"{BOOK_FILE}*"), mark]
+    files = [directory, *directory.glob(f"{STORE_FILE}*"), mark]
     known = [(each, _mode(each)) for each in files]
     wide = [(each, mode) for each, mode in known if mode is not None and mode & 0o077]
     if not wide:
@@ -723,15 +723,15 @@ def check_mark_alone(
     Raises:
         ServiceError: RESTORED_STATE.
     """
-    if accepts_restored or (directory / BOOK_FILE).exists():
+    if accepts_restored or (directory / STORE_FILE).exists():
         return None
     mark = RollbackMark(given or default_mark(directory))
-    refuse_set_back(Mark(bytes(BOOK_ID_BYTES), 0), mark.read(), mark.path)
+    refuse_restored(Mark(bytes(STORE_ID_BYTES), 0), mark.read(), mark.path)
     return None
 
 
 async def refuse_unmarked(
-    book: ReadingBook, directory: Path, given: Path | None, *, is_shared: bool = False
+    store: StoreQueries, directory: Path, given: Path | None, *, is_shared: bool = False
 ) -> None:
     """Refuse a book that does not fit its rollback mark, as a start would.
 
@@ -744,10 +744,10 @@ async def refuse_unmarked(
     Raises:
         ServiceError: RESTORED_STATE.
     """
-    stands, mark = await book.mark(), RollbackMark(given or default_mark(directory))
+    stands, mark = await store.mark(), RollbackMark(given or default_mark(directory))
     marked = mark.read()
     if stands is not None and not (is_shared and marked is None):
-        refuse_set_back(stands, marked, mark.path)
+        refuse_restored(stands, marked, mark.path)
 
 
 def _server_mark(setup: ServerSetup) -> str | None:
@@ -897,7 +897,7 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
             lambda s: s.host.server.blobs and _blobs(s.host.server.blobs),
             starts=True,
         ),
-        SetupCheck("D160", "book", lambda s: _server_book(s.host.server, s.owner)),
+        SetupCheck("D160", "store", lambda s: _server_store(s.host.server, s.owner)),
         SetupCheck("D161", "sums", lambda s: _sums(s.host.server, s.owner)),
         SetupCheck("D162", "mark", _server_mark, starts=True),
         SetupCheck("D163", "other aggregators", lambda s: _others(s.host)),
@@ -938,8 +938,8 @@ _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
         ),
         SetupCheck(
             "D250",
-            "book",
-            lambda s: _book(
+            "store",
+            lambda s: _store(
                 s.settings.client.state_dir, s.settings.client.rollback_mark
             ),
         ),
@@ -1055,8 +1055,8 @@ _PARTY: Final[tuple[Branch[PartySetup], ...]] = (
         SetupCheck("D155", "disk", lambda s: _disk(s.settings.aggregator.state_dir)),
         SetupCheck(
             "D160",
-            "book",
-            lambda s: _book(
+            "store",
+            lambda s: _store(
                 s.settings.aggregator.state_dir, s.settings.aggregator.rollback_mark
             ),
         ),
@@ -1122,8 +1122,8 @@ _SHARING: Final[tuple[Branch[SharingSetup], ...]] = (
         ),
         SetupCheck(
             "D250",
-            "book",
-            lambda s: _book(
+            "store",
+            lambda s: _store(
                 s.settings.client.state_dir, s.settings.client.rollback_mark
             ),
         ),

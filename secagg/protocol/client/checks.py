@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Self
 
-from secagg.crypto.client_bitmap import RosterSet
+from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.crypto.key_agreement import BadPublicKeyError, check_public_key
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.context import roster_context
@@ -317,7 +317,7 @@ def check_delivery(
     graph: SharingGraph,
     index: int,
     delivery: Delivery,
-) -> RosterSet:
+) -> ClientBitmap:
     """Check U2 and the size of the delivery (PROTOCOL §5.3).
 
     Returns:
@@ -354,7 +354,7 @@ def check_sharers(
     roster_size: int,
     index: int | None,
     bitmap: bytes,
-) -> RosterSet:
+) -> ClientBitmap:
     """Check U2 itself: R5.3-3, R5.3-4 and the size in R5.3-5.
 
     Args:
@@ -391,7 +391,7 @@ def check_survivors(
     index: int | None,
     sharers: AbstractSet[int],
     bitmap: bytes,
-) -> RosterSet:
+) -> ClientBitmap:
     """Check U3 before anything is revealed (PROTOCOL §5.5).
 
     Returns:
@@ -469,9 +469,9 @@ def check_ring_survivors(
         raise RemoteProtocolError(shortcoming, code=ErrorCode.TOO_MANY_DROPOUTS)
 
 
-def _decode_bitmap(data: bytes, roster_size: int, name: str) -> RosterSet:
+def _decode_bitmap(data: bytes, roster_size: int, name: str) -> ClientBitmap:
     try:
-        return RosterSet(data, roster_size)
+        return ClientBitmap(data, roster_size)
     except ValueError as error:
         raise RemoteProtocolError(
             f"the bitmap of {name} is malformed: {error}", code=ErrorCode.BAD_ENCODING

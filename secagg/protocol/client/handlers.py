@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from secagg.crypto.client_bitmap import RosterSet
+from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.modular import word_dtype
@@ -57,7 +57,7 @@ from secagg.protocol.enrolment.verification import check_credential
 from secagg.protocol.events import (
     InputBound,
     InputReady,
-    NoisedVector,
+    NoisyVector,
     PlainVector,
     Received,
     SessionOffered,
@@ -82,7 +82,7 @@ from secagg.protocol.noise_terms import noise_terms
 from secagg.protocol.outputs import MaskAndUpload, MaskJob, Send, Step
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
-from secagg.protocol.profiles import HonestTail
+from secagg.protocol.profiles import HonestCuriousParameters
 
 __all__ = [
     "advertise",
@@ -104,7 +104,7 @@ __all__ = [
 ]
 
 
-def input_digest(vector: PlainVector | NoisedVector) -> bytes:
+def input_digest(vector: PlainVector | NoisyVector) -> bytes:
     """Return 32 bytes that bind an input to a session (PROTOCOL §12)."""
     residues = vector.residues
     little_endian = residues.astype(residues.dtype.newbyteorder("<"), copy=False)
@@ -160,7 +160,7 @@ def _member_of(event: SessionOffered) -> Member | None:
     """Return this client's part among the enrolled, if the profile has one (R5.0-3)."""
     descriptor, member = event.descriptor, event.membership
     parameters = descriptor.parameters
-    if isinstance(parameters.tail, HonestTail):
+    if isinstance(parameters.tail, HonestCuriousParameters):
         return None
     if member is None:
         raise RemoteProtocolError(
@@ -455,7 +455,7 @@ def mask_noised(
     """Bind an input that carries its noise share (R5.3-1)."""
     vector = event.vector
     _check_vector(state.facts.parameters, vector)
-    if not isinstance(vector, NoisedVector):
+    if not isinstance(vector, NoisyVector):
         raise InternalError("the row admits no other class")
     # What remains is whose noise it is.
     if vector.noise_block != state.facts.parameters.noise_block:
@@ -471,7 +471,7 @@ def mask_noised(
     return _bind(state, vector)
 
 
-def _bind(state: ReadyForInput, vector: PlainVector | NoisedVector) -> ClientStep:
+def _bind(state: ReadyForInput, vector: PlainVector | NoisyVector) -> ClientStep:
     masked = _masked(state, input_digest(vector))
     return Step(masked, (MaskAndUpload(vector, state.delivered.job),))
 
@@ -481,7 +481,7 @@ def _masked(state: ReadyForInput, digest: bytes) -> Masked:
 
 
 def _check_vector(
-    parameters: ProtocolParameters, vector: PlainVector | NoisedVector
+    parameters: ProtocolParameters, vector: PlainVector | NoisyVector
 ) -> None:
     residues = vector.residues
     expected = word_dtype(parameters.modulus)
@@ -518,7 +518,7 @@ def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
 # --- ConsistencyCheck ---------------------------------------------------------------
 
 
-def _checked_survivors(state: Masked, event: Received) -> RosterSet:
+def _checked_survivors(state: Masked, event: Received) -> ClientBitmap:
     """Check U3 before anything is said about it (PROTOCOL §5.4)."""
     delivered = state.delivered
     survivors = check_survivors(
@@ -600,7 +600,9 @@ def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep
     )
 
 
-def _revealed(holding: Delivered | Signed, sharers: int, survivors: RosterSet) -> bytes:
+def _revealed(
+    holding: Delivered | Signed, sharers: int, survivors: ClientBitmap
+) -> bytes:
     """Return one share per dealer, and layers of noise (R5.5-9)."""
     # The number of losses decides, and this client has counted them itself.
     layers = holding.noise.revealed(sharers - len(survivors))

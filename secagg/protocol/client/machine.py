@@ -77,7 +77,7 @@ from secagg.protocol.events import (
     ClientEvent,
     InputBound,
     InputReady,
-    NoisedVector,
+    NoisyVector,
     PlainVector,
     Received,
     SessionOffered,
@@ -135,7 +135,7 @@ class Edge(NamedTuple):
     may_enter: AbstractSet[type[ClientState]]
 
 
-_What = Message | ClientEvent | PlainVector | NoisedVector
+_What = Message | ClientEvent | PlainVector | NoisyVector
 _Plain, _Noised = ReadyForPlainInput, ReadyForNoisedInput
 _LIVE: Final = (Advertised, Shared, _Plain, _Noised, Masked, Signed, Answered)
 _ENDED: Final = (Completed, Failed)
@@ -149,10 +149,10 @@ _ROWS_OF_ALL: Final[_Table] = {
     (Shared,      Delivery):           Edge(open_bundles, {_Plain, _Noised}),
     (_Plain,      PlainVector):        Edge(mask_plain,   {Masked}),
     (_Plain,      InputBound):         Edge(rebind,       {Masked}),
-    (_Noised,     NoisedVector):       Edge(mask_noised,  {Masked}),
+    (_Noised,     NoisyVector):       Edge(mask_noised,  {Masked}),
     (_Noised,     InputBound):         Edge(rebind,       {Masked}),
     (Masked,      PlainVector):        Edge(remask,       {Masked}),
-    (Masked,      NoisedVector):       Edge(remask,       {Masked}),
+    (Masked,      NoisyVector):       Edge(remask,       {Masked}),
     # a repeat of anything already accepted is a no-op
     (Shared,      Roster):             Edge(repeat,       {Shared}),
     (_Plain,      Roster):             Edge(repeat,       {_Plain}),

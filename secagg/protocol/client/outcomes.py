@@ -18,7 +18,7 @@ from secagg.protocol.events import AbortRequested, ClientEvent, Received
 from secagg.protocol.messages import Aborted, Fate, Released
 from secagg.protocol.outputs import Finish, Step
 from secagg.protocol.policy import ClientPolicy
-from secagg.protocol.refund import Charge, Standing, charge_after
+from secagg.protocol.refund import Charge, ReachedStage, charge_after
 
 __all__ = ["complete", "fail", "give_up", "ignore", "leave", "miss"]
 
@@ -115,11 +115,11 @@ def _check_fate(fate: Fate) -> None:
 def _charge_of(state: ClientState, fate: Fate | None) -> Charge:
     match state:
         case Masked():
-            profile, standing = state.facts.parameters.profile, Standing.MASKED
+            profile, standing = state.facts.parameters.profile, ReachedStage.MASKED
         case Signed():
-            profile, standing = state.facts.parameters.profile, Standing.SIGNED
+            profile, standing = state.facts.parameters.profile, ReachedStage.SIGNED
         case Answered():
-            profile, standing = state.facts.parameters.profile, Standing.ANSWERED
+            profile, standing = state.facts.parameters.profile, ReachedStage.ANSWERED
         case _:
             return Charge.NEVER  # no input was bound: the same in every profile
     return charge_after(profile, standing, fate)

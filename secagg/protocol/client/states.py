@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from secagg.crypto.client_bitmap import RosterSet
+from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode
@@ -145,7 +145,7 @@ class Delivered:
     roster_size: int
     graph: SharingGraph
     index: int
-    sharers: RosterSet
+    sharers: ClientBitmap
     noise: NoiseTerms
     ctx2: bytes
     held: HeldShares
@@ -206,7 +206,7 @@ class Signed:
     facts: SessionFacts
     accepted: Accepted
     survivors: bytes
-    members: RosterSet
+    members: ClientBitmap
     sharers: int
     ctx1: bytes
     ctx3: bytes

@@ -34,7 +34,7 @@ from fractions import Fraction
 from typing import Final, Self
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.protocol.graphs.edge_bounds import EdgeJudgement, judge_edges
+from secagg.protocol.graphs.edge_bounds import EdgeBound, judge_edges
 from secagg.protocol.graphs.ring_bounds import (
     bits_of,
     log_corrupt_holders,
@@ -435,7 +435,7 @@ def _out_edges(
 
 
 def _edge_odds(
-    demand: GraphDemand, degree: int, threshold: int, judged: list[EdgeJudgement]
+    demand: GraphDemand, degree: int, threshold: int, judged: list[EdgeBound]
 ) -> GraphOdds:
     """Return the odds of what was judged: of more corrupt holders, or a larger set."""
     corrupt = max(each.corrupt_holders for each in judged)
@@ -522,7 +522,7 @@ def _liveness_bits(demand: GraphDemand, degree: int, threshold: int) -> float:
     )
 
 
-def _judged(demand: GraphDemand, degree: int, clients: int) -> EdgeJudgement:
+def _judged(demand: GraphDemand, degree: int, clients: int) -> EdgeBound:
     """Judge drawn edges on a roster of one size."""
     return judge_edges(
         clients=clients,

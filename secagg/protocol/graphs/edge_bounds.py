@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from secagg.protocol.graphs.ring_bounds import bits_of, log_corrupt_holders
 
-__all__ = ["EdgeJudgement", "judge_edges", "log_set_apart"]
+__all__ = ["EdgeBound", "judge_edges", "log_set_apart"]
 
 _Floats = npt.NDArray[np.floating[Any]]
 # A cohort's smallest and largest roster, for a task or two at a time.
@@ -41,7 +41,7 @@ _KNOWN_TABLES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeJudgement:
+class EdgeBound:
     """What an adversary can do to a graph of drawn edges, but for the odds demanded.
 
     Attributes:
@@ -66,7 +66,7 @@ class EdgeJudgement:
 
 def judge_edges(
     *, clients: int, degree: int, colluders: int, losses: int, demanded_bits: float
-) -> EdgeJudgement:
+) -> EdgeBound:
     """Judge a graph of drawn edges.
 
     Args:
@@ -88,7 +88,7 @@ def judge_edges(
     )
     # Entry s is about s or more, so that what is met at s leaves s - 1.
     met = bisect_left(logs, x=True, key=lambda log: bits_of(log) >= demanded_bits)
-    return EdgeJudgement(
+    return EdgeBound(
         corrupt_holders=bisect_left(range(1, degree + 1), x=True, key=holds),
         set_apart=max(0, met - 1),
         cut_bits=bits_of(float(logs[met])),

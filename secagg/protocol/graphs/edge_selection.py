@@ -31,7 +31,7 @@ from secagg.protocol.agreement import Signers, check_signed
 from secagg.protocol.graphs.neighbours import DrawnGraph
 from secagg.protocol.messages import Edges, EdgesPublished, ListProof
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.protocol.profiles import SparseTail
+from secagg.protocol.profiles import SparseParameters
 
 __all__ = [
     "EdgeTrees",
@@ -381,7 +381,7 @@ def check_published(  # noqa: PLR0913 - who looks at what, and by what
     Raises:
         RemoteProtocolError: SELF_MISSING, BAD_EDGES, BAD_SIGNATURE or BAD_PROOF.
     """
-    if not isinstance(parameters.tail, SparseTail):
+    if not isinstance(parameters.tail, SparseParameters):
         raise InternalError("no other profile has this round")
     reader = _Reader(size, index, own, _Hashes(ctx1, parameters.suite))
     reader.check_own_leaf(shown)

@@ -36,7 +36,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from secagg.crypto.client_bitmap import RosterSet
+from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.protocol.graphs.neighbours import HararyRing, SharingGraph
 from secagg.protocol.graphs.ring_bounds import bits_of, log_corrupt_holders
 from secagg.protocol.parameters import ProtocolParameters
@@ -237,7 +237,7 @@ def is_worst_case_safe(
 
 def _places(graph: HararyRing, survivors: AbstractSet[int]) -> _Living:
     """Return who is in U3 by the places of the ring, shape (n,)."""
-    if isinstance(survivors, RosterSet):
+    if isinstance(survivors, ClientBitmap):
         return survivors.places()
     living = np.zeros(graph.size, np.bool_)
     living[list(survivors)] = True

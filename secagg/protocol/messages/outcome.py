@@ -24,7 +24,7 @@ class Fate(IntEnum):
 
     NEVER_FIXED = 0
     """No set U3 was ever fixed: nobody was asked to unmask anything."""
-    LEFT_OUT = 1
+    NOT_INCLUDED = 1
     """U3 is without the reader, or will be."""
     INCLUDED = 2
     """U3 names the reader, whether or not a sum came of it."""

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 SHARED_MAGIC: Final = b"SecAgg-between/1"
-"""How a receipt of two aggregators begins (`secagg.two_aggregators.receipt`), 16 bytes."""
+"""How a receipt of two aggregators begins (`two_aggregators.receipt`), 16 bytes."""
 
 _MAGIC: Final = b"SecAgg-receipt/1"
 _HASH_BYTES: Final = 32

@@ -49,7 +49,7 @@ from secagg.protocol.noise_certificate import NoiseCertificate, NoiseCost
 from secagg.protocol.noise_terms import NoiseTerms, no_noise, noise_terms
 from secagg.protocol.packing import packed_size
 from secagg.protocol.parameters import Graph, ProtocolParameters
-from secagg.protocol.profiles import HonestTail
+from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.protocol.receipts.receipt import (
     AuditReceipt,
     Dispute,
@@ -282,7 +282,7 @@ class _Reading:
         self, enrolment_key: bytes | None, revocations: bytes | None
     ) -> None:
         """Check who the clients are, where a profile knows that."""
-        if isinstance(self._parameters.tail, HonestTail):
+        if isinstance(self._parameters.tail, HonestCuriousParameters):
             return
         trust = self._parameters.tail.trust
         if trust.enrolment_key != enrolment_key:

@@ -62,7 +62,7 @@ from secagg.protocol.messages import (
 from secagg.protocol.noise_terms import NoiseReader, no_noise
 from secagg.protocol.outputs import ServerOutput, Step
 from secagg.protocol.parameters import Graph
-from secagg.protocol.profiles import HonestTail, Profile
+from secagg.protocol.profiles import HonestCuriousParameters, Profile
 from secagg.protocol.rounds import FROM_CLIENTS
 from secagg.protocol.server.handlers import (
     close_advertise_keys,
@@ -84,7 +84,7 @@ from secagg.protocol.server.states import (
     Enrolment,
     Failed,
     MaskedInputCollection,
-    Rostered,
+    RosterFixed,
     ServerState,
     ServerStep,
     Session,
@@ -228,7 +228,7 @@ def _enrolment(
     verified: VerifiedCredentials,
 ) -> Enrolment | None:
     tail = descriptor.parameters.tail
-    if isinstance(tail, HonestTail):
+    if isinstance(tail, HonestCuriousParameters):
         return None
     rules = enrolment_rules(tail.trust, descriptor.session_end, revoked)
     return Enrolment(rules, verified)
@@ -372,7 +372,7 @@ def progress(state: ServerState) -> Progress:
     return Progress(state.ROUND, *counts)
 
 
-def _needed(state: Rostered) -> int:
+def _needed(state: RosterFixed) -> int:
     parameters = state.session.descriptor.parameters
     return max(parameters.threshold, parameters.min_survivors)
 
@@ -480,7 +480,7 @@ def _left_out(reason: str) -> Envelope:
 
 
 def _over(reason: str) -> Aborted:
-    return Aborted(Fate.LEFT_OUT, ErrorCode.SESSION_OVER, reason)
+    return Aborted(Fate.NOT_INCLUDED, ErrorCode.SESSION_OVER, reason)
 
 
 def _delivery(state: MaskedInputCollection, index: int) -> Envelope:

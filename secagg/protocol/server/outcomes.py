@@ -70,7 +70,7 @@ def abort_summing(state: Summing, event: AbortRequested) -> ServerStep:
     survivors = state.cohort.names_of(state.survivors)
     failed = Failed(
         state.session,
-        Aborted(Fate.LEFT_OUT, event.code, event.reason),
+        Aborted(Fate.NOT_INCLUDED, event.code, event.reason),
         survivors,
         was_unmasked=True,
     )
@@ -109,7 +109,7 @@ def abort(
         drops: Who was lost in the round that ends so.
         survivors: U3 by name, once it is fixed: its end costs them their charge.
     """
-    fate = Fate.LEFT_OUT if survivors else Fate.NEVER_FIXED
+    fate = Fate.NOT_INCLUDED if survivors else Fate.NEVER_FIXED
     return Step(Failed(session, Aborted(fate, code, reason), survivors), drops)
 
 

@@ -46,7 +46,7 @@ __all__ = [
     "Enrolment",
     "Failed",
     "MaskedInputCollection",
-    "Rostered",
+    "RosterFixed",
     "ServerState",
     "ServerStep",
     "Session",
@@ -233,7 +233,7 @@ class AdvertiseKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Rostered:
+class RosterFixed:
     """What the states behind AdvertiseKeys have in common."""
 
     session: Session
@@ -241,7 +241,7 @@ class Rostered:
 
 
 @dataclass(frozen=True, slots=True)
-class ChooseEdges(Rostered):
+class ChooseEdges(RosterFixed):
     """Round 2: clients of U1 draw their neighbours."""
 
     ROUND: ClassVar[Round] = Round.CHOOSE_EDGES
@@ -251,7 +251,7 @@ class ChooseEdges(Rostered):
 
 
 @dataclass(frozen=True, slots=True)
-class ShareKeys(Rostered):
+class ShareKeys(RosterFixed):
     """Clients send sealed shares to their neighbours."""
 
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
@@ -263,7 +263,7 @@ class ShareKeys(Rostered):
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedInputCollection(Rostered):
+class MaskedInputCollection(RosterFixed):
     """Clients of U2 upload their masked inputs."""
 
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
@@ -278,7 +278,7 @@ class MaskedInputCollection(Rostered):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsistencyCheck(Rostered):
+class ConsistencyCheck(RosterFixed):
     """Round 5: clients of U3 sign the sets that they were told."""
 
     ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
@@ -295,7 +295,7 @@ class ConsistencyCheck(Rostered):
 
 
 @dataclass(frozen=True, slots=True)
-class Unmasking(Rostered):
+class Unmasking(RosterFixed):
     """Clients of U3 reveal one share per dealer."""
 
     ROUND: ClassVar[Round] = Round.UNMASKING
@@ -311,7 +311,7 @@ class Unmasking(Rostered):
 
 
 @dataclass(frozen=True, slots=True)
-class Summing(Rostered):
+class Summing(RosterFixed):
     """All secrets are rebuilt; the runner removes the masks."""
 
     ROUND: ClassVar[Round] = Round.UNMASKING
@@ -321,7 +321,7 @@ class Summing(Rostered):
 
 
 @dataclass(frozen=True, slots=True)
-class Completed(Rostered):
+class Completed(RosterFixed):
     """A sum exists; every secret is gone.
 
     Attributes:

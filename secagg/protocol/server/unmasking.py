@@ -156,7 +156,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
             survivors=state.survivors,
             answers=answers,
         )
-    except reconstruction.DealerError as error:
+    except reconstruction.InvalidDealerError as error:
         survivors = cohort.names_of(state.survivors)
         failed = DealerFailed(cohort.name_of(error.dealer), error.is_proven)
         found = (*silent, *_disputes(cohort, error.disputes), failed)

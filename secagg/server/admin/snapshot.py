@@ -17,19 +17,19 @@ from secagg.pki.expiry import expiries_of
 from secagg.runtime import metrics
 from secagg.server.admin.views import View, budgets_view, state_of, tasks_view
 from secagg.server.operated_server import OperatedServer
-from secagg.server.task.history import TaskFacts
+from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import decode_settings
 from secagg.server.telemetry.process_metrics import free_bytes, process_readings
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.rows import TaskState
 
-__all__ = ["Overview"]
+__all__ = ["StatusSnapshot"]
 
 # A replica that was not seen for so long has left, and nobody need look at it.
 _GONE_SECONDS: Final = 3600.0
 
 
-class Overview:
+class StatusSnapshot:
     """Looks at an aggregator that runs.
 
     Args:
@@ -75,9 +75,9 @@ class Overview:
                 "replicas": await self._replicas(),
             },
             "tasks": await tasks_view(
-                self._server.storage.book,
+                self._server.storage.store,
                 self._server.live,
-                self._server.owed.refused,
+                self._server.pending_writes.refused,
             ),
         }
 
@@ -93,7 +93,7 @@ class Overview:
                 ),
                 "silent_seconds": round(row.silent_seconds, 1),
             }
-            for row in await self._server.storage.book.replicas()
+            for row in await self._server.storage.store.replicas()
             if row.silent_seconds < _GONE_SECONDS
         ]
 
@@ -115,19 +115,19 @@ class Overview:
 
     async def _of_tasks(self) -> list[Reading]:
         found: list[Reading] = []
-        book = self._server.storage.book
-        for row in await book.tasks():
+        store = self._server.storage.store
+        for row in await store.tasks():
             task, settings = {"task": row.task.task_id}, decode_settings(row.task)
             runs = state_of(row, settings) == TaskState.RUNNING.value
-            sums = TaskFacts.decode(row.tally.facts).sums
+            sums = TaskHistory.decode(row.tally.facts).sums
             missing = max(0, settings.task.steps - sums)
             schedule = Schedule.parse(settings.task.schedule, settings.task.window)
             slot = float(schedule.period or 1) if runs else 0.0
             found.append((metrics.TASK_SLOT, slot, task))
-            unwritten = row.task.task_id in self._server.owed.refused
+            unwritten = row.task.task_id in self._server.pending_writes.refused
             found.append((metrics.TASK_UNWRITTEN, float(unwritten), task))
             found.append((metrics.TASK_SUMS_LEFT, float(missing), task))
-        for budget in await budgets_view(book, self.state_dir):
+        for budget in await budgets_view(store, self.state_dir):
             task = {"task": str(budget["task"])}
             for metric, name in (
                 (metrics.TASK_SESSIONS_LEFT, "left"),

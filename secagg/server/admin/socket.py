@@ -24,7 +24,7 @@ from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime import log_events as telemetry
 from secagg.server.admin.channel import read_message, short_path, write_message
-from secagg.server.admin.snapshot import Overview
+from secagg.server.admin.snapshot import StatusSnapshot
 from secagg.server.admin.views import (
     MAX_LISTED,
     View,
@@ -35,14 +35,14 @@ from secagg.server.admin.views import (
     task_view,
     tasks_view,
 )
-from secagg.server.http.connection_tasks import Callers
+from secagg.server.http.connection_tasks import ConnectionTasks
 from secagg.server.operated_server import OperatedServer
 from secagg.server.session.progress import SessionPhase, SessionProgress
 from secagg.server.session.report import reports_in
-from secagg.server.supervisor import TaskKeeper
+from secagg.server.supervisor import TaskSupervisor
 from secagg.storage.change import Role
 from secagg.storage.rows import TaskRow
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
 __all__ = ["AdminSocket"]
 
@@ -73,7 +73,7 @@ class AdminSocket:
         self,
         path: Path,
         server: OperatedServer,
-        keeper: TaskKeeper,
+        keeper: TaskSupervisor,
         *,
         state_dir: Path,
         finish: Callable[[bool], None],
@@ -83,8 +83,8 @@ class AdminSocket:
         self._keeper = keeper
         self._state_dir = state_dir
         self._finish = finish
-        self._overview = Overview(server, state_dir)
-        self._callers = Callers()
+        self._overview = StatusSnapshot(server, state_dir)
+        self._callers = ConnectionTasks()
         self._listener: asyncio.AbstractServer | None = None
         self._verbs: Mapping[str, _Verb] = {
             "status": self._status,
@@ -161,7 +161,7 @@ class AdminSocket:
                 telemetry.log_event(
                     _LOG,
                     logging.WARNING,
-                    telemetry.ADMIN_REFUSED,
+                    telemetry.ADMIN_REQUEST_REJECTED,
                     reason="another user",
                 )
                 return
@@ -251,8 +251,8 @@ class AdminSocket:
     # --- verbs ------------------------------------------------------------------------
 
     @property
-    def _book(self) -> Book:
-        return self._server.storage.book
+    def _store(self) -> Store:
+        return self._server.storage.store
 
     async def _status(self, _: "_Arguments") -> View:
         return await self._overview.status()
@@ -275,10 +275,14 @@ class AdminSocket:
 
     async def _list_tasks(self, _: "_Arguments") -> View:
         server = self._server
-        return {"tasks": await tasks_view(self._book, server.live, server.owed.refused)}
+        return {
+            "tasks": await tasks_view(
+                self._store, server.live, server.pending_writes.refused
+            )
+        }
 
     async def _show_task(self, arguments: "_Arguments") -> View:
-        return await self._told(await find_task(self._book, arguments.text("task")))
+        return await self._told(await find_task(self._store, arguments.text("task")))
 
     async def _pause(self, arguments: "_Arguments") -> View:
         return await self._told(
@@ -307,14 +311,14 @@ class AdminSocket:
         )
 
     async def _told(self, row: TaskRow) -> View:
-        running = await self._book.sessions(role=Role.SERVER, task=row.task.task_id)
+        running = await self._store.sessions(role=Role.SERVER, task=row.task.task_id)
         server = self._server
-        return task_view(row, running, server.live(), server.owed.refused)
+        return task_view(row, running, server.live(), server.pending_writes.refused)
 
     async def _list_sessions(self, arguments: "_Arguments") -> View:
         return {
             "sessions": await sessions_view(
-                self._book,
+                self._store,
                 task=arguments.text_or_none("task"),
                 since=arguments.number_or_none("since"),
                 outcome=arguments.text_or_none("outcome"),
@@ -325,7 +329,7 @@ class AdminSocket:
 
     async def _show_session(self, arguments: "_Arguments") -> View:
         return await show_session(
-            self._book,
+            self._store,
             arguments.text("task"),
             arguments.number("number"),
             self._server.live,
@@ -349,7 +353,7 @@ class AdminSocket:
 
     async def _budget(self, arguments: "_Arguments") -> View:
         wanted = arguments.text_or_none("task")
-        views = await budgets_view(self._book, self._state_dir, task=wanted)
+        views = await budgets_view(self._store, self._state_dir, task=wanted)
         return {"role": "server", "budgets": views}
 
     async def _drain(self, arguments: "_Arguments") -> View:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from secagg.config import TaskSettings
-from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp import NoisyTask
 from secagg.distributed_dp.report_cache import privacy_report
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Round
@@ -24,10 +24,10 @@ from secagg.server.session.progress import LiveSession
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.report import SessionReports, next_step_after
 from secagg.server.task.folder import privacy_folder_of
-from secagg.server.task.history import TaskFacts
-from secagg.server.task.stored import RememberedTask, decode_settings
+from secagg.server.task.history import TaskHistory
+from secagg.server.task.stored import StoredTask, decode_settings
 from secagg.storage.change import Role
-from secagg.storage.reader import ReadsBook
+from secagg.storage.reader import StoreReader
 from secagg.storage.rows import SessionRow, SessionState, TaskRow, TaskState
 
 __all__ = [
@@ -60,7 +60,7 @@ def state_of(row: TaskRow, settings: TaskSettings) -> str:
         row: Of the task.
         settings: Those of the row.
     """
-    is_done = TaskFacts.decode(row.tally.facts).sums >= settings.task.steps
+    is_done = TaskHistory.decode(row.tally.facts).sums >= settings.task.steps
     if is_done and row.task.state is not TaskState.STOPPED:
         return "done"
     return row.task.state.value
@@ -84,7 +84,7 @@ def task_view(
         ServiceError: STORAGE_FAILED; the row is of another release.
     """
     settings = decode_settings(row.task)
-    facts = TaskFacts.decode(row.tally.facts)
+    facts = TaskHistory.decode(row.tally.facts)
     task = settings.task
     noised = _noised(row)
     finished = facts.finished(None if noised is None else noised.budget.participations)
@@ -123,7 +123,7 @@ def task_view(
 
 
 async def tasks_view(
-    book: ReadsBook,
+    store: StoreReader,
     live: Live = tuple,
     unwritten: Mapping[str, str] = MappingProxyType({}),
 ) -> list[View]:
@@ -137,19 +137,19 @@ async def tasks_view(
     Raises:
         ServiceError: STORAGE_FAILED or STATE_DAMAGED.
     """
-    running = await book.sessions(role=Role.SERVER)
-    rows = await book.tasks()
+    running = await store.sessions(role=Role.SERVER)
+    rows = await store.tasks()
     known = tuple(live())
     return [task_view(row, running, known, unwritten) for row in rows]
 
 
-async def find_task(book: ReadsBook, task_id: str) -> TaskRow:
+async def find_task(store: StoreReader, task_id: str) -> TaskRow:
     """Return the row of a task.
 
     Raises:
         ServiceError: UNKNOWN_SESSION; there is none of this name.
     """
-    rows = {row.task.task_id: row for row in await book.tasks()}
+    rows = {row.task.task_id: row for row in await store.tasks()}
     if task_id not in rows:
         known = ", ".join(sorted(rows)) or "none"
         raise ServiceError(
@@ -161,7 +161,7 @@ async def find_task(book: ReadsBook, task_id: str) -> TaskRow:
 
 
 async def budgets_view(
-    book: ReadsBook, state_dir: Path, *, task: str | None = None
+    store: StoreReader, state_dir: Path, *, task: str | None = None
 ) -> list[View]:
     """Return what tasks cost and have spent, without those that have no noise.
 
@@ -176,8 +176,8 @@ async def budgets_view(
         ServiceError: UNKNOWN_SESSION, STORAGE_FAILED or STATE_DAMAGED.
     """
     # In this order: of a session that ends between the two, no alarm is heard.
-    running = await book.sessions(role=Role.SERVER)
-    rows = await book.tasks() if task is None else (await find_task(book, task),)
+    running = await store.sessions(role=Role.SERVER)
+    rows = await store.tasks() if task is None else (await find_task(store, task),)
     views = [
         await asyncio.to_thread(_budget_view, row, running, state_dir) for row in rows
     ]
@@ -196,7 +196,7 @@ def _budget_view(
     report = privacy_report(
         noised, privacy_folder_of(state_dir, row.task.task_id), keep=False
     )
-    facts = TaskFacts.decode(row.tally.facts)
+    facts = TaskHistory.decode(row.tally.facts)
     sums = facts.sums
     left = max(0, sessions - spent)
     # A session whose survivors are fixed has been paid for; it has not failed.
@@ -234,7 +234,7 @@ def short_of_budget(row: TaskRow) -> tuple[int, int] | None:
     noised = _noised(row)
     if noised is None:
         return None
-    sums = TaskFacts.decode(row.tally.facts).sums
+    sums = TaskHistory.decode(row.tally.facts).sums
     steps = decode_settings(row.task).task.steps
     sessions = noised.budget.max_sessions(steps)
     left, spare = max(0, sessions - row.tally.spent), sessions - steps
@@ -243,7 +243,7 @@ def short_of_budget(row: TaskRow) -> tuple[int, int] | None:
 
 
 def _short_of_clients(
-    settings: TaskSettings, facts: TaskFacts, finished: frozenset[str]
+    settings: TaskSettings, facts: TaskHistory, finished: frozenset[str]
 ) -> str:
     """Say why no further session can reach its smallest cohort; "" if it can.
 
@@ -262,13 +262,13 @@ def _short_of_clients(
     )
 
 
-def _noised(row: TaskRow) -> NoisedTask | None:
-    parameters = RememberedTask.decode(row.task.plan).parameters
-    return NoisedTask.from_parameters(parameters) if parameters.noise_block else None
+def _noised(row: TaskRow) -> NoisyTask | None:
+    parameters = StoredTask.decode(row.task.plan).parameters
+    return NoisyTask.from_parameters(parameters) if parameters.noise_block else None
 
 
 async def sessions_view(  # noqa: PLR0913 - one argument per choice of the operator
-    book: ReadsBook,
+    store: StoreReader,
     *,
     task: str | None = None,
     since: float | None = None,
@@ -291,10 +291,10 @@ async def sessions_view(  # noqa: PLR0913 - one argument per choice of the opera
             STATE_DAMAGED.
     """
     if task is not None:
-        await find_task(book, task)
+        await find_task(store, task)
     found: list[View] = []
     limit = max(1, min(limit, MAX_LISTED))
-    rows = await book.sessions(
+    rows = await store.sessions(
         role=Role.SERVER,
         task=task,
         state=SessionState.ALL,
@@ -304,14 +304,14 @@ async def sessions_view(  # noqa: PLR0913 - one argument per choice of the opera
     for row in rows:
         if len(found) == limit or (since is not None and row.born < since):
             break
-        view = await _session(book, row, by_id)
+        view = await _session(store, row, by_id)
         if outcome is None or view["outcome"] == outcome:
             found.append(view)
     return found
 
 
 async def show_session(
-    book: ReadsBook,
+    store: StoreReader,
     task_id: str,
     number: int,
     live: Live = tuple,
@@ -334,13 +334,13 @@ async def show_session(
     Raises:
         ServiceError: UNKNOWN_SESSION; there is none, or its receipt was let go.
     """
-    task = await find_task(book, task_id)
-    rows = await book.sessions(role=Role.SERVER, task=task_id, state=SessionState.ALL)
+    task = await find_task(store, task_id)
+    rows = await store.sessions(role=Role.SERVER, task=task_id, state=SessionState.ALL)
     for row in rows:
         if row.number == number:
             by_id = {each.progress.session_id.hex(): each for each in live()}
-            view = await _session(book, row, by_id)
-            stored = await book.load(row.key)
+            view = await _session(store, row, by_id)
+            stored = await store.load(row.key)
             if stored is not None and stored.receipt is not None:
                 receipt = SessionReceipt.decode(stored.receipt)
                 came = receipt.members or receipt.finishers
@@ -360,7 +360,7 @@ async def show_session(
 
 
 async def _session(
-    book: ReadsBook, row: SessionRow, live: Mapping[str, LiveSession]
+    store: StoreReader, row: SessionRow, live: Mapping[str, LiveSession]
 ) -> View:
     session_id = row.key.rpartition("/")[2]
     view: View = {
@@ -370,7 +370,7 @@ async def _session(
         "opened": _date(row.born),
         "ended": None if row.ended is None else _date(row.ended),
     }
-    stored = None if row.ended is None else await book.load(row.key)
+    stored = None if row.ended is None else await store.load(row.key)
     if stored is None or stored.receipt is None:
         running = _running(row, live.get(session_id))
         return view | {"outcome": "running", "reason": ""} | running

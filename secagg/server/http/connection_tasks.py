@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["Callers"]
+__all__ = ["ConnectionTasks"]
 
 
-class Callers:
+class ConnectionTasks:
     """The callers of one listener."""
 
     def __init__(self) -> None:

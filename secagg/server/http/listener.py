@@ -19,7 +19,7 @@ from typing import Final, Self
 from urllib.parse import urlsplit
 
 from secagg.runtime import log_events as telemetry
-from secagg.server.http.connection_tasks import Callers
+from secagg.server.http.connection_tasks import ConnectionTasks
 from secagg.transport.address import Address
 
 __all__ = ["Answer", "HTTPListener", "Page", "text"]
@@ -81,7 +81,7 @@ class HTTPListener:
         self.address = address
         self._pages = pages
         self._is_local = is_local
-        self._callers = Callers()
+        self._callers = ConnectionTasks()
         self._listener: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:

@@ -15,7 +15,7 @@ from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.admin.page import operator_page
-from secagg.server.admin.snapshot import Overview
+from secagg.server.admin.snapshot import StatusSnapshot
 from secagg.server.http.listener import Answer, HTTPListener
 from secagg.server.http.probes import Probes
 from secagg.server.http.readiness import Readiness
@@ -26,7 +26,7 @@ from secagg.server.telemetry.prometheus import PrometheusMeter
 from secagg.transport.address import Address
 
 __all__ = [
-    "Watched",
+    "MonitoringEndpoints",
     "check_collector",
     "exporter_of",
     "meter_of",
@@ -36,7 +36,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class MonitoringEndpoints:
     """Where somebody may look; None where nobody asked for it.
 
     Attributes:
@@ -115,13 +115,13 @@ class _Pages:
         clock: Clock,
     ) -> None:
         self._server = server
-        self._overview = Overview(server, section.state_dir)
+        self._overview = StatusSnapshot(server, section.state_dir)
         self._readiness = Readiness(
-            server.storage.book,
+            server.storage.store,
             section.state_dir,
             server.runs_a_task,
             clock,
-            is_book_elsewhere=section.store is not None,
+            is_store_elsewhere=section.store is not None,
         )
         self.probes = Probes(self._readiness, self._overview.readings, meter)
 
@@ -139,7 +139,7 @@ async def watching(
     *,
     manager: ServiceManager | None = None,
     clock: Clock | None = None,
-) -> AsyncIterator[Watched]:
+) -> AsyncIterator[MonitoringEndpoints]:
     """Answer whoever watches, until the block is left.
 
     Args:
@@ -175,7 +175,7 @@ async def watching(
             pages.probes.announce(lambda: server.transport, clock, manager.alive)
         )
         try:
-            yield Watched(probed, shown)
+            yield MonitoringEndpoints(probed, shown)
         finally:
             announcing.cancel()
             await asyncio.wait({announcing})

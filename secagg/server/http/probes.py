@@ -60,7 +60,7 @@ class Probes:
             found = transport()
             if found is not None:
                 await found.announce(is_ready=await self._is_ready())
-                if self._readiness.book_answers:
+                if self._readiness.store_answers:
                     looked()
             await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
 

@@ -20,7 +20,7 @@ from secagg.runtime.clock import Clock, finish_before
 from secagg.storage.change import Role
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import MIN_FREE_BYTES
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
 __all__ = ["LOOK_EVERY_SECONDS", "Readiness"]
 
@@ -54,18 +54,18 @@ class Readiness:
 
     def __init__(
         self,
-        book: Book,
+        store: Store,
         state_dir: Path,
         runs_tasks: Callable[[], bool],
         clock: Clock,
         *,
-        is_book_elsewhere: bool = False,
+        is_store_elsewhere: bool = False,
     ) -> None:
-        self._book = book
+        self._store = store
         self._state_dir = state_dir
         self._runs_tasks = runs_tasks
         self._clock = clock
-        self._is_book_elsewhere = is_book_elsewhere
+        self._is_store_elsewhere = is_store_elsewhere
         self._one_at_a_time = asyncio.Lock()
         self._looked_at = -LOOK_EVERY_SECONDS
         self._disk = ""
@@ -73,7 +73,7 @@ class Readiness:
         # has passed it, or was waited for.
         self._newest: float | None = None
         self._clock_until: float | None = None
-        self.book_answers = True
+        self.store_answers = True
 
     async def complaint(self) -> str:
         """Return what is missing, in words; empty when clients can be served."""
@@ -89,13 +89,13 @@ class Readiness:
         return "" if self._runs_tasks() else "no task runs"
 
     async def _complaint_of_disk(self) -> str:
-        self.book_answers = True
+        self.store_answers = True
         try:
             deadline = self._clock.now() + _WRITE_SECONDS
-            await finish_before(self._clock, deadline, self._book.touch())
+            await finish_before(self._clock, deadline, self._store.touch())
             free = shutil.disk_usage(self._state_dir).free
         except TimeoutError:
-            self.book_answers = self._is_book_elsewhere
+            self.store_answers = self._is_store_elsewhere
             return f"the book took longer than {_WRITE_SECONDS:g} s to write"
         except (SecAggError, OSError) as error:
             return f"storage refuses: {error}"
@@ -134,15 +134,15 @@ class Readiness:
         return ""
 
     async def _compare_with_store(self) -> None:
-        if not self._is_book_elsewhere:
-            rows = await self._book.sessions(
+        if not self._is_store_elsewhere:
+            rows = await self._store.sessions(
                 role=Role.SERVER, state=SessionState.ALL, limit=_LATEST_SESSIONS
             )
             dates = [row.ended or row.born for row in rows]
             self._newest = max(dates, default=None)
             return
         # The database counts for deadlines: what this clock says is for the log alone.
-        differ = await self._book.now() - self._clock.date()
+        differ = await self._store.now() - self._clock.date()
         if abs(differ) > CLOCK_BEHIND_SECONDS:
             telemetry.log_event(
                 _LOG,

@@ -9,12 +9,12 @@ from typing import cast
 
 import grpc
 
-from secagg.transport.reloading_identity import FollowedIdentity
+from secagg.transport.reloading_identity import ReloadingIdentity
 
 __all__ = ["server_credentials"]
 
 
-def server_credentials(followed: FollowedIdentity) -> grpc.ServerCredentials:
+def server_credentials(followed: ReloadingIdentity) -> grpc.ServerCredentials:
     """Return credentials that demand a certificate from every client.
 
     The server's own certificate, and the authorities it trusts, follow their files.

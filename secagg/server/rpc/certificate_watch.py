@@ -13,11 +13,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from secagg.pki.certificate_revocations import RevokedCertificates
+from secagg.pki.certificate_revocations import CertificateRevocations
 from secagg.pki.expiry import ExpiryWarnings
 from secagg.runtime.clock import Clock
-from secagg.runtime.log_events import TRANSPORT_LOGGER, WATCH_FAILED, log_defect
-from secagg.transport.reloading_identity import FollowedIdentity
+from secagg.runtime.log_events import MONITORING_FAILED, TRANSPORT_LOGGER, log_defect
+from secagg.transport.reloading_identity import ReloadingIdentity
 
 __all__ = ["LOOK_EVERY_SECONDS", "CertificateWatch"]
 
@@ -39,8 +39,8 @@ class CertificateWatch:
 
     def __init__(
         self,
-        followed: FollowedIdentity,
-        revoked: RevokedCertificates,
+        followed: ReloadingIdentity,
+        revoked: CertificateRevocations,
         clock: Clock,
         end_unwelcome: Callable[[], None],
     ) -> None:
@@ -58,7 +58,7 @@ class CertificateWatch:
             try:
                 self._look()
             except Exception:  # noqa: BLE001 - a defect must not end the watch unseen
-                log_defect(_LOG, WATCH_FAILED)
+                log_defect(_LOG, MONITORING_FAILED)
 
     def _look(self) -> None:
         self._revoked.look()

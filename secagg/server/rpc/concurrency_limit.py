@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["Places"]
+__all__ = ["ConcurrencyLimit"]
 
 
-class Places:
+class ConcurrencyLimit:
     """Places that clients take.
 
     Args:

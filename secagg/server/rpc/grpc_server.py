@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.pki.certificate_revocations import RevokedCertificates
+from secagg.pki.certificate_revocations import CertificateRevocations
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorService
 from secagg.runtime.log_events import (
@@ -60,9 +60,13 @@ from secagg.transport.channel_options import (
     SERVER_OPTIONS,
     SERVICE,
 )
-from secagg.transport.relay.handshake_limits import PROBES, Admission, raise_file_limit
+from secagg.transport.relay.handshake_limits import (
+    PROBES,
+    AdmissionLimits,
+    raise_file_limit,
+)
 from secagg.transport.relay.relay import Relay, begins_http2, begins_tls
-from secagg.transport.reloading_identity import FollowedIdentity
+from secagg.transport.reloading_identity import ReloadingIdentity
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import CALLS, Call, UploadChunk, WatchSession
 from secagg.wire.codec import parse
@@ -197,7 +201,7 @@ class GrpcServer:
         servicer: _Servicer,
         health: HealthServicer,
         door: "_Door",
-        followed: FollowedIdentity | None,
+        followed: ReloadingIdentity | None,
     ) -> None:
         self._ports = ports
         self._servicer = servicer
@@ -220,7 +224,7 @@ class GrpcServer:
         identity: TLSIdentity | None = None,
         insecure_for_tests: bool = False,
         health_address: Address | None = None,
-        admission: Admission | None = None,
+        admission: AdmissionLimits | None = None,
         limits: CallLimits | None = None,
         revoked: Path | None = None,
         clock: Clock | None = None,
@@ -256,8 +260,8 @@ class GrpcServer:
         if insecure_for_tests and not address.is_loopback:
             raise LocalProtocolError("plaintext for tests is served on loopback only")
         clock = clock or SystemClock()
-        followed = None if identity is None else FollowedIdentity(identity, clock.date)
-        taken_back = RevokedCertificates(revoked)
+        followed = None if identity is None else ReloadingIdentity(identity, clock.date)
+        taken_back = CertificateRevocations(revoked)
         door = _Door(
             MetadataAuthenticator()
             if identity is None
@@ -265,7 +269,7 @@ class GrpcServer:
                 identity.identity.trust_domain, taken_back, clock.date
             )
         )
-        limits, admission = limits or CallLimits(), admission or Admission()
+        limits, admission = limits or CallLimits(), admission or AdmissionLimits()
         reader = BodyReader(limits.bodies_at_once, limits.body_seconds)
         uploads = BodyReader(
             limits.uploads_at_once, limits.body_seconds, waiting=limits.uploads_waiting
@@ -407,8 +411,8 @@ class _Port:
         cls,
         server: grpc.aio.Server,
         address: Address,
-        followed: FollowedIdentity | None,
-        admission: Admission,
+        followed: ReloadingIdentity | None,
+        admission: AdmissionLimits,
     ) -> Self:
         """Bind a port; ServiceError when it cannot be had."""
         if not admission.has_relay_at(address):
@@ -434,7 +438,9 @@ class _Port:
                 await self.relay.close()
 
 
-def _most_connections(admission: Admission, address: Address) -> list[tuple[str, int]]:
+def _most_connections(
+    admission: AdmissionLimits, address: Address
+) -> list[tuple[str, int]]:
     """Return gRPC's limit where no relay counts: storage, too, needs files."""
     if admission.has_relay_at(address):
         return []
@@ -443,7 +449,7 @@ def _most_connections(admission: Admission, address: Address) -> list[tuple[str,
 
 
 def _listen(
-    server: grpc.aio.Server, address: Address, followed: FollowedIdentity | None
+    server: grpc.aio.Server, address: Address, followed: ReloadingIdentity | None
 ) -> Address:
     """Let gRPC bind a port and return where; ServiceError when it cannot be had."""
     try:

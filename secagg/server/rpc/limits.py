@@ -45,7 +45,7 @@ class AggregatorLimits:
     waiting_bytes: int = 16 << 20
     kept_sums: int = 16
     keep_seconds: float = 600.0
-    quiet_seconds: float = 0.5
+    idle_timeout: float = 0.5
     fetch_seconds: float = 10.0
 
     @classmethod
@@ -58,6 +58,6 @@ class AggregatorLimits:
         return cls(
             poll_seconds=_NEAR_SECONDS,
             join_poll_seconds=_NEAR_SECONDS,
-            quiet_seconds=4 * _NEAR_SECONDS,
+            idle_timeout=4 * _NEAR_SECONDS,
             keep_seconds=keep_seconds,
         )

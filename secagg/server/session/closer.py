@@ -3,7 +3,7 @@
 Rule 1: its sum is given first.  What ended by a refusal is begun again, and gives no
         sum twice that this process has given.
 Rule 2: a session leaves its receipt, and in the same commit what it tells its task
-        (`TaskFacts`).
+        (`TaskHistory`).
 Rule 3: each step may be taken again: it writes the same once more.
 """
 
@@ -17,25 +17,25 @@ from secagg.protocol.messages import Released
 from secagg.protocol.packing import unpack
 from secagg.runtime import log_events as telemetry
 from secagg.runtime import metrics
-from secagg.server.dependencies import RunnerContext
+from secagg.server.dependencies import ServerDependencies
 from secagg.server.session.runner import SessionRunner
 from secagg.server.session.state import patiently
 from secagg.server.task.definition import OnAborted, OnEnded, OnSum, SessionSum
-from secagg.server.task.history import TaskFacts
+from secagg.server.task.history import TaskHistory
 from secagg.storage.spool import SUM
 
-__all__ = ["LastSteps"]
+__all__ = ["SessionCloser"]
 
 
 class _AsksFacts(Protocol):
     """Says what a task knows from its sessions."""
 
-    async def __call__(self, task_id: str, *, newest: bool) -> TaskFacts:
+    async def __call__(self, task_id: str, *, newest: bool) -> TaskHistory:
         """Return it; `newest` asks the book, where others share it."""
         ...
 
 
-class LastSteps:
+class SessionCloser:
     """Takes the last steps of sessions, for whoever has the right to.
 
     Args:
@@ -48,10 +48,10 @@ class LastSteps:
 
     def __init__(
         self,
-        context: RunnerContext,
+        context: ServerDependencies,
         *,
         facts: _AsksFacts,
-        learn: Callable[[str, TaskFacts], None],
+        learn: Callable[[str, TaskHistory], None],
         on_aborted: OnAborted | None,
         on_ended: OnEnded | None,
     ) -> None:
@@ -89,12 +89,12 @@ class LastSteps:
         self, runner: SessionRunner, outcome: Released, give: OnSum
     ) -> None:
         """Give a sum, unless this process has done so and then met a refusal."""
-        if not runner.is_given:
+        if not runner.is_delivered:
             total = await patiently(
                 self._context.clock, lambda: self._load_sum(runner, outcome)
             )
             await give(total)
-            runner.is_given = True
+            runner.is_delivered = True
 
     async def _report(self, runner: SessionRunner) -> None:
         """Tell those who were promised it what became of a session."""
@@ -103,7 +103,7 @@ class LastSteps:
         if self._on_ended is not None:
             await self._on_ended(runner.receipt(), runner.progress())
 
-    async def _scrub(self, runner: SessionRunner) -> tuple[TaskFacts, TaskFacts]:
+    async def _scrub(self, runner: SessionRunner) -> tuple[TaskHistory, TaskHistory]:
         """Scrub a session that is over, and leave its receipt and what it tells.
 
         Returns:
@@ -116,12 +116,12 @@ class LastSteps:
         return known, facts
 
     def _note_end(
-        self, runner: SessionRunner, known: TaskFacts, facts: TaskFacts
+        self, runner: SessionRunner, known: TaskHistory, facts: TaskHistory
     ) -> None:
         self._measure(runner)
         self._learn(runner.descriptor.task_id, facts)
         for identity in sorted(facts.left_out - known.left_out):
-            runner.log.write(telemetry.CLIENT_LEFT_OUT, sender=identity)
+            runner.log.write(telemetry.CLIENT_EXCLUDED, sender=identity)
 
     def _measure(self, runner: SessionRunner) -> None:
         meter, task_id = self._context.meter, runner.descriptor.task_id
@@ -132,7 +132,7 @@ class LastSteps:
                 metrics.CLIENTS_LOST, round=lost.round.name, reason=str(lost.reason)
             )
 
-    async def _terms_after(self, runner: SessionRunner, known: TaskFacts) -> bytes:
+    async def _terms_after(self, runner: SessionRunner, known: TaskHistory) -> bytes:
         """Return what the next offer says of its noise, from what was released."""
         outcome, descriptor = runner.outcome(), runner.descriptor
         if not isinstance(outcome, Released) or not descriptor.noise_terms:

@@ -15,7 +15,7 @@ from secagg.protocol.rounds import DropReason
 from secagg.protocol.server import machine as server
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.metrics import ROUND_SECONDS, SUM_SECONDS, Meter
-from secagg.server.session.progress import Dropped, SessionProgress, named
+from secagg.server.session.progress import DroppedClient, SessionProgress, named
 
 __all__ = ["SessionLog"]
 
@@ -97,7 +97,7 @@ class SessionLog:
             "here and at a client.",
         )
 
-    def lost(self, clients: Iterable[Dropped]) -> None:
+    def lost(self, clients: Iterable[DroppedClient]) -> None:
         """Note who has not answered in the round that was closed."""
         for each in clients:
             self.write(

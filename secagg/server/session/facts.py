@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from secagg.crypto.transcript import encode_set
-from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp import NoisyTask
 from secagg.errors import ErrorCode
 from secagg.protocol import context
 from secagg.protocol.descriptor import SessionDescriptor
@@ -27,8 +27,8 @@ from secagg.protocol.outputs import (
 from secagg.protocol.receipts.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
 from secagg.protocol.rounds import ROUNDS, DropReason
 from secagg.protocol.server import machine as server
-from secagg.protocol.server.states import Rostered
-from secagg.server.session.progress import Dropped, SessionPhase, SessionProgress
+from secagg.protocol.server.states import RosterFixed
+from secagg.server.session.progress import DroppedClient, SessionPhase, SessionProgress
 from secagg.server.session.receipt import SessionReceipt
 from secagg.storage.journal import RefusalNoted
 
@@ -70,7 +70,7 @@ class SessionFacts:
             outcome=Outcome.ABORTED,
         )
         self._roster_proofs: Mapping[int, RosterProof] = {}
-        self.dropped: list[Dropped] = []
+        self.dropped: list[DroppedClient] = []
         self._refused: dict[ErrorCode, set[str]] = defaultdict(set)
 
     @property
@@ -95,7 +95,7 @@ class SessionFacts:
         outputs: tuple[ServerOutput, ...],
         *,
         seconds: float,
-    ) -> tuple[Dropped, ...]:
+    ) -> tuple[DroppedClient, ...]:
         """Note a change of state; return who was lost by it.
 
         Args:
@@ -107,7 +107,7 @@ class SessionFacts:
         closed = before.ROUND
         name = "SUMMING" if isinstance(before, server.Summing) else closed.name
         self._seconds[name] = round(seconds, 3)
-        if isinstance(state, Rostered):
+        if isinstance(state, RosterFixed):
             self._members = tuple(a.identity for a in state.cohort.roster.adverts)
             self._contexts["ctx1"] = state.cohort.ctx1
             self._frame = state.cohort.frame
@@ -129,7 +129,7 @@ class SessionFacts:
             quorum = state.opening.data if state.opening.kind is Quorum else b""
             self._seen = replace(self._seen, survivors=survivors, quorum=quorum)
         lost = tuple(
-            Dropped(output.identity, closed, self._reason(output))
+            DroppedClient(output.identity, closed, self._reason(output))
             for output in outputs
             if isinstance(output, DropClient)
         )
@@ -278,7 +278,7 @@ class SessionFacts:
         """Return what noise the sum holds, if one was computed and has any."""
         if self._noise_given is None or not self._descriptor.parameters.noise_block:
             return None
-        task = NoisedTask.from_parameters(self._descriptor.parameters)
+        task = NoisyTask.from_parameters(self._descriptor.parameters)
         return task.certificate(
             clients=len(self._members),
             sharers=self._sharers,

@@ -17,7 +17,7 @@ from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.metrics import LEASES_LOST, Meter, SilentMeter
 from secagg.server.session.state import patiently
 from secagg.storage.change import Lease
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
 __all__ = ["SessionLease"]
 
@@ -51,7 +51,7 @@ class SessionLease:
         session_key: str,
         replica: str,
         *,
-        book: Book,
+        store: Store,
         clock: Clock,
         place: Callable[[], int | None],
         look: Callable[[], Awaitable[None]],
@@ -60,7 +60,7 @@ class SessionLease:
     ) -> None:
         self._name = f"sum/{session_key}"
         self._replica = replica
-        self._book = book
+        self._store = store
         self._clock = clock
         self._place = place
         self._look = look
@@ -79,7 +79,7 @@ class SessionLease:
         Raises:
             ServiceError: STORAGE_FAILED, again and again.
         """
-        if not self._book.is_shared:
+        if not self._store.is_shared:
             return True
         is_held, place = False, self._place()
 
@@ -103,11 +103,11 @@ class SessionLease:
             await asyncio.wait({renewing})
         if lease is not None:
             with suppress(ServiceError):  # it expires
-                await self._book.give_back(lease)
+                await self._store.give_back(lease)
 
     async def _held_at(self, place: int | None) -> bool:
         """See `hold`; the session stood at this place when that was called."""
-        if self.held is not None and not await self._book.renew(
+        if self.held is not None and not await self._store.renew(
             self.held, seconds=LEASE_SECONDS
         ):
             self._meter.add(LEASES_LOST)
@@ -116,7 +116,7 @@ class SessionLease:
             if not self._is_at(place):
                 return False
             self._woken.clear()
-            self.held = await self._book.take(
+            self.held = await self._store.take(
                 self._name, holder=self._replica, seconds=LEASE_SECONDS
             )
             if self.held is None:
@@ -135,5 +135,5 @@ class SessionLease:
         while self.held is not None:
             await self._clock.sleep_until(self._clock.now() + LEASE_SECONDS / 3)
             with suppress(ServiceError):  # a refusal at the next step says so
-                if not await self._book.renew(self.held, seconds=LEASE_SECONDS):
+                if not await self._store.renew(self.held, seconds=LEASE_SECONDS):
                     return

@@ -12,7 +12,7 @@ from enum import StrEnum, unique
 from secagg.protocol.messages import Round
 
 __all__ = [
-    "Dropped",
+    "DroppedClient",
     "LiveSession",
     "ProgressFeed",
     "SessionPhase",
@@ -32,7 +32,7 @@ class SessionPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedClient:
     """A client that was lost.
 
     Attributes:
@@ -77,7 +77,7 @@ class SessionProgress:
     answered: int
     expected: int
     needed: int
-    dropped: tuple[Dropped, ...] = ()
+    dropped: tuple[DroppedClient, ...] = ()
     upload_bytes: int = 0
     sessions_left: int | None = None
     left_out: tuple[str, ...] = ()

@@ -185,7 +185,7 @@ class SessionReceipt:
                 )
             else:
                 outcome = Aborted(
-                    Fate.LEFT_OUT if survivors else Fate.NEVER_FIXED,
+                    Fate.NOT_INCLUDED if survivors else Fate.NEVER_FIXED,
                     ErrorCode(ended["abort_code"]),
                     ended["abort_reason"],
                 )

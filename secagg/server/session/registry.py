@@ -26,43 +26,43 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.graphs.ring_bounds import server_demand
 from secagg.protocol.messages import Round
 from secagg.runtime import log_events as telemetry
-from secagg.server.dependencies import RunnerContext
-from secagg.server.session.closer import LastSteps
+from secagg.server.dependencies import ServerDependencies
+from secagg.server.session.closer import SessionCloser
 from secagg.server.session.ended import EndedSession
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.record import SessionRecord
 from secagg.server.session.runner import WAITING_SECONDS, SessionRunner
-from secagg.server.session.state import Position
-from secagg.server.single_flight import LOOK_SECONDS, SharedLook
+from secagg.server.session.state import JournalPosition
+from secagg.server.single_flight import LOOK_SECONDS, SingleFlight
 from secagg.server.task.definition import (
-    NotTakenError,
+    DeliveryDeferredError,
     OnAborted,
     OnEnded,
     OnSum,
     TaskDefinition,
 )
-from secagg.server.task.history import TaskFacts
+from secagg.server.task.history import TaskHistory
 from secagg.storage.change import (
     Change,
     Committed,
     NewSession,
     NumberTakenError,
-    OvertakenError,
     Role,
+    SessionConflictError,
     SessionsSpentError,
 )
 from secagg.storage.rows import SessionState, StoredSession
 from secagg.storage.spool import PAYLOAD
 from secagg.storage.store_identity import refuse_sessions_of_another
 
-__all__ = ["SessionBook"]
+__all__ = ["SessionRegistry"]
 
 NONCE_BYTES: Final = 32
 # Payloads are stored before their sessions: younger ones may be somebody's next.
 ORPHAN_SECONDS: Final = 86400.0
 
 
-class SessionBook:
+class SessionRegistry:
     """Opens, finds, resumes and closes sessions.
 
     Args:
@@ -75,18 +75,18 @@ class SessionBook:
     def __init__(
         self,
         aggregator: str,
-        context: RunnerContext,
+        context: ServerDependencies,
         *,
         kept_sessions: int,
         on_aborted: OnAborted | None,
         on_ended: OnEnded | None,
     ) -> None:
         self._aggregator = aggregator
-        self._book = context.book
+        self._store = context.store
         self._context = context
         self._workers = context.workers
         self._kept_sessions = kept_sessions
-        self._last_steps = LastSteps(
+        self._last_steps = SessionCloser(
             context,
             facts=self.facts,
             learn=self._learn,
@@ -96,9 +96,9 @@ class SessionBook:
         self._ended_at: dict[bytes, float] = {}
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
-        self._facts: dict[str, TaskFacts] = {}
+        self._facts: dict[str, TaskHistory] = {}
         self._looking_up = asyncio.Lock()
-        self._shared_look = SharedLook(self._look, context.clock)
+        self._shared_look = SingleFlight(self._look, context.clock)
 
     async def look_for(self, session_id: bytes) -> SessionRunner | EndedSession:
         """Return a session, also one that another aggregator has opened.
@@ -106,7 +106,7 @@ class SessionBook:
         Raises:
             ServiceError: UNKNOWN_SESSION, STORAGE_FAILED.
         """
-        if self._book.is_shared and not self._knows(session_id):
+        if self._store.is_shared and not self._knows(session_id):
             await self.look()
             if not self._knows(session_id):
                 passed = await self._look_up(session_id)
@@ -137,7 +137,7 @@ class SessionBook:
         await self._shared_look.take()
 
     async def _look(self) -> None:
-        rows = await self._book.sessions(role=Role.SERVER)
+        rows = await self._store.sessions(role=Role.SERVER)
         for row in rows:
             runner = self._running.get(_id_of(row.key))
             if runner is None:
@@ -157,7 +157,7 @@ class SessionBook:
             One that ended too long ago to be kept: whoever asks for many such puts
             none of them into the place of what others ask for.
         """
-        stored = None if self._knows(_id_of(key)) else await self._book.load(key)
+        stored = None if self._knows(_id_of(key)) else await self._store.load(key)
         if stored is None or self._knows(_id_of(key)):
             return None
         if stored.receipt is None:
@@ -195,7 +195,7 @@ class SessionBook:
             )
         return session
 
-    async def facts(self, task_id: str, *, newest: bool = False) -> TaskFacts:
+    async def facts(self, task_id: str, *, newest: bool = False) -> TaskHistory:
         """Return what a task knows from its sessions.
 
         Args:
@@ -205,9 +205,9 @@ class SessionBook:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        if task_id not in self._facts or (newest and self._book.is_shared):
-            tally = await self._book.tally(Role.SERVER, task_id)
-            self._facts[task_id] = TaskFacts.decode(tally.facts)
+        if task_id not in self._facts or (newest and self._store.is_shared):
+            tally = await self._store.tally(Role.SERVER, task_id)
+            self._facts[task_id] = TaskHistory.decode(tally.facts)
         return self._facts[task_id]
 
     def all_running(self) -> tuple[SessionRunner, ...]:
@@ -224,7 +224,7 @@ class SessionBook:
         """Whether the latest end came in an earlier process, which told it to some."""
         latest = self._latest()
         return isinstance(latest, EndedSession) or (
-            latest is not None and latest.was_over
+            latest is not None and latest.ended_before_start
         )
 
     def has_untold(self) -> bool:
@@ -236,7 +236,7 @@ class SessionBook:
         if latest is None:
             return False
         descriptor = latest.descriptor
-        facts = self._facts.get(descriptor.task_id, TaskFacts())
+        facts = self._facts.get(descriptor.task_id, TaskHistory())
         return facts.told < descriptor.session_number and bool(latest.untold())
 
     def note_back(self, identity: str, task_id: str) -> None:
@@ -255,13 +255,13 @@ class SessionBook:
         if latest is None:
             return
         task_id, number = latest.descriptor.task_id, latest.descriptor.session_number
-        known = (await self._book.tally(Role.SERVER, task_id)).facts
-        facts = TaskFacts.decode(known)
+        known = (await self._store.tally(Role.SERVER, task_id)).facts
+        facts = TaskHistory.decode(known)
         if facts.told >= number:
             return
         facts = replace(facts, told=number)
         # Who ends another session meanwhile has clients of its own to tell.
-        if await self._book.put_facts(task_id, facts.encode(), instead_of=known):
+        if await self._store.put_facts(task_id, facts.encode(), instead_of=known):
             self._facts[task_id] = facts
 
     def _latest(self) -> SessionRunner | EndedSession | None:
@@ -278,8 +278,8 @@ class SessionBook:
         """
         # Before the book is asked, so that it knows what others end meanwhile.
         stored_ids = await self._workers.run(self._context.spool.session_ids)
-        running = await self._book.sessions(role=Role.SERVER)
-        loaded = [await self._book.load(row.key) for row in reversed(running)]
+        running = await self._store.sessions(role=Role.SERVER)
+        loaded = [await self._store.load(row.key) for row in reversed(running)]
         # One that another replica has ended meanwhile has a receipt.
         interrupted = [each for each in loaded if each and each.receipt is None]
         refuse_sessions_of_another(
@@ -288,11 +288,11 @@ class SessionBook:
         )
         for each in interrupted:
             await self._resume(each)
-        ended = await self._book.sessions(
+        ended = await self._store.sessions(
             role=Role.SERVER, state=SessionState.ENDED, limit=self._kept_sessions
         )
         for row in reversed(ended):
-            stored = await self._book.load(row.key)
+            stored = await self._store.load(row.key)
             if stored is not None and stored.receipt is not None:
                 await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
                 await self.facts(row.task)
@@ -305,9 +305,9 @@ class SessionBook:
 
     async def _is_anothers(self, session_id: bytes) -> bool:
         """Whether bytes may belong to a session that another aggregator opens now."""
-        if not self._book.is_shared:
+        if not self._store.is_shared:
             return False
-        stored = await self._book.load(f"server/{session_id.hex()}")
+        stored = await self._store.load(f"server/{session_id.hex()}")
         if stored is not None:
             return not stored.ended
         age = await self._workers.run(self._context.spool.age_seconds, session_id)
@@ -367,17 +367,17 @@ class SessionBook:
         left_out = facts.absent_from_next(
             task.invited, min_clients=task.parameters.min_clients
         )
-        tally = await self._book.tally(Role.SERVER, task.task_id)
+        tally = await self._store.tally(Role.SERVER, task.task_id)
         number = tally.highest_number + 1
         while True:
             try:
                 runner = await self._create(
                     task, number, payload, facts, left_out=left_out, attempt=attempt
                 )
-            except OvertakenError:
+            except SessionConflictError:
                 return None
             except NumberTakenError as error:
-                if self._book.is_shared:
+                if self._store.is_shared:
                     return None
                 number = error.highest + 1
             else:
@@ -389,7 +389,7 @@ class SessionBook:
         task: TaskDefinition,
         number: int,
         payload: bytes,
-        facts: TaskFacts,
+        facts: TaskHistory,
         *,
         left_out: frozenset[str],
         attempt: int,
@@ -425,14 +425,14 @@ class SessionBook:
             number=number,
             header=record.encode_header(),
             allowed=task.allowed,
-            alone=self._book.is_shared,
+            alone=self._store.is_shared,
             task_version=task.gate.opened_under,
         )
         try:
-            answer = await self._book.commit(
+            answer = await self._store.commit(
                 Change(key=record.session_key, create=new, round=Round.ADVERTISE_KEYS)
             )
-        except (NumberTakenError, OvertakenError, SessionsSpentError):
+        except (NumberTakenError, SessionConflictError, SessionsSpentError):
             # There is no such session, and nobody else would remove its payload.
             await self._workers.run(self._context.spool.remove, descriptor.session_id)
             raise
@@ -446,8 +446,8 @@ class SessionBook:
 
     async def _date(self) -> float:
         """Return this moment in Unix seconds: of the book, where others share it."""
-        if self._book.is_shared:
-            return await self._book.now()
+        if self._store.is_shared:
+            return await self._store.now()
         return self._context.clock.date()
 
     async def _adopt(
@@ -471,11 +471,11 @@ class SessionBook:
         is_restored, open_seconds = False, 0.0
         if isinstance(stands, StoredSession):
             is_restored = stands.restored
-            if self._book.is_shared and stands.opened is not None:
+            if self._store.is_shared and stands.opened is not None:
                 open_seconds = max(0.0, date - stands.opened)
         runner = SessionRunner(
             record,
-            Position(stands.sequence, stands.chain, stands.seconds_left),
+            JournalPosition(stands.sequence, stands.chain, stands.seconds_left),
             self._context,
             is_restored=is_restored,
             date=date,
@@ -496,14 +496,14 @@ class SessionBook:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        put_back = [each for each in self.running(task_id) if each.was_put_back]
+        put_back = [each for each in self.running(task_id) if each.has_failed_over]
         for runner in put_back:
-            stored = await self._book.load(runner.record.session_key)
+            stored = await self._store.load(runner.record.session_key)
             if stored is None:
                 del self._running[runner.session_id]
             elif stored.receipt is None:
                 again = await self._resume(stored, instead_of=runner)
-                again.is_given = runner.is_given
+                again.is_delivered = runner.is_delivered
             else:
                 del self._running[runner.session_id]
                 await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
@@ -518,13 +518,13 @@ class SessionBook:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        for row in await self._book.sessions(role=Role.SERVER, task=task_id):
+        for row in await self._store.sessions(role=Role.SERVER, task=task_id):
             await self._take_in(row.key)
 
     async def resumable(self, task: TaskDefinition) -> SessionRunner | None:
         """Return the interrupted session of a task; end those that no longer fit."""
         await self.take_in(task.task_id)
-        if self._book.is_shared:
+        if self._store.is_shared:
             # What others have ended meanwhile must not stand in the way of what they
             # have opened since.
             await self.look()
@@ -537,7 +537,7 @@ class SessionBook:
                 and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )
-            tally = await self._book.tally(Role.SERVER, task.task_id)
+            tally = await self._store.tally(Role.SERVER, task.task_id)
             runner.count_sessions(allowed=task.allowed, spent=tally.spent)
             if same and fitting is None:
                 fitting = runner
@@ -554,9 +554,9 @@ class SessionBook:
 
     async def _is_current(self, task: TaskDefinition) -> bool:
         """Whether a task is what its row says."""
-        if not self._book.is_shared or task.gate.version is None:
+        if not self._store.is_shared or task.gate.version is None:
             return True
-        versions = {row.task.task_id: row.version for row in await self._book.tasks()}
+        versions = {row.task.task_id: row.version for row in await self._store.tasks()}
         return versions.get(task.task_id) == task.gate.version
 
     async def close(
@@ -579,7 +579,7 @@ class SessionBook:
             while await runner.lease.hold():
                 try:
                     await self._end(runner, give)
-                except NotTakenError as error:
+                except DeliveryDeferredError as error:
                     put_off = error
                     # Another one may have room, and takes what is free.
                     await runner.lease.let_go()
@@ -604,7 +604,7 @@ class SessionBook:
         await self._keep(runner)
         self._running.pop(runner.session_id, None)
 
-    def _learn(self, task_id: str, facts: TaskFacts) -> None:
+    def _learn(self, task_id: str, facts: TaskHistory) -> None:
         self._facts[task_id] = facts
 
     async def _keep(self, session: SessionRunner | EndedSession) -> None:
@@ -630,4 +630,4 @@ async def _update(runner: SessionRunner) -> None:
     try:
         await runner.look()
     except ServiceError as error:  # whoever drives the session meets it too
-        runner.log.write(telemetry.STORAGE_REFUSED, reason=error)
+        runner.log.write(telemetry.STORAGE_WRITE_FAILED, reason=error)

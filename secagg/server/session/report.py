@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp import NoisyTask
 from secagg.errors import ErrorCode
 from secagg.protocol.messages import Aborted
 from secagg.runtime import log_events as telemetry
@@ -31,7 +31,7 @@ from secagg.server.session.receipt import SessionReceipt
 from secagg.server.task.folder import folder_of
 from secagg.storage.change import Role
 from secagg.storage.rows import Retention
-from secagg.storage.store import Book, BookAwayError
+from secagg.storage.store import Store, StoreUnavailableError
 
 __all__ = ["SessionReports", "next_step_after", "report_of", "reports_in"]
 
@@ -103,7 +103,7 @@ def report_of(
     parameters = descriptor.parameters
     budget = None
     if parameters.noise_block:
-        planned = NoisedTask.from_parameters(parameters).budget
+        planned = NoisyTask.from_parameters(parameters).budget
         budget = {
             "epsilon": planned.epsilon,
             "delta": planned.delta,
@@ -166,7 +166,7 @@ class SessionReports:
         self._directory = directory
 
     async def note(
-        self, book: Book, receipt: SessionReceipt, progress: SessionProgress
+        self, store: Store, receipt: SessionReceipt, progress: SessionProgress
     ) -> None:
         """Write the report of a session that is over, and not yet ended in the book.
 
@@ -179,19 +179,19 @@ class SessionReports:
             BookAwayError: It has to be asked again.
         """
         try:
-            ended = await book.now()
+            ended = await store.now()
             task_id, number = progress.task_id, progress.session_number
-            running = await book.sessions(role=Role.SERVER, task=task_id)
+            running = await store.sessions(role=Role.SERVER, task=task_id)
             opened = min((r.born for r in running if r.number == number), default=ended)
             report = report_of(receipt, progress, opened=opened, ended=ended)
             await asyncio.to_thread(self._write, task_id, number, report)
-        except BookAwayError:
+        except StoreUnavailableError:
             raise  # the session cannot end without it either
         except Exception as error:  # noqa: BLE001 - no sum waits for a report
             telemetry.log_event(
                 _LOG,
                 logging.ERROR,
-                telemetry.REPORT_LOST,
+                telemetry.REPORT_WRITE_FAILED,
                 task=progress.task_id,
                 number=progress.session_number,
                 reason=error,

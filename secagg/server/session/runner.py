@@ -1,4 +1,4 @@
-"""Drives the server's side of one session: the shell around `secagg.protocol.server.machine`.
+"""Drives the server's side of one session: the shell around its state machine.
 
 Rule 1: persist, then speak.  An accepted event is durable before its sender hears so,
         and a closed round is durable before anybody sees what it opened: what is shown
@@ -51,10 +51,10 @@ from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.receipts.receipt import AuditReceipt
 from secagg.protocol.server import handlers as server_rounds
 from secagg.protocol.server import machine as server
-from secagg.protocol.server.states import Rostered, ServerStep
+from secagg.protocol.server.states import RosterFixed, ServerStep
 from secagg.runtime import log_events as telemetry
-from secagg.server.dependencies import RunnerContext
-from secagg.server.notifier import Bell
+from secagg.server.dependencies import ServerDependencies
+from secagg.server.notifier import Notifier
 from secagg.server.session.ended import EndedSession
 from secagg.server.session.events import SessionLog
 from secagg.server.session.facts import SessionFacts
@@ -64,25 +64,25 @@ from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.record import SessionRecord
 from secagg.server.session.state import (
     DurableState,
+    JournalPosition,
     MakeEvent,
-    Position,
     patiently,
 )
 from secagg.server.session.sum_release import SumRelease
 from secagg.server.session.timeouts import (
-    beat_of,
     expiry_of,
-    is_short_of_clients,
+    idle_timeout,
+    is_below_min_clients,
+    keepalive_interval,
     missing_in,
-    quiet_seconds,
     wait_of,
 )
 from secagg.server.session.timer import RoundTimer
-from secagg.server.session.updates import Readable, piece_of
-from secagg.server.session.uploads import UploadDesk
+from secagg.server.session.updates import ReadableUpdates, piece_of
+from secagg.server.session.uploads import UploadReceiver
 from secagg.storage.change import Change
 from secagg.storage.journal import RefusalNoted
-from secagg.storage.store import TimelineError
+from secagg.storage.store import StoreFailoverError
 from secagg.wire.calls import (
     Blob,
     BlobChunk,
@@ -124,8 +124,8 @@ class SessionRunner:
     def __init__(  # noqa: PLR0913 - what a session is continued from
         self,
         record: SessionRecord,
-        position: Position,
-        context: RunnerContext,
+        position: JournalPosition,
+        context: ServerDependencies,
         *,
         is_restored: bool = False,
         date: float | None = None,
@@ -135,10 +135,10 @@ class SessionRunner:
         self._descriptor = record.descriptor
         self._context = context
         self._is_restored = is_restored
-        self._bell = Bell(context.clock)
+        self._bell = Notifier(context.clock)
         self._facts = SessionFacts(record.descriptor, record.left_out)
         self.log = SessionLog(record.descriptor, context.meter)
-        self._readable = Readable()
+        self._readable = ReadableUpdates()
         # Set whenever whoever drives the session should look at it again.
         self._woken = asyncio.Event()
         self._is_live = False
@@ -146,7 +146,7 @@ class SessionRunner:
         self.lease = SessionLease(
             record.session_key,
             context.replica,
-            book=context.book,
+            store=context.store,
             clock=context.clock,
             place=self._place,
             look=self.look,
@@ -158,7 +158,7 @@ class SessionRunner:
             record.start(context.verified),
             record.session_key,
             position,
-            book=context.book,
+            store=context.store,
             workers=context.workers,
             clock=context.clock,
             meter=context.meter,
@@ -167,19 +167,19 @@ class SessionRunner:
             on_round=self._enter,
             on_refusal=self._facts.note_refusal,
             on_end=self._note_end,
-            on_put_back=self._note_put_back,
+            on_failover=self._note_put_back,
         )
         self._timer = RoundTimer(
             record.descriptor,
             record.session_key,
             self._durable,
-            is_shared=context.book.is_shared,
+            is_shared=context.store.is_shared,
             clock=context.clock,
             date=context.clock.date() if date is None else date,
             woken=self._woken,
             is_full=self._is_full,
         )
-        self._desk = UploadDesk(
+        self._desk = UploadReceiver(
             self.session_id,
             record.descriptor.parameters,
             spool=context.spool,
@@ -204,9 +204,9 @@ class SessionRunner:
         self._timer.opened_at = context.clock.now() - open_seconds
         self._is_live = True
         # An earlier process may have told the clients; nobody knows whom.
-        self.was_over = self.is_over
+        self.ended_before_start = self.is_over
         # Whoever ends the session may have to try again, and gives its sum once.
-        self.is_given = False
+        self.is_delivered = False
         # The state holds what is still needed of them; share bundles are large.
         self.record = replace(record, events=())
 
@@ -243,9 +243,9 @@ class SessionRunner:
         return None if self._ended_by_other is not None else self._timer.rounds_entered
 
     @property
-    def was_put_back(self) -> bool:
+    def has_failed_over(self) -> bool:
         """Whether the book has failed over: the session goes on in another runner."""
-        return self._durable.was_put_back
+        return self._durable.has_failed_over
 
     @property
     def sequence(self) -> int:
@@ -278,7 +278,7 @@ class SessionRunner:
         """
         known, published = self.descriptor.parameters, parameters.trust
         if (
-            isinstance(self._state, Rostered)
+            isinstance(self._state, RosterFixed)
             and known.trust is not None
             and published is not None
             and known.trust.issuer == published.issuer
@@ -332,7 +332,7 @@ class SessionRunner:
         try:
             return await self._durable.submit(event)
         except RemoteProtocolError:
-            if not self._context.book.is_shared:
+            if not self._context.store.is_shared:
                 raise
         # Judged by what was known here: somebody else may have opened another round.
         await self.look()
@@ -348,7 +348,7 @@ class SessionRunner:
         Raises:
             RemoteProtocolError: VIEW_DIFFERS, or it cannot upload now.
         """
-        if self._context.book.is_shared and not self._has_uploaded(identity):
+        if self._context.store.is_shared and not self._has_uploaded(identity):
             await self.look()  # another aggregator may have taken it
         if self._has_uploaded(identity) and not await self._is_missing(identity):
             return self._desk.finished()
@@ -466,13 +466,13 @@ class SessionRunner:
         if self._ended_by_other is not None:
             return self._ended_by_other.is_member(identity)
         state = self._state
-        return isinstance(state, Rostered) and identity in state.cohort.index_of
+        return isinstance(state, RosterFixed) and identity in state.cohort.index_of
 
     def read(self, identity: str, request: FetchChunk) -> BlobChunk:
         """Return a piece of the roster, of the client's own delivery, or of the list.
 
         Raises:
-            RemoteProtocolError: See `Readable.piece`.
+            RemoteProtocolError: See `ReadableUpdates.piece`.
             ServiceError: UNKNOWN_SESSION; the session goes by no revocation list.
         """
         if self._ended_by_other is not None:
@@ -510,18 +510,18 @@ class SessionRunner:
         """
         parameters = self.descriptor.parameters
         while after is not Round.FINISHED:
-            if self.was_put_back:
-                raise TimelineError(self.record.session_key)
+            if self.has_failed_over:
+                raise StoreFailoverError(self.record.session_key)
             ringing = self._bell.listen()
             update = self.update_for(identity, after)
             if update is not None:
                 after, quiet = update.kind.ROUND, LEAST_QUIET_SECONDS
                 yield update
             else:
-                quiet = quiet_seconds(self._state.ROUND, parameters)
+                quiet = idle_timeout(self._state.ROUND, parameters)
                 yield self.wait_of(identity, quiet)
             if after is not Round.FINISHED:
-                await self._bell.heard(ringing, beat_of(quiet))
+                await self._bell.heard(ringing, keepalive_interval(quiet))
 
     def tell(self, identity: str) -> None:
         """Note that a client knows how the session ended."""
@@ -607,7 +607,7 @@ class SessionRunner:
 
     async def stop_waiting(self, reason: str) -> None:
         """End the session if it still waits for clients; else it goes on."""
-        if is_short_of_clients(self._state):
+        if is_below_min_clients(self._state):
             await self.abort(ErrorCode.ROSTER_TOO_SMALL, reason)
 
     async def abort(
@@ -691,7 +691,7 @@ class SessionRunner:
         self._ended_by_other = EndedSession(receipt)
         self._timer.note_end()
         self._wake()
-        self.log.write(telemetry.SESSION_ENDED_ELSEWHERE, reason=receipt.outcome_name)
+        self.log.write(telemetry.SESSION_ENDED_BY_REPLICA, reason=receipt.outcome_name)
 
     def _note_put_back(self) -> None:
         """Have whoever drives the session, or watches it, leave it."""

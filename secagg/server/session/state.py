@@ -39,24 +39,24 @@ from secagg.protocol.server.states import ServerStep
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.metrics import (
-    BOOK_BATCH_RECORDS,
-    BOOK_COMMIT_SECONDS,
-    BOOK_CONFLICTS,
-    BOOK_ERRORS,
+    STORE_BATCH_RECORDS,
+    STORE_COMMIT_SECONDS,
+    STORE_CONFLICTS,
+    STORE_ERRORS,
     Meter,
 )
 from secagg.runtime.workers import Workers
-from secagg.server.single_flight import SharedLook
-from secagg.server.task.definition import NotTakenError
+from secagg.server.single_flight import SingleFlight
+from secagg.server.task.definition import DeliveryDeferredError
 from secagg.storage.change import (
-    Behind,
     Change,
     Committed,
+    DuplicateRecordError,
     Ended,
     Lease,
+    LeaseLostError,
+    MissedRecords,
     Record,
-    SecondRecordError,
-    StaleLeaseError,
 )
 from secagg.storage.journal import (
     RefusalNoted,
@@ -67,17 +67,17 @@ from secagg.storage.journal import (
     sums_begun,
 )
 from secagg.storage.store import (
-    Book,
-    BookAwayError,
     StateDamagedError,
-    TimelineError,
+    Store,
+    StoreFailoverError,
+    StoreUnavailableError,
 )
 
 __all__ = [
     "DurableState",
+    "JournalPosition",
     "MakeChange",
     "MakeEvent",
-    "Position",
     "came_too_late",
     "patiently",
     "say_refused",
@@ -109,7 +109,7 @@ NOT_DUE_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class JournalPosition:
     """Where a session stands in the book.
 
     Attributes:
@@ -181,9 +181,9 @@ class DurableState:
         self,
         state: server.ServerState,
         session_key: str,
-        position: Position,
+        position: JournalPosition,
         *,
-        book: Book,
+        store: Store,
         workers: Workers,
         clock: Clock,
         meter: Meter,
@@ -192,12 +192,12 @@ class DurableState:
         on_round: Callable[[server.ServerState, ServerStep], None],
         on_refusal: Callable[[RefusalNoted], None] = lambda _: None,
         on_end: Callable[[], None] = lambda: None,
-        on_put_back: Callable[[], None] = lambda: None,
+        on_failover: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
         self._key = session_key
-        self._position = Position(position.sequence, position.chain)
-        self._book = book
+        self._position = JournalPosition(position.sequence, position.chain)
+        self._store = store
         self._workers = workers
         self._clock = clock
         self._meter = meter
@@ -206,11 +206,11 @@ class DurableState:
         self._on_round = on_round
         self._on_refusal = on_refusal
         self._on_end = on_end
-        self._on_put_back = on_put_back
-        self.was_put_back = False
+        self._on_failover = on_failover
+        self.has_failed_over = False
         self._is_closed = False
         self._is_catching_up = False
-        self._shared_look = SharedLook(self._look, clock)
+        self._shared_look = SingleFlight(self._look, clock)
         self.receipt: bytes | None = None
         self._attempts: Counter[SumAttempt] = Counter()
         self._refusals: set[RefusalNoted] = set()
@@ -374,7 +374,7 @@ class DurableState:
             if self.receipt is None and not self._is_closed:
                 at = self._position
                 with self._noting_fail_over():
-                    missed = await self._book.missed(
+                    missed = await self._store.missed(
                         self._key,
                         expect=at.sequence,
                         previous=at.chain,
@@ -432,10 +432,10 @@ class DurableState:
             try:
                 if not accepted or await self._commit(self._change_of(accepted)):
                     break
-            except SecondRecordError as error:
+            except DuplicateRecordError as error:
                 # Our own defect: its sender is told so, nobody else is held up.
                 telemetry.log_event(
-                    _LOG, logging.CRITICAL, telemetry.RECORD_REPEATED, reason=error
+                    _LOG, logging.CRITICAL, telemetry.DUPLICATE_RECORD, reason=error
                 )
                 _refuse(batch, error)
         self._state = state
@@ -488,7 +488,7 @@ class DurableState:
                 return
             # A round that is full needs no timer.
             due = (
-                self._book.is_shared
+                self._store.is_shared
                 and isinstance(event, RoundClosed)
                 and (bool(event.missing) or not server.is_round_full(self._state))
             )
@@ -535,7 +535,7 @@ class DurableState:
         position, began = self._position, self._clock.now()
         try:
             with self._noting_fail_over():
-                answer = await self._book.commit(
+                answer = await self._store.commit(
                     replace(
                         change,
                         expect=position.sequence,
@@ -544,20 +544,20 @@ class DurableState:
                     )
                 )
         except ServiceError:
-            self._meter.add(BOOK_ERRORS)
+            self._meter.add(STORE_ERRORS)
             raise
         lasted = self._clock.now() - began
-        self._meter.observe(BOOK_COMMIT_SECONDS, lasted)
+        self._meter.observe(STORE_COMMIT_SECONDS, lasted)
         gathering = min(GATHERING_PER_COMMIT * lasted, MAX_GATHERING_SECONDS)
         self._gathering_ends = began + gathering
         if isinstance(answer, Committed):
-            self._position = Position(answer.sequence, answer.chain)
+            self._position = JournalPosition(answer.sequence, answer.chain)
             self._note_seconds_left(answer.seconds_left)
             self._is_closed = change.end is not None
             if change.records:
-                self._meter.observe(BOOK_BATCH_RECORDS, len(change.records))
+                self._meter.observe(STORE_BATCH_RECORDS, len(change.records))
             return True
-        self._meter.add(BOOK_CONFLICTS)
+        self._meter.add(STORE_CONFLICTS)
         # In a commit of ours that seemed to fail, or by somebody else.
         if isinstance(answer, Ended) and change.end is not None:
             return True
@@ -568,21 +568,21 @@ class DurableState:
     def _noting_fail_over(self) -> Iterator[None]:
         try:
             yield
-        except TimelineError:
-            self.was_put_back = True
-            self._on_put_back()
+        except StoreFailoverError:
+            self.has_failed_over = True
+            self._on_failover()
             raise
 
-    async def _learn(self, answer: Behind | Ended) -> None:
+    async def _learn(self, answer: MissedRecords | Ended) -> None:
         """Take in what others have stored, or a commit that seemed to fail."""
         match answer:
-            case Behind():
+            case MissedRecords():
                 await self._catch_up(answer)
             case Ended():
                 self.receipt = answer.receipt
                 self._on_end()
 
-    async def _catch_up(self, behind: Behind) -> None:
+    async def _catch_up(self, behind: MissedRecords) -> None:
         if behind.whole:
             raise StateDamagedError(
                 "another history stands where this process has written its own",
@@ -594,9 +594,9 @@ class DurableState:
             await self._apply(behind)
         finally:
             self._is_catching_up = False
-        self._position = Position(behind.sequence, behind.chain)
+        self._position = JournalPosition(behind.sequence, behind.chain)
 
-    async def _apply(self, behind: Behind) -> None:
+    async def _apply(self, behind: MissedRecords) -> None:
         self._state = server.fork(self._state)
         for event in map(decode_server_event, behind.records):
             if isinstance(event, SumAttempt | RefusalNoted):
@@ -643,7 +643,12 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _R
     for _ in range(STORAGE_ATTEMPTS - 1):
         try:
             return await write()
-        except (TimelineError, StaleLeaseError, BookAwayError, NotTakenError):
+        except (
+            StoreFailoverError,
+            LeaseLostError,
+            StoreUnavailableError,
+            DeliveryDeferredError,
+        ):
             raise  # waiting here changes nothing
         except ServiceError as error:
             if error.code in _LASTING:
@@ -655,7 +660,9 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _R
 
 def say_refused(error: BaseException | None) -> None:
     """Log that the storage has refused something."""
-    telemetry.log_event(_LOG, logging.ERROR, telemetry.STORAGE_REFUSED, reason=error)
+    telemetry.log_event(
+        _LOG, logging.ERROR, telemetry.STORAGE_WRITE_FAILED, reason=error
+    )
 
 
 def came_too_late(sender: str) -> RemoteProtocolError:
@@ -668,7 +675,7 @@ def came_too_late(sender: str) -> RemoteProtocolError:
     )
 
 
-def _refuse(batch: list[_Waiting], error: SecondRecordError) -> None:
+def _refuse(batch: list[_Waiting], error: DuplicateRecordError) -> None:
     for message in batch:
         record: Record = record_of(message.event)
         if (record.kind, record.sender) == (error.record.kind, error.record.sender):

@@ -22,12 +22,12 @@ from secagg.protocol.events import AbortRequested, SumComputed
 from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.server import machine as server
 from secagg.runtime import log_events as telemetry
-from secagg.server.dependencies import RunnerContext
+from secagg.server.dependencies import ServerDependencies
 from secagg.server.session.events import SessionLog
 from secagg.server.session.lease import SessionLease
 from secagg.server.session.state import DurableState, MakeEvent, patiently
-from secagg.server.session.uploads import UploadDesk
-from secagg.storage.change import StaleLeaseError
+from secagg.server.session.uploads import UploadReceiver
+from secagg.storage.change import LeaseLostError
 from secagg.storage.journal import SumAttempt
 from secagg.storage.spool import SUM
 
@@ -55,11 +55,11 @@ class SumRelease:
     def __init__(  # noqa: PLR0913 - the last step needs what the others have left
         self,
         session_id: bytes,
-        context: RunnerContext,
+        context: ServerDependencies,
         *,
         durable: DurableState,
         lease: SessionLease,
-        desk: UploadDesk,
+        desk: UploadReceiver,
         log: SessionLog,
         is_resumed: bool,
     ) -> None:
@@ -83,7 +83,7 @@ class SumRelease:
         try:
             if await self._begin():
                 await self._compute(job)
-        except StaleLeaseError:
+        except LeaseLostError:
             await self._lease.let_go()
         except asyncio.CancelledError:
             await self._leave()
@@ -109,7 +109,7 @@ class SumRelease:
             return False
         if begun:
             self._log.write(
-                telemetry.SUM_REPEATED,
+                telemetry.SUM_RETRIED,
                 level=logging.WARNING,
                 attempt=begun + 1,
                 of=MOST_ATTEMPTS,
@@ -161,7 +161,7 @@ class SumRelease:
             event = event_of(await self._kept_until())
             try:
                 await self._durable.advance(_last(event), lease=self._lease.held)
-            except StaleLeaseError:
+            except LeaseLostError:
                 await self._lease.let_go()
             else:
                 return
@@ -191,7 +191,7 @@ class SumRelease:
         kept = self._context.keep_seconds
         if not kept:
             return 0
-        now = await patiently(self._context.clock, self._context.book.now)
+        now = await patiently(self._context.clock, self._context.store.now)
         return int(now + kept)
 
 

@@ -19,17 +19,17 @@ from secagg.protocol.messages import Round
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.protocol.server import machine as server
-from secagg.protocol.server.states import Rostered
+from secagg.protocol.server.states import RosterFixed
 from secagg.runtime.clock import Clock
 from secagg.wire.calls import Wait
 from secagg.wire.limits import LEAST_QUIET_SECONDS, MAX_QUIET_SECONDS
 
 __all__ = [
-    "beat_of",
     "expiry_of",
-    "is_short_of_clients",
+    "idle_timeout",
+    "is_below_min_clients",
+    "keepalive_interval",
     "missing_in",
-    "quiet_seconds",
     "until",
     "utc_now",
     "wait_of",
@@ -43,7 +43,7 @@ _QUIET_PARTS: Final = 3
 _BEAT_PART: Final = 0.75
 
 
-def is_short_of_clients(state: server.ServerState) -> bool:
+def is_below_min_clients(state: server.ServerState) -> bool:
     """Whether AdvertiseKeys is open and cannot be closed in success."""
     if not isinstance(state, server.AdvertiseKeys):
         return False
@@ -55,7 +55,7 @@ def missing_in(state: server.ServerState) -> tuple[str, ...]:
     """Return who may still answer in the open round, by name, as far as known."""
     if isinstance(state, server.AdvertiseKeys):
         awaited = (state.invited or frozenset()) - state.left_out
-    elif isinstance(state, Rostered) and not isinstance(state, server.Summing):
+    elif isinstance(state, RosterFixed) and not isinstance(state, server.Summing):
         awaited = state.cohort.names_of(_awaited(state))
     else:
         return ()
@@ -63,7 +63,7 @@ def missing_in(state: server.ServerState) -> tuple[str, ...]:
     return tuple(sorted(awaited - frozenset(answered)))
 
 
-def _awaited(state: Rostered) -> Iterable[int]:
+def _awaited(state: RosterFixed) -> Iterable[int]:
     """Return the indices of those who may answer in the open round."""
     match state:
         case server.ShareKeys():
@@ -111,7 +111,7 @@ def wait_of(
     )
 
 
-def quiet_seconds(open_round: Round, parameters: ProtocolParameters) -> float:
+def idle_timeout(open_round: Round, parameters: ProtocolParameters) -> float:
     """Return how long a stream may be quiet in a round, in seconds.
 
     A third of the round, so that a client whose stream has vanished still says what it
@@ -131,7 +131,7 @@ def quiet_seconds(open_round: Round, parameters: ProtocolParameters) -> float:
     return min(max(LEAST_QUIET_SECONDS, lasts / _QUIET_PARTS), MAX_QUIET_SECONDS)
 
 
-def beat_of(quiet: float) -> float:
+def keepalive_interval(quiet: float) -> float:
     """Return after how many seconds something is said that must come within `quiet`."""
     return _BEAT_PART * quiet
 

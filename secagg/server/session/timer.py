@@ -26,7 +26,7 @@ from secagg.protocol.rounds import ROUNDS
 from secagg.protocol.server import machine as server
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.server.session.state import DurableState, patiently
-from secagg.server.session.timeouts import is_short_of_clients
+from secagg.server.session.timeouts import is_below_min_clients
 from secagg.storage.change import Change
 
 __all__ = ["RoundTimer"]
@@ -114,7 +114,7 @@ class RoundTimer:
         now = self._clock.now()
         if isinstance(state, server.AdvertiseKeys):
             return now > self._last_start or (
-                now == self._last_start and is_short_of_clients(state)
+                now == self._last_start and is_below_min_clients(state)
             )
         # Whoever has answered has said all that the sum takes.
         return now >= self._ends_at and not isinstance(state, server.Unmasking)
@@ -168,7 +168,11 @@ class RoundTimer:
             lasts = self._seconds_of(self._state.ROUND)
             self._deadline = min(now + lasts, self._last())
         self._attention.clear()
-        if server.is_over(self._state) or self._is_full() or self._durable.was_put_back:
+        if (
+            server.is_over(self._state)
+            or self._is_full()
+            or self._durable.has_failed_over
+        ):
             self._attention.set()
 
     async def is_ripe(self) -> bool:
@@ -195,7 +199,7 @@ class RoundTimer:
                 expiry.cancel()
             self.open_round()
         while not await is_set_before(clock, self._deadline, self._attention):
-            if is_short_of_clients(self._state) and clock.now() < self._last_start:
+            if is_below_min_clients(self._state) and clock.now() < self._last_start:
                 await self._give_time()  # waiting is not failing
                 continue
             # Bytes that have arrived meanwhile ask for more time.
@@ -225,7 +229,7 @@ class RoundTimer:
             self._woken.clear()
             self._deadline = min(self._durable.deadline or math.inf, self._last())
             now, wanted = clock.now(), min(self._wanted_until, self._ends_at)
-            if self._is_full() or self._durable.was_put_back:
+            if self._is_full() or self._durable.has_failed_over:
                 return True  # or the book refuses, and says why
             if wanted > max(now, self._deadline) and (
                 now >= self._deadline or self._may_extend(now)
@@ -234,7 +238,7 @@ class RoundTimer:
                 await self._put_deadline(wanted - now, extend=True)
             elif now < self._deadline:
                 await is_set_before(clock, self._deadline, self._woken)
-            elif is_short_of_clients(self._state) and now < self._last_start:
+            elif is_below_min_clients(self._state) and now < self._last_start:
                 lasts = self._seconds_of(self._state.ROUND)
                 await self._put_deadline(lasts, extend=True)  # waiting is not failing
             else:

@@ -29,7 +29,7 @@ from secagg.protocol.server import machine as server
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk
 from secagg.wire.codec import refuse
 
-__all__ = ["Readable", "piece_of", "session_is_over"]
+__all__ = ["ReadableUpdates", "piece_of", "session_is_over"]
 
 # Clients fetch pieces side by side.  The largest delivery, of 65 535 clients on the
 # complete graph, has 6.3 MB.
@@ -44,7 +44,7 @@ _OBJECTS: Final[Mapping[Blob, type[Message]]] = {
 }
 
 
-class Readable:
+class ReadableUpdates:
     """The large updates of one session."""
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ from secagg.server.engine.mask_removal import check_packed_vector
 from secagg.storage.spool import HASH_BLOCK_BYTES, Spool
 from secagg.wire.calls import UploadChunk, UploadStatus
 
-__all__ = ["UploadDesk", "UploadSlots"]
+__all__ = ["UploadReceiver", "UploadSlots"]
 
 RETRY_SECONDS: Final = 0.2
 
@@ -88,7 +88,7 @@ class UploadSlots:
             self._slots.release()
 
 
-class UploadDesk:
+class UploadReceiver:
     """The uploads of one session.
 
     Args:

@@ -12,14 +12,14 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.server.session.progress import SessionProgress
 from secagg.server.session.receipt import SessionReceipt
-from secagg.server.task.schedule import TaskGate
+from secagg.server.task.schedule import TaskSchedule
 
 __all__ = [
+    "DeliveryDeferredError",
     "NextPayload",
-    "NotTakenError",
     "OnAborted",
+    "OnAttemptsExhausted",
     "OnEnded",
-    "OnGivenUp",
     "OnSum",
     "SessionSum",
     "TaskDefinition",
@@ -58,8 +58,8 @@ class TaskDefinition:
     allowed: int | None = None
     participations: int | None = None
     max_attempts: int = 3
-    on_given_up: "OnGivenUp | None" = None
-    gate: TaskGate = field(default_factory=TaskGate, compare=False, repr=False)
+    on_attempts_exhausted: "OnAttemptsExhausted | None" = None
+    gate: TaskSchedule = field(default_factory=TaskSchedule, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +82,7 @@ class SessionSum:
     audit: bytes = field(repr=False)
 
 
-class NotTakenError(ServiceError):
+class DeliveryDeferredError(ServiceError):
     """A sum, or a receipt, cannot be put to use here for now.
 
     Whoever is given it says so by this, and is given it again after
@@ -113,11 +113,11 @@ class NotTakenError(ServiceError):
 NextPayload = Callable[[int], Awaitable[bytes | None]]
 # Called with each sum before the session's records are scrubbed.  A crash in between
 # calls it again with the same session number: make it safe to repeat.  It may raise
-# `NotTakenError`.
+# `DeliveryDeferredError`.
 OnSum = Callable[[SessionSum], Awaitable[None]]
 # Called likewise with the audit receipt of each session that released no sum.
 OnAborted = Callable[[SessionDescriptor, bytes], Awaitable[None]]
 # Called with what is known of each session that is over, before the book says so.
 OnEnded = Callable[[SessionReceipt, SessionProgress], Awaitable[None]]
 # Called when the attempts at one sum are used up, with what became of the last.
-OnGivenUp = Callable[[SessionAbortedError], Awaitable[None]]
+OnAttemptsExhausted = Callable[[SessionAbortedError], Awaitable[None]]

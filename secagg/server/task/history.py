@@ -26,13 +26,13 @@ from secagg.protocol.disputes import left_out
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, Released
 from secagg.server.session.receipt import SessionReceipt
 
-__all__ = ["TaskFacts"]
+__all__ = ["TaskHistory"]
 
 _VERSION: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFacts:
+class TaskHistory:
     """The facts of one task.
 
     Attributes:

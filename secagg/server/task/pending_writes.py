@@ -1,9 +1,9 @@
 """Files that an aggregator owes its operator, on a disk that takes none for now.
 
 Rule 1: what must not be lost is tried again for as long as it takes, here or by another
-        aggregator of the same book (`NotTakenError`).  Until then its session is not
-        over in the book, so that a process which ends meanwhile owes it still, and the
-        next session of its task does not open.
+        aggregator of the same book (`DeliveryDeferredError`).  Until then its session
+        is not over in the book, so that a process which ends meanwhile owes it still,
+        and the next session of its task does not open.
 Rule 2: other tasks do not wait, and no process ends by it.
 Rule 3: an operator is told: at once and then now and again in the log, and in
         everything that shows a task.
@@ -17,9 +17,9 @@ from typing import Final
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock
-from secagg.server.task.definition import NotTakenError
+from secagg.server.task.definition import DeliveryDeferredError
 
-__all__ = ["OwedFiles"]
+__all__ = ["PendingWrites"]
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
@@ -42,7 +42,7 @@ class _Refusal:
     say_next: float
 
 
-class OwedFiles:
+class PendingWrites:
     """Writes files, and knows which are owed.
 
     Args:
@@ -75,7 +75,7 @@ class OwedFiles:
             if error.code is not ErrorCode.STORAGE_FAILED:
                 raise
             self._note(task_id, error)
-            raise NotTakenError(
+            raise DeliveryDeferredError(
                 error,
                 retry_after_seconds=RETRY_SECONDS,
                 settle=lambda: self._settle(task_id),
@@ -102,7 +102,7 @@ class OwedFiles:
         telemetry.log_event(
             _LOG,
             logging.ERROR,
-            telemetry.FILES_REFUSED,
+            telemetry.OUTPUT_WRITE_FAILED,
             task=task_id,
             reason=error,
             next_step=f"{error.next_step} It is tried again every "
@@ -114,7 +114,7 @@ class OwedFiles:
         telemetry.log_event(
             _LOG,
             logging.WARNING,
-            telemetry.FILES_WRITTEN,
+            telemetry.OUTPUT_WRITTEN,
             task=task_id,
             seconds=round(seconds, 1),
         )

@@ -21,7 +21,7 @@ from secagg.server.task.folder import privacy_folder_of
 from secagg.server.task.setup import PreparedTask, settle_task
 from secagg.server.task.stored import encode_settings, row_of
 from secagg.storage.rows import TaskRow, TaskState
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 
 __all__ = ["ChangedMeanwhileError", "TaskRows", "refuse_stopped"]
 
@@ -51,13 +51,13 @@ class TaskRows:
 
     def __init__(
         self,
-        book: Callable[[], Book],
+        store: Callable[[], Store],
         *,
         state_dir: Path,
         tell: Callable[[str], None],
         on_row: Callable[[TaskRow], None],
     ) -> None:
-        self._book = book
+        self._store = store
         self._state_dir = state_dir
         self._tell = tell
         self._on_row = on_row
@@ -69,7 +69,7 @@ class TaskRows:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        return await row_of(self._book(), task_id)
+        return await row_of(self._store(), task_id)
 
     async def find(self, task_id: str) -> TaskRow:
         """Return a task's row.
@@ -77,7 +77,7 @@ class TaskRows:
         Raises:
             ServiceError: UNKNOWN_SESSION, STORAGE_FAILED.
         """
-        return await find_task(self._book(), task_id)
+        return await find_task(self._store(), task_id)
 
     async def unchanged(self, task_id: str, expect_version: int | None) -> TaskRow:
         """Return a task's row, if it is the one that an operator has seen.
@@ -110,7 +110,7 @@ class TaskRows:
         # It is shown wherever the task is, and may be what some peer has said.
         reason = printable(reason, max_bytes=MAX_REASON_BYTES)
         task = replace(row.task, state=state, reason=reason)
-        if not await self._book().put_task(task, expect_version=row.version):
+        if not await self._store().put_task(task, expect_version=row.version):
             raise ChangedMeanwhileError(row.task.task_id)
         telemetry.log_event(
             _LOG,
@@ -170,7 +170,7 @@ class TaskRows:
             telemetry.log_event(
                 _LOG,
                 logging.WARNING,
-                telemetry.TASK_DIFFERS,
+                telemetry.TASK_SETTINGS_DIFFER,
                 task=settings.task.id,
                 next_step="its file says something else; `secagg tasks apply FILE` "
                 "changes it",
@@ -184,7 +184,7 @@ class TaskRows:
         """Have a task in the book that its settings describe; see `settle_task`."""
         return await settle_task(
             settings,
-            self._book(),
+            self._store(),
             reports=privacy_folder_of(self._state_dir, settings.task.id),
         )
 

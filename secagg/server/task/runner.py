@@ -17,16 +17,16 @@ from typing import Final, TypeVar
 
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.protocol.messages import Aborted, Released
-from secagg.server.dependencies import RunnerContext
-from secagg.server.session.registry import SessionBook
+from secagg.server.dependencies import ServerDependencies
+from secagg.server.session.registry import SessionRegistry
 from secagg.server.session.runner import SessionRunner
 from secagg.server.session.state import patiently, say_refused
 from secagg.server.task.definition import NextPayload, OnSum, TaskDefinition
 from secagg.storage.change import Role
 from secagg.storage.rows import SessionState
-from secagg.storage.store import BookAwayError, TimelineError
+from secagg.storage.store import StoreFailoverError, StoreUnavailableError
 
-__all__ = ["TaskRun"]
+__all__ = ["TaskRunner"]
 
 _Result = TypeVar("_Result")
 
@@ -34,7 +34,7 @@ _Result = TypeVar("_Result")
 OVERTAKEN_SECONDS: Final = 1.0
 
 
-class TaskRun:
+class TaskRunner:
     """Runs one task.
 
     Args:
@@ -54,21 +54,21 @@ class TaskRun:
     def __init__(  # noqa: PLR0913 - a task, and all that its sessions need
         self,
         task: TaskDefinition,
-        sessions: SessionBook,
-        context: RunnerContext,
+        sessions: SessionRegistry,
+        context: ServerDependencies,
         *,
         stopping: asyncio.Event,
-        wait_for_book: Callable[[], Awaitable[None]],
+        wait_for_store: Callable[[], Awaitable[None]],
         offering: Callable[[], None],
         next_payload: NextPayload,
         on_sum: OnSum,
     ) -> None:
         self.task: Final = task
         self._sessions = sessions
-        self._book = context.book
+        self._store = context.store
         self._clock = context.clock
         self._stopping = stopping
-        self._wait_for_book = wait_for_book
+        self._wait_for_store = wait_for_store
         self._offering = offering
         self._next_payload = next_payload
         self._on_sum = on_sum
@@ -102,10 +102,10 @@ class TaskRun:
         while True:
             try:
                 await self._run_sessions()
-            except BookAwayError as error:
+            except StoreUnavailableError as error:
                 say_refused(error)
-                await self._wait_for_book()
-            except TimelineError as error:
+                await self._wait_for_store()
+            except StoreFailoverError as error:
                 say_refused(error)
                 if not await self._taken_up_again():
                     raise  # nobody would do better at the second attempt
@@ -116,8 +116,8 @@ class TaskRun:
         while True:
             try:
                 return await self._sessions.take_up_again(self.task.task_id)
-            except BookAwayError:
-                await self._wait_for_book()
+            except StoreUnavailableError:
+                await self._wait_for_store()
 
     async def _run_sessions(self) -> None:
         """Run sessions until the task has its sums, or none may open any more."""
@@ -157,7 +157,7 @@ class TaskRun:
 
     async def _note_missed_sum(self) -> None:
         """Note a sum of another aggregator of which nothing was heard here."""
-        latest = await self._book.sessions(
+        latest = await self._store.sessions(
             role=Role.SERVER, task=self.task.task_id, state=SessionState.ALL, limit=1
         )
         if latest:
@@ -238,9 +238,9 @@ class TaskRun:
                 next_step="See the receipt; run the task again when the cause is gone.",
             )
             if attempt > task.max_attempts:
-                if task.on_given_up is None:
+                if task.on_attempts_exhausted is None:
                     raise error
-                await task.on_given_up(error)
+                await task.on_attempts_exhausted(error)
                 attempt = 1
             may_open = await self._may_open()
             if not may_open and self._open_elsewhere() is None:

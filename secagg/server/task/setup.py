@@ -22,12 +22,12 @@ from secagg.distributed_dp import (
     ClippingSchedule,
     DPNoiseError,
     LocalParameters,
-    NoisedTask,
+    NoisyTask,
     ParameterError,
     Plan,
     PlanRequest,
     PrivacyReport,
-    flag_amplitude_for,
+    clip_flag_amplitude,
     local_parameters,
     make_randomiser,
     plan,
@@ -51,23 +51,23 @@ from secagg.protocol.graphs.choice import (
     drawn_edges,
 )
 from secagg.protocol.parameters import MAX_IN_DEGREES, Graph, ProtocolParameters
-from secagg.protocol.policy import ExactSumsAccepted, colluder_fraction_of
+from secagg.protocol.policy import ExactSumWaiver, colluder_fraction_of
 from secagg.protocol.profiles import (
-    HonestTail,
-    MaliciousTail,
+    HonestCuriousParameters,
+    MaliciousParameters,
     Profile,
     RoundDeadlines,
-    SparseTail,
+    SparseParameters,
     Tail,
 )
 from secagg.server.task.stored import (
-    RememberedTask,
+    StoredTask,
     encode_settings,
     recall,
     row_of,
 )
 from secagg.storage.rows import Task, TaskState
-from secagg.storage.store import Book
+from secagg.storage.store import Store
 from secagg.wire.limits import check_transportable
 
 __all__ = [
@@ -190,11 +190,11 @@ class Cohort:
                 "in the profile malicious-server, and nobody in the default one.",
             )
         if self.enrolment is None:
-            return HonestTail(self.graph_bits if graph.degree else 0)
+            return HonestCuriousParameters(self.graph_bits if graph.degree else 0)
         if not is_sparse:
-            return MaliciousTail(self.enrolment.trust)
+            return MaliciousParameters(self.enrolment.trust)
         least = max(graph.quorum or 0, self.min_survivors + graph.unseen)
-        return SparseTail(
+        return SparseParameters(
             self.enrolment.trust,
             self.graph_bits,
             in_cap=MAX_IN_DEGREES * graph.degree,
@@ -260,7 +260,7 @@ class PreparedTask:
     """
 
     parameters: ProtocolParameters
-    noised: NoisedTask | None
+    noised: NoisyTask | None
     report: PrivacyReport | None
     forecast_rmse: float | None
     payload: bytes = field(default=b"", repr=False)
@@ -285,7 +285,7 @@ class PreparedTask:
             randomiser: What makes every vector private before it is encoded, in case
                 masks are broken.  Plan for its `output_norm` as `l2_clip`.
             clip: Lets the clip follow the released sums.  Plan with the
-                `clip_flag_amplitude` that `secagg.flag_amplitude_for` says.
+                `clip_flag_amplitude` that `secagg.clip_flag_amplitude` says.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, naming what contradicts what.
@@ -294,7 +294,7 @@ class PreparedTask:
             cohort = Cohort.planned(made)
         # Modulus and dimension are the plan's.
         protocol = cohort.parameters(dimension=1, modulus=2)
-        noised = NoisedTask.from_plan(made, protocol, randomiser=randomiser, clip=clip)
+        noised = NoisyTask.from_plan(made, protocol, randomiser=randomiser, clip=clip)
         check_transportable(noised.parameters)
         return cls(
             noised.parameters,
@@ -322,7 +322,7 @@ class PreparedTask:
     @classmethod
     def exact(
         cls,
-        waiver: ExactSumsAccepted,
+        waiver: ExactSumWaiver,
         cohort: Cohort,
         *,
         dimension: int,
@@ -340,7 +340,7 @@ class PreparedTask:
             LocalProtocolError: There is no waiver.
             RemoteProtocolError: BAD_CONFIG, naming the number that cannot be.
         """
-        if not isinstance(waiver, ExactSumsAccepted):
+        if not isinstance(waiver, ExactSumWaiver):
             raise LocalProtocolError(
                 "exact sums are released with a waiver only",
                 next_step="Give ExactSumsAccepted(...) with its sentence.",
@@ -351,7 +351,7 @@ class PreparedTask:
 
 
 async def settle_task(
-    settings: TaskSettings, book: Book, *, reports: Path | None
+    settings: TaskSettings, store: Store, *, reports: Path | None
 ) -> PreparedTask:
     """Return the task as it was first planned; plan and remember it the first time.
 
@@ -368,14 +368,14 @@ async def settle_task(
     """
     task_id, text = settings.task.id, encode_settings(settings)
     while True:
-        row = await row_of(book, task_id)
+        row = await row_of(store, task_id)
         known = recall(row, settings)
         prepared = await asyncio.to_thread(
             prepare_task, settings, known=known, reports=reports
         )
         if known is not None and row is not None and row.task.settings == text:
             return prepared
-        planned = known or RememberedTask(prepared.parameters, prepared.forecast_rmse)
+        planned = known or StoredTask(prepared.parameters, prepared.forecast_rmse)
         plan = planned.encode()
         task = (
             Task(task_id, TaskState.RUNNING, text, plan)
@@ -383,9 +383,9 @@ async def settle_task(
             else replace(row.task, settings=text, plan=plan)
         )
         version = 0 if row is None else row.version
-        if await book.put_task(task, expect_version=version):
+        if await store.put_task(task, expect_version=version):
             return prepared
-        row = await row_of(book, task_id)
+        row = await row_of(store, task_id)
         if row is None or row.task.settings != text:
             raise ServiceError(
                 f"somebody else has changed task {task_id!r} meanwhile",
@@ -398,7 +398,7 @@ async def settle_task(
 def prepare_task(
     settings: TaskSettings,
     *,
-    known: RememberedTask | None = None,
+    known: StoredTask | None = None,
     reports: Path | None = None,
     keep: bool = True,
 ) -> PreparedTask:
@@ -423,7 +423,7 @@ def prepare_task(
             parameters = parameters.under(enrolment.trust)
         check_transportable(parameters)
         noised = (
-            NoisedTask.from_parameters(parameters) if parameters.noise_block else None
+            NoisyTask.from_parameters(parameters) if parameters.noise_block else None
         )
     except ParameterError as error:
         raise ServiceError(
@@ -457,7 +457,7 @@ def prepare_task(
 
 
 def _report(
-    noised: NoisedTask | None, reports: Path | None, *, keep: bool
+    noised: NoisyTask | None, reports: Path | None, *, keep: bool
 ) -> PrivacyReport | None:
     if noised is None or reports is None:
         return None if noised is None else noised.report()
@@ -554,7 +554,7 @@ def plan_noise(settings: TaskSettings) -> Plan:
     if layer is not None:
         asked |= randomised_sum(layer, PlanRequest(**asked))
     if noise.clip_quantile is not None:
-        asked["clip_flag_amplitude"] = flag_amplitude_for(PlanRequest(**asked))
+        asked["clip_flag_amplitude"] = clip_flag_amplitude(PlanRequest(**asked))
     return plan(**asked)
 
 
@@ -619,19 +619,19 @@ def published_enrolment(settings: TaskSettings) -> PublishedEnrolment | None:
 
 def _work_out(
     settings: TaskSettings, enrolment: PublishedEnrolment | None
-) -> RememberedTask:
+) -> StoredTask:
     protocol = _protocol_parameters(settings, enrolment)
     if settings.noise.none:
-        return RememberedTask(protocol.validate(), None)
+        return StoredTask(protocol.validate(), None)
     made = plan_noise(settings)
-    noised = NoisedTask.from_plan(
+    noised = NoisyTask.from_plan(
         made,
         protocol,
         randomiser=local_randomiser(settings),
         clip=adaptive_clip(settings),
     )
     expected = made.most_estimate_mse + noised.randomiser_mse
-    return RememberedTask(noised.parameters, math.sqrt(expected))
+    return StoredTask(noised.parameters, math.sqrt(expected))
 
 
 def _protocol_parameters(

@@ -18,11 +18,11 @@ from secagg.config.task import EnrolmentSection
 from secagg.crypto.canonical import Reader
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.storage.reader import ReadsBook
+from secagg.storage.reader import StoreReader
 from secagg.storage.rows import Task, TaskRow
 
 __all__ = [
-    "RememberedTask",
+    "StoredTask",
     "decode_settings",
     "encode_settings",
     "recall",
@@ -31,7 +31,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class RememberedTask:
+class StoredTask:
     """Parameters of a task as they were first worked out.
 
     Attributes:
@@ -98,7 +98,7 @@ def decode_settings(task: Task) -> TaskSettings:
         ) from None
 
 
-def recall(row: TaskRow | None, settings: TaskSettings) -> RememberedTask | None:
+def recall(row: TaskRow | None, settings: TaskSettings) -> StoredTask | None:
     """Return what was worked out for these settings, if anything.
 
     Raises:
@@ -109,12 +109,12 @@ def recall(row: TaskRow | None, settings: TaskSettings) -> RememberedTask | None
     known = decode_settings(row.task)
     if _decisive(known) != _decisive(settings):
         return None
-    return RememberedTask.decode(row.task.plan)
+    return StoredTask.decode(row.task.plan)
 
 
-async def row_of(book: ReadsBook, task_id: str) -> TaskRow | None:
+async def row_of(store: StoreReader, task_id: str) -> TaskRow | None:
     """Return the row of a task, or None."""
-    for row in await book.tasks():
+    for row in await store.tasks():
         if row.task.task_id == task_id:
             return row
     return None

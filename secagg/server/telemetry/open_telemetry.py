@@ -30,10 +30,10 @@ _ENDS: Final = frozenset(
     {
         telemetry.SESSION_COMPLETED,
         telemetry.SESSION_ABORTED,
-        telemetry.SESSION_ENDED_ELSEWHERE,
+        telemetry.SESSION_ENDED_BY_REPLICA,
     }
 )
-_WITHIN: Final = frozenset({telemetry.CLIENT_DROPPED, telemetry.RECORD_REPEATED})
+_WITHIN: Final = frozenset({telemetry.CLIENT_DROPPED, telemetry.DUPLICATE_RECORD})
 # More are open in no aggregator that is well; the oldest is let go.
 _OPEN_AT_MOST: Final = 4096
 _NANOSECONDS: Final = 1_000_000_000

@@ -6,7 +6,8 @@ Rule 1: a plain step, which is nearly every one, is *one statement*: it compares
 Rule 2: whatever else a change does happens behind the same statement, in one
         transaction with it.
 Rule 3: nothing is written where the session stands elsewhere; the reason is asked for
-        afterwards, and told apart (`Behind`, `Ended`, too early, `TimelineError`).
+        afterwards, and told apart (`MissedRecords`, `Ended`, too early,
+        `StoreFailoverError`).
 """
 
 from dataclasses import dataclass
@@ -19,18 +20,18 @@ from secagg.protocol.enrolment.revocation_list import refuse_older
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import Charge, ChargeState, Settlement, is_new_charge
 from secagg.storage.change import (
-    Behind,
     Change,
     Committed,
+    DuplicateRecordError,
     Ended,
+    MissedRecords,
     NewSession,
     NumberTakenError,
-    OvertakenError,
     Record,
     Role,
-    SecondRecordError,
+    SessionConflictError,
     SessionsSpentError,
-    number_nobody_has_seen,
+    first_number_after_restore,
 )
 from secagg.storage.data_claims import Claim, columns_of
 from secagg.storage.hash_chain import chain_next, chain_start
@@ -63,8 +64,8 @@ from secagg.storage.session_columns import (
 from secagg.storage.store import StateDamagedError, unknown_session
 
 __all__ = [
+    "CommitResult",
     "Outcome",
-    "Written",
     "apply_change",
     "count_commit",
     "mark_restored",
@@ -77,11 +78,11 @@ __all__ = [
     "settle_charge",
 ]
 
-Outcome: TypeAlias = Committed | Behind | Ended
+Outcome: TypeAlias = Committed | MissedRecords | Ended
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class CommitResult:
     """What a change has led to.
 
     Attributes:
@@ -126,7 +127,7 @@ SELECT s.position, s.milliseconds_left, g.generation,
 
 async def apply_change(
     database: Database, change: Change, *, instant: int | None
-) -> Written:
+) -> CommitResult:
     """Apply a change whole, or say why not.
 
     Args:
@@ -135,7 +136,7 @@ async def apply_change(
         instant: A test's clock in milliseconds, or None for the database's.
 
     Raises:
-        SecAggError: See `Book.commit`; also `TimelineError`.
+        SecAggError: See `Book.commit`; also `StoreFailoverError`.
     """
     try:
         if _is_plain(change):
@@ -146,7 +147,7 @@ async def apply_change(
     except asyncpg.UniqueViolationError:
         raise await _second(database, change) from None
     if written is None:
-        return Written(await why_not(database, change, instant=instant), None)
+        return CommitResult(await why_not(database, change, instant=instant), None)
     return written
 
 
@@ -158,7 +159,7 @@ def _is_plain(change: Change) -> bool:
 
 async def _append(
     database: Database, change: Change, previous: bytes, instant: int | None
-) -> Written | None:
+) -> CommitResult | None:
     """Append the change's records, if the session stands where the writer believes."""
     chains = _chains(previous, change.expect, change.records)
     last = chains[-1] if chains else previous
@@ -186,7 +187,7 @@ async def _append(
     _, left, generation, _ = row
     seconds_left = None if left is None else left / MILLISECONDS
     sequence = change.expect + len(change.records)
-    return Written(Committed(sequence, last, seconds_left), generation)
+    return CommitResult(Committed(sequence, last, seconds_left), generation)
 
 
 def _chains(chain: bytes, after: int, records: tuple[Record, ...]) -> list[bytes]:
@@ -199,7 +200,7 @@ def _chains(chain: bytes, after: int, records: tuple[Record, ...]) -> list[bytes
 
 async def _apply(
     database: Database, change: Change, instant: int | None
-) -> Written | None:
+) -> CommitResult | None:
     """Apply a change that is more than its records, inside a transaction."""
     previous = change.previous
     if change.create is not None:
@@ -224,7 +225,7 @@ async def _apply(
         database, change.key, change.reseal.header, change.reseal.records
     )
     left = written.outcome.seconds_left
-    return Written(Committed(sequence, last, left), written.generation)
+    return CommitResult(Committed(sequence, last, left), written.generation)
 
 
 async def _create(
@@ -289,14 +290,14 @@ async def _refuse_overtaken(database: Database, new: NewSession) -> None:
         new.role.value,
         new.task,
     ):
-        raise OvertakenError(new, complaint="another one of the task is open")
+        raise SessionConflictError(new, complaint="another one of the task is open")
     # Locked: who changes the task waits until the session is there to be found.
     if new.task_version is not None and not await database.fetchrow(
         "SELECT 1 FROM task WHERE task_id = $1 AND version = $2 FOR SHARE",
         new.task,
         new.task_version,
     ):
-        raise OvertakenError(new, complaint="the task was changed meanwhile")
+        raise SessionConflictError(new, complaint="the task was changed meanwhile")
 
 
 async def _apply_to_budgets(
@@ -431,7 +432,7 @@ async def _second(database: Database, change: Change) -> Exception:
         named = (record.kind, record.sender)
         if record.sender is not None and named in taken:
             # The position has matched, so that it must be the sender's second.
-            return SecondRecordError(change.key, record)
+            return DuplicateRecordError(change.key, record)
         taken.add(named)
     return refuse_beyond(change.key, change.expect)
 
@@ -554,6 +555,6 @@ async def pass_over_numbers(database: Database) -> None:
     await database.execute(
         "UPDATE tally SET highest_number = greatest(highest_number, $1) "
         "WHERE role = $2",
-        number_nobody_has_seen(),
+        first_number_after_restore(),
         server,
     )

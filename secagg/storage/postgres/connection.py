@@ -13,8 +13,8 @@ Rule 4: every commit raises the generation, and the rollback mark follows before
         anybody hears of it.
 Rule 5: with every connection, sessions of an older timeline count as restored: after a
         fail-over the new primary may have forgotten what was sent.
-Rule 6: a database that cannot be reached is away (`BookAwayError`), for everybody who
-        asks within a second of the attempt: nobody queues for it.
+Rule 6: a database that cannot be reached is away (`StoreUnavailableError`), for
+        everybody who asks within a second of the attempt: nobody queues for it.
 Rule 7: a network that swallows everything is noticed within seconds, at both ends
         (`secagg.storage.postgres.keepalive`): neither waits for a ghost.
 Rule 8: tables are made and brought forward by whoever is alone.  A machine without a
@@ -40,9 +40,9 @@ import asyncpg
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.log_events import (
-    BOOK_IS_BACK,
     SERVER_LOGGER,
-    STORAGE_REFUSED,
+    STORAGE_WRITE_FAILED,
+    STORE_RECONNECTED,
     log_event,
 )
 from secagg.storage.postgres.changes import (
@@ -68,12 +68,12 @@ from secagg.storage.postgres.notifications import (
 )
 from secagg.storage.postgres.queries import read_mark
 from secagg.storage.rollback_mark import (
-    BOOK_ID_BYTES,
+    STORE_ID_BYTES,
     Mark,
     RollbackMark,
-    refuse_set_back,
+    refuse_restored,
 )
-from secagg.storage.store import AWAY_SECONDS, BookAwayError, StateDamagedError
+from secagg.storage.store import AWAY_SECONDS, StateDamagedError, StoreUnavailableError
 
 __all__ = ["PostgresLink", "explained_failures", "session_settings"]
 
@@ -138,7 +138,7 @@ class PostgresLink:
         # mark is released.
         self._mark_thread: Final = ThreadPoolExecutor(1, "secagg-mark")
         self._connection: Any = None
-        self._away: BookAwayError | None = None
+        self._away: StoreUnavailableError | None = None
         self._next_attempt = 0.0
 
     def __repr__(self) -> str:
@@ -182,12 +182,12 @@ class PostgresLink:
                 await link._open(
                     entropy, instant=instant, accept_restored=accept_restored
                 )
-            except BookAwayError as error:
+            except StoreUnavailableError as error:
                 if loop.time() - began >= START_SECONDS:
                     raise
                 if not is_waiting:
                     is_waiting = True
-                    log_event(_LOG, logging.WARNING, STORAGE_REFUSED, reason=error)
+                    log_event(_LOG, logging.WARNING, STORAGE_WRITE_FAILED, reason=error)
             except ServiceError as error:
                 if error.code is not ErrorCode.RESTORED_STATE or not link._is_newcomer:
                     raise
@@ -197,7 +197,7 @@ class PostgresLink:
             else:
                 if is_waiting:
                     seconds = round(loop.time() - began, 1)
-                    log_event(_LOG, logging.WARNING, BOOK_IS_BACK, seconds=seconds)
+                    log_event(_LOG, logging.WARNING, STORE_RECONNECTED, seconds=seconds)
                 return link
             await asyncio.sleep(AWAY_SECONDS)
 
@@ -305,7 +305,7 @@ class PostgresLink:
     def committed(self, generation: int) -> None:
         """Note a commit of the call that is under way; its mark follows."""
         if self._state is not None:
-            self._state = Mark(self._state.book_id, generation)
+            self._state = Mark(self._state.store_id, generation)
 
     async def close(self) -> None:
         """Let go of the book and of the mark."""
@@ -338,11 +338,11 @@ class PostgresLink:
     async def _reconnect(self) -> None:
         loop = asyncio.get_running_loop()
         if self._away is not None and loop.time() < self._next_attempt:
-            raise BookAwayError(str(self._away), next_step=self._away.next_step)
+            raise StoreUnavailableError(str(self._away), next_step=self._away.next_step)
         try:
             with explained_failures():
                 await self._connect_again()
-        except BookAwayError as error:
+        except StoreUnavailableError as error:
             self._away, self._next_attempt = error, loop.time() + _RECONNECT_SECONDS
             raise
         self._away = None
@@ -454,7 +454,7 @@ class PostgresLink:
         database: Database = self._connection
         await database.execute(
             "INSERT INTO book SELECT $1, 0 WHERE NOT EXISTS (SELECT 1 FROM book)",
-            entropy.token(BOOK_ID_BYTES),
+            entropy.token(STORE_ID_BYTES),
         )
         self._state = await self._read_state()
         if self._mark is not None:
@@ -466,7 +466,7 @@ class PostgresLink:
             # A new name: copies of the old book never fit the mark again.
             async with database.transaction():
                 await database.execute(
-                    "UPDATE book SET book_id = $1", entropy.token(BOOK_ID_BYTES)
+                    "UPDATE book SET book_id = $1", entropy.token(STORE_ID_BYTES)
                 )
                 await mark_restored(database, everything=True)
                 await pass_over_numbers(database)
@@ -475,7 +475,7 @@ class PostgresLink:
             # Where others vouch for the book, the mark of this machine follows.
             is_let_in = accept_restored or (is_known and self._marked is None)
             if self._mark is not None and not is_let_in:
-                refuse_set_back(self._state, self._marked, self._mark.path)
+                refuse_restored(self._state, self._marked, self._mark.path)
             async with database.transaction():
                 if await mark_restored(database, everything=False):
                     await count_commit(database)
@@ -502,7 +502,7 @@ class PostgresLink:
 
 def _refuse_exchanged(found: Mark, known: Mark) -> None:
     """Refuse a book that is no longer the one that this process has written."""
-    if found.book_id != known.book_id or found.generation < known.generation:
+    if found.store_id != known.store_id or found.generation < known.generation:
         raise ServiceError(
             "the database came back with another book, or with an older state of this "
             "one: what was sent since is forgotten",
@@ -533,7 +533,7 @@ def explained_failures() -> Iterator[None]:
         step = _NEXT_STEPS.get(state) or _NEXT_STEPS.get(state[:2], _CHECK_SERVER)
         complaint = f"{_CANNOT}: {told} ({state})"
         if state in _AWAY or state[:2] in _AWAY:
-            raise BookAwayError(complaint, next_step=step) from None
+            raise StoreUnavailableError(complaint, next_step=step) from None
         raise ServiceError(
             complaint, code=ErrorCode.STORAGE_FAILED, next_step=step
         ) from None
@@ -552,7 +552,7 @@ def explained_failures() -> Iterator[None]:
         OSError,
     ) as error:
         complaint = f"{_CANNOT}: {_cause_of(error)}"
-        raise BookAwayError(complaint, next_step=_CHECK_SERVER) from None
+        raise StoreUnavailableError(complaint, next_step=_CHECK_SERVER) from None
 
 
 def _cause_of(error: Exception) -> str:

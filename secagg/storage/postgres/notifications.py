@@ -24,10 +24,10 @@ from secagg.storage.store_identity import refuse_other_names
 __all__ = [
     "CHANNEL",
     "SOMEBODY_WAS_THERE",
-    "beat",
     "begin_alone",
     "forget_leases",
     "give_lease_back",
+    "heartbeat",
     "name_blobs",
     "note_presence",
     "notify",
@@ -145,8 +145,10 @@ async def forget_leases(database: Database, key: str) -> None:
     )
 
 
-async def beat(database: Database, replica: Replica, *, instant: int | None) -> None:
-    """See `Book.beat`; inside a transaction, which is rolled back by a refusal."""
+async def heartbeat(
+    database: Database, replica: Replica, *, instant: int | None
+) -> None:
+    """See `Book.heartbeat`; inside a transaction, which is rolled back by a refusal."""
     # It locks the book's only row: whoever comes at the same time waits here, and then
     # finds this one.
     now = await note_presence(database, instant=instant)

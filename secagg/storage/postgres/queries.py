@@ -11,13 +11,13 @@ from typing import Final
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import BudgetKey, ChargeRow, ChargeState
 from secagg.storage.change import (
-    Behind,
     Change,
     Ended,
     Lease,
+    LeaseLostError,
+    MissedRecords,
     Record,
     Role,
-    StaleLeaseError,
 )
 from secagg.storage.data_claims import Claim, ClaimRow, claim_of
 from secagg.storage.postgres.database import Database
@@ -43,7 +43,7 @@ from secagg.storage.session_columns import (
     verified_header,
     verified_records,
 )
-from secagg.storage.store import StateDamagedError, TimelineError, unknown_session
+from secagg.storage.store import StateDamagedError, StoreFailoverError, unknown_session
 
 __all__ = [
     "FIRST_NUMBER",
@@ -131,7 +131,7 @@ async def missed(  # noqa: PLR0913 - as `Book.missed`, and whose clock
     previous: bytes,
     restored: bool,
     instant: int | None,
-) -> Behind | Ended:
+) -> MissedRecords | Ended:
     """See `Book.missed`."""
     nothing = Change(key=key, expect=expect, previous=previous, restored=restored)
     return await why_not(database, nothing, instant=instant)
@@ -185,7 +185,7 @@ async def _chain_at(
 
 async def why_not(
     database: Database, change: Change, *, instant: int | None
-) -> Behind | Ended:
+) -> MissedRecords | Ended:
     """Say why a change of a session was not applied.
 
     It is what a replica asks for nearly every message while others take some, too: one
@@ -213,9 +213,9 @@ async def why_not(
     if session.receipt is not None:
         return Ended(session.receipt)
     if session.timeline != timeline or (session.restored and not change.restored):
-        raise TimelineError(change.key)
+        raise StoreFailoverError(change.key)
     if change.lease is not None and not is_held:
-        raise StaleLeaseError(change.lease)
+        raise LeaseLostError(change.lease)
     if (session.sequence, session.chain) == (change.expect, change.previous):
         return behind(session, (), whole=False, instant=now)  # it is not due
     # The count alone would not do: another history may be as long.
@@ -226,7 +226,7 @@ async def why_not(
     return behind(session, missed, whole=False, instant=now)
 
 
-async def _all_of_it(database: Database, key: str, *, instant: int) -> Behind:
+async def _all_of_it(database: Database, key: str, *, instant: int) -> MissedRecords:
     """Return the whole history of a session, for whom it shares none with."""
     async with snapshot(database):
         session = await session_at(database, key)

@@ -15,12 +15,12 @@ from secagg.storage.postgres import queries as postgres_queries
 from secagg.storage.postgres.address import judged_address
 from secagg.storage.postgres.connection import explained_failures, session_settings
 from secagg.storage.postgres.migrations import refuse_other_schema
-from secagg.storage.reader_protocol import NoBookError, ReadingBook
+from secagg.storage.reader_protocol import StoreNotFoundError, StoreQueries
 
 __all__ = ["PostgresReader", "reading_postgres"]
 
 
-class PostgresReader(ReadingBook):
+class PostgresReader(StoreQueries):
     """Implements `ReadsBook` for as long as `reading_postgres` lasts."""
 
     def __init__(self, connection: Any) -> None:  # noqa: ANN401 - asyncpg has no types
@@ -55,7 +55,7 @@ async def reading_postgres(url: str) -> AsyncIterator[PostgresReader]:
                 isolation="repeatable_read", readonly=True
             ):
                 if await connection.fetchval("SELECT to_regclass('book')") is None:
-                    raise NoBookError("in this database", setting="server.store")
+                    raise StoreNotFoundError("in this database", setting="server.store")
                 await refuse_other_schema(connection)
                 yield PostgresReader(connection)
         finally:

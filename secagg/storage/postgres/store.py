@@ -20,7 +20,7 @@ from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import Settlement
-from secagg.storage.change import Behind, Change, Ended, Lease
+from secagg.storage.change import Change, Ended, Lease, MissedRecords
 from secagg.storage.data_claims import Claim
 from secagg.storage.postgres import changes as postgres_changes
 from secagg.storage.postgres import notifications as postgres_sharing
@@ -28,22 +28,22 @@ from secagg.storage.postgres import queries as postgres_queries
 from secagg.storage.postgres.changes import Outcome
 from secagg.storage.postgres.connection import PostgresLink
 from secagg.storage.postgres.database import Database
-from secagg.storage.reader_protocol import ReadingBook
+from secagg.storage.reader_protocol import StoreQueries
 from secagg.storage.rollback_mark import RollbackMark
 from secagg.storage.rows import (
-    Purged,
+    PurgeResult,
     Replica,
     Retention,
     Task,
 )
 from secagg.storage.session_columns import MILLISECONDS
 
-__all__ = ["PostgresBook"]
+__all__ = ["PostgresStore"]
 
 _Result = TypeVar("_Result")
 
 
-class PostgresBook(ReadingBook):
+class PostgresStore(StoreQueries):
     """Implements `Book`; belongs to one event loop.
 
     Make it with `open`.
@@ -65,7 +65,7 @@ class PostgresBook(ReadingBook):
         entropy: Entropy,
         now: Callable[[], float] | None,
         is_shared: bool = False,
-    ) -> "PostgresBook":
+    ) -> "PostgresStore":
         """Open a book; see `secagg.storage.open_store`."""
         link = await PostgresLink.open(
             address,
@@ -112,7 +112,7 @@ class PostgresBook(ReadingBook):
 
     async def missed(
         self, key: str, *, expect: int, previous: bytes, restored: bool = False
-    ) -> Behind | Ended:
+    ) -> MissedRecords | Ended:
         """Return what a writer does not know of a session."""
         return await self._read(
             lambda database: postgres_queries.missed(
@@ -181,15 +181,17 @@ class PostgresBook(ReadingBook):
             lambda database: postgres_sharing.name_blobs(database, proposed)
         )
 
-    async def beat(self, replica: Replica) -> None:
+    async def heartbeat(self, replica: Replica) -> None:
         """Say that a replica is at work."""
 
-        async def beat(database: Database) -> None:
+        async def heartbeat(database: Database) -> None:
             async with database.transaction():
-                await postgres_sharing.beat(database, replica, instant=self._instant())
+                await postgres_sharing.heartbeat(
+                    database, replica, instant=self._instant()
+                )
 
         if self.is_shared:
-            await self._read(beat)
+            await self._read(heartbeat)
 
     async def settle(self, settlement: Settlement) -> None:
         """Settle the charge of a session that has ended without an answer."""
@@ -223,7 +225,7 @@ class PostgresBook(ReadingBook):
             lambda database: postgres_changes.see_revocations(database, trust)
         )
 
-    async def purge(self, policy: Retention) -> Purged:
+    async def purge(self, policy: Retention) -> PurgeResult:
         """Remove receipts, in transactions of bounded size."""
         keys: list[str] = []
         while True:
@@ -233,7 +235,7 @@ class PostgresBook(ReadingBook):
                 )
             )
             if not removed:
-                return Purged(tuple(keys))
+                return PurgeResult(tuple(keys))
             keys.extend(removed)
 
     async def close(self) -> None:

@@ -22,18 +22,18 @@ from secagg.storage.budget_ledger import (
     settled,
 )
 from secagg.storage.change import (
-    Behind,
     Change,
     Committed,
+    DuplicateRecordError,
     Ended,
+    MissedRecords,
     NewSession,
     NumberTakenError,
-    OvertakenError,
     Record,
     Role,
-    SecondRecordError,
+    SessionConflictError,
     SessionsSpentError,
-    number_nobody_has_seen,
+    first_number_after_restore,
 )
 from secagg.storage.data_claims import Claim, columns_of
 from secagg.storage.hash_chain import chain_next, chain_start
@@ -84,7 +84,7 @@ __all__ = [
     "settle_charge",
 ]
 
-Outcome: TypeAlias = Committed | Behind | Ended
+Outcome: TypeAlias = Committed | MissedRecords | Ended
 
 
 class SessionRows:
@@ -161,7 +161,7 @@ def apply_change(rows: SessionRows, change: Change, *, now: float) -> Outcome:
 
 def _standing(
     rows: SessionRows, change: Change, instant: int
-) -> SessionColumns | Behind | Ended:
+) -> SessionColumns | MissedRecords | Ended:
     """Return the session, if it stands where the writer believes."""
     database, found = rows.database, rows.at(change.key)
     if found is None:
@@ -181,7 +181,7 @@ def _standing(
 
 def missed(
     database: sqlite3.Connection, key: str, *, expect: int, previous: bytes, now: float
-) -> Behind | Ended:
+) -> MissedRecords | Ended:
     """See `Book.missed`."""
     instant = int(now * MILLISECONDS)
     change = Change(key=key, expect=expect, previous=previous)
@@ -273,11 +273,11 @@ def _created(
 def _refuse_overtaken(database: sqlite3.Connection, new: NewSession) -> None:
     where = "role = ? AND task = ? AND ended IS NULL"
     if new.alone and any(SESSIONS.find(database, where, new.role.value, new.task)):
-        raise OvertakenError(new, complaint="another one of the task is open")
+        raise SessionConflictError(new, complaint="another one of the task is open")
     if new.task_version is not None:
         row = next(TASKS.find(database, "task_id = ?", new.task), None)
         if row is None or row.version != new.task_version:
-            raise OvertakenError(new, complaint="the task was changed meanwhile")
+            raise SessionConflictError(new, complaint="the task was changed meanwhile")
 
 
 def _charge(database: sqlite3.Connection, charge: Charge, now: float) -> None:
@@ -345,7 +345,7 @@ def _appended(
             # The position has matched, so that it must be the sender's second.
             if "record.sender" not in str(error):
                 raise refuse_beyond(session.key, sequence) from None
-            raise SecondRecordError(session.key, record) from None
+            raise DuplicateRecordError(session.key, record) from None
         sequence += 1
     return dataclasses.replace(session, chain=chain, sequence=sequence)
 
@@ -450,7 +450,7 @@ def mark_restored(database: sqlite3.Connection) -> None:
     for session in tuple(SESSIONS.find(database, "ended IS NULL")):
         SESSIONS.update(database, session, dataclasses.replace(session, restored=1))
     role = Role.SERVER.value
-    least = number_nobody_has_seen()
+    least = first_number_after_restore()
     TALLIES.put(database, tally_at(database, role, "", ""))
     for tally in tuple(TALLIES.find(database, "role = ?", role)):
         number = max(tally.highest_number, least)

@@ -28,11 +28,11 @@ from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.rollback_mark import (
-    BOOK_ID_BYTES,
+    STORE_ID_BYTES,
     Mark,
     RollbackMark,
     mark_in,
-    refuse_set_back,
+    refuse_restored,
 )
 from secagg.storage.sqlite.changes import mark_restored
 from secagg.storage.sqlite.queries import read_mark
@@ -205,7 +205,7 @@ class SQLiteFile:
             for statement in SCHEMA:
                 self._database.execute(statement)
             self._database.execute(
-                "INSERT INTO book VALUES (?, 0)", (entropy.token(BOOK_ID_BYTES),)
+                "INSERT INTO book VALUES (?, 0)", (entropy.token(STORE_ID_BYTES),)
             )
             self._database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         # Written again in any case: only a write takes the lock.
@@ -270,12 +270,12 @@ class SQLiteFile:
             # A new name: copies of the old book never fit the mark again.
             with self.writing() as database:
                 database.execute(
-                    "UPDATE book SET book_id = ?", (entropy.token(BOOK_ID_BYTES),)
+                    "UPDATE book SET book_id = ?", (entropy.token(STORE_ID_BYTES),)
                 )
                 mark_restored(database)
         elif self._mark is not None:
             self._marked = self._mark.read()
-            refuse_set_back(self._state, self._marked, self._mark.path)
+            refuse_restored(self._state, self._marked, self._mark.path)
         self._keep_mark()
 
     def _keep_mark(self) -> None:

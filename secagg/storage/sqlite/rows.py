@@ -25,9 +25,9 @@ __all__ = [
     "TALLIES",
     "TASKS",
     "ChargeColumns",
+    "ChecksummedTable",
     "ClaimColumns",
     "RevocationColumns",
-    "SealedTable",
     "TallyColumns",
     "TaskColumns",
 ]
@@ -207,7 +207,7 @@ class RevocationColumns:
     digest: bytes
 
 
-class SealedTable(Generic[_Row]):
+class ChecksummedTable(Generic[_Row]):
     """A table whose rows are sealed: written and read whole."""
 
     def __init__(self, name: str, kind: type[_Row], *unique: str) -> None:
@@ -276,13 +276,13 @@ class SealedTable(Generic[_Row]):
         return sha256(data.encode("ascii")).digest()[:_SEAL_BYTES]
 
 
-SESSIONS: Final = SealedTable("session", SessionColumns, "position")
-TALLIES: Final = SealedTable("tally", TallyColumns, "role", "task", "peer")
-TASKS: Final = SealedTable("task", TaskColumns, "task_id")
-CHARGES: Final = SealedTable(
+SESSIONS: Final = ChecksummedTable("session", SessionColumns, "position")
+TALLIES: Final = ChecksummedTable("tally", TallyColumns, "role", "task", "peer")
+TASKS: Final = ChecksummedTable("task", TaskColumns, "task_id")
+CHARGES: Final = ChecksummedTable(
     "charge", ChargeColumns, "trust_domain", "aggregator", "task", "session_id"
 )
-CLAIMS: Final = SealedTable(
+CLAIMS: Final = ChecksummedTable(
     "claim",
     ClaimColumns,
     "data",
@@ -292,6 +292,6 @@ CLAIMS: Final = SealedTable(
     "task",
     "noise_digest",
 )
-REVOCATIONS: Final = SealedTable(
+REVOCATIONS: Final = ChecksummedTable(
     "revocation", RevocationColumns, "enrolment_key", "trust_domain"
 )

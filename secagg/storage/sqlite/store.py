@@ -25,13 +25,13 @@ from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import Settlement
-from secagg.storage.change import Behind, Change, Ended, Lease
+from secagg.storage.change import Change, Ended, Lease, MissedRecords
 from secagg.storage.data_claims import Claim
 from secagg.storage.leases import Leases
-from secagg.storage.reader_protocol import ReadingBook
+from secagg.storage.reader_protocol import StoreQueries
 from secagg.storage.rollback_mark import RollbackMark
 from secagg.storage.rows import (
-    Purged,
+    PurgeResult,
     Replica,
     Retention,
     Task,
@@ -43,13 +43,13 @@ from secagg.storage.sqlite.changes import Outcome
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.sqlite.file import SQLiteFile
 
-__all__ = ["SQLiteBook"]
+__all__ = ["SQLiteStore"]
 
 _Result = TypeVar("_Result")
 _Batch = list[tuple[Change, asyncio.Future[Outcome]]]
 
 
-class SQLiteBook(ReadingBook):
+class SQLiteStore(StoreQueries):
     """Implements `Book`; belongs to one event loop at a time.
 
     Make it with `open`.
@@ -83,7 +83,7 @@ class SQLiteBook(ReadingBook):
         entropy: Entropy,
         now: Callable[[], float],
         thread: Executor | None,
-    ) -> "SQLiteBook":
+    ) -> "SQLiteStore":
         """Open a book; see `secagg.storage.open_store`."""
         worker = thread or (
             InlineExecutor()  # hundreds of clients of one process need no thread each
@@ -143,7 +143,7 @@ class SQLiteBook(ReadingBook):
         expect: int,
         previous: bytes,
         restored: bool = False,  # noqa: ARG002 - a file does not fail over
-    ) -> Behind | Ended:
+    ) -> MissedRecords | Ended:
         """Return what a writer does not know of a session."""
         return await self._read(
             lambda database: sqlite_changes.missed(
@@ -188,7 +188,7 @@ class SQLiteBook(ReadingBook):
         """Return any name: whoever locks the file says where blobs lie."""
         return proposed
 
-    async def beat(self, replica: Replica) -> None:
+    async def heartbeat(self, replica: Replica) -> None:
         """Do nothing: there is nobody to tell."""
 
     async def settle(self, settlement: Settlement) -> None:
@@ -223,7 +223,7 @@ class SQLiteBook(ReadingBook):
             lambda database: sqlite_changes.see_revocations(database, trust)
         )
 
-    async def purge(self, policy: Retention) -> Purged:
+    async def purge(self, policy: Retention) -> PurgeResult:
         """Remove receipts, in transactions of bounded size."""
         keys: list[str] = []
         while True:
@@ -233,7 +233,7 @@ class SQLiteBook(ReadingBook):
                 )
             )
             if not removed:
-                return Purged(tuple(keys))
+                return PurgeResult(tuple(keys))
             keys.extend(removed)
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.testbed.child_process import Child, start_child
+from secagg.testbed.child_process import ChildProcess, start_child
 from secagg.testbed.demo.layout import DemoLayout
 from secagg.testbed.demo.settings_file import DemoPlan
 from secagg.testbed.run_folder import client_name
@@ -65,8 +65,8 @@ class Cohort:
         self._planned = planned
         self._tell = tell
         self._address = ""
-        self._children: dict[str, Child] = {}
-        self._started: list[Child] = []  # those that fell included
+        self._children: dict[str, ChildProcess] = {}
+        self._started: list[ChildProcess] = []  # those that fell included
         self._fallen: dict[int, list[str]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self.killed = 0
@@ -147,7 +147,7 @@ class Cohort:
         self._started.append(child)
         self._spawn(self._watch(name, child))
 
-    async def _watch(self, name: str, child: Child) -> None:
+    async def _watch(self, name: str, child: ChildProcess) -> None:
         """Notice a client that ends with a fault of which it has said nothing."""
         if await child.wait() > 0 and name not in self._failed:  # a kill is below zero
             self._fail(name, "it ended unexpectedly", ErrorCode.INTERNAL, "")

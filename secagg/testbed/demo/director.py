@@ -28,7 +28,7 @@ from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import Profile
 from secagg.server.program import plan_task
 from secagg.server.task.setup import plan_noise
-from secagg.testbed.child_process import Child, start_child
+from secagg.testbed.child_process import ChildProcess, start_child
 from secagg.testbed.demo.cohort import Cohort, Loss
 from secagg.testbed.demo.digits import Shard, deal_out, save_shard
 from secagg.testbed.demo.layout import DemoLayout
@@ -196,7 +196,7 @@ class _Direction:
 
     async def run(self) -> None:
         """Run all sessions; every process has ended when it returns."""
-        aggregator: Child | None = None
+        aggregator: ChildProcess | None = None
         try:
             aggregator = await start_child(
                 "aggregator",

@@ -30,7 +30,7 @@ from secagg import (
     GrpcConnection,
     InputError,
     NoiseSecrets,
-    PrivacyFloors,
+    PrivacyLimits,
     Profile,
     Role,
     SecAggError,
@@ -129,7 +129,9 @@ def _client(
     return RecordingClient(
         connection,
         task=TASK_ID,
-        floors=PrivacyFloors(max_epsilon=given.max_epsilon, max_delta=given.max_delta),
+        privacy_limits=PrivacyLimits(
+            max_epsilon=given.max_epsilon, max_delta=given.max_delta
+        ),
         enrolment=ClientEnrolment(
             seed=layout.enrolment.seed(given.name),
             credential=layout.enrolment.credential(given.name),

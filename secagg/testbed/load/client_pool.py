@@ -33,7 +33,7 @@ from secagg import (
     ClientEnrolment,
     ClientPhase,
     ClientProgress,
-    ExactSumsAccepted,
+    ExactSumWaiver,
     GrpcConnection,
     Profile,
     Role,
@@ -156,7 +156,7 @@ class _Crowd:
         client = Client(
             connection,
             task=TASK_ID,
-            floors=ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT),
+            privacy_limits=ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT),
             enrolment=self._enrolment(number),
             cohort=planned.policy(),
             attempts=1,

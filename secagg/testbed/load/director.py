@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
-from secagg.testbed.child_process import Child, Listener, start_child
+from secagg.testbed.child_process import ChildProcess, Listener, start_child
 from secagg.testbed.load.database import Database
 from secagg.testbed.load.layout import LoadLayout
 from secagg.testbed.load.machine import Machine, check_machine, crowds_of
@@ -87,7 +87,7 @@ class _Direction:
         self._tell = tell
         self._database = database
         self._heard = Heard(tell, planned.servers)
-        self._children: list[Child] = []
+        self._children: list[ChildProcess] = []
 
     async def run(self) -> LoadResult:
         """Run the session; every process has ended when it returns."""
@@ -146,7 +146,7 @@ class _Direction:
 
     async def _start(
         self, name: str, module: str, words: list[str], listener: Listener
-    ) -> Child:
+    ) -> ChildProcess:
         child = await start_child(
             name,
             module,

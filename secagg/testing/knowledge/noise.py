@@ -7,7 +7,7 @@ commits to, whatever the client was asked for.
 
 from fractions import Fraction
 
-from secagg.distributed_dp import NoisedTask, SessionNoise
+from secagg.distributed_dp import NoisyTask, SessionNoise
 from secagg.protocol import context
 from secagg.protocol.share_bundles import NOISE_SEED_BYTES
 from secagg.testing.knowledge.facts import Facts, MaskView
@@ -27,7 +27,7 @@ def noise_shortfall(facts: Facts, revealed: RevealedSum) -> str | None:
         RemoteProtocolError: The noise block cannot be read.
     """
     view = revealed.view
-    task = NoisedTask.from_parameters(view.roster.session.parameters)
+    task = NoisyTask.from_parameters(view.roster.session.parameters)
     noise = task.session_noise(len(view.sharers))
     unknown = [
         _unknown_noise(facts, view, view.roster.index_of[name], noise)

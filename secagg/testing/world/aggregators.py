@@ -15,7 +15,7 @@ from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.server.operated_server import OperatedServer
 from secagg.server.server import ReleasedSum, Server
-from secagg.server.supervisor import TaskKeeper
+from secagg.server.supervisor import TaskSupervisor
 from secagg.server.task.setup import PreparedTask
 from secagg.testing.world.certificates import Door, TakenBack
 from secagg.testing.world.machines import Machine
@@ -58,7 +58,7 @@ class Aggregators:
         self._witness = witness
         self._taken_back = taken_back
         self._servers: dict[Machine, Server] = {}
-        self.keepers: Final[dict[Machine, TaskKeeper]] = {}
+        self.keepers: Final[dict[Machine, TaskSupervisor]] = {}
         self.have_listened: Final[set[Machine]] = set()
         self.closing: Final = asyncio.Event()
 
@@ -101,7 +101,7 @@ class Aggregators:
                 await server.settle()
 
     async def _serve_operator(self, machine: Machine) -> None:
-        keeper = TaskKeeper(_NOWHERE, _NOWHERE, own_task=None, tell=lambda _: None)
+        keeper = TaskSupervisor(_NOWHERE, _NOWHERE, own_task=None, tell=lambda _: None)
         async with OperatedServer(None, on_aborted=keeper.write_aborted) as server:
             try:
                 await keeper.start(
@@ -120,7 +120,7 @@ class Aggregators:
                 server.drain()
                 await keeper.close()
 
-    async def _until_closing(self, keeper: TaskKeeper) -> None:
+    async def _until_closing(self, keeper: TaskSupervisor) -> None:
         failing = asyncio.ensure_future(keeper.failed())
         closing = asyncio.ensure_future(self.closing.wait())
         try:
@@ -179,7 +179,7 @@ def without_files(witness: Witness, has_room: Callable[[], bool]) -> Iterator[No
             await asyncio.to_thread(witness.servers.given, total)
 
     with (
-        mock.patch("secagg.server.supervisor.SumFiles", Folder),
+        mock.patch("secagg.server.supervisor.SumWriter", Folder),
         mock.patch("secagg.server.supervisor.write_receipt", write_receipt),
     ):
         yield

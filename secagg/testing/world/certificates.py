@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar, cast
 
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.certificate_revocations import (
-    RevokedCertificates,
+    CertificateRevocations,
     revoked_line,
     revoked_text,
 )
@@ -32,7 +32,7 @@ from secagg.testing.world.dice import entropy_of
 from secagg.testing.world.loop import Process
 from secagg.transport.channel_options import SERVICE
 from secagg.transport.peer_identity import Role
-from secagg.transport.reloading_identity import FollowedIdentity
+from secagg.transport.reloading_identity import ReloadingIdentity
 from secagg.transport.tls import TLSIdentity, number_in_pem
 from secagg.wire.calls import CALLS, Reference, Request, WatchSession
 
@@ -74,10 +74,10 @@ class Door:
     """
 
     def __init__(self, process: Process, taken_back: TakenBack) -> None:
-        clock, revoked = SystemClock(), RevokedCertificates(taken_back.path)
+        clock, revoked = SystemClock(), CertificateRevocations(taken_back.path)
         self._calls: Final = AuthenticationGuard(TLSAuthenticator(_DOMAIN, revoked))
         watch = CertificateWatch(
-            FollowedIdentity(_aggregator(), clock.date),
+            ReloadingIdentity(_aggregator(), clock.date),
             revoked,
             clock,
             lambda: self._calls.end_calls(lambda who: who.certificate in revoked),
@@ -162,8 +162,8 @@ class _Context:
 
 
 @cache
-def _authority() -> Authority:
-    return Authority.create(_DOMAIN, entropy=entropy_of(0, "authority"))
+def _authority() -> CertificateAuthority:
+    return CertificateAuthority.create(_DOMAIN, entropy=entropy_of(0, "authority"))
 
 
 @cache

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.crypto.modular import UnsignedArray, zeros
-from secagg.distributed_dp import NoisedTask, certify
+from secagg.distributed_dp import NoisyTask, certify
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.noise_certificate import NoiseCertificate
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
@@ -47,7 +47,7 @@ class Inputs:
         self,
         name: str,
         session: SessionDescriptor,
-        vector: PlainVector | NoisedVector,
+        vector: PlainVector | NoisyVector,
         secrets: NoiseSecrets,
     ) -> bool:
         """Take an input; return whether it is the one that was taken before, if any.
@@ -102,7 +102,7 @@ def _drawn(
     """Draw the layers of one client again."""
     if not parameters.noise_layers:
         return ()
-    task = NoisedTask.from_parameters(parameters)
+    task = NoisyTask.from_parameters(parameters)
     noise = task.session_noise(secrets.sharers)
     return tuple(
         task.mechanism.layer_noise(

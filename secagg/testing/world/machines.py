@@ -32,8 +32,8 @@ from secagg.storage.sqlite import changes as sqlite_changes
 from secagg.storage.sqlite.changes import Outcome
 from secagg.storage.sqlite.file import SQLiteFile
 from secagg.storage.sqlite.rows import SESSIONS
-from secagg.storage.sqlite.store import SQLiteBook
-from secagg.storage.store import BookAwayError
+from secagg.storage.sqlite.store import SQLiteStore
+from secagg.storage.store import StoreUnavailableError
 from secagg.testing.world.loop import (
     OneThread,
     Process,
@@ -41,7 +41,7 @@ from secagg.testing.world.loop import (
     own_process,
 )
 
-__all__ = ["Disk", "DiskFault", "Machine", "OnCommit", "SimulatedBook"]
+__all__ = ["Disk", "DiskFault", "Machine", "OnCommit", "SimulatedStore"]
 
 _Result = TypeVar("_Result")
 
@@ -131,7 +131,7 @@ class Disk:
         """Whether the next process finds an older state than the last one left."""
         return self._is_put_back
 
-    def open(self, *, accept_restored: bool) -> "SimulatedBook":
+    def open(self, *, accept_restored: bool) -> "SimulatedStore":
         """Open the book for one process.
 
         Raises:
@@ -142,7 +142,7 @@ class Disk:
             self._is_put_back = False
             if not accept_restored:
                 self.on_unnoticed()
-        return SimulatedBook(self)
+        return SimulatedStore(self)
 
     def note_holder(self, name: str) -> None:
         """Note which process takes leases under a name: its end will be seen."""
@@ -256,7 +256,7 @@ class Machine(Process):
         self.skew: Final = skew
 
 
-class SimulatedBook(SQLiteBook):
+class SimulatedStore(SQLiteStore):
     """The product's book on a simulated disk, which several processes may share."""
 
     def __init__(self, disk: Disk) -> None:
@@ -315,8 +315,8 @@ class SimulatedBook(SQLiteBook):
         """See `Book.give_back`."""
         await self._run(lambda: self._leases.give_back(lease))
 
-    async def beat(self, _: Replica) -> None:
-        """See `Book.beat`; it takes no time here."""
+    async def heartbeat(self, _: Replica) -> None:
+        """See `Book.heartbeat`; it takes no time here."""
         if self.is_shared and not self._disk.is_cut_off():
             self._disk.note_presence()
 
@@ -491,8 +491,8 @@ class _File(SQLiteFile):
         self._judge_mark(entropy, accept_restored=accept_restored)
 
 
-def _unreachable() -> BookAwayError:
-    return BookAwayError(
+def _unreachable() -> StoreUnavailableError:
+    return StoreUnavailableError(
         "the database cannot be reached",
         next_step="Wait: the aggregator goes on when it is back.",
     )

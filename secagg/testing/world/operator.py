@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from secagg.errors import ErrorCode, SecAggError
-from secagg.server.supervisor import TaskKeeper
+from secagg.server.supervisor import TaskSupervisor
 from secagg.storage.rows import TaskState
 from secagg.testing.world.aggregators import Aggregators
 from secagg.testing.world.dice import Dice
@@ -24,7 +24,7 @@ _AGAIN_SECONDS: Final = 3.0
 # How often the operator looks whether a task has paused itself.
 _MIND_SECONDS: Final = 900.0
 
-_Act = Callable[[TaskKeeper], Awaitable[object]]
+_Act = Callable[[TaskSupervisor], Awaitable[object]]
 
 
 class Operator:
@@ -121,7 +121,7 @@ class Operator:
         }
 
 
-async def _asked(keeper: TaskKeeper, act: _Act) -> SecAggError | None:
+async def _asked(keeper: TaskSupervisor, act: _Act) -> SecAggError | None:
     try:
         await act(keeper)
     except SecAggError as error:

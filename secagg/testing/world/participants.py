@@ -10,12 +10,12 @@ from secagg.client.service import ClientService
 from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.errors import LocalProtocolError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import NoisedVector, PlainVector
+from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.runtime.connection import AggregatorConnection
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.testing.cohorts import LENIENT_POLICY
-from secagg.testing.world.tasks import WorldTask, floors_of
+from secagg.testing.world.tasks import WorldTask, privacy_limits_of
 from secagg.testing.world.witness import Witness
 
 __all__ = ["WorldClient"]
@@ -47,7 +47,7 @@ class WorldClient(Client):
         super().__init__(
             connection,
             task=task.name,
-            floors=floors_of(task.kind),
+            privacy_limits=privacy_limits_of(task.kind),
             cohort=LENIENT_POLICY,
             attempts=5,
             wait_seconds=None if is_patient else _PATIENCE_SECONDS,
@@ -99,15 +99,15 @@ class WorldClient(Client):
 
     def _make_input(
         self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
-    ) -> PlainVector | NoisedVector:
+    ) -> PlainVector | NoisyVector:
         if payload != self._of.payload:
             raise LocalProtocolError("another payload than the operator's")
-        made: PlainVector | NoisedVector
+        made: PlainVector | NoisyVector
         block = descriptor.parameters.noise_block
         if self._of.kind.has_noise:
             made = super()._make_input(descriptor, payload, secrets)
         elif block:  # noise of nothing, so that a sum says who is in it
-            made = NoisedVector(self._one_hot(descriptor), block, secrets.context)
+            made = NoisyVector(self._one_hot(descriptor), block, secrets.context)
         else:
             made = PlainVector(self._one_hot(descriptor))
         if not self._witness.inputs.note(self._name, descriptor, made, secrets):

@@ -27,7 +27,7 @@ from secagg.server.storage import ServerStorage
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.change import Change
 from secagg.storage.rows import Task
-from secagg.storage.store import BookAwayError
+from secagg.storage.store import StoreUnavailableError
 from secagg.testing.knowledge import ForbiddenKnowledgeError
 from secagg.testing.manual_clock import STARTED_AT, DeadlockError
 from secagg.testing.observed_connection import CorruptEntropy
@@ -169,7 +169,7 @@ class _World:
             self.aggregators, self.witness, Dice(plan.seed, "operator")
         )
         self.disk_dice = Dice(plan.seed, "disks")
-        self.book_dice = Dice(plan.seed, "books")
+        self.store_dice = Dice(plan.seed, "stores")
 
     def run(self) -> Run:
         """Run to the end, and judge."""
@@ -302,8 +302,8 @@ class _World:
             self.witness.fault("the restart that was planned did not come")
         self.witness.check_contributions(everybody=self.plan.is_fair)
         if self.plan.is_operated:
-            book = self.disks[self.servers[0]].open(accept_restored=False)
-            self.witness.check_views(await tasks_view(book))
+            store = self.disks[self.servers[0]].open(accept_restored=False)
+            self.witness.check_views(await tasks_view(store))
         is_done = any(self.endings[name] == "done" for name in self.servers)
         (task, *others) = self.plan.tasks
         if is_done and not others and len(self.witness.servers.sums) < task.sums:
@@ -323,8 +323,8 @@ class _World:
                 # It was refused: what it had been charged is known here alone.
                 charged[name] = self.witness.clients.charged(name)
                 continue
-            book = self.disks[name].open(accept_restored=False)
-            rows = await book.charges(task.name)
+            store = self.disks[name].open(accept_restored=False)
+            rows = await store.charges(task.name)
             states = {row.session_id: row.state for row in rows}
             self.witness.clients.check_charges(
                 name, states, self.witness.servers.sums.values()
@@ -378,7 +378,7 @@ class _World:
     def _server_ends(self, name: str, error: SecAggError) -> bool:
         """Whether an error is the last word of an aggregator."""
         has_served = self.machines[name] in self.aggregators.have_listened
-        if has_served and isinstance(error, BookAwayError):
+        if has_served and isinstance(error, StoreUnavailableError):
             self.witness.fault(f"{name} ends because its book is away")
         if error.code in _FINAL or self.is_leaving:
             return True
@@ -537,7 +537,9 @@ class _World:
         """
         if not self._is_cut_off():
             return None
-        return self.book_dice.choice((0.0, GIVE_UP_SECONDS * self.book_dice.uniform()))
+        return self.store_dice.choice(
+            (0.0, GIVE_UP_SECONDS * self.store_dice.uniform())
+        )
 
     def has_room(self) -> bool:
         """Whether the process that asks has room for a sum."""
@@ -598,7 +600,7 @@ class _World:
             away=self._away,
             is_read=self._is_read,
             is_cut_off=self._is_cut_off,
-            is_heard=lambda: not self.book_dice.chance(self.plan.hint_loss),
+            is_heard=lambda: not self.store_dice.chance(self.plan.hint_loss),
             is_shared=name == SERVER and self.plan.servers > 1,
         )
 
@@ -618,7 +620,7 @@ class _World:
         return (
             is_judge
             or self.is_calm
-            or not self.book_dice.chance(self.plan.read_refusal)
+            or not self.store_dice.chance(self.plan.read_refusal)
         )
 
     def _escaped(self, _: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
@@ -645,13 +647,13 @@ def _own() -> Machine:
 async def _server_storage(*_: object, **options: Any) -> ServerStorage:  # noqa: ANN401 - as the product's
     disk = _own().disk
     await disk.reach()
-    book = disk.open(accept_restored=options["accept_restored"])
-    return ServerStorage(book, disk.open_spool())
+    store = disk.open(accept_restored=options["accept_restored"])
+    return ServerStorage(store, disk.open_spool())
 
 
 async def _client_storage(*_: object, **options: Any) -> ClientStorage:  # noqa: ANN401 - as the product's
-    book = _own().disk.open(accept_restored=options["accept_restored"])
-    return ClientStorage(book, None)
+    store = _own().disk.open(accept_restored=options["accept_restored"])
+    return ClientStorage(store, None)
 
 
 def _instant(_: SystemClock) -> float:

@@ -10,12 +10,12 @@ from functools import cache
 from typing import Final
 
 from secagg.config import TaskSettings, task_from_document
-from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp import NoisyTask
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
-    ExactSumsAccepted,
-    PrivacyFloors,
+    ExactSumWaiver,
+    PrivacyLimits,
 )
 from secagg.server.task.setup import PreparedTask, prepare_task
 from secagg.simulation.enrolled import published_in_simulation
@@ -30,9 +30,9 @@ __all__ = [
     "PAYLOAD",
     "Kind",
     "WorldTask",
-    "floors_of",
     "parameters_of",
     "prepared_of",
+    "privacy_limits_of",
     "settings_of",
 ]
 
@@ -142,7 +142,7 @@ def _without_noise(kind: Kind) -> ProtocolParameters:
 def prepared_of(kind: Kind) -> PreparedTask:
     """Return the task as a program that builds on the library prepares it."""
     parameters = parameters_of(kind)
-    noised = NoisedTask.from_parameters(parameters) if parameters.noise_block else None
+    noised = NoisyTask.from_parameters(parameters) if parameters.noise_block else None
     return PreparedTask(
         parameters,
         noised,
@@ -168,8 +168,8 @@ def settings_of(name: str, sums: int = _SUMS) -> TaskSettings:
     return task_from_document(document, origin="a world")
 
 
-def floors_of(kind: Kind) -> PrivacyFloors | ExactSumsAccepted:
+def privacy_limits_of(kind: Kind) -> PrivacyLimits | ExactSumWaiver:
     """Return what clients insist on."""
     if parameters_of(kind).noise_block:
-        return PrivacyFloors(max_epsilon=_EPSILON, max_delta=_DELTA)
-    return ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+        return PrivacyLimits(max_epsilon=_EPSILON, max_delta=_DELTA)
+    return ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)

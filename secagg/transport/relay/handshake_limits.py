@@ -22,7 +22,7 @@ __all__ = [
     "MOST_CONNECTIONS",
     "PROBES",
     "RESERVED_FILES",
-    "Admission",
+    "AdmissionLimits",
     "raise_file_limit",
 ]
 
@@ -37,7 +37,7 @@ _FEWEST_CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class AdmissionLimits:
     """Limits of connections, each with what happens beyond it.
 
     Attributes:
@@ -119,7 +119,9 @@ class Admission:
 
 # Of the port for health checks, whose callers nobody ever knows: a probe connects, asks
 # and leaves.  Whoever stays is closed after the time of a handshake.
-PROBES: Final = Admission(connections=32, waiting=16, per_address=0, handshakes=32)
+PROBES: Final = AdmissionLimits(
+    connections=32, waiting=16, per_address=0, handshakes=32
+)
 
 
 def raise_file_limit() -> int:

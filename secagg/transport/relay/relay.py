@@ -5,7 +5,7 @@ those it refuses, and cannot close one.  A thousand idle sockets close an aggreg
 
 Rule 1: gRPC gets a connection when its first message is whole, and its turn has come.
 Rule 2: a connection counts as a stranger's until a call under a certificate was made on
-        it; `Admission` says how many strangers there are and for how long.
+        it; `AdmissionLimits` says how many strangers there are and for how long.
 Rule 3: whoever is turned away is out of every count at once, and in the log: ten lines
         a second at most, the last of which is a number.
 Rule 4: bytes pass unread.  TLS ends in gRPC; the relay has no key and sees no
@@ -37,17 +37,17 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from secagg.runtime.log_events import (
-    FILES_EXHAUSTED,
+    FILE_DESCRIPTORS_EXHAUSTED,
     HANDSHAKE_REFUSED,
     HANDSHAKES_REFUSED,
     TRANSPORT_LOGGER,
     log_event,
 )
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import Admission
+from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.tls import CertificateNumber
 
-__all__ = ["Refusal", "Relay", "begins_http2", "begins_tls"]
+__all__ = ["Rejection", "Relay", "begins_http2", "begins_tls"]
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
@@ -78,7 +78,7 @@ _FIRST_SOURCE: Final = int(ipaddress.IPv4Address("127.1.0.0"))
 _SOURCES: Final = int(ipaddress.IPv4Address("127.255.255.255")) - _FIRST_SOURCE
 
 
-class Refusal(StrEnum):
+class Rejection(StrEnum):
     """Why a connection was ended."""
 
     TOTAL = "total"
@@ -118,7 +118,7 @@ def begins_http2(opening: bytes) -> bool | None:
     return True if len(opening) >= len(_HTTP2_PREFACE) else None
 
 
-class _Stage(Enum):
+class _HandshakeStage(Enum):
     WAITING = 1
     QUEUED = 2
     DIALLED = 3
@@ -126,7 +126,7 @@ class _Stage(Enum):
     GONE = 5
 
 
-class _Visitor(asyncio.Protocol):
+class _PendingConnection(asyncio.Protocol):
     """The outer end of one connection, and all that is known about it."""
 
     def __init__(self, relay: "Relay", address: str, group: str, now: float) -> None:
@@ -134,20 +134,20 @@ class _Visitor(asyncio.Protocol):
         self.address = address
         self.group = group
         self.came_at = now
-        self.stage = _Stage.WAITING
+        self.stage = _HandshakeStage.WAITING
         self.received = 0
         self.opening = bytearray()
         self.source = ""
         self.identity = ""
         self.certificate: CertificateNumber | None = None
         self.transport: asyncio.Transport | None = None
-        self.inside: _Inside | None = None
+        self.inside: _RelayedConnection | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a socket
         self.transport = transport
-        if self.stage is _Stage.GONE:
+        if self.stage is _HandshakeStage.GONE:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -178,18 +178,18 @@ class _Visitor(asyncio.Protocol):
                 end.transport.abort()
 
 
-class _Inside(asyncio.Protocol):
+class _RelayedConnection(asyncio.Protocol):
     """The end of a connection that leads to gRPC."""
 
     transport: asyncio.Transport
 
-    def __init__(self, visitor: _Visitor) -> None:
+    def __init__(self, visitor: _PendingConnection) -> None:
         self.visitor = visitor
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a socket
         self.transport = transport
-        if self.visitor.stage is _Stage.GONE:
+        if self.visitor.stage is _HandshakeStage.GONE:
             transport.abort()
             return
         self.visitor.inside = self
@@ -262,7 +262,7 @@ class Relay:
         self,
         listeners: Iterable[socket.socket],
         address: Address,
-        admission: Admission,
+        admission: AdmissionLimits,
         *,
         inside: Address,
         most: int,
@@ -275,16 +275,18 @@ class Relay:
         self._inside = inside
         self._begins = begins
         self._loop = asyncio.get_running_loop()
-        self._refused: Counter[Refusal] = Counter()
+        self._refused: Counter[Rejection] = Counter()
         self._log = _RefusalLog(self._loop)
         # Every open connection is in `_open`, and by its stage in one of the others.
-        self._open: set[_Visitor] = set()
-        self._waiting: OrderedDict[_Visitor, None] = OrderedDict()
-        self._queued: OrderedDict[str, deque[_Visitor]] = OrderedDict()
-        self._dialled: OrderedDict[_Visitor, float] = OrderedDict()  # and since when
-        self._of_identity: dict[str, OrderedDict[_Visitor, None]] = {}
+        self._open: set[_PendingConnection] = set()
+        self._waiting: OrderedDict[_PendingConnection, None] = OrderedDict()
+        self._queued: OrderedDict[str, deque[_PendingConnection]] = OrderedDict()
+        self._dialled: OrderedDict[_PendingConnection, float] = (
+            OrderedDict()
+        )  # and since when
+        self._of_identity: dict[str, OrderedDict[_PendingConnection, None]] = {}
         self._strangers: Counter[str] = Counter()  # by group, in any of the first three
-        self._by_source: dict[str, _Visitor] = {}
+        self._by_source: dict[str, _PendingConnection] = {}
         self._next_source = 0
         self._is_stopping = False
         self._is_making_room = False
@@ -298,7 +300,7 @@ class Relay:
     async def listen(
         cls,
         address: Address,
-        admission: Admission,
+        admission: AdmissionLimits,
         *,
         inside: Address,
         most: int,
@@ -310,8 +312,9 @@ class Relay:
             address: Where to listen; port 0 lets the system choose.
             admission: The limits.
             inside: Where gRPC listens, on 127.0.0.1.
-            most: Connections to take at once, from `Admission.connections_within`.
-            begins: Judges how a connection begins.
+            most: Connections to take at once, from
+            `AdmissionLimits.connections_within`. begins: Judges how a connection
+            begins.
 
         Raises:
             ServiceError: PORT_IN_USE or BAD_SETTINGS; says what to change.
@@ -328,7 +331,7 @@ class Relay:
         )
 
     @property
-    def refused(self) -> Mapping[Refusal, int]:
+    def refused(self) -> Mapping[Rejection, int]:
         """How many connections were ended, by reason."""
         return MappingProxyType(self._refused)
 
@@ -349,16 +352,16 @@ class Relay:
         """
         _, _, place = peer.partition(":")
         visitor = self._by_source.get(place.rpartition(":")[0])
-        if visitor is None or visitor.stage is not _Stage.DIALLED:
+        if visitor is None or visitor.stage is not _HandshakeStage.DIALLED:
             return
         self._leave_stage(visitor)
         self._no_stranger(visitor)
-        visitor.stage = _Stage.KNOWN
+        visitor.stage = _HandshakeStage.KNOWN
         visitor.identity, visitor.certificate = identity, certificate
         own = self._of_identity.setdefault(identity, OrderedDict())
         own[visitor] = None
         while len(own) > self._admission.per_identity:
-            self._end(next(iter(own)), Refusal.PER_IDENTITY)
+            self._end(next(iter(own)), Rejection.PER_IDENTITY)
         self._dial_next()
 
     def end_known(
@@ -372,7 +375,7 @@ class Relay:
         known = [each for own in self._of_identity.values() for each in own]
         for visitor in known:
             if is_unwelcome(visitor.identity, visitor.certificate):
-                self._end(visitor, Refusal.REVOKED)
+                self._end(visitor, Rejection.REVOKED)
 
     def stop_listening(self) -> None:
         """Close the port; open connections stay."""
@@ -414,8 +417,10 @@ class Relay:
 
     def _rest(self, listener: socket.socket, error: OSError) -> None:
         """Stop accepting for a moment: whoever waits stays with the kernel."""
-        self._refused[Refusal.NO_FILES] += 1
-        log_event(_LOG, logging.CRITICAL, FILES_EXHAUSTED, reason=error.strerror)
+        self._refused[Rejection.NO_FILES] += 1
+        log_event(
+            _LOG, logging.CRITICAL, FILE_DESCRIPTORS_EXHAUSTED, reason=error.strerror
+        )
         self._loop.remove_reader(listener)
         self._loop.call_later(_RETRY_SECONDS, self._accept_again, listener)
 
@@ -428,56 +433,59 @@ class Relay:
         per_address = self._admission.per_address
         refusal = None
         if per_address and self._strangers[group] >= per_address:
-            refusal = Refusal.PER_ADDRESS
+            refusal = Rejection.PER_ADDRESS
         elif len(self._open) >= self.most and not self._make_room(group):
-            refusal = Refusal.TOTAL
+            refusal = Rejection.TOTAL
         if refusal is not None:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
             accepted.close()
             self._count(refusal, address, seconds=0.0, received=0)
             return
         accepted.settimeout(0.0)
-        visitor = _Visitor(self, address, group, self._loop.time())
+        visitor = _PendingConnection(self, address, group, self._loop.time())
         self._open.add(visitor)
         self._waiting[visitor] = None
         self._strangers[group] += 1
-        self._limit_time(visitor, Refusal.NO_HELLO)
+        self._limit_time(visitor, Rejection.NO_HELLO)
         self._run(self._loop.connect_accepted_socket(lambda: visitor, accepted))
         if len(self._waiting) > self._admission.waiting:
-            self._end(next(iter(self._waiting)), Refusal.WAITING)
+            self._end(next(iter(self._waiting)), Rejection.WAITING)
 
     def _make_room(self, group: str) -> bool:
         """Close a silent connection for one from `group`, if there is any (rule 6)."""
         oldest = next(iter(self._waiting), None)
         if oldest is not None:
-            self._end(oldest, Refusal.WAITING)
+            self._end(oldest, Rejection.WAITING)
             return True
         for stalled in self._stalled():
             if self._strangers[stalled.group] > self._strangers.get(group, 0) + 1:
-                self._end(stalled, Refusal.HANDSHAKE_TIMEOUT)
+                self._end(stalled, Rejection.HANDSHAKE_TIMEOUT)
                 return True
         return False
 
-    def _limit_time(self, visitor: _Visitor, refusal: Refusal) -> None:
+    def _limit_time(self, visitor: _PendingConnection, refusal: Rejection) -> None:
         visitor.timer = self._loop.call_later(
             self._admission.handshake_seconds, self._end, visitor, refusal
         )
 
     # --- passing on -----------------------------------------------------------------
 
-    def read(self, visitor: _Visitor) -> None:
+    def read(self, visitor: _PendingConnection) -> None:
         """Judge what a connection has sent before it was passed on."""
-        if visitor.stage is _Stage.WAITING:
+        if visitor.stage is _HandshakeStage.WAITING:
             begins = self._begins(bytes(visitor.opening))
             if begins is None:
                 return
             if begins:
                 self._leave_stage(visitor)
-                visitor.stage = _Stage.QUEUED
+                visitor.stage = _HandshakeStage.QUEUED
                 self._queued.setdefault(visitor.group, deque()).append(visitor)
                 self._dial_next()
-        if len(visitor.opening) > _MAX_OPENING_BYTES or visitor.stage is _Stage.WAITING:
-            self._end(visitor, Refusal.BAD_HELLO)
+        if (
+            len(visitor.opening) > _MAX_OPENING_BYTES
+            or visitor.stage is _HandshakeStage.WAITING
+        ):
+            self._end(visitor, Rejection.BAD_HELLO)
 
     def _dial_next(self) -> None:
         """Let those whose turn it is pass: one of each group, in turns."""
@@ -502,9 +510,9 @@ class Relay:
         self._queued.move_to_end(group)
         if not queue:
             del self._queued[group]
-        visitor.stage = _Stage.DIALLED
+        visitor.stage = _HandshakeStage.DIALLED
         self._dialled[visitor] = self._loop.time()
-        self._limit_time(visitor, Refusal.HANDSHAKE_TIMEOUT)
+        self._limit_time(visitor, Rejection.HANDSHAKE_TIMEOUT)
         visitor.source = self._unused_source()
         self._by_source[visitor.source] = visitor
         self._run(self._dial(visitor))
@@ -517,20 +525,20 @@ class Relay:
         for visitor in self._stalled():
             most = self._strangers[visitor.group]
             if waiting and most > self._strangers[waiting[0]]:
-                self._end(visitor, Refusal.HANDSHAKE_TIMEOUT)
+                self._end(visitor, Rejection.HANDSHAKE_TIMEOUT)
                 self._pass_on(waiting.popleft())
         self._is_making_room = False
         self._dial_next()
 
-    def _stalled(self) -> list[_Visitor]:
+    def _stalled(self) -> list[_PendingConnection]:
         """Return the handshakes that take long, oldest first."""
         latest = self._loop.time() - _STALLED_SECONDS
         return [each for each, began in self._dialled.items() if began <= latest]
 
-    async def _dial(self, visitor: _Visitor) -> None:
+    async def _dial(self, visitor: _PendingConnection) -> None:
         try:
             await self._loop.create_connection(
-                lambda: _Inside(visitor),
+                lambda: _RelayedConnection(visitor),
                 self._inside.host,
                 self._inside.port,
                 local_addr=(visitor.source, 0),
@@ -538,11 +546,14 @@ class Relay:
         except OSError as error:
             if error.errno in _NO_ROOM:
                 log_event(
-                    _LOG, logging.CRITICAL, FILES_EXHAUSTED, reason=error.strerror
+                    _LOG,
+                    logging.CRITICAL,
+                    FILE_DESCRIPTORS_EXHAUSTED,
+                    reason=error.strerror,
                 )
-                self._end(visitor, Refusal.NO_FILES)
+                self._end(visitor, Rejection.NO_FILES)
             else:  # gRPC is about to stop
-                self._end(visitor, Refusal.STOPPING)
+                self._end(visitor, Rejection.STOPPING)
 
     def _unused_source(self) -> str:
         while True:
@@ -558,14 +569,14 @@ class Relay:
 
     # --- ending ---------------------------------------------------------------------
 
-    def left(self, visitor: _Visitor) -> None:
+    def left(self, visitor: _PendingConnection) -> None:
         """Note that the visitor has closed its end."""
         self._forget(visitor)
 
-    def closed_inside(self, visitor: _Visitor) -> None:
+    def closed_inside(self, visitor: _PendingConnection) -> None:
         """Pass on that gRPC has closed its end, after what it has said last."""
-        if visitor.stage is _Stage.DIALLED and not self._is_stopping:
-            self._count_visitor(visitor, Refusal.CERTIFICATE)
+        if visitor.stage is _HandshakeStage.DIALLED and not self._is_stopping:
+            self._count_visitor(visitor, Rejection.CERTIFICATE)
         self._forget(visitor)
         if visitor.transport is not None and not visitor.transport.is_closing():
             visitor.transport.close()
@@ -574,40 +585,40 @@ class Relay:
                 self._admission.handshake_seconds, visitor.transport.abort
             )
 
-    def _end(self, visitor: _Visitor, refusal: Refusal) -> None:
-        if visitor.stage is _Stage.GONE:
+    def _end(self, visitor: _PendingConnection, refusal: Rejection) -> None:
+        if visitor.stage is _HandshakeStage.GONE:
             return
         self._count_visitor(visitor, refusal)
         self._forget(visitor)
         visitor.abort()
 
-    def _forget(self, visitor: _Visitor) -> None:
+    def _forget(self, visitor: _PendingConnection) -> None:
         """Take a connection out of every count."""
-        if visitor.stage is _Stage.GONE:
+        if visitor.stage is _HandshakeStage.GONE:
             return
         stage = visitor.stage
         self._leave_stage(visitor)
-        if stage is not _Stage.KNOWN:
+        if stage is not _HandshakeStage.KNOWN:
             self._no_stranger(visitor)
-        visitor.stage = _Stage.GONE
+        visitor.stage = _HandshakeStage.GONE
         self._open.discard(visitor)
         self._by_source.pop(visitor.source, None)
-        if stage is _Stage.DIALLED:
+        if stage is _HandshakeStage.DIALLED:
             self._dial_next()
 
-    def _leave_stage(self, visitor: _Visitor) -> None:
+    def _leave_stage(self, visitor: _PendingConnection) -> None:
         if visitor.timer is not None:
             visitor.timer.cancel()
             visitor.timer = None
-        if visitor.stage is _Stage.KNOWN:
+        if visitor.stage is _HandshakeStage.KNOWN:
             own = self._of_identity[visitor.identity]
             del own[visitor]
             if not own:
                 del self._of_identity[visitor.identity]
             return
-        if visitor.stage is _Stage.WAITING:
+        if visitor.stage is _HandshakeStage.WAITING:
             del self._waiting[visitor]
-        elif visitor.stage is _Stage.QUEUED:
+        elif visitor.stage is _HandshakeStage.QUEUED:
             queue = self._queued[visitor.group]
             queue.remove(visitor)
             if not queue:
@@ -615,13 +626,13 @@ class Relay:
         else:
             self._dialled.pop(visitor, None)
 
-    def _no_stranger(self, visitor: _Visitor) -> None:
+    def _no_stranger(self, visitor: _PendingConnection) -> None:
         """Count one stranger less where this one came from."""
         self._strangers[visitor.group] -= 1
         if not self._strangers[visitor.group]:
             del self._strangers[visitor.group]
 
-    def _count_visitor(self, visitor: _Visitor, refusal: Refusal) -> None:
+    def _count_visitor(self, visitor: _PendingConnection, refusal: Rejection) -> None:
         self._count(
             refusal,
             visitor.address,
@@ -630,7 +641,7 @@ class Relay:
         )
 
     def _count(
-        self, refusal: Refusal, address: str, *, seconds: float, received: int
+        self, refusal: Rejection, address: str, *, seconds: float, received: int
     ) -> None:
         self._refused[refusal] += 1
         self._log.write(refusal, address, seconds, received)
@@ -651,7 +662,7 @@ class _RefusalLog:
         self._at_end: asyncio.TimerHandle | None = None
 
     def write(
-        self, refusal: Refusal, address: str, seconds: float, received: int
+        self, refusal: Rejection, address: str, seconds: float, received: int
     ) -> None:
         """Write a line, or count it."""
         now = self._loop.time()

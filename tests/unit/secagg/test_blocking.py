@@ -10,13 +10,13 @@ import pytest
 import secagg
 from secagg import blocking
 
-WAIVER = secagg.ExactSumsAccepted(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
 EXACT = secagg.PreparedTask.exact(WAIVER, COHORT, dimension=2)
 
 
 def test_a_script_adds_up_vectors():
-    with blocking.local(EXACT, clients=3, floors=WAIVER, steps=2) as people:
+    with blocking.local(EXACT, clients=3, privacy_limits=WAIVER, steps=2) as people:
         for number in (1, 2):
             total = people.sum([[number, -1]] * 3)
             np.testing.assert_array_equal(total.values, [3 * number, -3])
@@ -24,23 +24,23 @@ def test_a_script_adds_up_vectors():
 
 
 async def test_it_works_beside_a_running_event_loop():
-    with blocking.local(EXACT, clients=3, floors=WAIVER) as people:
+    with blocking.local(EXACT, clients=3, privacy_limits=WAIVER) as people:
         np.testing.assert_array_equal(people.sum([[1, 2]] * 3).values, [3, 6])
 
 
 def test_floors_are_no_option_here_either():
     with pytest.raises(secagg.LocalProtocolError, match="privacy floors"):
-        blocking.local(EXACT, clients=3, floors=None).__enter__()
-    floors = secagg.PrivacyFloors(max_epsilon=1.0, max_delta=1e-6)
+        blocking.local(EXACT, clients=3, privacy_limits=None).__enter__()
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=1.0, max_delta=1e-6)
     with (
-        blocking.local(EXACT, clients=3, floors=floors) as people,
+        blocking.local(EXACT, clients=3, privacy_limits=privacy_limits) as people,
         pytest.raises(secagg.RemoteProtocolError, match="without noise"),
     ):
         people.sum([[1, 2]] * 3)
 
 
 def test_server_and_clients_of_a_script(tmp_path):
-    authority = secagg.Authority.create()
+    authority = secagg.CertificateAuthority.create()
     authority.issued().write(tmp_path, "ca")
     authority.issue_server("server", ["127.0.0.1"]).write(tmp_path, "server")
 
@@ -52,7 +52,7 @@ def test_server_and_clients_of_a_script(tmp_path):
         with blocking.Client(
             str(server.address),
             task="t",
-            floors=WAIVER,
+            privacy_limits=WAIVER,
             identity=identity(name, secagg.Role.CLIENT),
             state_dir=tmp_path / f"{name}-state",
         ) as one:
@@ -96,7 +96,7 @@ def test_what_an_interrupt_ended_goes_on_with_the_next_call():
         held.wait()
         return [1, 2]
 
-    with blocking.local(EXACT, clients=3, floors=WAIVER) as people:
+    with blocking.local(EXACT, clients=3, privacy_limits=WAIVER) as people:
         with pytest.raises(KeyboardInterrupt):
             people.sum([interrupt, hold, hold])
         held.set()
@@ -107,7 +107,7 @@ def test_what_an_interrupt_ended_goes_on_with_the_next_call():
 
 def test_what_is_not_open_says_so():
     with pytest.raises(secagg.LocalProtocolError, match="not open"):
-        blocking.local(EXACT, clients=3, floors=WAIVER).sum([[1, 2]] * 3)
+        blocking.local(EXACT, clients=3, privacy_limits=WAIVER).sum([[1, 2]] * 3)
 
 
 def test_a_blocking_client_gives_zeros_where_its_function_fails():
@@ -115,12 +115,12 @@ def test_a_blocking_client_gives_zeros_where_its_function_fails():
         clients=3, dimension=2, l2_clip=2.0, epsilon=8.0, delta=1e-5, steps=2
     )
     task = secagg.PreparedTask.from_plan(made, COHORT)
-    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 
     def fails(_):
         raise ZeroDivisionError
 
-    with blocking.local(task, clients=3, floors=floors) as people:
+    with blocking.local(task, clients=3, privacy_limits=privacy_limits) as people:
         total = people.sum([[1, 1], fails, lambda _: [np.nan, 1]])
         assert (total.inputs, total.replaced) == (3, 2)
         with pytest.raises(secagg.InputError, match="vector 2 of 3 has NaN"):

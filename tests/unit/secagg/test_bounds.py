@@ -11,7 +11,7 @@ import pytest
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.protocol import parameters as module
 from secagg.protocol.descriptor import MAX_COUNT
-from secagg.protocol.graphs.edge_bounds import EdgeJudgement
+from secagg.protocol.graphs.edge_bounds import EdgeBound
 from secagg.protocol.graphs.ring_bounds import bits_of, log_corrupt_holders
 from secagg.protocol.parameters import (
     MAX_CLIENTS,
@@ -22,14 +22,14 @@ from secagg.protocol.parameters import (
     Graph,
     ProtocolParameters,
 )
-from secagg.protocol.policy import ClientPolicy, ExactSumsAccepted, PrivacyFloors
+from secagg.protocol.policy import ClientPolicy, ExactSumWaiver, PrivacyLimits
 from secagg.protocol.profiles import (
     MAX_DEADLINE_SECONDS,
-    HonestTail,
-    MaliciousTail,
+    HonestCuriousParameters,
+    MaliciousParameters,
     Profile,
     RoundDeadlines,
-    SparseTail,
+    SparseParameters,
     Trust,
 )
 from secagg.testing.cohorts import offer_of
@@ -47,20 +47,20 @@ COMPLETE = ProtocolParameters(
     colluders=0,
 )
 NOISED = replace(COMPLETE, noise_block=b"{}")
-RING = replace(COMPLETE, degree=6, tail=HonestTail(40))
+RING = replace(COMPLETE, degree=6, tail=HonestCuriousParameters(40))
 SIGNED = replace(
     COMPLETE,
     threshold=12,
     min_survivors=13,
     min_clients=14,
-    tail=MaliciousTail(TRUST),
+    tail=MaliciousParameters(TRUST),
     deadlines=RoundDeadlines(consistency=60),
 )
 SPARSE = replace(
     COMPLETE,
     degree=8,
     min_clients=14,
-    tail=SparseTail(TRUST, graph_bits=40, in_cap=10, quorum=12),
+    tail=SparseParameters(TRUST, graph_bits=40, in_cap=10, quorum=12),
     deadlines=RoundDeadlines(choose_edges=60, consistency=60),
 )
 
@@ -70,7 +70,7 @@ def sparse(**changes):
 
 
 def trust(**changes):
-    return {"tail": MaliciousTail(replace(TRUST, **changes))}
+    return {"tail": MaliciousParameters(replace(TRUST, **changes))}
 
 
 def seconds(**changes):
@@ -149,8 +149,8 @@ BOUNDS = [
     # R3.2-6
     (
         COMPLETE,
-        {"tail": HonestTail(0)},
-        {"tail": HonestTail(1)},
+        {"tail": HonestCuriousParameters(0)},
+        {"tail": HonestCuriousParameters(1)},
         "graph_bits must be 0",
     ),
     (
@@ -160,8 +160,18 @@ BOUNDS = [
         "more than the 5 colluders",
     ),
     # R3.2-7
-    (RING, {"tail": HonestTail(1)}, {"tail": HonestTail(0)}, "graph_bits"),
-    (RING, {"tail": HonestTail(128)}, {"tail": HonestTail(129)}, "graph_bits"),
+    (
+        RING,
+        {"tail": HonestCuriousParameters(1)},
+        {"tail": HonestCuriousParameters(0)},
+        "graph_bits",
+    ),
+    (
+        RING,
+        {"tail": HonestCuriousParameters(128)},
+        {"tail": HonestCuriousParameters(129)},
+        "graph_bits",
+    ),
     (replace(RING, threshold=6), {"degree": 6}, {"degree": 4}, "an even number"),
     (RING, {"degree": 8}, {"degree": 10}, "an even number"),
     (RING, {"degree": 6}, {"degree": 7}, "an even number"),
@@ -200,7 +210,7 @@ BOUNDS = [
 @pytest.fixture
 def no_odds(monkeypatch):
     """Every drawn graph holds together; what follows from odds is tried below."""
-    judged = EdgeJudgement(corrupt_holders=0, set_apart=0, cut_bits=math.inf)
+    judged = EdgeBound(corrupt_holders=0, set_apart=0, cut_bits=math.inf)
     monkeypatch.setattr(module, "judge_edges", lambda **_: judged)
 
 
@@ -232,7 +242,7 @@ def test_who_stands_apart_counts_for_threshold_and_quorum(monkeypatch):
 
     def judge(**situation):
         asked.append(situation)
-        return EdgeJudgement(corrupt_holders=1, set_apart=apart, cut_bits=math.inf)
+        return EdgeBound(corrupt_holders=1, set_apart=apart, cut_bits=math.inf)
 
     monkeypatch.setattr(module, "judge_edges", judge)
     apart = 5
@@ -340,16 +350,16 @@ def test_a_majority_is_more_than_half_and_matters_on_the_complete_graph_only():
 
 
 def test_colluders_are_assumed_where_the_server_may_invent_them():
-    floors = PrivacyFloors(max_epsilon=1.0, max_delta=1e-6)
-    assert floors.colluder_fraction(Profile.HONEST_CURIOUS_SERVER) == 0
-    assert floors.colluder_fraction(Profile.MALICIOUS_SERVER) > 0
-    said = replace(floors, min_colluder_fraction=0.25)
+    privacy_limits = PrivacyLimits(max_epsilon=1.0, max_delta=1e-6)
+    assert privacy_limits.colluder_fraction(Profile.HONEST_CURIOUS_SERVER) == 0
+    assert privacy_limits.colluder_fraction(Profile.MALICIOUS_SERVER) > 0
+    said = replace(privacy_limits, min_colluder_fraction=0.25)
     assert {said.colluder_fraction(profile) for profile in Profile} == {0.25}
 
 
 def test_exact_sums_are_accepted_in_words():
     with pytest.raises(LocalProtocolError, match="one sentence"):
-        ExactSumsAccepted("I understand")
+        ExactSumWaiver("I understand")
 
 
 def test_a_profile_has_one_label():

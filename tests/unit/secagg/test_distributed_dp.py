@@ -14,7 +14,7 @@ from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.modular import add_into, zeros
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import (
-    NoisedTask,
+    NoisyTask,
     PrivacyReport,
     SessionNoise,
     TaskNoiseVerifier,
@@ -30,11 +30,11 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import NoisedVector
+from secagg.protocol.events import NoisyVector
 from secagg.protocol.messages import Round
 from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.protocol.policy import PrivacyFloors
-from secagg.protocol.profiles import HonestTail, Profile
+from secagg.protocol.policy import PrivacyLimits
+from secagg.protocol.profiles import HonestCuriousParameters, Profile
 from secagg.simulation import InProcessSession, run_session
 from secagg.testing.cohorts import offer_of, parameters_for, with_noise
 
@@ -67,14 +67,14 @@ def protocol(**overrides):
 
 @pytest.fixture(name="task", scope="module")
 def _task():
-    return NoisedTask.from_plan(made_plan(), protocol())
+    return NoisyTask.from_plan(made_plan(), protocol())
 
 
-LENIENT = PrivacyFloors(max_epsilon=6.0, max_delta=1e-4)
+LENIENT = PrivacyLimits(max_epsilon=6.0, max_delta=1e-4)
 
 
 def test_the_block_carries_the_whole_task_to_the_client(task):
-    read = NoisedTask.from_parameters(task.parameters)
+    read = NoisyTask.from_parameters(task.parameters)
     assert read.budget == task.budget
     assert read.mechanism.parameters == task.mechanism.parameters
     assert read.parameters.dimension == read.mechanism.encoded_dim == 32
@@ -99,7 +99,7 @@ def test_what_the_core_is_told_covers_every_number_that_noise_is_drawn_by(task):
     terms = read_noise_terms(task.parameters, 6)
     assert terms.tolerated_losses == 2
     assert len(terms.context) == 32
-    other_law = NoisedTask.from_plan(made_plan(epsilon=5.0), protocol())
+    other_law = NoisyTask.from_plan(made_plan(epsilon=5.0), protocol())
     contexts = {
         terms.context,
         task.noise_context(5),
@@ -129,7 +129,7 @@ def encoded(task, session_id):
 
 def as_if_for_its_u2(vectors):
     """Return what makes vectors of a session of those that were drawn for none."""
-    return [partial(NoisedVector, each.residues, each.noise_block) for each in vectors]
+    return [partial(NoisyVector, each.residues, each.noise_block) for each in vectors]
 
 
 def test_the_session_releases_exactly_the_sum_of_the_noisy_integers(task):
@@ -210,14 +210,14 @@ def test_the_client_owns_the_privacy_floors(task, change, word):
 
 
 def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
-    ring = replace(task.parameters, degree=4, tail=HonestTail(20))
+    ring = replace(task.parameters, degree=4, tail=HonestCuriousParameters(20))
     on_ring = replace(task, parameters=ring)
     added = 10 * task.budget.charges * 2.0**-20
     assert on_ring.max_rosters == 10 * task.budget.charges
     assert task.max_rosters is None
     assert task.report().graph_delta == 0.0
     assert on_ring.report().graph_delta == added
-    roomy = PrivacyFloors(max_epsilon=6.0, max_delta=1e-4 + added)
+    roomy = PrivacyLimits(max_epsilon=6.0, max_delta=1e-4 + added)
     assert on_ring.check(roomy).graph_delta == added
     # A report that was computed for the complete graph hides nothing.
     for report in (None, task.report()):
@@ -230,7 +230,8 @@ def test_no_figure_of_a_ring_is_stated_without_what_it_adds_to_delta(task):
     word = str(task.report().server.status)
     assert task.report().grounds() == word
     on_ring = replace(
-        task, parameters=replace(task.parameters, degree=4, tail=HonestTail(40))
+        task,
+        parameters=replace(task.parameters, degree=4, tail=HonestCuriousParameters(40)),
     )
     report = on_ring.report()
     assert report.grounds() == f"{word}, with {on_ring.graph_delta:.3g} added to delta"
@@ -257,33 +258,33 @@ def with_block(task, **changes):
 def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
     """The server states a small epsilon over too little noise: recomputed, refused."""
     with pytest.raises(RemoteProtocolError, match="the task claims"):
-        NoisedTask.from_parameters(with_block(task, epsilon=1.0)).check(LENIENT)
+        NoisyTask.from_parameters(with_block(task, epsilon=1.0)).check(LENIENT)
     with pytest.raises(RemoteProtocolError, match="the task claims"):
-        NoisedTask.from_parameters(with_block(task, participations=4)).check(LENIENT)
+        NoisyTask.from_parameters(with_block(task, participations=4)).check(LENIENT)
     with pytest.raises(RemoteProtocolError, match="the task claims"):
-        NoisedTask.from_parameters(with_block(task, spare=1)).check(LENIENT)
+        NoisyTask.from_parameters(with_block(task, spare=1)).check(LENIENT)
 
 
 def test_spare_sessions_are_planned_recomputed_and_reported():
-    with_spare = NoisedTask.from_plan(made_plan(steps=3, spare=2), protocol())
-    read = NoisedTask.from_parameters(with_spare.parameters)
+    with_spare = NoisyTask.from_plan(made_plan(steps=3, spare=2), protocol())
+    read = NoisyTask.from_parameters(with_spare.parameters)
     budget = read.budget
     assert (budget.participations, budget.spare, budget.charges) == (3, 2, 5)
     report = read.check(LENIENT)
     assert (report.participations, report.spare) == (3, 2)
     assert report.to_dict()["spare"] == 2
     # The noise is that of five sessions, whatever they are called.
-    all_steps = NoisedTask.from_plan(made_plan(steps=5), protocol())
+    all_steps = NoisyTask.from_plan(made_plan(steps=5), protocol())
     assert report.server.epsilon == all_steps.report().server.epsilon > 4.0
 
 
 @pytest.mark.parametrize("spare", [0, 1])
 def test_everything_counts_the_sessions_of_one_client_and_not_the_sums(spare):
     """The report of n participations in N sums is that of n + spare releases."""
-    some = NoisedTask.from_plan(
+    some = NoisyTask.from_plan(
         made_plan(steps=40, participations=2, spare=spare), protocol()
     )
-    whole = NoisedTask.from_plan(made_plan(steps=2 + spare), protocol())
+    whole = NoisyTask.from_plan(made_plan(steps=2 + spare), protocol())
     for stated, other in zip(
         (some.report().server, some.report().model_reader),
         (whole.report().server, whole.report().model_reader),
@@ -296,7 +297,10 @@ def test_everything_counts_the_sessions_of_one_client_and_not_the_sums(spare):
     )
     ring = [
         replace(
-            task, parameters=replace(task.parameters, degree=4, tail=HonestTail(20))
+            task,
+            parameters=replace(
+                task.parameters, degree=4, tail=HonestCuriousParameters(20)
+            ),
         )
         for task in (some, whole)
     ]
@@ -354,20 +358,20 @@ def test_everything_counts_the_sessions_of_one_client_and_not_the_sums(spare):
 )
 def test_a_block_that_contradicts_the_session_is_bad_config(task, changes, word):
     with pytest.raises(RemoteProtocolError, match=word) as caught:
-        NoisedTask.from_parameters(with_block(task, **changes))
+        NoisyTask.from_parameters(with_block(task, **changes))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
 def test_layers_without_a_ladder_are_bad_config(task):
     layered = replace(task.parameters, noise_layers=3)
     with pytest.raises(RemoteProtocolError, match="ladder") as caught:
-        NoisedTask.from_parameters(layered)
+        NoisyTask.from_parameters(layered)
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
 def test_noise_that_this_release_does_not_draw_has_no_epsilon(task):
     """Refused when a figure is asked for: building a table costs time."""
-    other = NoisedTask.from_parameters(with_block(task, noise_sampler="00" * 32))
+    other = NoisyTask.from_parameters(with_block(task, noise_sampler="00" * 32))
     for question in (other.report, lambda: other.check(LENIENT)):
         with pytest.raises(RemoteProtocolError, match="sampler") as caught:
             question()
@@ -381,7 +385,7 @@ def test_profiles_that_distrust_the_server_take_a_part_of_a_roster_for_colluders
         chosen = replace(LENIENT, min_colluder_fraction=0.05)
         assert chosen.colluder_fraction(profile) == 0.05
     # A tenth as a fraction is a tenth as a number.
-    tenth = NoisedTask.from_plan(
+    tenth = NoisyTask.from_plan(
         made_plan(min_survivors=5, colluder_fraction=0.1),
         protocol(min_survivors=5, min_clients=5),
     )
@@ -402,7 +406,7 @@ def test_the_noise_of_one_client_is_what_it_draws_and_no_parameter():
     made = made_plan(
         mechanism="ddgauss", accountant=None, epsilon=60.0, scale_factor=0.5, steps=1
     )
-    task = NoisedTask.from_plan(made, protocol())
+    task = NoisyTask.from_plan(made, protocol())
     share = task.session_noise(CLIENTS).base
     assert share == task.mechanism.parameters.noise_rule.least_variance(CLIENTS)
     # Six deviations of the mean square of 2^18 draws: false alarms 2e-9.
@@ -416,7 +420,7 @@ def test_the_noise_of_one_client_is_what_it_draws_and_no_parameter():
 
 def test_a_certificate_follows_from_the_sets():
     made = made_plan(ladder=3)
-    task = NoisedTask.from_plan(made, protocol())
+    task = NoisyTask.from_plan(made, protocol())
     assert task.parameters.noise_layers == 4
     noise = task.session_noise(6)
     for losses in (0, 1, 2):
@@ -437,7 +441,7 @@ def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
     mechanism = json.loads(task.parameters.noise_block)["mechanism"]
     lying = mechanism | {"rounding_bias": 5e-324}
     with pytest.raises(RemoteProtocolError, match="rounding_bias") as caught:
-        NoisedTask.from_parameters(with_block(task, mechanism=lying))
+        NoisyTask.from_parameters(with_block(task, mechanism=lying))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -445,7 +449,7 @@ def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
 def test_an_accountant_that_cannot_judge_the_mechanism_is_the_servers_fault(
     task, accountant
 ):
-    offered = NoisedTask.from_parameters(with_block(task, accountant=accountant))
+    offered = NoisyTask.from_parameters(with_block(task, accountant=accountant))
     with pytest.raises(RemoteProtocolError) as caught:
         offered.check(LENIENT)
     assert caught.value.code is ErrorCode.BAD_CONFIG
@@ -458,7 +462,7 @@ def test_an_accountant_that_cannot_judge_the_mechanism_is_the_servers_fault(
 )
 def test_a_malformed_block_is_bad_config(task, block):
     with pytest.raises(RemoteProtocolError) as caught:
-        NoisedTask.from_parameters(replace(task.parameters, noise_block=block))
+        NoisyTask.from_parameters(replace(task.parameters, noise_block=block))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -483,7 +487,7 @@ def test_the_noised_vector_goes_through_the_noised_row_only(task):
 def test_a_block_that_would_keep_a_client_busy_for_minutes_is_bad_config(task):
     dear = with_block(task, scale_factor=2.0**24, accountant="mixture-contour")
     with pytest.raises(RemoteProtocolError, match="cells to judge") as caught:
-        NoisedTask.from_parameters(dear)
+        NoisyTask.from_parameters(dear)
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -497,9 +501,9 @@ def test_long_coordinates_beside_next_to_no_noise_are_refused_uncomputed(
     for counted_variance, cells in (("19/524288", "4e"), ("1023/1024", "4e")):
         little = with_block(task, counted_variance=counted_variance, **long)
         with pytest.raises(RemoteProtocolError, match=f"{cells}.* cells to judge"):
-            NoisedTask.from_parameters(little)
+            NoisyTask.from_parameters(little)
     # A grid step of noise is not refused for what it costs.
-    NoisedTask.from_parameters(with_block(task, counted_variance="1/1", **long))
+    NoisyTask.from_parameters(with_block(task, counted_variance="1/1", **long))
 
 
 @pytest.mark.parametrize("ladder", [0, 2])
@@ -510,7 +514,7 @@ def test_reveals_are_found_by_their_changes_and_are_those_of_every_loss(
     parameters = with_noise(
         parameters_for(clients, dimension=8, threshold=clients * 2 // 3), ladder=ladder
     )
-    noise = NoisedTask.from_parameters(parameters).session_noise(clients)
+    noise = NoisyTask.from_parameters(parameters).session_noise(clients)
     asked = []
     honest = SessionNoise.removed_layers
 
@@ -549,7 +553,7 @@ def test_a_program_gets_errors_of_this_package_from_the_planner():
 @pytest.fixture(name="selecting", scope="module")
 def _selecting():
     made = made_plan(accountant="skellam-gdp", selection_rate=Fraction(1, 4), bits=20)
-    return NoisedTask.from_plan(made, protocol())
+    return NoisyTask.from_plan(made, protocol())
 
 
 def secrets_for(number):
@@ -557,7 +561,7 @@ def secrets_for(number):
 
 
 def test_a_selection_is_in_the_block_and_in_every_figure(selecting):
-    read = NoisedTask.from_parameters(selecting.parameters)
+    read = NoisyTask.from_parameters(selecting.parameters)
     assert read.selection_rate == Fraction(1, 4)
     report = read.check(LENIENT)
     assert report.server.epsilon == report.model_reader.epsilon <= 6.0
@@ -566,9 +570,9 @@ def test_a_selection_is_in_the_block_and_in_every_figure(selecting):
     # A block that claims the same without the coins is caught, one with fewer too.
     for rate in ("1/1", "1/2"):
         with pytest.raises(RemoteProtocolError, match="the task claims"):
-            NoisedTask.from_parameters(
-                with_block(selecting, selection_rate=rate)
-            ).check(LENIENT)
+            NoisyTask.from_parameters(with_block(selecting, selection_rate=rate)).check(
+                LENIENT
+            )
 
 
 def test_the_estimate_is_that_of_everybody_s_sum(selecting):

@@ -11,20 +11,20 @@ import pytest
 
 import secagg
 from secagg.client.client import Client
-from secagg.client.total_claim import TotalSpentError
+from secagg.client.total_claim import TotalBudgetExceededError
 from secagg.config import load_server_settings
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.distributed_dp import NoisedTask, randomised_mse
+from secagg.distributed_dp import NoisyTask, randomised_mse
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.protocol.policy import PrivacyFloors, TotalBudget
+from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.server.task.setup import plan_noise, prepare_task
 from secagg.testing.cohorts import offer_of
 from secagg.transport.in_memory import InMemoryConnection
 
 ROOT = Path(__file__).parents[3]
 DIM = 6
-FLOORS = PrivacyFloors(max_epsilon=60.0, max_delta=1e-5, max_local_epsilon=61.0)
+FLOORS = PrivacyLimits(max_epsilon=60.0, max_delta=1e-5, max_local_epsilon=61.0)
 
 
 def parameters(**changed):
@@ -63,7 +63,7 @@ def task(made):
 
 async def test_a_sum_of_randomised_vectors_is_released_and_estimated(task):
     vectors = [np.full(DIM, 0.1 * n) for n in range(1, 5)]
-    async with secagg.local(task, clients=4, floors=FLOORS) as cohort:
+    async with secagg.local(task, clients=4, privacy_limits=FLOORS) as cohort:
         released = await cohort.sum(vectors)
     # Ten standard deviations of the stated error, once in 10^20 for a normal law.
     assert np.allclose(released.values, sum(vectors), atol=10 * task.forecast_rmse)
@@ -120,7 +120,7 @@ def test_every_randomiser_runs_through_a_task(name):
         bits=24,
     )
     task = secagg.PreparedTask.from_plan(made, randomiser=given)
-    offered = NoisedTask.from_parameters(task.parameters)
+    offered = NoisyTask.from_parameters(task.parameters)
     assert offered.budget.randomiser == given
     randomiser = offered.randomiser
     worst = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))
@@ -165,7 +165,7 @@ def test_a_lost_coin_shows_nothing_of_what_was_randomised(task):
 
 
 def test_a_client_that_demands_it_refuses_less(made, task):
-    assert NoisedTask.from_parameters(task.parameters).check(FLOORS) == task.report
+    assert NoisyTask.from_parameters(task.parameters).check(FLOORS) == task.report
     stricter = replace(FLOORS, max_local_epsilon=59.0)
     with pytest.raises(RemoteProtocolError, match="local epsilon is 60") as refused:
         task.noised.check_noise(stricter)
@@ -178,7 +178,7 @@ def test_a_client_that_demands_it_refuses_less(made, task):
 
 
 @pytest.mark.parametrize(
-    ("floors", "named"),
+    ("privacy_limits", "named"),
     [
         (FLOORS, lambda report: (report.broken_masks.total_epsilon, 0.0)),
         (
@@ -188,18 +188,21 @@ def test_a_client_that_demands_it_refuses_less(made, task):
     ],
 )
 async def test_a_total_takes_the_figure_of_the_adversary_that_is_named(
-    task, floors, named
+    task, privacy_limits, named
 ):
     """And of no other: with 1 percent less the task is refused."""
     epsilon, delta = named(task.report)
     for limit, fits in ((epsilon * 1.01, True), (epsilon * 0.99, False)):
         total = TotalBudget(data="faces", epsilon=limit, delta=1e-6)
         async with Client(
-            InMemoryConnection(None, "alice"), task="t", floors=floors, total=total
+            InMemoryConnection(None, "alice"),
+            task="t",
+            privacy_limits=privacy_limits,
+            total=total,
         ) as one:
             claiming = one._data.claim(offer_of(task.parameters))
             if not fits:
-                with pytest.raises(TotalSpentError):
+                with pytest.raises(TotalBudgetExceededError):
                     await claiming
                 continue
             await claiming
@@ -225,7 +228,7 @@ def test_a_block_with_another_randomiser_is_refused(task, changed, complaint):
     block["randomiser"] |= changed
     forged = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
     with pytest.raises(RemoteProtocolError, match=complaint) as refused:
-        NoisedTask.from_parameters(replace(task.parameters, noise_block=forged))
+        NoisyTask.from_parameters(replace(task.parameters, noise_block=forged))
     assert refused.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -233,11 +236,11 @@ def test_a_clip_flag_on_randomised_vectors_is_refused(task):
     block = json.loads(task.parameters.noise_block)
     block["mechanism"]["clip_flag_amplitude"] = 0.25
     forged = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
-    wider = NoisedTask.from_parameters(task.parameters).mechanism.encoded_dim
+    wider = NoisyTask.from_parameters(task.parameters).mechanism.encoded_dim
     for dimension in range(wider, wider + 5):  # as many as carry the flag
         changed = replace(task.parameters, noise_block=forged, dimension=dimension)
         with pytest.raises(RemoteProtocolError) as refused:
-            NoisedTask.from_parameters(changed)
+            NoisyTask.from_parameters(changed)
         if "clip flag" in str(refused.value):
             return
         assert "coordinates" in str(refused.value)
@@ -249,7 +252,7 @@ def test_a_randomiser_that_is_no_object_is_refused(task, entry):
     block = json.loads(task.parameters.noise_block) | {"randomiser": entry}
     forged = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
     with pytest.raises(RemoteProtocolError) as refused:
-        NoisedTask.from_parameters(replace(task.parameters, noise_block=forged))
+        NoisyTask.from_parameters(replace(task.parameters, noise_block=forged))
     assert refused.value.code is ErrorCode.BAD_CONFIG
 
 

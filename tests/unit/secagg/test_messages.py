@@ -61,7 +61,7 @@ SAMPLES = [
     Delivery(b"\x07", b"bundles"),
     Survivors(b"\x03"),
     Released(Fate.INCLUDED, b"h" * 32, 25, 3, 1_800_000_000),
-    Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "too late"),
+    Aborted(Fate.NOT_INCLUDED, ErrorCode.DEADLINE, "too late"),
     Complaint(ErrorCode.SHARE_CONFUSION, 7),
     Consistency(b"s" * 64),
     Quorum(((0, b"a" * 64), (7, b"b" * 64))),
@@ -268,7 +268,7 @@ def test_a_sum_without_a_set_and_a_fate_without_a_meaning_are_refused(fate):
 
 
 def test_our_own_reason_is_cut_to_what_a_reader_accepts():
-    long = Aborted(Fate.LEFT_OUT, ErrorCode.CANCELLED, "ü\n" * 2000)
+    long = Aborted(Fate.NOT_INCLUDED, ErrorCode.CANCELLED, "ü\n" * 2000)
     read = Aborted.decode(long.encode())
     assert len(read.reason.encode()) <= 1000
     assert read.reason.startswith("ü ü")

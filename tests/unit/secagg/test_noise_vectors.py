@@ -13,7 +13,7 @@ from dpnoise.mechanisms import NoiseRule
 from secagg.conformance import read_vectors
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp import NoisyTask
 from secagg.distributed_dp.noise_block import check_sampler, decode_block
 from secagg.errors import RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
@@ -64,10 +64,10 @@ def test_a_block_is_read_in_one_form(row):
     assert session.noise_terms == row["noise_terms"].encode()
     if row["success"]:
         assert decode_block(block).encode() == block
-        NoisedTask.of_session(session)
+        NoisyTask.of_session(session)
     else:
         with pytest.raises(RemoteProtocolError) as refused:
-            NoisedTask.of_session(session)
+            NoisyTask.of_session(session)
         assert refused.value.code == row["code"]
 
 
@@ -87,7 +87,7 @@ def offers_with_noise():
 @pytest.mark.parametrize("session", list(offers_with_noise()))
 def test_every_offer_that_is_taken_has_a_whole_block_that_fits_it(session):
     # R3.5-4, R3.5-6: a strict reader refuses no offer that the vectors let pass.
-    task = NoisedTask.of_session(session)
+    task = NoisyTask.of_session(session)
     assert task.budget.charges >= 1
 
 

@@ -44,7 +44,12 @@ from secagg.protocol.membership import Member, signed_advert
 from secagg.protocol.messages import Advert, Roster, RosterFrame
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.protocol.profiles import HonestTail, MaliciousTail, RoundDeadlines, Trust
+from secagg.protocol.profiles import (
+    HonestCuriousParameters,
+    MaliciousParameters,
+    RoundDeadlines,
+    Trust,
+)
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.scripted_entropy import ScriptedEntropy
 
@@ -115,9 +120,9 @@ def test_offers(case):
         payload_hash=bytes_of(fields, "payload_hash"),
         noise_terms=fields["noise_terms"].encode(),
         parameters=ProtocolParameters(
-            tail=HonestTail(numbers["graph_bits"])
+            tail=HonestCuriousParameters(numbers["graph_bits"])
             if trust is None
-            else MaliciousTail(trust_of(trust)),
+            else MaliciousParameters(trust_of(trust)),
             suite=CipherSuite(numbers["suite"]),
             modulus=int(numbers["modulus"]),
             dimension=numbers["dim"],

@@ -5,7 +5,7 @@ import pytest
 
 import secagg
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.distributed_dp import NoisedTask, Unusable, UnusableKind, encode_or_zeros
+from secagg.distributed_dp import NoisyTask, Unusable, UnusableKind, encode_or_zeros
 from secagg.distributed_dp.units import unit_terms
 from secagg.errors import InputError
 from secagg.protocol.client.machine import input_digest
@@ -49,11 +49,11 @@ def moving():
         "mechanism": "skellam",
         "accountant": "skellam-gdp",
     }
-    amplitude = secagg.flag_amplitude_for(secagg.PlanRequest(**asked))
+    amplitude = secagg.clip_flag_amplitude(secagg.PlanRequest(**asked))
     made = secagg.plan(**asked, clip_flag_amplitude=amplitude)
     noised = secagg.PreparedTask.from_plan(made, clip=schedule).noised
     terms = unit_terms(noised.units.highest)
-    return NoisedTask.of_session(offer_of(noised.parameters, noise_terms=terms))
+    return NoisyTask.of_session(offer_of(noised.parameters, noise_terms=terms))
 
 
 def randomised(name):
@@ -128,14 +128,14 @@ def test_what_cannot_be_encoded_is_refused_before_a_client_joins(name, bad):
 
 
 def test_a_defect_that_one_vector_meets_keeps_no_client_away(monkeypatch):
-    task, honest = TASKS["skellam"](), NoisedTask.encode
+    task, honest = TASKS["skellam"](), NoisyTask.encode
 
     def failing(task, vector, **more):
         if np.any(vector):
             raise FloatingPointError("4711 is too large")
         return honest(task, vector, **more)
 
-    monkeypatch.setattr(NoisedTask, "encode", failing)
+    monkeypatch.setattr(NoisyTask, "encode", failing)
     given = encode(task, np.ones(DIM))
     assert given.replaced.reason == "encoding it ended in FloatingPointError"
 
@@ -144,7 +144,7 @@ def test_a_defect_that_all_vectors_meet_comes_out(monkeypatch):
     def failing(*_, **__):
         raise FloatingPointError
 
-    monkeypatch.setattr(NoisedTask, "encode", failing)
+    monkeypatch.setattr(NoisyTask, "encode", failing)
     with pytest.raises(FloatingPointError):
         encode(TASKS["skellam"](), np.ones(DIM))
 

@@ -13,7 +13,7 @@ from secagg.protocol.messages import KINDS, Aborted
 from secagg.runtime.workers import Workers
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing.cohorts import LENIENT_POLICY
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.v1 import errors_pb2
 from secagg.wire.errors import decode_error
 
@@ -26,7 +26,7 @@ async def test_a_number_that_was_seen_is_refused(case):
     # R5.0-2
     (session,) = [s for s in SESSIONS if s["name"] == "complete"]
     descriptor = SessionDescriptor.decode(bytes.fromhex(session["offer"]))
-    book = inline_book()
+    store = inline_store()
 
     async def offer(number):
         offered = replace(descriptor, session_number=int(number))
@@ -35,7 +35,7 @@ async def test_a_number_that_was_seen_is_refused(case):
             "bob",
             aggregator=offered.aggregator,
             trust_domain=None,
-            book=book,
+            store=store,
             workers=Workers(general=InlineExecutor()),
             policy=LENIENT_POLICY,
             entropy=SystemEntropy(),

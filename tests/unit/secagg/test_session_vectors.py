@@ -27,15 +27,15 @@ from secagg.crypto.prg import add_masks
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.pki.client_identity import ClientIdentity
 from secagg.protocol import context, masking, rounds
 from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.credential import Credential, IssuedCredential
 from secagg.protocol.enrolment.revocation_list import read_revocations
 from secagg.protocol.events import (
     InputReady,
-    NoisedVector,
+    NoisyVector,
     PlainVector,
     Received,
     RoundClosed,
@@ -57,7 +57,7 @@ from secagg.protocol.messages import (
 from secagg.protocol.noise_terms import NoiseTerms, no_noise
 from secagg.protocol.outputs import ComputeSum, DropClient, Finish, MaskAndUpload
 from secagg.protocol.packing import pack, packed_size, unpack
-from secagg.protocol.profiles import HonestTail, Profile, Trust
+from secagg.protocol.profiles import HonestCuriousParameters, Profile, Trust
 from secagg.protocol.rounds import ROUNDS, DropReason
 from secagg.protocol.server import machine as server
 from secagg.server.engine.mask_removal import check_packed_vector
@@ -186,7 +186,7 @@ class VectorClient:
         if not block:
             return self.step(InputReady(PlainVector(residues)))
         ctx2 = self.state.delivered.ctx2
-        return self.step(InputReady(NoisedVector(residues, block, ctx2)))
+        return self.step(InputReady(NoisyVector(residues, block, ctx2)))
 
 
 def rounds_of(session):
@@ -196,7 +196,7 @@ def rounds_of(session):
 def revoked_in(session):
     """Serials of the revocation list that the offer names."""
     tail = descriptor_of(session).parameters.tail
-    if isinstance(tail, HonestTail):
+    if isinstance(tail, HonestCuriousParameters):
         return frozenset()
     listed = read_revocations(bytes_of(session, "revocations"), tail.trust)
     return frozenset(listed.serials)
@@ -215,7 +215,7 @@ def noise_reader(session):
 def membership_of(session, row):
     """What a client is handed before it takes part where clients sign."""
     tail = descriptor_of(session).parameters.tail
-    if isinstance(tail, HonestTail):
+    if isinstance(tail, HonestCuriousParameters):
         return None
     reader = Reader(bytes_of(row, "credential"), "credential")
     return Membership(

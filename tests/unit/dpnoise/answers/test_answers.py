@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from dpnoise import make_mechanism, plan
-from dpnoise.answers import Choice, Histogram, Quantiles, Votes, noise_reach
+from dpnoise.answers import Choice, Histogram, Quantiles, Votes, noise_quantile
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.samplers import skellam_table
 
@@ -89,7 +89,7 @@ def test_a_majority_within_the_noise_is_not_decided():
 @pytest.mark.parametrize("variance", [0.05, 1.0, 11.1, 400.0])
 @pytest.mark.parametrize(("confidence", "counts"), [(0.95, 1), (0.99, 7)])
 def test_noise_reaches_as_far_as_its_law_says(variance, confidence, counts):
-    reach = noise_reach(variance, confidence=confidence, counts=counts)
+    reach = noise_quantile(variance, confidence=confidence, counts=counts)
     law = stats.skellam(variance / 2, variance / 2)
     beyond = (1 - confidence) / counts
     assert 2 * law.sf(reach) <= beyond
@@ -98,7 +98,7 @@ def test_noise_reaches_as_far_as_its_law_says(variance, confidence, counts):
 
 def test_noise_of_large_variance_is_normal():
     variance = float(1 << 16)
-    near, far = noise_reach(variance), noise_reach(variance * 1.0001)
+    near, far = noise_quantile(variance), noise_quantile(variance * 1.0001)
     assert near <= far <= near * 1.005
     assert far >= 1.96 * math.sqrt(variance)
 
@@ -186,8 +186,8 @@ def test_intervals_of_quantiles_hold_as_often_as_they_say():
         functools.partial(Quantiles, 0.0, math.inf, 3),
         functools.partial(Quantiles, 0.0, 1.0, 0),
         functools.partial(Quantiles, 0.0, 1.0, 21),
-        functools.partial(noise_reach, 0.0),
-        functools.partial(noise_reach, 1.0, confidence=1.0),
+        functools.partial(noise_quantile, 0.0),
+        functools.partial(noise_quantile, 1.0, confidence=1.0),
     ],
 )
 def test_a_question_that_makes_no_sense_is_refused(ask):

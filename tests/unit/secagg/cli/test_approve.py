@@ -8,7 +8,7 @@ import pytest
 
 from secagg.cli import main
 from secagg.cli.exit_codes import exit_code_of
-from secagg.distributed_dp import NoisedTask, plan
+from secagg.distributed_dp import NoisyTask, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.testing.cohorts import offer_of, parameters_for
 
@@ -27,7 +27,7 @@ def _parameters():
         steps=2,
         spare=1,
     )
-    return NoisedTask.from_plan(
+    return NoisyTask.from_plan(
         made, parameters_for(6, threshold=4, dimension=1)
     ).parameters
 
@@ -104,7 +104,7 @@ def test_what_would_take_long_to_judge_is_refused_before_anything_else(parameter
     )
     # Other contradictions, here of the modulus, come later.
     with pytest.raises(RemoteProtocolError, match="cells to judge"):
-        NoisedTask.from_parameters(replace(huge, modulus=1 << 12))
+        NoisyTask.from_parameters(replace(huge, modulus=1 << 12))
 
 
 def test_what_is_no_offer_or_has_no_noise_is_refused(parameters, tmp_path, capsys):

@@ -16,12 +16,12 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
+    ExactSumWaiver,
 )
 from secagg.server.server import Server
 from secagg.server.task.setup import Cohort, PreparedTask
 
-WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
 COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)
 
@@ -41,7 +41,7 @@ def run(running, tmp_path, monkeypatch):
         return Client(
             running.connection("a"),
             task="t",
-            floors=WAIVER,
+            privacy_limits=WAIVER,
             cohort=PAIR,
             state_dir=tmp_path / "state",
             rollback_mark=tmp_path / "mark",
@@ -72,7 +72,7 @@ async def test_an_input_that_came_after_the_end_of_the_task_was_not_given(
 
     async def give():
         async with Client(
-            running.connection("b"), task="t", floors=WAIVER, cohort=PAIR
+            running.connection("b"), task="t", privacy_limits=WAIVER, cohort=PAIR
         ) as other:
             await other.contribute([1, 2])
 

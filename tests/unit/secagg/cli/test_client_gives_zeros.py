@@ -15,12 +15,12 @@ from secagg.client.client import Client
 from secagg.client.input_files import FileInput
 from secagg.client.session_paths import SessionPath
 from secagg.errors import InputError
-from secagg.protocol.policy import ClientPolicy, PrivacyFloors
-from secagg.runtime.log_events import CLIENT_LOGGER, SERVICE_WAITS
+from secagg.protocol.policy import ClientPolicy, PrivacyLimits
+from secagg.runtime.log_events import CLIENT_LOGGER, SERVICE_BACKOFF
 from secagg.server.server import Server
 from secagg.testing.pausing_connection import PausingConnection
 
-FLOORS = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 PAIR = ClientPolicy(min_clients=3, min_survivors=3)
 COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
 OTHERS = ("b", "c")
@@ -51,7 +51,7 @@ class Command:
         return Client(
             self.way,
             task="t",
-            floors=FLOORS,
+            privacy_limits=FLOORS,
             cohort=PAIR,
             state_dir=self.home / "state",
             rollback_mark=self.home / "mark",
@@ -83,7 +83,7 @@ class Command:
 
     async def give(self, name, sessions=1):
         async with Client(
-            self.server.connection(name), task="t", floors=FLOORS, cohort=PAIR
+            self.server.connection(name), task="t", privacy_limits=FLOORS, cohort=PAIR
         ) as other:
             return [await other.contribute(np.ones(2)) for _ in range(sessions)]
 
@@ -147,7 +147,7 @@ class Waits(logging.Handler):
         self.began, self.said = asyncio.Event(), []
 
     def emit(self, record):
-        if getattr(record, "event", "") == SERVICE_WAITS:
+        if getattr(record, "event", "") == SERVICE_BACKOFF:
             self.said.append(record.getMessage())
             self.began.set()
 

@@ -18,13 +18,13 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
+    ExactSumWaiver,
 )
-from secagg.runtime.log_events import CLIENT_LOGGER, SERVICE_WAITS
+from secagg.runtime.log_events import CLIENT_LOGGER, SERVICE_BACKOFF
 from secagg.server.server import Server
 from secagg.server.task.setup import Cohort, PreparedTask
 
-WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
 COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)
 
@@ -37,7 +37,7 @@ class Waits(logging.Handler):
         self.began, self.said = asyncio.Event(), []
 
     def emit(self, record):
-        if getattr(record, "event", "") == SERVICE_WAITS:
+        if getattr(record, "event", "") == SERVICE_BACKOFF:
             self.said.append(record.getMessage())
             self.began.set()
 
@@ -55,7 +55,7 @@ async def test_every_session_gets_its_file_and_leaves_its_sum_until_the_task_is_
             Client(
                 server.connection("a"),
                 task="t",
-                floors=WAIVER,
+                privacy_limits=WAIVER,
                 cohort=PAIR,
                 state_dir=tmp_path / "state",
                 rollback_mark=tmp_path / "mark",
@@ -74,7 +74,7 @@ async def test_every_session_gets_its_file_and_leaves_its_sum_until_the_task_is_
 
         async def give():
             async with Client(
-                server.connection("b"), task="t", floors=WAIVER, cohort=PAIR
+                server.connection("b"), task="t", privacy_limits=WAIVER, cohort=PAIR
             ) as other:
                 for _ in range(2):
                     given = await other.contribute([10, 20])

@@ -22,7 +22,7 @@ from secagg.cli.plan import error_figure
 from secagg.cli.server import _graph_of
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.graphs.choice import odds_of
-from secagg.protocol.profiles import HonestTail
+from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.testing.cohorts import parameters_for
 
@@ -716,7 +716,7 @@ def test_a_server_says_who_shares_with_whom_and_what_that_is_worth():
         degree=30,
         threshold=14,
         colluders=15,
-        tail=HonestTail(6),
+        tail=HonestCuriousParameters(6),
     )
     line = _graph_of(ring.validate())
     assert "ring of degree 30" in line

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from secagg.cli import main
-from secagg.pki.client_identity import ClientIdentity
+from secagg.pki.client_identity import load_client_identity
 from secagg.pki.key_files import parse_key
 
 EXIT_STORAGE_FAILED = 55
@@ -45,7 +45,7 @@ def asked(run, name="hospital-a", directory="id"):
 
 
 def load(issuer, *, now, credential="id/credential.bin"):
-    return ClientIdentity.load(
+    return load_client_identity(
         seed=Path("id/identity.seed"),
         credential=Path(credential),
         enrolment_key=parse_key(issuer["enrolment_key"]),
@@ -150,7 +150,7 @@ def test_a_development_tree_holds_everything_with_the_issuer_apart(run):
     for number in (1, 2):
         place = Path(f"dev/identities/client-{number}")
         assert str(place / "credential.bin") in made["files"]
-        identity = ClientIdentity.load(
+        identity = load_client_identity(
             seed=place / "identity.seed",
             credential=place / "credential.bin",
             enrolment_key=parse_key(made["enrolment_key"]),

@@ -14,7 +14,7 @@ from secagg.protocol.graphs.choice import (
 )
 from secagg.protocol.messages import Fate, Released
 from secagg.protocol.parameters import Graph, ProtocolParameters
-from secagg.protocol.profiles import HonestTail
+from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.simulation import LossPlan, simulate_session
 from secagg.simulation.driver import InProcessSession, identity_of
 from secagg.testing.cohorts import signing_parameters_for, sparse_parameters_for
@@ -28,7 +28,7 @@ def parameters(clients, degree):
         max_clients=clients,
         threshold=2,
         degree=degree,
-        tail=HonestTail(40 if degree else 0),
+        tail=HonestCuriousParameters(40 if degree else 0),
         min_survivors=clients,
         max_dropouts=0,
         max_losses=0,

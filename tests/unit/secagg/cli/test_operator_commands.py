@@ -20,8 +20,8 @@ from secagg.server.task.folder import privacy_folder_of
 from secagg.server.task.setup import settle_task
 from secagg.storage.budget_ledger import BudgetKey, Charge, ChargeState, Settlement
 from secagg.storage.change import Change, NewSession, Role
-from secagg.storage.data_claims import Against, Claim
-from secagg.storage.open_store import open_book
+from secagg.storage.data_claims import Claim, ClaimAdversary
+from secagg.storage.open_store import open_store
 from secagg.testing.cohorts import offer_of, parameters_for
 
 HOST = """
@@ -63,17 +63,17 @@ max_delta = 1e-5
 """
 
 
-async def write_books(place):
+async def write_stores(place):
     state = place / "state"
     state.mkdir()
-    book = await open_book(f"sqlite:{state / 'book.sqlite3'}")
+    store = await open_store(f"sqlite:{state / 'store.sqlite3'}")
     settings = load_task_settings(place / "server.toml")
-    await settle_task(settings, book, reports=privacy_folder_of(state, "counts"))
+    await settle_task(settings, store, reports=privacy_folder_of(state, "counts"))
     new = NewSession(role=Role.SERVER, task="counts", number=1, header=b"h")
-    await book.commit(Change(key=f"server/{'ab' * 32}", create=new, round=1))
-    await book.close()
+    await store.commit(Change(key=f"server/{'ab' * 32}", create=new, round=1))
+    await store.close()
     (place / "client").mkdir()
-    ledger = await open_book(f"sqlite:{place / 'client' / 'book.sqlite3'}")
+    ledger = await open_store(f"sqlite:{place / 'client' / 'store.sqlite3'}")
     # The task releases one sum: of those that were void, one came back.
     void = ((2, ChargeState.VOID), (3, ChargeState.VOID))
     for number, settled in ((1, ChargeState.KEPT), *void, (4, None)):
@@ -104,7 +104,7 @@ async def write_books(place):
             holder=bytes(16),
             budget=BudgetKey(trust_domain="domain", aggregator="aggregator", task=task),
             noise_digest=bytes(32),
-            against=Against.SERVER,
+            against=ClaimAdversary.SERVER,
             epsilon=0.25 + number,
             delta=1e-6,
             shift=None,
@@ -121,7 +121,7 @@ def place(tmp_path_factory):
     (place / "server.toml").write_text(HOST + TASK)
     (place / "client.toml").write_text(CLIENT)
     (place / "task.toml").write_text(TASK)
-    asyncio.run(write_books(place))
+    asyncio.run(write_stores(place))
     return place
 
 
@@ -182,29 +182,29 @@ async def test_a_session_that_failed_is_found_behind_many_that_did_not(tmp_path)
     descriptor = offer_of(parameters_for(3, dimension=1, threshold=2), task_id="t")
     cancelled = Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, "why")
     receipt = SessionReceipt(descriptor=descriptor, outcome=cancelled).encode()
-    book = await open_book(f"sqlite:{tmp_path / 'book.sqlite3'}")
+    store = await open_store(f"sqlite:{tmp_path / 'store.sqlite3'}")
     for number in range(1, 6):
         key = f"server/{number:064x}"
         new = NewSession(role=Role.SERVER, task="t", number=number, header=b"h")
-        stands = await book.commit(Change(key=key, create=new, round=1))
+        stands = await store.commit(Change(key=key, create=new, round=1))
         if number > 2:
             end = Change(key=key, expect=0, previous=stands.chain, end=receipt)
-            await book.commit(end)
+            await store.commit(end)
 
     async def listed(**wanted):
-        return [each["number"] for each in await sessions_view(book, **wanted)]
+        return [each["number"] for each in await sessions_view(store, **wanted)]
 
     assert await listed(limit=2) == [5, 4]
     assert await listed(limit=2, outcome="running") == [2, 1]
     assert await listed(limit=1, outcome="running") == [2]
     assert await listed(limit=2, outcome="CANCELLED") == [5, 4]
     assert await listed(since=1e12) == []
-    await book.close()
+    await store.close()
 
 
 def test_both_sides_say_what_was_spent(told, monkeypatch, json_answer):
     # The report was computed when the task was planned, and is not again.
-    monkeypatch.setattr("secagg.distributed_dp.task.NoisedTask.report", lambda _: 1 / 0)
+    monkeypatch.setattr("secagg.distributed_dp.task.NoisyTask.report", lambda _: 1 / 0)
     text, answer = told("budget")
     json_answer("budget", answer)
     (budget,) = answer["budgets"]
@@ -282,28 +282,30 @@ def test_a_client_says_what_is_claimed_of_its_data(told, place, json_answer):
 
 async def test_a_session_that_was_paid_and_goes_on_has_not_failed(place, tmp_path):
     """Its sum is missing and its session is spent: that is no fault yet."""
-    book = await open_book(f"sqlite:{tmp_path / 'book.sqlite3'}")
-    await settle_task(load_task_settings(place / "server.toml"), book, reports=tmp_path)
+    store = await open_store(f"sqlite:{tmp_path / 'store.sqlite3'}")
+    await settle_task(
+        load_task_settings(place / "server.toml"), store, reports=tmp_path
+    )
 
     async def spare():
-        (view,) = await budgets_view(book, tmp_path, task="counts")
+        (view,) = await budgets_view(store, tmp_path, task="counts")
         return view["spent"], view["spare_left"], view["is_short"]
 
     async def paid(number):
         key = f"server/{number}"
         new = NewSession(role=Role.SERVER, task="counts", number=number, header=b"h")
-        stands = await book.commit(Change(key=key, create=new, round=1))
+        stands = await store.commit(Change(key=key, create=new, round=1))
         assert await spare() == (number - 1, max(0, 2 - number), number > 2)
         spent = Change(key=key, expect=0, previous=stands.chain, spend=True)
-        return key, await book.commit(spent)
+        return key, await store.commit(spent)
 
     # Two sums and a spare session; the first two sessions fail after they were paid.
     for number in (1, 2):
         key, stands = await paid(number)
         assert await spare() == (number, 2 - number, False)
-        await book.commit(Change(key=key, expect=0, previous=stands.chain, end=b"r"))
+        await store.commit(Change(key=key, expect=0, previous=stands.chain, end=b"r"))
     assert await spare() == (2, 0, True)
-    await book.close()
+    await store.close()
 
 
 @pytest.mark.parametrize(
@@ -409,7 +411,7 @@ def test_a_lost_disk_hides_nothing_that_the_database_says(
         database = await asyncpg.connect(postgres_url)
         await database.execute("DROP SCHEMA IF EXISTS secagg CASCADE")
         await database.close()
-        await (await open_book(postgres_url)).close()
+        await (await open_store(postgres_url)).close()
 
     asyncio.run(made())
     text = HOST.replace('"state"', f'"gone"\nstore = "{postgres_url}"')

@@ -6,7 +6,7 @@ from rich.console import Console
 from secagg.cli.output import Output
 from secagg.cli.session_view import SessionView
 from secagg.protocol.messages import Round
-from secagg.server.session.progress import Dropped, SessionPhase, SessionProgress
+from secagg.server.session.progress import DroppedClient, SessionPhase, SessionProgress
 
 START = SessionProgress(
     session_id=bytes(32),
@@ -30,7 +30,9 @@ STORY = (
         answered=2,
         expected=3,
         upload_bytes=4096,
-        dropped=(Dropped("client-3", Round.SHARE_KEYS, "sent no shares in time"),),
+        dropped=(
+            DroppedClient("client-3", Round.SHARE_KEYS, "sent no shares in time"),
+        ),
     ),
     replace(
         START,
@@ -40,7 +42,9 @@ STORY = (
         answered=3,
         expected=3,
         upload_bytes=6144,
-        dropped=(Dropped("client-3", Round.SHARE_KEYS, "sent no shares in time"),),
+        dropped=(
+            DroppedClient("client-3", Round.SHARE_KEYS, "sent no shares in time"),
+        ),
         reason="sum of 3 inputs released",
     ),
 )

@@ -93,7 +93,9 @@ class House:
         self.authorities = {}
         for name in ("leader", "helper"):
             (place / name).mkdir()
-            self.authorities[name] = secagg.Authority.create(f"{name}.example")
+            self.authorities[name] = secagg.CertificateAuthority.create(
+                f"{name}.example"
+            )
             self.authorities[name].issued().write(place / name, "ca")
 
     def files(self, at, stem, issue):

@@ -12,15 +12,15 @@ import pytest
 
 from secagg.client.client import Client
 from secagg.client.storage import ClientStorage
-from secagg.distributed_dp import NoisedTask, plan
-from secagg.protocol.policy import PrivacyFloors
+from secagg.distributed_dp import NoisyTask, plan
+from secagg.protocol.policy import PrivacyLimits
 from secagg.runtime.log_events import CLIENT_LOGGER
 from secagg.runtime.workers import Workers
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import UploadChunk
 
@@ -47,7 +47,7 @@ def noised(rate=None, **more):
         min_clients=CLIENTS,
         min_survivors=CLIENTS - 1,
     )
-    return NoisedTask.from_plan(made, cohort)
+    return NoisyTask.from_plan(made, cohort)
 
 
 @pytest.fixture(scope="package")
@@ -74,7 +74,7 @@ class Cohort:
         inputs: In how many inputs each sum adds up.
     """
 
-    task: NoisedTask
+    task: NoisyTask
     monkeypatch: pytest.MonkeyPatch
     answer_at: float | None = None
     make_unselected: bool = False
@@ -140,7 +140,7 @@ class Cohort:
         async with Client(
             deployment._link(number),
             task=TASK_ID,
-            floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+            privacy_limits=PrivacyLimits(max_epsilon=8.0, max_delta=1e-5),
             answer_at=self.answer_at,
             make_unselected=self.make_unselected,
             threads=self.threads.get(number, InlineExecutor()),
@@ -188,7 +188,7 @@ def _size(request):
 
 
 async def _storage(*_, **__):
-    return ClientStorage(inline_book(), None)
+    return ClientStorage(inline_store(), None)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from secagg.client.budget import (
 )
 from secagg.client.gate_checks import check_budget
 from secagg.errors import ErrorCode
-from secagg.protocol.profiles import HonestTail
+from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.protocol.refund import Charge
 from secagg.storage.budget_ledger import (
     BudgetSpentError,
@@ -21,7 +21,7 @@ from secagg.storage.budget_ledger import (
 )
 from secagg.storage.change import Change, NewSession, Role
 from secagg.testing.cohorts import offer_of, parameters_for, with_noise
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 
 
 def noised(epsilon=8.0):
@@ -34,20 +34,20 @@ def _offered():
     return offer_of(noised())
 
 
-async def charged(book, descriptor):
+async def charged(store, descriptor):
     new = NewSession(
         role=Role.CLIENT, task="t", number=descriptor.session_number, header=b""
     )
     key = descriptor.session_id.hex()
-    await book.commit(Change(key=key, create=new, charge=charge(descriptor)))
+    await store.commit(Change(key=key, create=new, charge=charge(descriptor)))
 
 
 def charge(descriptor, domain="domain"):
     return charge_of(descriptor, trust_domain=domain)
 
 
-async def judged(book, descriptor):
-    check_budget(charge(descriptor), await book.charges(descriptor.task_id))
+async def judged(store, descriptor):
+    check_budget(charge(descriptor), await store.charges(descriptor.task_id))
 
 
 def test_a_session_without_noise_costs_nothing(offered):
@@ -57,36 +57,36 @@ def test_a_session_without_noise_costs_nothing(offered):
 
 def test_a_ring_is_seen_ten_times_for_each_session_of_the_budget(offered):
     assert max_rosters_of(offered) is None  # the complete graph
-    ring = replace(offered.parameters, degree=2, tail=HonestTail(40))
+    ring = replace(offered.parameters, degree=2, tail=HonestCuriousParameters(40))
     assert max_rosters_of(replace(offered, parameters=ring)) == 10 * 3
     exact = replace(ring, noise_block=b"")
     assert max_rosters_of(replace(offered, parameters=exact)) is None
 
 
 async def test_a_task_gets_as_many_sessions_as_it_claims_and_its_spare_ones(offered):
-    book = inline_book()
+    store = inline_store()
     sessions = [replace(offered, session_number=n) for n in (1, 2, 3, 4)]
     assert (charge(offered).allowed, charge(offered).refunds) == (3, 2)
     for session in sessions[:3]:
-        await judged(book, session)
-        await charged(book, session)
+        await judged(store, session)
+        await charged(store, session)
     with pytest.raises(BudgetSpentError, match="covers 3") as caught:
-        await judged(book, sessions[3])
+        await judged(store, sessions[3])
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
     # An interrupted session goes on: it is charged already.
-    await judged(book, sessions[0])
-    await book.settle(settlement_of(sessions[0], Charge.GIVEN_BACK))
-    await judged(book, sessions[3])
+    await judged(store, sessions[0])
+    await store.settle(settlement_of(sessions[0], Charge.GIVEN_BACK))
+    await judged(store, sessions[3])
     # Of a session that was given back not the budget judges, but its number.
-    await judged(book, sessions[0])
+    await judged(store, sessions[0])
 
 
 async def test_a_task_keeps_its_noise(offered):
-    book = inline_book()
-    await charged(book, offered)
+    store = inline_store()
+    await charged(store, offered)
     other = replace(offered, session_number=2, parameters=noised(epsilon=7.0))
     with pytest.raises(NoiseChangedError):
-        await judged(book, other)
+        await judged(store, other)
 
 
 @pytest.mark.parametrize("outcome", Charge)

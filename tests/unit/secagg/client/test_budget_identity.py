@@ -8,9 +8,9 @@ import pytest
 
 from secagg.client.budget import charge_of
 from secagg.client.client import Client
-from secagg.client.total_claim import TotalSpentError
+from secagg.client.total_claim import TotalBudgetExceededError
 from secagg.errors import ErrorCode
-from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
+from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
@@ -25,12 +25,12 @@ from secagg.storage.data_claims import Claim
 from secagg.storage.open_store import open_state
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import offer_of, parameters_for, with_noise
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.transport.in_memory import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")
 COHORT = parameters_for(3, dimension=4, threshold=3)
-FLOORS = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 TOTAL = TotalBudget(data="people", epsilon=20.0, delta=1e-4)
 
 
@@ -43,7 +43,7 @@ async def summed(place, *, aggregator, domain="domain", epsilon=8.0, total=TOTAL
     async def ignore(_):
         return None
 
-    made = Aggregator(inline_book(), UploadSpool(MemoryBlobs()), name=aggregator)
+    made = Aggregator(inline_store(), UploadSpool(MemoryBlobs()), name=aggregator)
     task = TaskDefinition(
         task_id="t", parameters=with_noise(COHORT, epsilon=epsilon), sessions=1
     )
@@ -59,7 +59,7 @@ async def summed(place, *, aggregator, domain="domain", epsilon=8.0, total=TOTAL
         async with Client(
             connection,
             task="t",
-            floors=FLOORS,
+            privacy_limits=FLOORS,
             cohort=ClientPolicy(),
             total=total,
             state_dir=place / name,
@@ -77,9 +77,9 @@ async def summed(place, *, aggregator, domain="domain", epsilon=8.0, total=TOTAL
 
 
 async def charges(place):
-    book = await open_state(place / "alice")
-    rows = await book.charges("t")
-    await book.close()
+    store = await open_state(place / "alice")
+    rows = await store.charges("t")
+    await store.close()
     return {row.budget for row in rows}, len(rows)
 
 
@@ -105,7 +105,7 @@ async def test_a_total_for_one_of_them_has_no_room_for_the_other(tmp_path):
     for given, _ in await summed(tmp_path, aggregator="one", total=small):
         assert given.inputs == 3
     for error in await summed(tmp_path, aggregator="two", total=small):
-        assert isinstance(error, TotalSpentError)
+        assert isinstance(error, TotalBudgetExceededError)
         assert error.code is ErrorCode.POLICY_VIOLATION
 
 

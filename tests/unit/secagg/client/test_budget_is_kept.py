@@ -8,13 +8,13 @@ import pytest
 from secagg.client.client import Client
 from secagg.distributed_dp import report
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.policy import ClientPolicy, PrivacyFloors
+from secagg.protocol.policy import ClientPolicy, PrivacyLimits
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.offers_only import OffersOnly
 from secagg.transport.in_memory import InMemoryConnection
 
@@ -30,7 +30,7 @@ def parameters_for_one_session(spare=0):
 
 @pytest.fixture
 async def aggregator():
-    made = Aggregator(inline_book(), UploadSpool(MemoryBlobs()))
+    made = Aggregator(inline_store(), UploadSpool(MemoryBlobs()))
     yield made
     await made.close()
 
@@ -52,12 +52,12 @@ async def start(aggregator, sessions, spare=0):
     return running
 
 
-def client(connection, *, floors=None, cohort=None, state_dir=None):
+def client(connection, *, privacy_limits=None, cohort=None, state_dir=None):
     return Client(
         connection,
         task="t",
-        floors=PrivacyFloors(
-            **{"max_epsilon": 8.0, "max_delta": 1e-5, **(floors or {})}
+        privacy_limits=PrivacyLimits(
+            **{"max_epsilon": 8.0, "max_delta": 1e-5, **(privacy_limits or {})}
         ),
         cohort=ClientPolicy(**(cohort or {})),
         state_dir=state_dir,
@@ -93,7 +93,7 @@ async def test_a_session_beyond_the_budget_and_its_spare_ones_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("floors", "cohort", "expected"),
+    ("privacy_limits", "cohort", "expected"),
     [
         ({"max_epsilon": 7.5}, {}, "epsilon"),
         ({"max_delta": 1e-6}, {}, "delta"),
@@ -104,11 +104,11 @@ async def test_a_session_beyond_the_budget_and_its_spare_ones_is_refused(
     ],
 )
 async def test_an_offer_below_a_floor_is_refused_before_anything_is_sent(
-    aggregator, floors, cohort, expected
+    aggregator, privacy_limits, cohort, expected
 ):
     running = await start(aggregator, sessions=1)
     connection = OffersOnly(aggregator, "alice")
-    async with client(connection, floors=floors, cohort=cohort) as one:
+    async with client(connection, privacy_limits=privacy_limits, cohort=cohort) as one:
         with pytest.raises(RemoteProtocolError, match=expected) as caught:
             await one.contribute(np.ones(DIMENSION))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION

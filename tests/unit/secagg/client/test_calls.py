@@ -38,7 +38,7 @@ from secagg.testing.cohorts import (
 )
 from secagg.testing.held_executor import HeldExecutor
 from secagg.testing.scripted_service import ScriptedService
-from secagg.transport.handshake import StrangerError
+from secagg.transport.handshake import UnexpectedPeerError
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import (
     Blob,
@@ -428,7 +428,7 @@ def updates_of(parameters):
     sizes = message_sizes(parameters)
     reason = "r" * MAX_REASON_BYTES
     released = Released(Fate.INCLUDED, bytes(32), 1, 2, 3)
-    aborted = Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, reason)
+    aborted = Aborted(Fate.NOT_INCLUDED, ErrorCode.DEADLINE, reason)
     return {
         "roster": Envelope(Roster, bytes(sizes.roster)),
         "neighbourhood": Envelope(Roster, b"\1" + bytes(sizes.neighbourhood - 1))
@@ -579,7 +579,9 @@ def test_no_stream_of_another_aggregator_is_opened_or_believed(names):
 
 def test_a_peer_of_another_name_ends_a_client_only_while_no_session_is_under_way():
     async def main(clock):
-        stranger = StrangerError("the aggregator there is 'b'", "Check client.server.")
+        stranger = UnexpectedPeerError(
+            "the aggregator there is 'b'", "Check client.server."
+        )
         asked = []
 
         class Barred(Changing):

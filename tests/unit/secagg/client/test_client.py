@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from secagg.client.client import Client
-from secagg.client.participation import TakenPart
+from secagg.client.participation import Participation
 from secagg.client.runner import ClientRunner
-from secagg.distributed_dp import NoisedTask, task
+from secagg.distributed_dp import NoisyTask, task
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -22,8 +22,8 @@ from secagg.errors import (
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
-    PrivacyFloors,
+    ExactSumWaiver,
+    PrivacyLimits,
 )
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
@@ -31,7 +31,7 @@ from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.rows import Retention
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.lossy_connection import LossyConnection
 from secagg.testing.offers_only import OffersOnly
 from secagg.testing.pausing_connection import PausingConnection
@@ -40,12 +40,12 @@ from secagg.wire.calls import AdvertiseKeys
 
 DIMENSION = 4
 NAMES = ("alice", "bob", "carol")
-WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = parameters_for(3, dimension=DIMENSION, threshold=3, modulus=1 << 16)
 
 
-def floors(epsilon=8.0) -> PrivacyFloors:
-    return PrivacyFloors(max_epsilon=epsilon, max_delta=1e-5)
+def privacy_limits(epsilon=8.0) -> PrivacyLimits:
+    return PrivacyLimits(max_epsilon=epsilon, max_delta=1e-5)
 
 
 def noised(epsilon=8.0, steps=1, spare=0):
@@ -66,7 +66,7 @@ class Listening(InMemoryConnection):
 
 @pytest.fixture
 async def aggregator():
-    made = Aggregator(inline_book(), UploadSpool(MemoryBlobs()))
+    made = Aggregator(inline_store(), UploadSpool(MemoryBlobs()))
     yield made
     await made.close()
 
@@ -102,7 +102,10 @@ class Serving:
 
 def client(aggregator, name="alice", given=None, **more):
     return Client(
-        InMemoryConnection(aggregator, name), task="t", floors=given or floors(), **more
+        InMemoryConnection(aggregator, name),
+        task="t",
+        privacy_limits=given or privacy_limits(),
+        **more,
     )
 
 
@@ -114,14 +117,16 @@ async def contribute(aggregator, name, vector, **more):
 async def refuse(aggregator, given=None, **more):
     """Have somebody give who must refuse what is offered, before a key is made."""
     connection = OffersOnly(aggregator, "alice")
-    async with Client(connection, task="t", floors=given or floors(), **more) as one:
+    async with Client(
+        connection, task="t", privacy_limits=given or privacy_limits(), **more
+    ) as one:
         await one.contribute(np.ones(DIMENSION))
 
 
 async def test_a_task_with_five_times_the_accepted_epsilon_is_refused(aggregator):
     async with Serving(aggregator, noised(epsilon=40.0)):
         with pytest.raises(RemoteProtocolError, match="epsilon is 40") as caught:
-            await refuse(aggregator, given=floors(8.0))
+            await refuse(aggregator, given=privacy_limits(8.0))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
@@ -136,7 +141,9 @@ async def test_a_payload_larger_than_the_owner_allows_keeps_the_client_out(aggre
     connection = Recorded(aggregator, "alice")
     async with (
         Serving(aggregator, noised(), payload=b"four"),
-        Client(connection, task="t", floors=floors(), max_payload_bytes=3) as one,
+        Client(
+            connection, task="t", privacy_limits=privacy_limits(), max_payload_bytes=3
+        ) as one,
     ):
         with pytest.raises(RemoteProtocolError, match="4 bytes, at most 3") as caught:
             await one.contribute(np.ones(DIMENSION))
@@ -164,7 +171,7 @@ async def test_clients_of_one_process_can_share_their_threads(aggregator):
 async def test_a_session_beyond_the_budget_is_refused_before_a_key_is_made(aggregator):
     async def give(name):
         connection = OffersOnly(aggregator, name)
-        async with Client(connection, task="t", floors=floors()) as one:
+        async with Client(connection, task="t", privacy_limits=privacy_limits()) as one:
             connection.may_join = True
             await one.contribute(np.ones(DIMENSION))
             connection.may_join = False
@@ -185,7 +192,7 @@ async def test_exact_sums_are_refused_by_whoever_has_not_waived_noise(aggregator
 
 
 async def test_a_waiver_can_still_have_floors_for_tasks_with_noise(aggregator):
-    waiver = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=floors(7.0))
+    waiver = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=privacy_limits(7.0))
     async with Serving(aggregator, noised(8.0)):
         with pytest.raises(RemoteProtocolError, match="at most 7 is accepted"):
             await refuse(aggregator, given=waiver)
@@ -194,14 +201,20 @@ async def test_a_waiver_can_still_have_floors_for_tasks_with_noise(aggregator):
 @pytest.mark.parametrize("given", [None, True, NO_NOISE_ACKNOWLEDGEMENT])
 def test_no_client_is_made_without_floors(given):
     with pytest.raises(LocalProtocolError, match="privacy floors"):
-        Client(InMemoryConnection(None, "alice"), task="t", floors=given)
+        Client(InMemoryConnection(None, "alice"), task="t", privacy_limits=given)
 
 
 @pytest.mark.parametrize(
     ("risen", "complaint"),
     [
-        ({"floors": floors(7.0)}, "at most 7"),
-        ({"floors": floors(), "cohort": ClientPolicy(min_clients=50)}, "50"),
+        ({"privacy_limits": privacy_limits(7.0)}, "at most 7"),
+        (
+            {
+                "privacy_limits": privacy_limits(),
+                "cohort": ClientPolicy(min_clients=50),
+            },
+            "50",
+        ),
     ],
     ids=["privacy", "cohort"],
 )
@@ -218,7 +231,7 @@ async def test_floors_that_have_risen_end_an_interrupted_session(
 
     async def first_process():
         async with Client(
-            paused, task="t", floors=floors(), state_dir=tmp_path
+            paused, task="t", privacy_limits=privacy_limits(), state_dir=tmp_path
         ) as alice:
             await alice.contribute(np.ones(DIMENSION))
 
@@ -257,7 +270,7 @@ async def test_a_client_that_was_cancelled_goes_on_where_it_stood(aggregator, tm
             for name in NAMES[1:]
         ]
         async with Client(
-            paused, task="t", floors=floors(), state_dir=tmp_path
+            paused, task="t", privacy_limits=privacy_limits(), state_dir=tmp_path
         ) as alice:
             giving = asyncio.create_task(alice.contribute(np.ones(DIMENSION)))
             await stopped.wait()
@@ -339,7 +352,7 @@ async def test_a_vector_that_does_not_fit_is_refused_before_a_key_is_made(
     connection = Listening(aggregator, "alice")
     async with (
         Serving(aggregator, COHORT),
-        Client(connection, task="t", floors=WAIVER) as one,
+        Client(connection, task="t", privacy_limits=WAIVER) as one,
     ):
         with pytest.raises(InputError, match=complaint):
             await one.contribute(vector)
@@ -369,12 +382,14 @@ async def test_a_client_is_opened_once_and_used_open(aggregator):
 def test_a_client_of_a_network_has_a_certificate_and_a_memory(missing, tmp_path):
     parts = {"identity": object(), "state_dir": tmp_path} | {missing: None}
     with pytest.raises(LocalProtocolError, match="identity and state_dir"):
-        Client("localhost:1", task="t", floors=floors(), **parts)
+        Client("localhost:1", task="t", privacy_limits=privacy_limits(), **parts)
 
 
 async def test_a_client_whose_calls_get_nowhere_says_so():
     nowhere = LossyConnection("alice", lambda: None, lambda *_: None)
-    async with Client(nowhere, task="t", floors=floors(), wait_seconds=0.0) as one:
+    async with Client(
+        nowhere, task="t", privacy_limits=privacy_limits(), wait_seconds=0.0
+    ) as one:
         with pytest.raises(Exception, match="gave up after 0 seconds") as caught:
             await one.contribute(np.ones(DIMENSION))
     assert caught.value.code is ErrorCode.UNREACHABLE
@@ -387,7 +402,11 @@ async def test_a_client_without_end_of_patience_says_so_of_its_session(monkeypat
     monkeypatch.setattr(ClientRunner, "run_session", passed_unheard)
     nowhere = LossyConnection("alice", lambda: None, lambda *_: None)
     async with Client(
-        nowhere, task="t", floors=floors(), wait_seconds=None, attempts=1
+        nowhere,
+        task="t",
+        privacy_limits=privacy_limits(),
+        wait_seconds=None,
+        attempts=1,
     ) as one:
         with pytest.raises(ServiceError, match="as long as its session") as caught:
             await one.contribute(np.ones(DIMENSION))
@@ -411,7 +430,7 @@ async def test_a_client_computes_epsilon_itself(aggregator, monkeypatch):
     monkeypatch.setattr(task, "statement", worse)
     async with Serving(aggregator, parameters):
         with pytest.raises(RemoteProtocolError, match="claims 8"):
-            await refuse(aggregator, given=floors(99))
+            await refuse(aggregator, given=privacy_limits(99))
 
 
 # --- every session of a task ----------------------------------------------------------
@@ -455,7 +474,7 @@ async def test_contributions_end_with_the_budget(aggregator, caplog):
         for given in await gather_all(aggregator, *[lambda _: vector] * 3):
             assert [one.sessions_left for one in given] == [1, 0]
             assert all(one.privacy is not None for one in given)
-    warned = [r for r in caplog.records if getattr(r, "event", "") == "budget_short"]
+    warned = [r for r in caplog.records if getattr(r, "event", "") == "budget_low"]
     assert [(r.levelname, r.facts["left"]) for r in warned] == [("WARNING", 0)] * 3
 
 
@@ -481,7 +500,7 @@ async def test_a_client_knows_in_which_sum_its_vector_is(aggregator):
         ]
         async with Serving(aggregator, COHORT):
             await asyncio.gather(one.contribute([1] * DIMENSION), *others)
-        assert await one.last_part() == TakenPart(session_number=1, inputs=3)
+        assert await one.last_part() == Participation(session_number=1, inputs=3)
 
 
 async def test_receipts_stay_no_longer_than_the_owner_keeps_them(aggregator):
@@ -504,8 +523,8 @@ async def test_receipts_stay_no_longer_than_the_owner_keeps_them(aggregator):
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (PrivacyFloors(max_epsilon=1.0, max_delta=1e-5), "epsilon is 8"),
-        (PrivacyFloors(max_epsilon=8.0, max_delta=1e-9), "delta is 1e-05"),
+        (PrivacyLimits(max_epsilon=1.0, max_delta=1e-5), "epsilon is 8"),
+        (PrivacyLimits(max_epsilon=8.0, max_delta=1e-9), "delta is 1e-05"),
     ],
 )
 async def test_what_a_task_itself_admits_is_refused_before_epsilon_is_computed(
@@ -517,7 +536,7 @@ async def test_what_a_task_itself_admits_is_refused_before_epsilon_is_computed(
         raise AssertionError("epsilon was computed")
 
     parameters = noised()
-    monkeypatch.setattr(NoisedTask, "report", compute)
+    monkeypatch.setattr(NoisyTask, "report", compute)
     async with Serving(aggregator, parameters):
         with pytest.raises(RemoteProtocolError, match=complaint) as caught:
             await refuse(aggregator, given=given)

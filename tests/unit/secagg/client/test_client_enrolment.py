@@ -14,19 +14,19 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.pki.client_identity import (
     CREDENTIAL,
     IDENTITY_SEED,
-    ClientIdentity,
     new_identity,
     write_credential,
 )
 from secagg.pki.credential_issuer import Issuer
 from secagg.pki.key_files import key_text
+from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.credential import Credential, IssuedCredential
 from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.enrolment.verification import check_credential
-from secagg.protocol.profiles import MaliciousTail, Trust
-from secagg.storage.open_store import open_book
+from secagg.protocol.profiles import MaliciousParameters, Trust
+from secagg.storage.open_store import open_store
 from secagg.testing.cohorts import lenient_rules, offer_of, signing_parameters_for
-from secagg.testing.crash_points import CrashingBook, CrashSwitch, SimulatedCrashError
+from secagg.testing.crash_points import CrashingStore, CrashSwitch, SimulatedCrashError
 
 ISSUER = IdentityKey.from_bytes(SecretBytes(bytes([1]) * 32))
 CLIENT = IdentityKey.from_bytes(SecretBytes(bytes([2]) * 32))
@@ -59,15 +59,15 @@ def trusting(found):
 
 
 @pytest.fixture
-async def book():
-    opened = await open_book("sqlite::memory:")
+async def store():
+    opened = await open_store("sqlite::memory:")
     yield opened
     await opened.close()
 
 
-async def admitted(book, trust, data, *, enrolment=ENROLMENT, now=NOW):
+async def admitted(store, trust, data, *, enrolment=ENROLMENT, now=NOW):
     """Judge an offer as a client does, with the list's bytes at hand or without."""
-    parameters = signing_parameters_for(5, dimension=2, tail=MaliciousTail(trust))
+    parameters = signing_parameters_for(5, dimension=2, tail=MaliciousParameters(trust))
     offer = offer_of(parameters, session_end=SESSION_END)
     request = GateRequest(
         offer=offer,
@@ -76,16 +76,16 @@ async def admitted(book, trust, data, *, enrolment=ENROLMENT, now=NOW):
         trust_domain=None,
         now=now,
         own=dataclasses.replace(lenient_rules(), enrolment=enrolment.rules()),
-        known=KnownFacts(newest_list=await enrolment.newest_list(book)),
+        known=KnownFacts(newest_list=await enrolment.newest_list(store)),
         revocations=data,
     )
     return admit(request)
 
 
-async def rules(book, found, *, enrolment=ENROLMENT, trust=None, now=NOW):
+async def rules(store, found, *, enrolment=ENROLMENT, trust=None, now=NOW):
     trust, data = trust or trusting(found), b"" if found is None else found.encode()
-    session = await admitted(book, trust, data, enrolment=enrolment, now=now)
-    await enrolment.remember(trust, data, book=book)
+    session = await admitted(store, trust, data, enrolment=enrolment, now=now)
+    await enrolment.remember(trust, data, store=store)
     place = session.membership
     assert (place.key, place.credential) == (
         CLIENT,
@@ -101,22 +101,22 @@ async def refusal(code, coroutine):
     return caught.value
 
 
-async def seen(book):
-    return await book.seen_revocations(ISSUER.public_bytes, DOMAIN)
+async def seen(store):
+    return await store.seen_revocations(ISSUER.public_bytes, DOMAIN)
 
 
-async def test_an_offer_gives_the_rules_of_its_session(book):
-    found = await rules(book, None)
+async def test_an_offer_gives_the_rules_of_its_session(store):
+    found = await rules(store, None)
     assert (found.session_end, found.revoked) == (SESSION_END, frozenset())
-    assert await seen(book) is None
-    found = await rules(book, revocations(2, 3, 9))
+    assert await seen(store) is None
+    found = await rules(store, revocations(2, 3, 9))
     assert found.revoked == {3, 9}
     check_credential(OWN, found, identity="phone-7", verified=ENROLMENT.verified)
-    assert await seen(book) == trusting(revocations(2, 3, 9))
+    assert await seen(store) == trusting(revocations(2, 3, 9))
 
 
 async def test_a_renewed_credential_is_taken_with_the_next_offer(
-    book, tmp_path, caplog
+    store, tmp_path, caplog
 ):
     issuer = tmp_path / "issuer"
     key = Issuer.create(issuer, trust_domain=DOMAIN, entropy=SystemEntropy())
@@ -147,7 +147,7 @@ async def test_a_renewed_credential_is_taken_with_the_next_offer(
 
     async def serial():
         trust = Trust(DOMAIN, key)
-        session = await admitted(book, trust, b"", enrolment=enrolment)
+        session = await admitted(store, trust, b"", enrolment=enrolment)
         return session.membership.credential.serial
 
     newest = renew(90)
@@ -165,70 +165,70 @@ async def test_a_renewed_credential_is_taken_with_the_next_offer(
     [None, revocations(1, 3), revocations(2, 3)],
     ids=["none", "older", "other"],
 )
-async def test_no_server_goes_back_behind_a_list_that_was_read(book, later):
+async def test_no_server_goes_back_behind_a_list_that_was_read(store, later):
     # R5.0-3
-    await rules(book, revocations(2, 3, 9))
-    await refusal(ErrorCode.POLICY_VIOLATION, rules(book, later))
-    await rules(book, revocations(2, 3, 9))
-    await rules(book, revocations(3, 3, 9, 10))
+    await rules(store, revocations(2, 3, 9))
+    await refusal(ErrorCode.POLICY_VIOLATION, rules(store, later))
+    await rules(store, revocations(2, 3, 9))
+    await rules(store, revocations(3, 3, 9, 10))
 
 
-async def test_a_number_without_a_list_locks_nobody_out(book):
+async def test_a_number_without_a_list_locks_nobody_out(store):
     # R2.1-0 comes before R5.0-5.
     huge = dataclasses.replace(
         trusting(None), revocation_number=(1 << 32) - 1, revocation_hash=bytes(32)
     )
-    assert await admitted(book, huge, None) is Need.REVOCATIONS
-    await refusal(ErrorCode.BAD_CREDENTIAL, rules(book, None, trust=huge))
-    assert await seen(book) is None
+    assert await admitted(store, huge, None) is Need.REVOCATIONS
+    await refusal(ErrorCode.BAD_CREDENTIAL, rules(store, None, trust=huge))
+    assert await seen(store) is None
     forged = dataclasses.replace(revocations((1 << 32) - 1), signature=bytes(64))
-    await refusal(ErrorCode.BAD_CREDENTIAL, rules(book, forged))
-    assert await seen(book) is None
-    await rules(book, revocations(1))
+    await refusal(ErrorCode.BAD_CREDENTIAL, rules(store, forged))
+    assert await seen(store) is None
+    await rules(store, revocations(1))
 
 
-async def test_another_key_or_trust_domain_is_refused_before_anything_is_fetched(book):
+async def test_another_key_or_trust_domain_is_refused_before_anything_is_fetched(store):
     for change, code in (
         ({"enrolment_key": CLIENT.public_bytes}, ErrorCode.POLICY_VIOLATION),
         ({"trust_domain": "b.example"}, ErrorCode.UNAUTHENTICATED),
     ):
         offered = dataclasses.replace(trusting(None), **change)
-        await refusal(code, admitted(book, offered, None))
+        await refusal(code, admitted(store, offered, None))
 
 
-async def test_a_list_may_be_too_old(book):
+async def test_a_list_may_be_too_old(store):
     strict = dataclasses.replace(ENROLMENT, max_revocation_seconds=100.0)
     error = await refusal(
-        ErrorCode.POLICY_VIOLATION, rules(book, None, enrolment=strict)
+        ErrorCode.POLICY_VIOLATION, rules(store, None, enrolment=strict)
     )
     assert "names no revocation list" in str(error)
     found = revocations(1)
-    await rules(book, found, enrolment=strict, now=NOW + 100)
+    await rules(store, found, enrolment=strict, now=NOW + 100)
     await refusal(
         ErrorCode.POLICY_VIOLATION,
-        rules(book, found, enrolment=strict, now=NOW + 101),
+        rules(store, found, enrolment=strict, now=NOW + 101),
     )
 
 
-async def test_a_list_is_fetched_once(book):
+async def test_a_list_is_fetched_once(store):
     enrolment = EnrolledClient(ENROLMENT.identity)
     first, second = revocations(1, 3), revocations(2, 3, 9)
     assert enrolment.list_of(trusting(None)) == b""
     assert enrolment.list_of(trusting(first)) is None
-    await rules(book, first, enrolment=enrolment)
+    await rules(store, first, enrolment=enrolment)
     assert enrolment.list_of(trusting(first)) == first.encode()
     assert enrolment.list_of(trusting(second)) is None
-    await rules(book, second, enrolment=enrolment)
+    await rules(store, second, enrolment=enrolment)
     assert enrolment.list_of(trusting(second)) == second.encode()
     assert enrolment.list_of(trusting(first)) is None
 
 
 @pytest.mark.parametrize("point", [0, 1])
 async def test_the_rules_are_given_when_the_list_is_remembered_and_not_before(
-    book, point
+    store, point
 ):
     switch = CrashSwitch(point)
     with pytest.raises(SimulatedCrashError):
-        await rules(CrashingBook(book, switch), revocations(2))
+        await rules(CrashingStore(store, switch), revocations(2))
     expected = None if point == 0 else trusting(revocations(2))
-    assert await seen(book) == expected
+    assert await seen(store) == expected

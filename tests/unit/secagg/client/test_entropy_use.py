@@ -18,7 +18,7 @@ from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import lenient_rules, parameters_for
 from secagg.testing.deployment import TASK_ID, one_hot_input
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.scripted_entropy import RecordingEntropy, ScriptedEntropy
 from secagg.transport.in_memory import InMemoryConnection
 
@@ -29,7 +29,7 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
     def no_other_source(*_):
         raise AssertionError("entropy was drawn around the interface")
 
-    server_book, *client_books = [inline_book() for _ in range(4)]
+    server_store, *client_stores = [inline_store() for _ in range(4)]
     monkeypatch.setattr("secrets.token_bytes", no_other_source)
     monkeypatch.setattr("os.urandom", no_other_source)
     inline = InlineExecutor()
@@ -43,7 +43,7 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
 
     async def main(clock):
         aggregator = Aggregator(
-            server_book,
+            server_store,
             UploadSpool(MemoryBlobs()),
             clock=clock,
             entropy=server_entropy,
@@ -71,7 +71,7 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
             ClientRunner(
                 identity_of(n),
                 InMemoryConnection(aggregator, identity_of(n)),
-                client_books[n],
+                client_stores[n],
                 rules=lenient_rules(),
                 make_input=lambda descriptor, _payload, _seed, n=n: PlainVector(
                     one_hot_input(n, descriptor.parameters)

@@ -12,14 +12,14 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
-    PrivacyFloors,
+    ExactSumWaiver,
+    PrivacyLimits,
 )
 from secagg.testing.cohorts import noised_task, offer_of, parameters_for
 
 DIMENSION = 5  # which the rotation of a noised task makes longer
-FLOORS = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
-WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 EXACT = parameters_for(3, dimension=DIMENSION, threshold=3)
 
 
@@ -49,7 +49,7 @@ def stating(task, epsilon, status="certified", proof="own"):
     return replace(honest, server=stated)
 
 
-def judged(parameters, floors, report=None, *, storage=None, **cohort):
+def judged(parameters, privacy_limits, report=None, *, storage=None, **cohort):
     storage = storage or Computed(report)
     offer = offer_of(parameters)
     request = GateRequest(
@@ -59,18 +59,20 @@ def judged(parameters, floors, report=None, *, storage=None, **cohort):
         trust_domain=None,
         now=offer.session_end - 1,
         own=OwnRules(
-            limits=floors, cohort=ClientPolicy(**cohort), report_of=storage.report_of
+            limits=privacy_limits,
+            cohort=ClientPolicy(**cohort),
+            report_of=storage.report_of,
         ),
         known=KnownFacts(),
     )
     return admit(request).info, storage.asked
 
 
-def refused(parameters, floors, report=None, **cohort):
+def refused(parameters, privacy_limits, report=None, **cohort):
     """Return why an offer is refused, and how often its epsilon was computed."""
     storage = Computed(report)
     with pytest.raises(RemoteProtocolError) as caught:
-        judged(parameters, floors, storage=storage, **cohort)
+        judged(parameters, privacy_limits, storage=storage, **cohort)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
     return str(caught.value), storage.asked
 
@@ -85,19 +87,19 @@ def test_a_task_that_keeps_every_floor_is_shown_with_its_own_figures(noised):
 
 
 def test_a_floor_is_kept_by_what_lies_on_it(noised):
-    floors = replace(
+    privacy_limits = replace(
         FLOORS,
         min_local_noise_stddev=noised.local_noise_stddev,
         min_local_noise_multiplier=noised.local_noise_multiplier,
     )
-    judged(noised.parameters, floors, stating(noised, 8.0))
+    judged(noised.parameters, privacy_limits, stating(noised, 8.0))
 
 
 @pytest.mark.parametrize("is_noised", [True, False])
 def test_the_floors_of_the_cohort_are_judged_before_the_noise(noised, is_noised):
     parameters = noised.parameters if is_noised else EXACT
-    floors = FLOORS if is_noised else WAIVER
-    complaint, asked = refused(parameters, floors, min_clients=4)
+    privacy_limits = FLOORS if is_noised else WAIVER
+    complaint, asked = refused(parameters, privacy_limits, min_clients=4)
     assert "min_clients is 3, at least 4" in complaint
     assert asked == 0
 
@@ -132,12 +134,12 @@ def test_who_waives_noise_without_floors_still_learns_what_noise_there_is(noised
     assert asked == 1
 
 
-def with_and_without_a_waiver(floors):
-    return floors, replace(WAIVER, noised=floors)
+def with_and_without_a_waiver(privacy_limits):
+    return privacy_limits, replace(WAIVER, noised=privacy_limits)
 
 
 @pytest.mark.parametrize(
-    ("floors", "complaint"),
+    ("privacy_limits", "complaint"),
     [
         ({"max_epsilon": 7.9}, "epsilon is 8, at most 7.9"),
         ({"max_delta": 1e-6}, "delta is 1e-05"),
@@ -148,9 +150,9 @@ def with_and_without_a_waiver(floors):
     ],
 )
 def test_what_the_task_itself_states_is_judged_before_epsilon_is_computed(
-    noised, floors, complaint
+    noised, privacy_limits, complaint
 ):
-    for demanded in with_and_without_a_waiver(replace(FLOORS, **floors)):
+    for demanded in with_and_without_a_waiver(replace(FLOORS, **privacy_limits)):
         words, asked = refused(noised.parameters, demanded, stating(noised, 8.0))
         assert complaint in words
         assert asked == 0
@@ -173,9 +175,9 @@ def test_published_alone_refuses_theorems_of_this_project(noised, grounds, accep
     ):
         if f"{status} {proof}" == "recalled own":
             continue  # no accountant has such a theorem
-        floors = replace(FLOORS, statuses=frozenset(grounds))
+        privacy_limits = replace(FLOORS, statuses=frozenset(grounds))
         report = stating(noised, 8.0, status, proof)
-        for demanded in with_and_without_a_waiver(floors):
+        for demanded in with_and_without_a_waiver(privacy_limits):
             if f"{status} {proof}" in accepted:
                 judged(noised.parameters, demanded, report)
                 continue

@@ -5,14 +5,14 @@ import pytest
 
 from secagg.client.gate import SessionInfo
 from secagg.client.input_files import FileInput
-from secagg.client.program import client_policy, privacy_floors
+from secagg.client.program import client_policy, read_privacy_limits
 from secagg.config import ClientSettings, load_client_settings
 from secagg.errors import ErrorCode, InputError, LocalProtocolError, ServiceError
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
-    ExactSumsAccepted,
-    PrivacyFloors,
+    ExactSumWaiver,
+    PrivacyLimits,
 )
 from secagg.testing.cohorts import offer_of
 
@@ -73,22 +73,24 @@ def test_every_floor_of_the_settings_reaches_the_core(tmp_path):
 
 
 def test_the_privacy_floors_of_the_settings_reach_the_client(tmp_path):
-    floors = PrivacyFloors(
+    privacy_limits = PrivacyLimits(
         max_epsilon=1.0,
         max_delta=1e-6,
         statuses=frozenset({"proven"}),
         min_local_noise_stddev=0.5,
     )
     given = ("policy.grounds=proven", "policy.min_local_noise_stddev=0.5")
-    assert privacy_floors(settings(tmp_path, *given)) == floors
-    waived = privacy_floors(settings(tmp_path, *given, "policy.require_noise=false"))
-    assert waived == ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT, noised=floors)
+    assert read_privacy_limits(settings(tmp_path, *given)) == privacy_limits
+    waived = read_privacy_limits(
+        settings(tmp_path, *given, "policy.require_noise=false")
+    )
+    assert waived == ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=privacy_limits)
 
 
 @pytest.mark.parametrize("sentence", ["", "yes", NO_NOISE_ACKNOWLEDGEMENT[:-1]])
 def test_only_the_whole_sentence_waives_the_noise(sentence):
     with pytest.raises(LocalProtocolError, match="one sentence"):
-        ExactSumsAccepted(sentence)
+        ExactSumWaiver(sentence)
 
 
 def test_an_unknown_profile_is_a_bad_setting(tmp_path):

@@ -9,22 +9,22 @@ from secagg.client.client import Client
 from secagg.errors import InputError, LocalProtocolError
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
-    ExactSumsAccepted,
-    PrivacyFloors,
+    ExactSumWaiver,
+    PrivacyLimits,
 )
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.pausing_connection import PausingConnection
 from secagg.transport.in_memory import InMemoryConnection
 
 DIMENSION = 4
 COHORT = parameters_for(3, dimension=DIMENSION, threshold=3, modulus=1 << 16)
-FLOORS = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
-WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 GOOD = np.ones(DIMENSION)
 NAN = np.full(DIMENSION, np.nan)
 
@@ -47,7 +47,7 @@ async def ignore(_):
 
 @pytest.fixture
 async def aggregator():
-    made = Aggregator(inline_book(), UploadSpool(MemoryBlobs()))
+    made = Aggregator(inline_store(), UploadSpool(MemoryBlobs()))
     yield made
     await made.close()
 
@@ -74,7 +74,7 @@ async def restarted(  # noqa: PLR0913 - what two processes differ in
     )
 
     async def contribute(connection, vector, **more):
-        async with Client(connection, task="t", floors=given, **more) as one:
+        async with Client(connection, task="t", privacy_limits=given, **more) as one:
             return await one.contribute(vector)
 
     others = [
@@ -166,13 +166,13 @@ async def test_who_is_in_a_session_is_not_asked_whether_to_come(aggregator, tmp_
     )
 
     async def give(connection, **more):
-        async with Asking(connection, task="t", floors=FLOORS, **more) as one:
+        async with Asking(connection, task="t", privacy_limits=FLOORS, **more) as one:
             before = await one.is_in_session()
             return before, await one.contribute(GOOD)
 
     async def give_plainly(name):
         way = InMemoryConnection(aggregator, name)
-        async with Client(way, task="t", floors=FLOORS) as one:
+        async with Client(way, task="t", privacy_limits=FLOORS) as one:
             return await one.contribute(GOOD)
 
     others = [asyncio.create_task(give_plainly(name)) for name in ("bob", "carol")]

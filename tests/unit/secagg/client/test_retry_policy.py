@@ -1,7 +1,12 @@
 import pytest
 
 from secagg.client.backoff import Backoff
-from secagg.client.retry_policy import Attempts, Next, Reach, after_error
+from secagg.client.retry_policy import (
+    AttemptCounter,
+    ErrorStage,
+    NextAction,
+    after_error,
+)
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
@@ -15,7 +20,7 @@ from secagg.errors import (
 )
 
 _C = ErrorCode
-IN_SESSION = (Reach.JOINED, Reach.INPUT_LEFT)
+IN_SESSION = (ErrorStage.JOINED, ErrorStage.INPUT_LEFT)
 
 
 def aborted(code):
@@ -59,7 +64,7 @@ def service(code):
     ids=lambda value: getattr(getattr(value, "code", None), "name", str(value)),
 )
 def test_what_nobody_could_help_costs_no_attempt(error, reach):
-    assert after_error(error, reach) is Next.NEXT_SESSION
+    assert after_error(error, reach) is NextAction.NEXT_SESSION
 
 
 @pytest.mark.parametrize(
@@ -68,35 +73,35 @@ def test_what_nobody_could_help_costs_no_attempt(error, reach):
     ids=["forgotten", "silence"],
 )
 def test_an_input_whose_fate_is_not_known_makes_the_next_session_an_attempt(error):
-    assert after_error(error, Reach.JOINED) is Next.NEXT_SESSION
-    assert after_error(error, Reach.INPUT_LEFT) is Next.NEXT_ATTEMPT
+    assert after_error(error, ErrorStage.JOINED) is NextAction.NEXT_SESSION
+    assert after_error(error, ErrorStage.INPUT_LEFT) is NextAction.NEXT_ATTEMPT
 
 
 @pytest.mark.parametrize("reach", IN_SESSION)
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (remote(_C.BAD_SHARE_CIPHERTEXT), Next.NEXT_ATTEMPT),
-        (remote(_C.SHARE_CONFUSION), Next.NEXT_ATTEMPT),
-        (remote(_C.DUPLICATE_KEY), Next.NEXT_ATTEMPT),
-        (remote(_C.BAD_PUBLIC_KEY), Next.NEXT_ATTEMPT),
-        (service(_C.UPLOAD_CORRUPT), Next.NEXT_ATTEMPT),
-        (remote(_C.UPLOAD_CORRUPT), Next.NEXT_ATTEMPT),
-        (aborted(_C.BAD_CONFIG), Next.NEXT_ATTEMPT),
-        (service(_C.INTERNAL), Next.SAME_SESSION),
-        (service(_C.UNREACHABLE), Next.SAME_SESSION),
-        (service(_C.OVERLOADED), Next.SAME_SESSION),
-        (service(_C.SHUTTING_DOWN), Next.SAME_SESSION),
-        (remote(_C.POLICY_VIOLATION), Next.FINAL),
-        (remote(_C.SELF_MISSING), Next.FINAL),
-        (remote(_C.U3_INVALID), Next.FINAL),
-        (remote(_C.EQUIVOCATION), Next.FINAL),
-        (remote(_C.PAYLOAD_MISMATCH), Next.FINAL),
-        (service(_C.STORAGE_FAILED), Next.FINAL),  # this machine's own disk
-        (service(_C.BAD_CERTIFICATE), Next.FINAL),
-        (service(_C.TASK_OVER), Next.FINAL),
-        (InputError("why"), Next.FINAL),
-        (InternalError("why"), Next.FINAL),
+        (remote(_C.BAD_SHARE_CIPHERTEXT), NextAction.NEXT_ATTEMPT),
+        (remote(_C.SHARE_CONFUSION), NextAction.NEXT_ATTEMPT),
+        (remote(_C.DUPLICATE_KEY), NextAction.NEXT_ATTEMPT),
+        (remote(_C.BAD_PUBLIC_KEY), NextAction.NEXT_ATTEMPT),
+        (service(_C.UPLOAD_CORRUPT), NextAction.NEXT_ATTEMPT),
+        (remote(_C.UPLOAD_CORRUPT), NextAction.NEXT_ATTEMPT),
+        (aborted(_C.BAD_CONFIG), NextAction.NEXT_ATTEMPT),
+        (service(_C.INTERNAL), NextAction.SAME_SESSION),
+        (service(_C.UNREACHABLE), NextAction.SAME_SESSION),
+        (service(_C.OVERLOADED), NextAction.SAME_SESSION),
+        (service(_C.SHUTTING_DOWN), NextAction.SAME_SESSION),
+        (remote(_C.POLICY_VIOLATION), NextAction.FINAL),
+        (remote(_C.SELF_MISSING), NextAction.FINAL),
+        (remote(_C.U3_INVALID), NextAction.FINAL),
+        (remote(_C.EQUIVOCATION), NextAction.FINAL),
+        (remote(_C.PAYLOAD_MISMATCH), NextAction.FINAL),
+        (service(_C.STORAGE_FAILED), NextAction.FINAL),  # this machine's own disk
+        (service(_C.BAD_CERTIFICATE), NextAction.FINAL),
+        (service(_C.TASK_OVER), NextAction.FINAL),
+        (InputError("why"), NextAction.FINAL),
+        (InternalError("why"), NextAction.FINAL),
     ],
     ids=lambda value: getattr(getattr(value, "code", None), "name", str(value)),
 )
@@ -108,25 +113,27 @@ def test_every_other_fault_is_somebodys(error, expected, reach):
 @pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
 def test_before_there_is_a_session_every_error_is_for_the_owner(make, code):
     # But for a clock, which is set by itself.
-    expected = Next.NEXT_ATTEMPT if code is _C.BAD_CLOCK else Next.FINAL
-    assert after_error(make(code), Reach.NO_SESSION) is expected
+    expected = NextAction.NEXT_ATTEMPT if code is _C.BAD_CLOCK else NextAction.FINAL
+    assert after_error(make(code), ErrorStage.NO_SESSION) is expected
 
 
 def attempts(left):
-    return Attempts(left, Backoff(SeededEntropy(SecretBytes(bytes(32)), b"test")))
+    return AttemptCounter(left, Backoff(SeededEntropy(SecretBytes(bytes(32)), b"test")))
 
 
 def test_free_sessions_cost_time_instead_of_attempts():
     one = attempts(1)
-    pauses = [one.pause_after(aborted(_C.CANCELLED), Reach.JOINED) for _ in range(9)]
+    pauses = [
+        one.pause_after(aborted(_C.CANCELLED), ErrorStage.JOINED) for _ in range(9)
+    ]
     assert None not in pauses
     assert pauses[-1] > 8 * pauses[0] > 0
-    assert one.pause_after(aborted(_C.BAD_CONFIG), Reach.JOINED) is None
+    assert one.pause_after(aborted(_C.BAD_CONFIG), ErrorStage.JOINED) is None
 
 
 def test_attempts_come_to_an_end_and_final_errors_end_them_at_once():
     three = attempts(3)
     shares = remote(_C.SHARE_CONFUSION)
-    pauses = [three.pause_after(shares, Reach.JOINED) for _ in range(3)]
+    pauses = [three.pause_after(shares, ErrorStage.JOINED) for _ in range(3)]
     assert [pause is None for pause in pauses] == [False, False, True]
-    assert attempts(3).pause_after(service(_C.TASK_OVER), Reach.NO_SESSION) is None
+    assert attempts(3).pause_after(service(_C.TASK_OVER), ErrorStage.NO_SESSION) is None

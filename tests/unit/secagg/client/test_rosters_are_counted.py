@@ -24,7 +24,7 @@ from secagg.simulation.enrolled import membership_of
 from secagg.storage.change import Role
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing.cohorts import parameters_for, sparse_parameters_for
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 
 CLIENTS = 6
 LIMIT = 3
@@ -50,16 +50,16 @@ def _three_rosters(monkeypatch):
     )
 
 
-@pytest.fixture(name="book")
-def _book():
-    return inline_book()
+@pytest.fixture(name="store")
+def _store():
+    return inline_store()
 
 
 class Party:
     """Client 0 with a book of its own, the others inside a driver."""
 
-    def __init__(self, book, *, parameters=RING, aggregator="aggregator"):
-        self.book, self.parameters, self.aggregator = book, parameters, aggregator
+    def __init__(self, store, *, parameters=RING, aggregator="aggregator"):
+        self.store, self.parameters, self.aggregator = store, parameters, aggregator
 
     async def begin(self, number):
         self.driver = InProcessSession(
@@ -73,7 +73,7 @@ class Party:
             identity_of(0),
             aggregator=self.aggregator,
             trust_domain=None,
-            book=self.book,
+            store=self.store,
             workers=Workers(general=InlineExecutor()),
             policy=accepting(self.parameters),
             entropy=SystemEntropy(),
@@ -98,14 +98,14 @@ class Party:
         await self.session.scrub()
 
     async def count(self):
-        tally = await self.book.tally(Role.CLIENT, "test-task", peer=self.aggregator)
+        tally = await self.store.tally(Role.CLIENT, "test-task", peer=self.aggregator)
         return tally.spent
 
 
 @pytest.mark.parametrize("parameters", [RING, DRAWN], ids=["ring", "drawn"])
-async def test_aborted_sessions_count_once_their_roster_was_accepted(book, parameters):
+async def test_aborted_sessions_count_once_their_roster_was_accepted(store, parameters):
     # R11.3-1: where clients draw, before they say whom
-    party = Party(book, parameters=parameters)
+    party = Party(store, parameters=parameters)
     for number in (1, 2):
         await (await party.begin(number)).leave()
         assert await party.count() == 0  # no ring was seen
@@ -118,8 +118,8 @@ async def test_aborted_sessions_count_once_their_roster_was_accepted(book, param
     assert refused.value.next_step
 
 
-async def test_the_count_is_on_the_disk_before_shares_leave(book):
-    party = await Party(book).begin(1)
+async def test_the_count_is_on_the_disk_before_shares_leave(store):
+    party = await Party(store).begin(1)
     assert await party.count() == 0
     await party.see_the_roster()
     # The shares are only pending yet; a process that dies here has counted.
@@ -127,7 +127,7 @@ async def test_the_count_is_on_the_disk_before_shares_leave(book):
     (resumed,) = await ClientSession.resume(
         "test-task",
         identity_of(0),
-        book=book,
+        store=store,
         workers=Workers(general=InlineExecutor()),
         policy=accepting(RING),
         trust_domain=None,
@@ -137,8 +137,8 @@ async def test_the_count_is_on_the_disk_before_shares_leave(book):
     assert await party.count() == 1  # the same ring
 
 
-async def test_a_roster_that_is_refused_is_not_counted(book):
-    party = await Party(book).begin(1)
+async def test_a_roster_that_is_refused_is_not_counted(store):
+    party = await Party(store).begin(1)
     (advert,) = party.session.pending_outputs()
     party.driver.send(0, (advert,))
     party.driver.play(Round.ADVERTISE_KEYS, range(1, CLIENTS))
@@ -150,9 +150,9 @@ async def test_a_roster_that_is_refused_is_not_counted(book):
     assert await party.count() == 0
 
 
-async def test_rings_are_counted_for_each_aggregator_as_its_budget_is(book):
+async def test_rings_are_counted_for_each_aggregator_as_its_budget_is(store):
     """Another aggregator under the same task name cannot use up this one's rings."""
-    one, other = Party(book), Party(book, aggregator="other")
+    one, other = Party(store), Party(store, aggregator="other")
     for number in (1, 2, 3):
         await (await (await other.begin(number)).see_the_roster()).leave()
     with pytest.raises(RemoteProtocolError, match="3 sparse graphs"):
@@ -163,8 +163,8 @@ async def test_rings_are_counted_for_each_aggregator_as_its_budget_is(book):
         await one.begin(4)
 
 
-async def test_the_complete_graph_has_no_ring_to_count(book):
-    party = Party(book, parameters=COMPLETE)
+async def test_the_complete_graph_has_no_ring_to_count(store):
+    party = Party(store, parameters=COMPLETE)
     for number in range(1, LIMIT + 3):
         await (await (await party.begin(number)).see_the_roster()).leave()
     assert await party.count() == 0

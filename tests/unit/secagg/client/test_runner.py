@@ -56,10 +56,10 @@ from secagg.testing.cohorts import (
 from secagg.testing.crash_points import CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg.testing.held_executor import HeldExecutor
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.inline_store import ask, inline_store
 from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.testing.scripted_service import ScriptedService
-from secagg.transport.handshake import StrangerError
+from secagg.transport.handshake import UnexpectedPeerError
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -105,8 +105,8 @@ def assert_left(deployment, endings, code, *, kind=RemoteProtocolError):
     """The victim left with this code and kept nothing; the others have their sum."""
     assert isinstance(endings[VICTIM], kind)
     assert endings[VICTIM].code is code
-    book = deployment.client_books[VICTIM]
-    assert ask(book.sessions(role=Role.CLIENT)) == ()
+    store = deployment.client_stores[VICTIM]
+    assert ask(store.sessions(role=Role.CLIENT)) == ()
     (released,) = deployment.sums
     assert released.survivors in {CLIENTS - 1, CLIENTS}
 
@@ -143,7 +143,7 @@ def test_an_offer_of_another_task_is_refused():
         runner = ClientRunner(
             identity_of(VICTIM),
             LyingConnection(deployment._link(VICTIM), {GetOffer: other_task}),
-            inline_book(),
+            inline_store(),
             rules=lenient_rules(),
             make_input=deployment._input(VICTIM),
             clock=clock,
@@ -166,11 +166,11 @@ def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
         deployment = Deployment(clock, parameters, CLIENTS)
         serving = asyncio.ensure_future(deployment.serve())
         await clock.sleep_until(clock.now() + 1)
-        book = inline_book()
+        store = inline_store()
         runner = ClientRunner(
             identity_of(VICTIM),
             deployment._link(VICTIM),
-            book,
+            store,
             rules=lenient_rules(policy),
             make_input=deployment._input(VICTIM),
             clock=clock,
@@ -179,7 +179,7 @@ def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
         with pytest.raises(RemoteProtocolError, match="min_clients") as caught:
             await runner.run_session(TASK_ID)
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
-        assert await book.sessions(role=Role.CLIENT, state=SessionState.ALL) == ()
+        assert await store.sessions(role=Role.CLIENT, state=SessionState.ALL) == ()
         serving.cancel()
         await asyncio.wait({serving})
 
@@ -338,7 +338,7 @@ def test_an_aggregator_that_vanishes_costs_a_deadline():
     assert endings[VICTIM].code is ErrorCode.UNREACHABLE
     assert endings[VICTIM].next_step
     assert all(isinstance(endings[n], SessionOutcome) for n in endings if n != VICTIM)
-    (row,) = ask(deployment.client_books[VICTIM].sessions(role=Role.CLIENT))
+    (row,) = ask(deployment.client_stores[VICTIM].sessions(role=Role.CLIENT))
     assert row.number == 1
 
 
@@ -366,7 +366,7 @@ def test_whoever_cannot_reach_the_aggregator_says_so_every_few_seconds():
         runner = ClientRunner(
             "c1",
             Nobody(),
-            inline_book(),
+            inline_store(),
             rules=lenient_rules(),
             make_input=None,
             settings=ClientSettings(offer_seconds=120.0),
@@ -397,7 +397,7 @@ def test_a_client_that_waits_for_ever_says_every_ten_minutes_that_nobody_answers
         runner = ClientRunner(
             "c1",
             InMemoryConnection(ScriptedService({GetOffer: refuse}), "c1"),
-            inline_book(),
+            inline_store(),
             rules=lenient_rules(),
             make_input=None,
             settings=ClientSettings(offer_seconds=None),
@@ -419,7 +419,7 @@ def test_nobody_waits_for_an_offer_for_ever_unless_asked_to():
         runner = ClientRunner(
             "me",
             InMemoryConnection(nobody, "me"),
-            inline_book(),
+            inline_store(),
             rules=lenient_rules(),
             make_input=lambda *_: None,
             settings=ClientSettings(offer_seconds=100.0),
@@ -461,7 +461,7 @@ def at_the_end(script):
         runner = ClientRunner(
             "me",
             Timed(service, "me"),
-            inline_book(),
+            inline_store(),
             rules=lenient_rules(),
             make_input=lambda *_: None,
             settings=ClientSettings(watch=False),
@@ -538,7 +538,7 @@ class Barred(InMemoryConnection):
     """Leads to an aggregator of another name than the one that the settings name."""
 
     async def meet(self):
-        raise StrangerError("the aggregator there is 'b'", "Check client.server.")
+        raise UnexpectedPeerError("the aggregator there is 'b'", "Check client.server.")
 
 
 @pytest.mark.parametrize("way", [InMemoryConnection, Barred], ids=["", "named"])
@@ -546,7 +546,7 @@ def test_a_session_of_another_aggregator_is_left_not_told_at_its_end(way):
     """R5.0-6: until then it waits, since its own may come back."""
     parameters = with_noise(parameters_for(CLIENTS, dimension=9, threshold=3))
     unknown = ServiceError("no such task", code=ErrorCode.TASK_OVER)
-    book, service = inline_book(), ScriptedService({GetOffer: unknown})
+    store, service = inline_store(), ScriptedService({GetOffer: unknown})
 
     async def main(clock):
         deployment = Deployment(clock, parameters, CLIENTS, max_attempts=1)
@@ -555,7 +555,7 @@ def test_a_session_of_another_aggregator_is_left_not_told_at_its_end(way):
             return ClientRunner(
                 identity_of(VICTIM),
                 connection,
-                book,
+                store,
                 rules=lenient_rules(),
                 make_input=deployment._input(VICTIM),
                 clock=clock,
@@ -587,7 +587,7 @@ def test_a_session_of_another_aggregator_is_left_not_told_at_its_end(way):
         with pytest.raises(ServiceError) as caught:
             await elsewhere.run_session(TASK_ID)
         assert caught.value.code is ErrorCode.TASK_OVER
-        (charge,) = await book.charges(TASK_ID)
+        (charge,) = await store.charges(TASK_ID)
         assert charge.state is ChargeState.KEPT
         serving.cancel()
         await asyncio.wait({serving, *others})
@@ -639,11 +639,11 @@ def test_a_bad_input_is_named_and_a_good_one_may_follow(bad):
             for n in range(CLIENTS)
             if n != VICTIM
         ]
-        book = inline_book()
+        store = inline_store()
         runner = ClientRunner(
             identity_of(VICTIM),
             deployment._link(VICTIM),
-            book,
+            store,
             rules=lenient_rules(),
             make_input=factory(VICTIM),
             clock=clock,
@@ -652,7 +652,7 @@ def test_a_bad_input_is_named_and_a_good_one_may_follow(bad):
         with pytest.raises(LocalProtocolError) as caught:
             await runner.run_session(TASK_ID)
         assert caught.value.code is ErrorCode.BAD_INPUT
-        assert len(await book.sessions(role=Role.CLIENT)) == 1
+        assert len(await store.sessions(role=Role.CLIENT)) == 1
         outcome = await runner.run_session(TASK_ID)
         assert outcome.survivors == CLIENTS
         await asyncio.gather(serving, *others)
@@ -700,7 +700,7 @@ def test_progress_names_every_phase_in_order():
         runner = ClientRunner(
             identity_of(VICTIM),
             deployment._link(VICTIM),
-            inline_book(),
+            inline_store(),
             rules=lenient_rules(),
             make_input=deployment._input(VICTIM),
             clock=clock,
@@ -741,11 +741,11 @@ def test_what_is_not_durable_is_not_sent():
         deployment = Deployment(clock, parameters, CLIENTS)
         serving = asyncio.ensure_future(deployment.serve())
         link, disk = deployment._link(VICTIM), HeldExecutor()
-        book = inline_book(thread=disk)
+        store = inline_store(thread=disk)
         runner = ClientRunner(
             identity_of(VICTIM),
             link,
-            book,
+            store,
             rules=lenient_rules(),
             make_input=deployment._input(VICTIM),
             settings=ClientSettings(offer_seconds=600.0),

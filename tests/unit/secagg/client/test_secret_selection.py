@@ -18,15 +18,15 @@ from secagg.config.client import ClientSection, IdentitySection, PolicySection
 from secagg.config.program import TLSSection
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.distributed_dp import NoisedTask
+from secagg.distributed_dp import NoisyTask
 from secagg.errors import LocalProtocolError
 from secagg.protocol.noise_terms import noise_secrets
-from secagg.protocol.policy import PrivacyFloors
+from secagg.protocol.policy import PrivacyLimits
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.transport.in_memory import InMemoryConnection
 
 CLIENTS, DIM = 4, 6
@@ -146,7 +146,7 @@ def without_names(sent):
 
 @pytest.fixture
 async def aggregator():
-    made = Aggregator(inline_book(), UploadSpool(MemoryBlobs()))
+    made = Aggregator(inline_store(), UploadSpool(MemoryBlobs()))
     yield made
     await made.close()
 
@@ -160,7 +160,7 @@ async def test_only_a_client_with_a_fixed_time_may_skip_the_making(
     half, aggregator, monkeypatch, answer_at, asked
 ):
     coins = iter([False, True, True, True])
-    monkeypatch.setattr(NoisedTask, "is_selected", lambda *_: next(coins))
+    monkeypatch.setattr(NoisyTask, "is_selected", lambda *_: next(coins))
     # Uploads leave at the beginning of the round, without a wait.
     monkeypatch.setattr(Conductor, "_due", lambda _: 0.0)
     monkeypatch.setattr(Application, "vector", at_once)
@@ -186,7 +186,7 @@ async def test_only_a_client_with_a_fixed_time_may_skip_the_making(
         async with Client(
             InMemoryConnection(aggregator, name),
             task="t",
-            floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+            privacy_limits=PrivacyLimits(max_epsilon=8.0, max_delta=1e-5),
             answer_at=answer_at,
         ) as one:
             return await one.contribute(make)
@@ -208,7 +208,7 @@ def test_a_time_outside_the_round_is_refused(aggregator, part):
         Client(
             InMemoryConnection(aggregator, "alice"),
             task="t",
-            floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+            privacy_limits=PrivacyLimits(max_epsilon=8.0, max_delta=1e-5),
             answer_at=part,
         )
 

@@ -9,7 +9,7 @@ import pytest
 
 from secagg.client.backoff import PATIENT_LONGEST_SECONDS, Backoff
 from secagg.client.calls import PATIENT_TELL_SECONDS, ClientCalls
-from secagg.client.service import ClientService, Renewal, run_command
+from secagg.client.service import CertificateRenewal, ClientService, run_command
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
@@ -152,13 +152,13 @@ def test_an_input_that_is_not_there_yet_is_looked_for_within_ten_seconds():
 
 def test_one_line_every_ten_minutes_with_the_reason(caplog):
     served(PASSING[0], seconds=3600.0)
-    lines = [r for r in caplog.records if r.event == "service_waits"]
+    lines = [r for r in caplog.records if r.event == "service_backoff"]
     assert 5 <= len(lines) <= 7
     assert lines[0].facts["code"] == "UNREACHABLE"
     assert lines[0].levelname == "WARNING"
     caplog.clear()
     served(*[PASSING[0], PASSING[1]] * 3, FINAL[0])
-    lines = [r for r in caplog.records if r.event == "service_waits"]
+    lines = [r for r in caplog.records if r.event == "service_backoff"]
     assert len(lines) == 6  # another reason is news
 
 
@@ -201,7 +201,7 @@ def test_renewal_begins_in_time_and_goes_on_until_there_is_a_new_one(caplog):
             return 0 if len(ran) == 3 else 9
 
         began = clock.now()
-        renewal = Renewal(dt.timedelta(days=30), run)
+        renewal = CertificateRenewal(dt.timedelta(days=30), run)
         with pytest.raises(TimeoutError):
             await finish_before(
                 clock, began + 60 * DAY, renewal.keep(lambda: present[0], clock)
@@ -213,7 +213,9 @@ def test_renewal_begins_in_time_and_goes_on_until_there_is_a_new_one(caplog):
     assert 10 * DAY <= ran[0] <= 10 * DAY + 3600
     assert [b - a for a, b in itertools.pairwise(ran)] == [3600, 3600]
     events = [(record.event, record.levelname) for record in caplog.records]
-    assert events == [("renewal_failed", "WARNING")] * 2 + [("renewal_ran", "INFO")]
+    assert events == [("renewal_failed", "WARNING")] * 2 + [
+        ("renewal_completed", "INFO")
+    ]
 
 
 async def test_the_command_finds_the_paths_and_has_a_limit(tmp_path):

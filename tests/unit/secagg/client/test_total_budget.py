@@ -17,33 +17,37 @@ from secagg.client.gate_checks import check_claim
 from secagg.client.runner import ClientRunner
 from secagg.client.session import ClientSession
 from secagg.client.storage import ClientStorage, open_storage
-from secagg.client.total_budget import DataTotal, look_at_use
-from secagg.client.total_claim import TotalSpentError, claim_for, loss_of_session
+from secagg.client.total_budget import TotalBudgetLedger, look_at_use
+from secagg.client.total_claim import (
+    TotalBudgetExceededError,
+    claim_for,
+    loss_of_session,
+)
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.distributed_dp import GaussianLoss, NoisedTask, TaskLoss
+from secagg.distributed_dp import GaussianLoss, NoisyTask, TaskLoss
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
-from secagg.protocol.profiles import HonestTail
+from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
+from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.data_claims import Against
+from secagg.storage.data_claims import ClaimAdversary
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing.cohorts import lenient_rules, offer_of, parameters_for, with_noise
 from secagg.testing.crash_points import (
-    CrashingBook,
+    CrashingStore,
     CrashSwitch,
     SimulatedCrashError,
 )
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.offers_only import OffersOnly
 from secagg.transport.in_memory import InMemoryConnection
 
@@ -62,12 +66,12 @@ def budget(epsilon=10.0, delta=1e-4, **more):
 
 
 def stated(offered):
-    return NoisedTask.from_parameters(offered.parameters).report().server
+    return NoisyTask.from_parameters(offered.parameters).report().server
 
 
-def total_on(book, owners=None, *, loss_of=None, against=Against.SERVER):
-    storage = ClientStorage(book, None)
-    return DataTotal(
+def total_on(store, owners=None, *, loss_of=None, against=ClaimAdversary.SERVER):
+    storage = ClientStorage(store, None)
+    return TotalBudgetLedger(
         owners or budget(),
         storage,
         against=against,
@@ -100,9 +104,9 @@ def _offers():
 
 
 async def test_a_claim_is_what_the_clients_own_report_states(offers):
-    book = inline_book()
-    await total_on(book).claim(offers[4])
-    (row,) = await book.claims()
+    store = inline_store()
+    await total_on(store).claim(offers[4])
+    (row,) = await store.claims()
     report = stated(offers[4])  # over three sessions, one of them spare
     assert (row.claim.epsilon, row.claim.delta) == (report.epsilon, report.delta)
     assert 3.9 < row.claim.epsilon <= 4.0
@@ -111,60 +115,60 @@ async def test_a_claim_is_what_the_clients_own_report_states(offers):
 
 
 async def test_a_task_that_is_joined_again_is_claimed_once(offers):
-    book = inline_book()
-    total = total_on(book)
+    store = inline_store()
+    total = total_on(store)
     for number in (1, 2, 3):
         await total.claim(replace(offers[4], session_number=number))
-    assert len(await book.claims()) == 1
+    assert len(await store.claims()) == 1
 
 
 async def test_other_noise_under_the_same_name_is_another_claim(offers):
-    book = inline_book()
-    total = total_on(book)
+    store = inline_store()
+    total = total_on(store)
     await total.claim(offers[2])
     await total.claim(replace(offers[3], task_id="task 2"))
-    assert [round(row.claim.epsilon) for row in await book.claims()] == [2, 3]
+    assert [round(row.claim.epsilon) for row in await store.claims()] == [2, 3]
 
 
 async def test_another_graph_is_another_claim(offers):
-    book = inline_book()
-    total = total_on(book)
-    ring = replace(offers[2].parameters, degree=2, tail=HonestTail(40))
+    store = inline_store()
+    total = total_on(store)
+    ring = replace(offers[2].parameters, degree=2, tail=HonestCuriousParameters(40))
     await total.claim(offers[2])
     await total.claim(replace(offers[2], parameters=ring))
-    plain, cut = (row.claim for row in await book.claims())
+    plain, cut = (row.claim for row in await store.claims())
     assert plain.added_delta == 0.0
     assert cut.added_delta == 30 * 2.0**-40  # ten rosters for each of three sessions
     assert cut.delta == plain.delta + cut.added_delta
 
 
 async def test_looking_claims_nothing(offers):
-    book = inline_book()
-    total = total_on(book, budget(epsilon=3.0))
+    store = inline_store()
+    total = total_on(store, budget(epsilon=3.0))
     await check(total, offers[2])
-    with pytest.raises(TotalSpentError):
+    with pytest.raises(TotalBudgetExceededError):
         await check(total, offers[4])
-    with pytest.raises(TotalSpentError):
+    with pytest.raises(TotalBudgetExceededError):
         await total.claim(offers[4])
-    assert await book.claims() == ()
+    assert await store.claims() == ()
 
 
 async def test_names_of_data_have_totals_of_their_own(offers):
-    book = inline_book()
+    store = inline_store()
     for name in ("patients", "cars"):
         owners = TotalBudget(data=name, epsilon=5.0, delta=1e-4)
-        await total_on(book, owners).claim(offers[4])
-        assert len((await total_on(book, owners).use()).claims) == 1
+        await total_on(store, owners).claim(offers[4])
+        assert len((await total_on(store, owners).use()).claims) == 1
 
 
 # --- what fits ------------------------------------------------------------------------
 
 
 async def test_the_second_of_two_is_refused_with_what_is_left(offers):
-    book = inline_book()
-    total = total_on(book, budget(epsilon=5.0))
+    store = inline_store()
+    total = total_on(store, budget(epsilon=5.0))
     await total.claim(offers[4])
-    with pytest.raises(TotalSpentError) as caught:
+    with pytest.raises(TotalBudgetExceededError) as caught:
         await total.claim(offers[6])
     error = caught.value
     assert error.code is ErrorCode.POLICY_VIOLATION
@@ -181,15 +185,15 @@ async def test_the_second_of_two_is_refused_with_what_is_left(offers):
         parameters(epsilon=nearest * 0.99, steps=2, spare=1), task_id="smaller"
     )
     await check(total, fitting)
-    await check(total_on(book, budget(epsilon=needed)), offers[6])
-    with pytest.raises(TotalSpentError):
-        await check(total_on(book, budget(epsilon=needed * 0.99)), offers[6])
+    await check(total_on(store, budget(epsilon=needed)), offers[6])
+    with pytest.raises(TotalBudgetExceededError):
+        await check(total_on(store, budget(epsilon=needed * 0.99)), offers[6])
 
 
 async def test_where_delta_is_the_trouble_delta_is_named(offers):
     lost = TaskLoss(epsilon=0.1, delta=1e-3)
-    total = total_on(inline_book(), loss_of=lambda _: lost)
-    with pytest.raises(TotalSpentError) as caught:
+    total = total_on(inline_store(), loss_of=lambda _: lost)
+    with pytest.raises(TotalBudgetExceededError) as caught:
         await check(total, offers[2])
     assert "policy.total_delta of at least 0.001" in caught.value.next_step
     assert "smaller one" in caught.value.next_step
@@ -200,38 +204,38 @@ async def test_where_both_are_the_trouble_both_are_named_and_suffice(offers):
         (TaskLoss(epsilon=0.9, delta=4e-7), TaskLoss(epsilon=0.9, delta=1e-6))
     )
     lost = {offers[each].task_id: next(losses) for each in (2, 3)}
-    book = inline_book()
+    store = inline_store()
 
     def total(epsilon, delta):
         return total_on(
-            book,
+            store,
             budget(epsilon=epsilon, delta=delta),
             loss_of=lambda offered: lost[offered.task_id],
         )
 
     await total(1.0, 1e-6).claim(offers[2])
-    with pytest.raises(TotalSpentError) as caught:
+    with pytest.raises(TotalBudgetExceededError) as caught:
         await check(total(1.0, 1e-6), offers[3])
     delta, epsilon = re.findall(r"of at least (\S+)", caught.value.next_step)
     assert "policy.total_delta of at least 1.4e-06 and" in caught.value.next_step
     for enough in ((1.0, float(delta)), (float(epsilon), 1e-6)):
-        with pytest.raises(TotalSpentError):
+        with pytest.raises(TotalBudgetExceededError):
             await check(total(*enough), offers[3])
     await check(total(float(epsilon), float(delta)), offers[3])
 
 
 async def test_a_total_that_was_lowered_below_its_claims_stops_them(offers):
-    book = inline_book()
-    await total_on(book).claim(offers[4])
-    with pytest.raises(TotalSpentError, match="come to epsilon") as caught:
-        await total_on(book, budget(epsilon=3.0)).claim(offers[4])
+    store = inline_store()
+    await total_on(store).claim(offers[4])
+    with pytest.raises(TotalBudgetExceededError, match="come to epsilon") as caught:
+        await total_on(store, budget(epsilon=3.0)).claim(offers[4])
     assert "was lowered" in caught.value.next_step
 
 
 async def test_a_task_without_noise_has_no_place_in_a_total(offers):
     exact = replace(offers[2].parameters, noise_block=b"")
     with pytest.raises(RemoteProtocolError, match="without noise") as caught:
-        await check(total_on(inline_book()), replace(offers[2], parameters=exact))
+        await check(total_on(inline_store()), replace(offers[2], parameters=exact))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
@@ -250,7 +254,7 @@ async def test_what_is_let_in_is_what_composition_by_other_code_lets_in(offers, 
     """Random tasks, until twenty were offered; the limit is never passed."""
     random = np.random.default_rng(seed)  # noqa: TID251 - tasks, not secrets
     is_gaussian = random.random(20) < (1.0, 0.5)[seed % 2]
-    owners, book = budget(epsilon=3.0, delta=1e-5), inline_book()
+    owners, store = budget(epsilon=3.0, delta=1e-5), inline_store()
     let_in = []
     for number in range(20):
         epsilon, delta = random.uniform(0.1, 1.0), 10.0 ** random.uniform(-8, -6)
@@ -271,13 +275,13 @@ async def test_what_is_let_in_is_what_composition_by_other_code_lets_in(offers, 
             delta=delta,
             gaussian=None if shift is None else GaussianLoss(shift, 0.0),
         )
-        total = total_on(book, owners, loss_of=lambda _, loss=loss: loss)
+        total = total_on(store, owners, loss_of=lambda _, loss=loss: loss)
         offered = replace(offers[2], task_id=f"number {number}")
         if fits:
             await total.claim(offered)
         else:
             let_in.pop()
-            with pytest.raises(TotalSpentError):
+            with pytest.raises(TotalBudgetExceededError):
                 await total.claim(offered)
     assert 0 < len(let_in) < 20
     use = await total.use()
@@ -288,13 +292,13 @@ async def test_what_is_let_in_is_what_composition_by_other_code_lets_in(offers, 
 # --- crashes, copies, company ---------------------------------------------------------
 
 
-async def begin(book, offered, total, *, now=1_800_000_000):
+async def begin(store, offered, total, *, now=1_800_000_000):
     return await ClientSession.begin(
         offered,
         "alice",
         aggregator="aggregator",
         trust_domain=None,
-        book=book,
+        store=store,
         workers=Workers(general=InlineExecutor()),
         policy=ClientPolicy(),
         entropy=SeededEntropy(SecretBytes(bytes(32)), b"a test"),
@@ -308,17 +312,17 @@ async def test_a_crash_anywhere_leaves_one_claim_and_none_of_a_session_without_i
 ):
     died_at = []
     for point in range(10):
-        book, switch = inline_book(), CrashSwitch(point)
-        dying = CrashingBook(book, switch)
+        store, switch = inline_store(), CrashSwitch(point)
+        dying = CrashingStore(store, switch)
         try:
             await begin(dying, offers[4], total_on(dying))
         except SimulatedCrashError:
             died_at.append(switch.points[-1])
-        sessions, claims = await book.load(_key(offers[4])), await book.claims()
+        sessions, claims = await store.load(_key(offers[4])), await store.claims()
         assert not (sessions is not None and not claims)
         if sessions is None:
-            await begin(book, offers[4], total_on(book))
-        assert len(await book.claims()) == 1
+            await begin(store, offers[4], total_on(store))
+        assert len(await store.claims()) == 1
     assert died_at == [
         "before put claim",
         "after put claim",
@@ -333,12 +337,12 @@ def _key(offered):
 
 async def test_a_session_that_goes_on_is_judged_once(offers):
     """Shared claims are read in turn: what is claimed already takes one turn."""
-    book, turns = inline_book(), []
+    store, turns = inline_store(), []
     now = int(time.time())
     offer = replace(offers[2], session_end=now + 300)
-    await begin(book, offer, total_on(book), now=now)
+    await begin(store, offer, total_on(store), now=now)
 
-    class Total(DataTotal):
+    class Total(TotalBudgetLedger):
         async def claims(self):
             turns.append("claims")
             return await super().claims()
@@ -346,33 +350,33 @@ async def test_a_session_that_goes_on_is_judged_once(offers):
         async def claim(self, *_, **__):
             turns.append("claim")
 
-    honest, low = total_on(book), budget(epsilon=0.1)
+    honest, low = total_on(store), budget(epsilon=0.1)
     total = Total(
         low,
-        ClientStorage(book, None),
-        against=Against.SERVER,
+        ClientStorage(store, None),
+        against=ClaimAdversary.SERVER,
         loss_of=honest.rules.loss_of,
         workers=Workers(general=InlineExecutor()),
     )
     runner = ClientRunner(
         "alice",
         InMemoryConnection(None, "alice"),
-        book,
+        store,
         rules=lenient_rules(),
         make_input=None,
         total=total,
         workers=Workers(general=InlineExecutor()),
     )
-    with pytest.raises(TotalSpentError):
+    with pytest.raises(TotalBudgetExceededError):
         await runner.run_session(offer.task_id)
     assert turns == ["claims"]
 
 
 async def test_what_is_refused_begins_no_session(offers):
-    book = inline_book()
-    with pytest.raises(TotalSpentError):
-        await begin(book, offers[4], total_on(book, budget(epsilon=3.0)))
-    assert await book.load(_key(offers[4])) is None
+    store = inline_store()
+    with pytest.raises(TotalBudgetExceededError):
+        await begin(store, offers[4], total_on(store, budget(epsilon=3.0)))
+    assert await store.load(_key(offers[4])) is None
 
 
 async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
@@ -380,12 +384,14 @@ async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
     owners = budget(epsilon=5.0, directory=tmp_path / "claims")
     storages = [await open_storage(tmp_path / name) for name in NAMES[:2]]
     totals = [
-        DataTotal(
+        TotalBudgetLedger(
             owners,
             storage,
-            against=Against.SERVER,
+            against=ClaimAdversary.SERVER,
             loss_of=partial(
-                loss_of_session, report_of=storage.report_of, against=Against.SERVER
+                loss_of_session,
+                report_of=storage.report_of,
+                against=ClaimAdversary.SERVER,
             ),
             workers=Workers(general=InlineExecutor()),
         )
@@ -396,11 +402,11 @@ async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
         totals[1].claim(offers[5]),
         return_exceptions=True,
     )
-    assert {type(each) for each in found} == {type(None), TotalSpentError}
+    assert {type(each) for each in found} == {type(None), TotalBudgetExceededError}
     assert len((await totals[0].use()).claims) == 1
     assert (await totals[0].use()).kept_in == tmp_path / "claims"
     for storage in storages:
-        assert await storage.book.claims() == ()
+        assert await storage.store.claims() == ()
         await storage.close()
     # The same is read when no client runs.
     assert len((await look_at_use(owners, tmp_path / "alice")).claims) == 1
@@ -408,15 +414,15 @@ async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
 
 async def test_claims_may_be_kept_where_the_state_is(offers, tmp_path):
     storage = await open_storage(tmp_path)
-    total = DataTotal(
+    total = TotalBudgetLedger(
         budget(directory=tmp_path / "below" / ".."),
         storage,
-        against=Against.SERVER,
+        against=ClaimAdversary.SERVER,
         loss_of=lambda _: TaskLoss(epsilon=1.0, delta=1e-6),
         workers=Workers(general=InlineExecutor()),
     )
     await total.claim(offers[2])
-    assert len(await storage.book.claims()) == 1
+    assert len(await storage.store.claims()) == 1
     await storage.close()
 
 
@@ -425,21 +431,21 @@ async def test_who_gives_up_waiting_keeps_nobody_from_the_claims(
     offers, tmp_path, turns
 ):
     owners = budget(directory=tmp_path / "claims")
-    book = inline_book()
-    leaving = asyncio.create_task(total_on(book, owners).claim(offers[2]))
+    store = inline_store()
+    leaving = asyncio.create_task(total_on(store, owners).claim(offers[2]))
     for _ in range(turns):
         await asyncio.sleep(0)
     leaving.cancel()
     await asyncio.wait({leaving})
-    await total_on(book, owners).claim(offers[2])
-    assert len((await total_on(book, owners).use()).claims) == 1
+    await total_on(store, owners).claim(offers[2])
+    assert len((await total_on(store, owners).use()).claims) == 1
 
 
 async def test_the_same_task_of_two_states_is_claimed_twice(offers, tmp_path):
     """Each state counts its own sessions, so that both may give the whole number."""
     owners = budget(epsilon=20.0, directory=tmp_path / "claims")
     for _ in NAMES[:2]:
-        total = total_on(inline_book(), owners)
+        total = total_on(inline_store(), owners)
         await total.claim(offers[4])
         await total.claim(offers[4])
     assert len((await total.use()).claims) == 2
@@ -448,11 +454,11 @@ async def test_the_same_task_of_two_states_is_claimed_twice(offers, tmp_path):
 async def test_a_copy_that_was_put_back_is_noticed_and_claims_anew(offers, tmp_path):
     """Accepted, it may have forgotten charges: what it gives again is claimed again."""
     first = await open_storage(tmp_path / "state")
-    await total_on(first.book).claim(offers[2])
+    await total_on(first.store).claim(offers[2])
     await first.close()
     shutil.copytree(tmp_path / "state", tmp_path / "backup")
     second = await open_storage(tmp_path / "state")
-    await total_on(second.book).claim(offers[3])
+    await total_on(second.store).claim(offers[3])
     await second.close()
     shutil.rmtree(tmp_path / "state")
     shutil.copytree(tmp_path / "backup", tmp_path / "state")
@@ -461,10 +467,10 @@ async def test_a_copy_that_was_put_back_is_noticed_and_claims_anew(offers, tmp_p
             await open_storage(tmp_path / place)
         assert caught.value.code is ErrorCode.RESTORED_STATE
     third = await open_storage(tmp_path / "state", accept_restored=True)
-    total = total_on(third.book)
+    total = total_on(third.store)
     for _ in range(2):
         await total.claim(offers[2])
-    assert [row.claim.budget.task for row in await third.book.claims()] == [
+    assert [row.claim.budget.task for row in await third.store.claims()] == [
         "task 2"
     ] * 2
     await third.close()
@@ -475,21 +481,21 @@ async def test_shared_claims_that_were_put_back_are_refused_whoever_accepts_it(
 ):
     mark = tmp_path / "mark"
     owners = budget(directory=tmp_path / "claims", rollback_mark=mark)
-    book = inline_book()
-    await total_on(book, owners).claim(offers[2])
+    store = inline_store()
+    await total_on(store, owners).claim(offers[2])
     shutil.copytree(tmp_path / "claims", tmp_path / "backup")
-    await total_on(book, owners).claim(offers[3])
+    await total_on(store, owners).claim(offers[3])
     shutil.rmtree(tmp_path / "claims")
     shutil.copytree(tmp_path / "backup", tmp_path / "claims")
     with pytest.raises(ServiceError) as caught:
-        await total_on(book, owners).claim(offers[3])
+        await total_on(store, owners).claim(offers[3])
     assert caught.value.code is ErrorCode.RESTORED_STATE
     assert mark.exists()
     # What one client's owner accepts for its own state lets in no claims of all.
     accepting = Client(
         InMemoryConnection(aggregator, "alice"),
         task="task 3",
-        floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+        privacy_limits=PrivacyLimits(max_epsilon=8.0, max_delta=1e-5),
         total=owners,
         state_dir=tmp_path / "state",
         accept_restored=True,
@@ -502,7 +508,7 @@ async def test_shared_claims_that_were_put_back_are_refused_whoever_accepts_it(
     assert "begin anew" not in caught.value.next_step
     # It stays so: nothing of the mark was changed.
     with pytest.raises(ServiceError, match="what is left of the total is not known"):
-        await total_on(book, owners).use()
+        await total_on(store, owners).use()
 
 
 # --- the adversary that the policy names ----------------------------------------------
@@ -510,25 +516,25 @@ async def test_shared_claims_that_were_put_back_are_refused_whoever_accepts_it(
 
 async def test_against_broken_masks_levels_of_randomisers_are_claimed(offers):
     level = TaskLoss(epsilon=30.0, delta=0.0)
-    book, owners = inline_book(), budget(epsilon=70.0)
+    store, owners = inline_store(), budget(epsilon=70.0)
     total = total_on(
-        book, owners, loss_of=lambda _: level, against=Against.BROKEN_MASKS
+        store, owners, loss_of=lambda _: level, against=ClaimAdversary.BROKEN_MASKS
     )
     await total.claim(offers[2])
     await total.claim(offers[3])
-    with pytest.raises(TotalSpentError):
+    with pytest.raises(TotalBudgetExceededError):
         await total.claim(offers[4])
     use = await total.use()
     assert use.spent_epsilon == 60.0
     # What is known against the stronger adversary holds against the weaker one, but
     # not the other way round.
-    await total_on(book, owners).claim(offers[5])
-    with pytest.raises(TotalSpentError, match="breaks the masks"):
+    await total_on(store, owners).claim(offers[5])
+    with pytest.raises(TotalBudgetExceededError, match="breaks the masks"):
         await total.claim(offers[2])
 
 
 async def test_a_task_without_a_randomiser_bounds_nothing_there(offers):
-    total = total_on(inline_book(), against=Against.BROKEN_MASKS)
+    total = total_on(inline_store(), against=ClaimAdversary.BROKEN_MASKS)
     with pytest.raises(RemoteProtocolError, match="no local randomiser"):
         await check(total, offers[2])
 
@@ -555,7 +561,7 @@ def test_a_total_bounds_something(wrong):
 
 @pytest.fixture
 async def aggregator():
-    made = Aggregator(inline_book(), UploadSpool(MemoryBlobs()))
+    made = Aggregator(inline_store(), UploadSpool(MemoryBlobs()))
     yield made
     await made.close()
 
@@ -581,7 +587,7 @@ def client(connection, task_id, state_dir, total):
     return Client(
         connection,
         task=task_id,
-        floors=PrivacyFloors(max_epsilon=8.0, max_delta=1e-5),
+        privacy_limits=PrivacyLimits(max_epsilon=8.0, max_delta=1e-5),
         total=total,
         state_dir=state_dir,
     )
@@ -624,7 +630,7 @@ async def test_a_client_gives_to_the_first_task_and_not_to_the_second(
             await one.contribute(np.ones(DIMENSION))
     monkeypatch.setattr(ClientSession, "begin", None)
     async with client(looking, "second", tmp_path / "alice", total) as one:
-        with pytest.raises(TotalSpentError, match="'second'"):
+        with pytest.raises(TotalBudgetExceededError, match="'second'"):
             await one.contribute(np.ones(DIMENSION))
         assert await one.data_use() == found[0][2]
     second.cancel()

@@ -15,7 +15,7 @@ from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.policy import (
     GROUNDS,
     NO_NOISE_ACKNOWLEDGEMENT,
-    PrivacyFloors,
+    PrivacyLimits,
     TotalBudget,
 )
 
@@ -146,7 +146,7 @@ def test_floors_of_a_program_have_known_grounds_as_well():
         ("certified", "Choose among these words."),  # one text is no set of words
     ):
         with pytest.raises(LocalProtocolError, match="statuses must be of") as caught:
-            PrivacyFloors(max_epsilon=1.0, max_delta=1e-6, statuses=words)
+            PrivacyLimits(max_epsilon=1.0, max_delta=1e-6, statuses=words)
         assert caught.value.next_step == step
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg.crypto.canonical import CanonicalEncodingError
-from secagg.crypto.client_bitmap import RosterSet
+from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.crypto.transcript import decode_set, encode_set
 
 
@@ -17,7 +17,7 @@ def sets(draw, fewest=0, most=70):
 
 
 def roster_set(members, size):
-    return RosterSet(encode_set(members, size), size)
+    return ClientBitmap(encode_set(members, size), size)
 
 
 @given(sets())
@@ -51,11 +51,11 @@ def test_it_takes_exactly_the_bitmaps_that_are_decoded(size, data):
         expected = decode_set(data, size)
     except CanonicalEncodingError:
         with pytest.raises(CanonicalEncodingError):
-            RosterSet(data, size)
+            ClientBitmap(data, size)
     else:
-        assert tuple(RosterSet(data, size)) == expected
+        assert tuple(ClientBitmap(data, size)) == expected
 
 
 def test_a_roster_beyond_all_rosters_is_a_fault_of_the_caller():
     with pytest.raises(ValueError, match="roster"):
-        RosterSet(b"", -1)
+        ClientBitmap(b"", -1)

@@ -6,18 +6,18 @@ from importlib import resources
 
 import pytest
 
-from secagg.distributed_dp import NoisedTask, PrivacyReport, report, report_cache
+from secagg.distributed_dp import NoisyTask, PrivacyReport, report, report_cache
 from secagg.distributed_dp.report_cache import (
     _sources,
     accounting_digest,
     privacy_report,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.policy import PrivacyFloors
+from secagg.protocol.policy import PrivacyLimits
 from secagg.testing.cohorts import noised_task, parameters_for
 
 
-def task_for(steps: int) -> NoisedTask:
+def task_for(steps: int) -> NoisyTask:
     return noised_task(parameters_for(3, dimension=4, threshold=3), steps=steps)
 
 
@@ -122,7 +122,7 @@ def test_a_report_survives_json_even_when_nothing_is_guaranteed(task):
 
 def test_floors_are_judged_by_the_report_that_is_given(task):
     report = task.report()
-    policy = PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    policy = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
     assert task.check(policy, report=report) is report
     worse = replace(report, server=replace(report.server, epsilon=9.0))
     with pytest.raises(RemoteProtocolError) as caught:

@@ -10,10 +10,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, ServiceError
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.server.rpc.certificate_renewal import server_credentials
 from secagg.transport.peer_identity import PeerIdentity, Role
-from secagg.transport.reloading_identity import FollowedIdentity
+from secagg.transport.reloading_identity import ReloadingIdentity
 from secagg.transport.tls import TLSIdentity, identity_in_pem, identity_of
 
 NOW = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
@@ -22,7 +22,7 @@ DAY = dt.timedelta(days=1)
 
 @pytest.fixture(scope="module")
 def authority():
-    return Authority.create("deployment.example", now=NOW)
+    return CertificateAuthority.create("deployment.example", now=NOW)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_what_is_issued_loads_and_names_its_holder(files):
     server = load(files, "server", role=Role.SERVER)
     assert server.identity == PeerIdentity("deployment.example", Role.SERVER, "agg")
     client.channel_credentials()
-    server_credentials(FollowedIdentity(server))
+    server_credentials(ReloadingIdentity(server))
 
 
 def test_a_leaf_has_one_purpose_one_identity_and_no_power_to_issue(authority):
@@ -90,7 +90,7 @@ def test_a_leaf_has_one_purpose_one_identity_and_no_power_to_issue(authority):
 
 
 def test_no_leaf_outlives_its_authority():
-    short = Authority.create(days=10, now=NOW)
+    short = CertificateAuthority.create(days=10, now=NOW)
     leaf = leaf_of(short.issue_client("c", days=90, now=NOW))
     assert leaf.not_valid_after_utc == short.certificate.not_valid_after_utc
     with pytest.raises(ServiceError, match="has expired"):
@@ -137,15 +137,15 @@ def test_a_directory_that_cannot_be_written_is_an_error_with_a_next_step(
 
 
 def test_an_authority_can_be_loaded_and_go_on_issuing(files, authority):
-    again = Authority.load(files / "ca.pem", files / "ca.key")
+    again = CertificateAuthority.load(files / "ca.pem", files / "ca.key")
     assert again.trust_domain == authority.trust_domain
     leaf_of(again.issue_client("late", now=NOW)).verify_directly_issued_by(
         authority.certificate
     )
     with pytest.raises(ServiceError, match="not an authority"):
-        Authority.load(files / "client.pem", files / "client.key")
+        CertificateAuthority.load(files / "client.pem", files / "client.key")
     with pytest.raises(ServiceError, match="not an authority"):
-        Authority.load(files / "ca.pem", files / "client.key")
+        CertificateAuthority.load(files / "ca.pem", files / "client.key")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_name_that_could_mislead_is_not_issued(authority, name):
 @pytest.mark.parametrize("trust_domain", ["", "Upper.example", "a/b", "a" * 256, "ä"])
 def test_a_bad_trust_domain_is_refused(trust_domain):
     with pytest.raises(ServiceError, match="trust domain"):
-        Authority.create(trust_domain)
+        CertificateAuthority.create(trust_domain)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,9 @@ def test_a_certificate_that_cannot_serve_is_named_at_load(files, changes, compla
     ],
 )
 def test_a_mixed_up_file_is_named_with_what_to_do(files, which, file, complaint):
-    Authority.create("deployment.example", now=NOW).issued().write(files, "other")
+    CertificateAuthority.create("deployment.example", now=NOW).issued().write(
+        files, "other"
+    )
     (files / "large.pem").write_bytes(b"x" * (1 << 17))
     with pytest.raises(ServiceError, match=complaint) as caught:
         load(files, **{which: files / file})
@@ -340,7 +342,7 @@ def test_a_chain_through_an_intermediate_is_accepted(files, authority):
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(authority.private_key, hashes.SHA256())
     )
-    below = Authority(intermediate, key, authority.trust_domain)
+    below = CertificateAuthority(intermediate, key, authority.trust_domain)
     issued = below.issue_client("deep", now=NOW)
     (files / "chain.pem").write_bytes(
         issued.certificate + intermediate.public_bytes(serialization.Encoding.PEM)
@@ -385,7 +387,7 @@ def test_a_key_that_others_can_read_is_worth_a_warning_and_no_more(files, caplog
     assert not caplog.records
     (files / "client.key").chmod(0o644)
     load(files)
-    assert [r.message.split()[0] for r in caplog.records] == ["key_file_readable"]
+    assert [r.message.split()[0] for r in caplog.records] == ["key_file_permissions"]
 
 
 def test_no_private_key_shows_in_a_repr_or_an_error(files, authority):

@@ -4,9 +4,9 @@ import pytest
 from cryptography import x509
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.certificate_revocations import (
-    RevokedCertificates,
+    CertificateRevocations,
     read_revoked,
     revoked_line,
 )
@@ -22,7 +22,7 @@ def path(tmp_path):
 
 @pytest.fixture(scope="module")
 def issued():
-    authority = Authority.create("ours.example")
+    authority = CertificateAuthority.create("ours.example")
     return [authority.issue_client(name) for name in "ab"]
 
 
@@ -33,10 +33,10 @@ def numbers(*issued):
 def test_a_line_takes_back_the_certificate_of_its_number_and_issuer_alone(path, issued):
     [gone, stays] = numbers(*issued)
     path.write_text(f"# on the phone, monday\n\n{revoked_line(gone)}\n")
-    found = RevokedCertificates(path)
+    found = CertificateRevocations(path)
     assert gone in found
     assert stays not in found
-    elsewhere = Authority.create("ours.example").certificate.subject
+    elsewhere = CertificateAuthority.create("ours.example").certificate.subject
     assert CertificateNumber(elsewhere, gone.serial) not in found
 
 
@@ -63,14 +63,14 @@ def test_a_line_is_what_openssl_prints(path):
 def test_a_file_with_a_mistake_is_refused_whole(path, data, complaint):
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     with pytest.raises(ServiceError, match=complaint) as caught:
-        RevokedCertificates(path)
+        CertificateRevocations(path)
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE
     assert caught.value.next_step
 
 
 def test_a_file_that_is_not_there_is_no_empty_list(path):
     with pytest.raises(ServiceError, match="cannot read"):
-        RevokedCertificates(path)
+        CertificateRevocations(path)
     path.touch()
     assert numbers() == list(read_revoked(path))
 
@@ -79,7 +79,7 @@ def test_a_mistake_lets_nobody_back_in_and_is_said_once(path, issued, caplog):
     caplog.set_level("INFO")
     [gone, later] = numbers(*issued)
     path.write_text(f"{revoked_line(gone)}\n")
-    found = RevokedCertificates(path)
+    found = CertificateRevocations(path)
     for damage in (lambda: path.write_text("oops\n"), path.unlink):
         caplog.clear()
         damage()
@@ -88,7 +88,7 @@ def test_a_mistake_lets_nobody_back_in_and_is_said_once(path, issued, caplog):
         assert gone in found
         [record] = caplog.records
         assert record.levelname == "ERROR"
-        assert record.event == "revoked_refused"
+        assert record.event == "crl_rejected"
     path.write_text(f"{revoked_line(gone)}\n{revoked_line(later)}\n")
     assert found.look()
     assert later in found
@@ -98,7 +98,7 @@ def test_a_mistake_lets_nobody_back_in_and_is_said_once(path, issued, caplog):
 def test_what_is_given_back_is_welcome_again_and_in_the_log(path, issued, caplog):
     [gone, _] = numbers(*issued)
     path.write_text(f"{revoked_line(gone)}\n")
-    found = RevokedCertificates(path)
+    found = CertificateRevocations(path)
     path.write_text("")
     assert not found.look()
     assert gone not in found
@@ -108,6 +108,6 @@ def test_what_is_given_back_is_welcome_again_and_in_the_log(path, issued, caplog
 
 
 def test_without_a_file_nothing_is_taken_back(issued):
-    found = RevokedCertificates(None)
+    found = CertificateRevocations(None)
     assert not found.look()
     assert numbers(*issued)[0] not in found

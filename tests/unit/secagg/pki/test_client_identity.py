@@ -9,7 +9,7 @@ from secagg.pki.client_identity import (
     CREDENTIAL,
     IDENTITY_SEED,
     REQUEST,
-    ClientIdentity,
+    load_client_identity,
     new_identity,
     read_request,
     renew_request,
@@ -67,7 +67,7 @@ def load(directory, issuer_directory):
             "name": "phone-7",
             "now": NOW,
         }
-        return ClientIdentity.load(**(arguments | changes))
+        return load_client_identity(**(arguments | changes))
 
     return call
 

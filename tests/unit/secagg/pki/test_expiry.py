@@ -1,7 +1,7 @@
 import dataclasses
 import datetime as dt
 
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.expiry import ExpiryWarnings
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.testing.scripted_service import ScriptedService
@@ -11,7 +11,7 @@ from secagg.transport.tls import TLSIdentity
 
 
 def identity(directory, *, leaf_days, authority_days=730):
-    authority = Authority.create("ours.example", days=authority_days)
+    authority = CertificateAuthority.create("ours.example", days=authority_days)
     issued = authority.issue_server("agg", ["127.0.0.1"], days=leaf_days)
     authority.issued().write(directory, "ca")
     issued.write(directory, "server")
@@ -52,7 +52,10 @@ def test_an_authority_is_as_old_as_its_successor(tmp_path, caplog):
     ExpiryWarnings().warn(loaded)
     files = [f"path={tmp_path / name}" for name in ("server.pem", "ca.pem")]
     assert expiring(caplog) == files
-    both = loaded.authorities + Authority.create("ours.example").certificate_pem()
+    both = (
+        loaded.authorities
+        + CertificateAuthority.create("ours.example").certificate_pem()
+    )
     (tmp_path / "ca.pem").write_bytes(both)
     caplog.clear()
     ExpiryWarnings().warn(dataclasses.replace(loaded, authorities=both))

@@ -12,11 +12,11 @@ from secagg.protocol.descriptor import MAX_NOISE_TERMS_BYTES, SessionDescriptor
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.profiles import (
     SUPPORTED_PROFILES,
-    HonestTail,
-    MaliciousTail,
+    HonestCuriousParameters,
+    MaliciousParameters,
     Profile,
     RoundDeadlines,
-    SparseTail,
+    SparseParameters,
     Trust,
 )
 from secagg.testing.cohorts import offer_of
@@ -34,13 +34,15 @@ COMMON = {
     "colluders": 5,
 }
 HONEST = ProtocolParameters(**COMMON)
-RING = ProtocolParameters(**COMMON | {"tail": HonestTail(40), "degree": 32})
+RING = ProtocolParameters(
+    **COMMON | {"tail": HonestCuriousParameters(40), "degree": 32}
+)
 MALICIOUS = ProtocolParameters(
-    **COMMON, tail=MaliciousTail(TRUST), deadlines=RoundDeadlines(consistency=60)
+    **COMMON, tail=MaliciousParameters(TRUST), deadlines=RoundDeadlines(consistency=60)
 )
 SPARSE = ProtocolParameters(
     **COMMON | {"degree": 35},
-    tail=SparseTail(TRUST, graph_bits=40, in_cap=70, quorum=36),
+    tail=SparseParameters(TRUST, graph_bits=40, in_cap=70, quorum=36),
     deadlines=RoundDeadlines(choose_edges=60, consistency=60),
 )
 EVERY = pytest.mark.parametrize(
@@ -142,10 +144,14 @@ def test_no_two_parameters_have_one_encoding(changes):
         (HONEST, {"noise_layers": 1}, "noise_layers must be 0, or between 2 and 17"),
         (HONEST, {"noise_layers": 18}, "noise_layers"),
         (HONEST, {"noise_layers": 3}, "0 without a noise block, not 3"),
-        (MALICIOUS, {"tail": MaliciousTail(replace(TRUST, trust_domain=""))}, "1 to"),
         (
             MALICIOUS,
-            {"tail": MaliciousTail(replace(TRUST, revocation_number=0))},
+            {"tail": MaliciousParameters(replace(TRUST, trust_domain=""))},
+            "1 to",
+        ),
+        (
+            MALICIOUS,
+            {"tail": MaliciousParameters(replace(TRUST, revocation_number=0))},
             "revocation_hash must be zero",
         ),
         # R3.2-4
@@ -165,10 +171,10 @@ def test_no_two_parameters_have_one_encoding(changes):
         (HONEST, {"max_losses": 21}, "max_losses must be at most 20"),
         (HONEST, {"min_survivors": 29}, "threshold <= min_survivors"),
         # R3.2-6
-        (HONEST, {"tail": HonestTail(1)}, "graph_bits must be 0"),
+        (HONEST, {"tail": HonestCuriousParameters(1)}, "graph_bits must be 0"),
         # R3.2-7
-        (RING, {"tail": HonestTail(0)}, "between 1 and 128 on a ring"),
-        (RING, {"tail": HonestTail(129)}, "between 1 and 128 on a ring"),
+        (RING, {"tail": HonestCuriousParameters(0)}, "between 1 and 128 on a ring"),
+        (RING, {"tail": HonestCuriousParameters(129)}, "between 1 and 128 on a ring"),
         (RING, {"degree": 33}, "even"),
         # R3.2-8: half of clients and colluders is not enough
         (MALICIOUS, {"threshold": 27}, "threshold must be at least 28"),

@@ -22,7 +22,7 @@ from secagg.testing.cohorts import parameters_for
 
 CLIENTS, THRESHOLD = 8, 3
 PARAMETERS = parameters_for(CLIENTS, dimension=1, threshold=THRESHOLD)
-SESSION, EVERYBODY = b"s" * 16, frozenset(range(CLIENTS))
+SESSION, ALL_CLIENTS = b"s" * 16, frozenset(range(CLIENTS))
 SEEDS = [SecretBytes(bytes([number + 1]) * 32) for number in range(CLIENTS)]
 
 
@@ -32,7 +32,7 @@ def advert_of(number):
     return Advert(name, bytes(32), public_key_of(SEEDS[number]), commitment)
 
 
-ROSTER = Roster(tuple(advert_of(number) for number in EVERYBODY))
+ROSTER = Roster(tuple(advert_of(number) for number in ALL_CLIENTS))
 
 
 class Dealt:
@@ -42,7 +42,7 @@ class Dealt:
         self.graph = graph
         self.absent, self.silent = set(), set()
         self.shares = {}
-        for dealer in EVERYBODY:
+        for dealer in ALL_CLIENTS:
             holders = graph.holders(dealer)
             points = range(1, len(holders) + 1)
             entropy = SeededEntropy(SEEDS[dealer], b"polynomials")
@@ -57,7 +57,7 @@ class Dealt:
         self.shares[dealer, holder] = encode_shares(values)
 
     def answers(self):
-        return {holder: self._answer(holder) for holder in EVERYBODY - self.silent}
+        return {holder: self._answer(holder) for holder in ALL_CLIENTS - self.silent}
 
     def _answer(self, holder):
         dealers = self.graph.dealers(holder)
@@ -79,8 +79,8 @@ class Dealt:
             session_id=SESSION,
             roster=ROSTER,
             graph=self.graph,
-            sharers=EVERYBODY,
-            survivors=EVERYBODY,
+            sharers=ALL_CLIENTS,
+            survivors=ALL_CLIENTS,
             answers=self.answers(),
         )
         found = {each.index: each.seed for each in rebuilt.survivor_seeds}
@@ -122,7 +122,7 @@ def test_shares_that_are_absent_are_not_taken_for_wrong_ones(complete):
 def parts_ways(dealt):
     """Whether two dealers are rebuilt from the same holders, at other points."""
     table = dealt.table()
-    chosen = [table._choose(dealer, THRESHOLD, set()) for dealer in EVERYBODY]
+    chosen = [table._choose(dealer, THRESHOLD, set()) for dealer in ALL_CLIENTS]
     placed = {
         (*holders, *table.abscissae(dealer, holders).tolist())
         for dealer, holders in enumerate(chosen)
@@ -134,7 +134,7 @@ def parts_ways(dealt):
 def test_on_a_ring_one_holder_stands_at_another_point_for_each_dealer():
     parameters = parameters_for(CLIENTS, dimension=1, threshold=THRESHOLD, degree=6)
     dealt = Dealt(sharing_graph(parameters, CLIENTS, bytes(32)))
-    for silent in combinations(EVERYBODY, 3):
+    for silent in combinations(ALL_CLIENTS, 3):
         dealt.silent = set(silent)
         if parts_ways(dealt):
             break

@@ -8,25 +8,25 @@ import pytest
 
 from secagg.protocol.messages import Fate
 from secagg.protocol.profiles import Profile
-from secagg.protocol.refund import CHARGES, Charge, Standing, charge_after
+from secagg.protocol.refund import CHARGES, Charge, ReachedStage, charge_after
 
 PROTOCOL = (Path(__file__).parents[4] / "protos" / "PROTOCOL.md").read_text()
-FATES = (Fate.NEVER_FIXED, Fate.LEFT_OUT, Fate.INCLUDED, None)
+FATES = (Fate.NEVER_FIXED, Fate.NOT_INCLUDED, Fate.INCLUDED, None)
 # (where the server may do anything, how far the client came) -> one word for each fate
 ROWS = {
-    (False, Standing.UNBOUND): ("never charged",) * 4,
-    (False, Standing.MASKED): ("given back", "given back", "kept", "kept"),
-    (False, Standing.SIGNED): ("kept",) * 4,
-    (False, Standing.ANSWERED): ("kept",) * 4,
-    (True, Standing.UNBOUND): ("never charged",) * 4,
-    (True, Standing.MASKED): ("kept",) * 4,
-    (True, Standing.SIGNED): ("kept",) * 4,
-    (True, Standing.ANSWERED): ("kept",) * 4,
+    (False, ReachedStage.UNBOUND): ("never charged",) * 4,
+    (False, ReachedStage.MASKED): ("given back", "given back", "kept", "kept"),
+    (False, ReachedStage.SIGNED): ("kept",) * 4,
+    (False, ReachedStage.ANSWERED): ("kept",) * 4,
+    (True, ReachedStage.UNBOUND): ("never charged",) * 4,
+    (True, ReachedStage.MASKED): ("kept",) * 4,
+    (True, ReachedStage.SIGNED): ("kept",) * 4,
+    (True, ReachedStage.ANSWERED): ("kept",) * 4,
 }
 
 
 @pytest.mark.parametrize(
-    ("profile", "standing", "fate"), [*product(Profile, Standing, FATES)]
+    ("profile", "standing", "fate"), [*product(Profile, ReachedStage, FATES)]
 )
 def test_every_cell(profile, standing, fate):
     # R5.6-3
@@ -38,7 +38,7 @@ def test_every_cell(profile, standing, fate):
 def test_the_table_has_no_cell_too_many_and_none_too_few():
     assert set(CHARGES) == set(Profile)
     for cells in CHARGES.values():
-        assert set(cells) == set(product(Standing, FATES))
+        assert set(cells) == set(product(ReachedStage, FATES))
 
 
 def test_the_specification_prints_the_same_table():
@@ -50,12 +50,12 @@ def test_the_specification_prints_the_same_table():
         label: tuple(cell.strip() for cell in cells.split("|")) for label, cells in rows
     }
     assert printed == {
-        "none bound": ROWS[False, Standing.UNBOUND],
-        "input bound, profile 1": ROWS[False, Standing.MASKED],
-        "answered, profile 1": ROWS[False, Standing.ANSWERED],
+        "none bound": ROWS[False, ReachedStage.UNBOUND],
+        "input bound, profile 1": ROWS[False, ReachedStage.MASKED],
+        "answered, profile 1": ROWS[False, ReachedStage.ANSWERED],
         "input bound, signed or answered, profiles 2 and 3": ROWS[
-            True, Standing.MASKED
+            True, ReachedStage.MASKED
         ],
     }
-    assert ROWS[True, Standing.MASKED] == ROWS[True, Standing.SIGNED]
-    assert ROWS[True, Standing.MASKED] == ROWS[True, Standing.ANSWERED]
+    assert ROWS[True, ReachedStage.MASKED] == ROWS[True, ReachedStage.SIGNED]
+    assert ROWS[True, ReachedStage.MASKED] == ROWS[True, ReachedStage.ANSWERED]

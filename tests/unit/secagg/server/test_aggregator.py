@@ -37,7 +37,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.session.progress import SessionPhase
 from secagg.server.task.definition import TaskDefinition
-from secagg.server.task.schedule import TaskGate
+from secagg.server.task.schedule import TaskSchedule
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
 from secagg.storage.rows import Retention
@@ -46,7 +46,7 @@ from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg.testing.held_executor import HeldExecutor
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
@@ -74,12 +74,12 @@ class World:
     def __init__(self, clock, *, parameters=PARAMETERS, invited=None, **options):
         self.clock = clock
         self.disk = HeldExecutor()
-        self.book = inline_book(thread=self.disk)
+        self.store = inline_store(thread=self.disk)
         self.spool = UploadSpool(MemoryBlobs())
         inline = InlineExecutor()
         self.workers = workers = Workers(general=inline)
         self.aggregator = Aggregator(
-            self.book,
+            self.store,
             self.spool,
             clock=clock,
             entropy=SeededEntropy(SecretBytes(bytes(32)), b"test"),
@@ -423,7 +423,7 @@ def test_a_full_disk_costs_time_and_nothing_else():
         for name in ("b", "c"):
             await world.join(name)
         await world.settle()
-        (row,) = await world.book.sessions(role=Role.SERVER)
+        (row,) = await world.store.sessions(role=Role.SERVER)
         assert row.sequence == 4  # three adverts, one closing
 
     scenario(test)
@@ -450,7 +450,7 @@ def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
         world.start()
         await world.settle()
         await world.join("a")
-        (stored,) = await world.book.sessions(role=Role.SERVER)
+        (stored,) = await world.store.sessions(role=Role.SERVER)
         for _ in range(10):
             await world.clock.sleep_until(world.clock.now() + 60)
             waiting = await world.update("a", Round.ADVERTISE_KEYS)
@@ -459,7 +459,7 @@ def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
         stranger = await world.update("mallory", Round.ADVERTISE_KEYS)
         assert (stranger.joined, stranger.needed) == (0, 0)
         # No record, no new number: what was stored is what is stored.
-        assert await world.book.sessions(role=Role.SERVER) == (stored,)
+        assert await world.store.sessions(role=Role.SERVER) == (stored,)
         await world.join("b")
         await world.join("c")
         await world.settle()
@@ -540,7 +540,8 @@ def test_sessions_of_a_schedule_open_in_their_slots_and_close_their_doors():
     async def test(world):
         hour, window = 3600, 600
         world.task = replace(
-            world.task, gate=TaskGate(Schedule(hour, window), opened=world.clock.date())
+            world.task,
+            gate=TaskSchedule(Schedule(hour, window), opened=world.clock.date()),
         )
         running = world.start()
 
@@ -602,7 +603,7 @@ def test_the_end_of_a_round_is_told_only_where_it_is_one():
 
 def test_a_task_that_is_ended_between_its_slots_ends_at_once():
     async def test(world):
-        gate = TaskGate(Schedule(3600, 600), opened=world.clock.date())
+        gate = TaskSchedule(Schedule(3600, 600), opened=world.clock.date())
         world.task = replace(world.task, gate=gate)
         running = world.start()
         await world.settle()
@@ -616,7 +617,7 @@ def test_a_task_that_is_ended_between_its_slots_ends_at_once():
 
 def test_a_server_that_drains_between_slots_ends_its_tasks_without_a_session():
     async def test(world):
-        gate = TaskGate(Schedule(3600, 600), opened=world.clock.date())
+        gate = TaskSchedule(Schedule(3600, 600), opened=world.clock.date())
         world.task = replace(world.task, gate=gate)
         running = world.start()
         await world.settle()
@@ -1223,7 +1224,7 @@ def test_settling_ends_early_when_everybody_knows():
         await world.aggregator.settle(at_most_seconds=50.0)
         assert world.clock.now() - started == pytest.approx(2.0)
 
-    scenario(test, quiet_seconds=2.0)
+    scenario(test, idle_timeout=2.0)
 
 
 def test_strangers_who_ask_for_the_end_cost_no_memory():
@@ -1277,7 +1278,7 @@ def test_a_repeated_message_is_acknowledged_while_there_is_a_record_of_it():
 
         async def next_process():
             again = Aggregator(
-                world.book, world.spool, clock=world.clock, workers=world.workers
+                world.store, world.spool, clock=world.clock, workers=world.workers
             )
             await again.recover()
             return again
@@ -1299,7 +1300,7 @@ def test_a_repeated_message_is_acknowledged_while_there_is_a_record_of_it():
         assert await code_of(second, other) is ErrorCode.SESSION_OVER
         assert await code_of(second, ending) is None
         # When that is gone as well, nobody knows the session.
-        await world.book.purge(Retention(keep_receipts=0))
+        await world.store.purge(Retention(keep_receipts=0))
         third = await next_process()
         for request in (advert, other, ending):
             assert await code_of(third, request) is ErrorCode.UNKNOWN_SESSION
@@ -1321,7 +1322,7 @@ def asking(world, name, *, wait_ms=30_000, after_session=0):
 
 def test_whoever_waits_is_offered_a_session_when_it_opens():
     async def test(world):
-        world.task = replace(world.task, gate=TaskGate(paused=True))
+        world.task = replace(world.task, gate=TaskSchedule(paused=True))
         world.start()
         await world.settle()
         begun = world.clock.now()
@@ -1342,7 +1343,7 @@ def test_whoever_waits_is_offered_a_session_when_it_opens():
 )
 def test_nobody_is_kept_waiting_longer_than_it_wanted(wait_ms, answered):
     async def test(world):
-        world.task = replace(world.task, gate=TaskGate(paused=True))
+        world.task = replace(world.task, gate=TaskSchedule(paused=True))
         world.start()
         await world.settle()
         begun = world.clock.now()
@@ -1357,7 +1358,7 @@ def test_nobody_is_kept_waiting_longer_than_it_wanted(wait_ms, answered):
 
 def test_questions_that_wait_are_bounded_per_client_and_in_all():
     async def test(world):
-        world.task = replace(world.task, gate=TaskGate(paused=True))
+        world.task = replace(world.task, gate=TaskSchedule(paused=True))
         world.start()
         await world.settle()
         begun = world.clock.now()
@@ -1383,7 +1384,7 @@ def test_questions_that_wait_are_bounded_per_client_and_in_all():
 )
 def test_whoever_waits_is_told_at_once_that_nothing_comes(end, code):
     async def test(world):
-        world.task = replace(world.task, gate=TaskGate(paused=True))
+        world.task = replace(world.task, gate=TaskSchedule(paused=True))
         world.running = world.start()
         await world.settle()
         begun = world.clock.now()

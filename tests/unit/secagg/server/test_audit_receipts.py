@@ -13,7 +13,7 @@ from secagg.cli.exit_codes import EXIT_OK, exit_code_of
 from secagg.client.client import Client
 from secagg.conformance import read_vectors
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.distributed_dp import NoisedTask, TaskNoiseVerifier, certify
+from secagg.distributed_dp import NoisyTask, TaskNoiseVerifier, certify
 from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.pki.key_files import key_text
 from secagg.protocol.client import machine as client
@@ -31,9 +31,9 @@ from secagg.protocol.packing import packed_size
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
+    ExactSumWaiver,
 )
-from secagg.protocol.profiles import HonestTail
+from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.protocol.receipts.verifier import (
     Finding,
@@ -74,7 +74,9 @@ class Run:
         self.descriptor = SessionDescriptor.decode(bytes.fromhex(session["offer"]))
         parameters = self.descriptor.parameters
         self.trust = (
-            None if isinstance(parameters.tail, HonestTail) else parameters.tail.trust
+            None
+            if isinstance(parameters.tail, HonestCuriousParameters)
+            else parameters.tail.trust
         )
         revoked = frozenset()
         if self.trust is not None:
@@ -201,7 +203,7 @@ def test_a_dispute_comes_with_what_its_dealer_has_signed(name):
 
 # --- the server of a task, and the command --------------------------------------------
 
-WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)
 PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
 
@@ -209,7 +211,7 @@ PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
 async def released_sum():
     async def give(name):
         async with Client(
-            running.connection(name), task="t", floors=WAIVER, cohort=PAIR
+            running.connection(name), task="t", privacy_limits=WAIVER, cohort=PAIR
         ) as client:
             await client.contribute([1, 2])
 
@@ -338,7 +340,7 @@ class SessionWithLayers(SessionWithFacts):
     """Clients that take back noise."""
 
     def __init__(self, clients):
-        self.task = NoisedTask.from_parameters(self.parameters_of(clients))
+        self.task = NoisyTask.from_parameters(self.parameters_of(clients))
         super().__init__(self.task.parameters, [None] * clients)
 
     def parameters_of(self, clients):
@@ -370,7 +372,7 @@ def test_the_command_says_what_the_noise_of_the_offer_costs(
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
     json_answer("sessions verify with noise", facts)
     parameters = SessionDescriptor.decode(layered.offer).parameters
-    task = NoisedTask.from_parameters(parameters)
+    task = NoisyTask.from_parameters(parameters)
     assert facts["epsilon_server"] == task.report().server.epsilon
     assert facts["epsilon_server"] > 0.0
     stated = task.report().server

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from secagg.server.notifier import Bell
+from secagg.server.notifier import Notifier
 from secagg.testing import manual_clock
 
 
@@ -16,7 +16,7 @@ def listening(bell, clock, heard, seconds):
 
 def test_it_rings_for_all_when_the_first_of_them_must_hear_it():
     async def main(clock):
-        bell, heard, begun = Bell(clock), [], clock.now()
+        bell, heard, begun = Notifier(clock), [], clock.now()
         first = [listening(bell, clock, heard, seconds) for seconds in (60, 15, 30)]
         await clock.sleep_until(begun + 10)
         late = listening(bell, clock, heard, 100)
@@ -30,7 +30,7 @@ def test_it_rings_for_all_when_the_first_of_them_must_hear_it():
 
 def test_whoever_listened_before_it_rang_has_heard_it():
     async def main(clock):
-        bell, begun = Bell(clock), clock.now()
+        bell, begun = Notifier(clock), clock.now()
         ringing = bell.listen()
         bell.ring()
         await bell.heard(ringing, 60)

@@ -10,17 +10,17 @@ from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode
 from secagg.simulation import identity_of
 from secagg.storage.change import (
+    DuplicateRecordError,
     NewSession,
     NumberTakenError,
     Role,
-    SecondRecordError,
     SessionsSpentError,
 )
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
-from secagg.testing.crash_points import CrashingBook, CrashSwitch
+from secagg.testing.crash_points import CrashingStore, CrashSwitch
 from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.inline_store import ask, inline_store
 from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import RevealShares, ShareKeys, UploadChunk
 
@@ -30,11 +30,11 @@ FIRST_SESSION = 12
 PARAMETERS = parameters_for(CLIENTS, dimension=7, threshold=3)
 
 
-class Watched(CrashingBook):
+class Watched(CrashingStore):
     """Notes every change."""
 
     def __init__(self):
-        super().__init__(inline_book(), CrashSwitch())
+        super().__init__(inline_store(), CrashSwitch())
         self.changes = []
 
     async def commit(self, change):
@@ -58,9 +58,9 @@ def lost(*calls):
 
 
 def test_a_round_is_closed_with_its_deadline_and_the_use_of_a_session_in_one_change():
-    book = Watched()
-    run(server_book=book)
-    closes = [c for c in book.changes if c.round is not None and c.create is None]
+    store = Watched()
+    run(server_store=store)
+    closes = [c for c in store.changes if c.round is not None and c.create is None]
     assert [c.round for c in closes] == [3, 4, 6, 6, 7]
     deadlines = PARAMETERS.deadlines
     assert [c.deadline_seconds for c in closes] == [
@@ -72,7 +72,7 @@ def test_a_round_is_closed_with_its_deadline_and_the_use_of_a_session_in_one_cha
     ]
     assert [c.spend for c in closes] == [False, False, True, False, False]
     assert all(len(c.records) == 1 for c in closes)
-    assert not any(c.spend for c in book.changes if c.round is None)
+    assert not any(c.spend for c in store.changes if c.round is None)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_round_is_closed_with_its_deadline_and_the_use_of_a_session_in_one_cha
 def test_a_session_is_spent_from_the_moment_u3_is_fixed(call, spent):
     deployment, _ = run(fault_of=lost(call), max_attempts=1)
     assert not deployment.sums
-    assert ask(deployment.server_book.tally(Role.SERVER, TASK_ID)).spent == spent
+    assert ask(deployment.server_store.tally(Role.SERVER, TASK_ID)).spent == spent
 
 
 def test_no_session_is_opened_beyond_the_budget_of_its_task():
@@ -108,7 +108,7 @@ def test_a_number_that_somebody_has_taken_is_not_used_again():
                 raise NumberTakenError(change.create, highest=6 + len(self.changes))
             return await super().commit(change)
 
-    deployment, _ = run(server_book=Racing(), payload=b"p")
+    deployment, _ = run(server_store=Racing(), payload=b"p")
     assert deployment.sums[0].descriptor.session_number == 9
     assert len(deployment.spool.session_ids()) == 1  # no payload is left behind
 
@@ -120,11 +120,11 @@ def test_a_second_record_is_answered_as_our_defect_and_holds_nobody_up(caplog):
         async def commit(self, change):
             for record in change.records:
                 if (record.kind, record.sender) == (2, identity_of(1)):
-                    raise SecondRecordError(change.key, record)
+                    raise DuplicateRecordError(change.key, record)
             return await super().commit(change)
 
     caplog.set_level(logging.CRITICAL)
-    deployment, endings = run(server_book=Strict())
+    deployment, endings = run(server_store=Strict())
     np.testing.assert_array_equal(
         deployment.sums[0].residues, deployment.expected_sum({0, 2, 3})
     )
@@ -153,9 +153,9 @@ def test_who_hears_late_that_a_session_has_ended_takes_note_of_it():
 
 
 def test_a_new_session_names_its_task_and_its_budget():
-    book = Watched()
-    run(server_book=book, allowed=5)
-    new = book.changes[0].create
+    store = Watched()
+    run(server_store=store, allowed=5)
+    new = store.changes[0].create
     assert isinstance(new, NewSession)
     assert (new.role, new.task, new.number) == (Role.SERVER, TASK_ID, 1)
     assert new.allowed == 5

@@ -14,20 +14,20 @@ from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.wire.calls import GetOffer
 
 
 def test_it_starts_under_the_old_name_or_when_no_session_is_open():
     async def main(clock):
-        book, spool = inline_book(), UploadSpool(MemoryBlobs())
+        store, spool = inline_store(), UploadSpool(MemoryBlobs())
         workers = Workers(general=InlineExecutor())
 
         async def nothing(_):
             return b""
 
         def process(name):
-            return Aggregator(book, spool, name=name, clock=clock, workers=workers)
+            return Aggregator(store, spool, name=name, clock=clock, workers=workers)
 
         async def offered(aggregator):
             running = asyncio.create_task(

@@ -8,7 +8,7 @@ import pytest
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime import log_events as telemetry
 from secagg.server.retention import PURGE_EVERY_SECONDS, purge_regularly
-from secagg.storage.rows import Purged, Retention
+from secagg.storage.rows import PurgeResult, Retention
 from secagg.testing import manual_clock
 
 POLICY = Retention(keep_receipts_days=3.0, keep_receipts=16)
@@ -25,7 +25,7 @@ class Shelf:
         self.calls.append(self.clock.now())
         if len(self.calls) in self.fails_at:
             raise ServiceError("the disk is full", code=ErrorCode.STORAGE_FAILED)
-        return Purged(("one",) if len(self.calls) == 1 else ())
+        return PurgeResult(("one",) if len(self.calls) == 1 else ())
 
 
 def purging(turns, **options):
@@ -50,6 +50,8 @@ def test_receipts_are_purged_at_the_start_and_every_hour(fails_at, caplog):
     ]
     said = [record.getMessage() for record in caplog.records]
     if fails_at:
-        assert said == [f"{telemetry.STORAGE_REFUSED} reason='the disk is full'"] * 2
+        assert (
+            said == [f"{telemetry.STORAGE_WRITE_FAILED} reason='the disk is full'"] * 2
+        )
     else:
         assert said == [f"{telemetry.RECEIPTS_PURGED} count=1"]

@@ -12,8 +12,8 @@ from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
-    PrivacyFloors,
+    ExactSumWaiver,
+    PrivacyLimits,
 )
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.server import Server
@@ -23,7 +23,7 @@ from secagg.storage.change import Role
 from secagg.storage.open_store import open_state
 from secagg.storage.rows import Retention, SessionState
 
-WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)
 PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
 EXACT = PreparedTask.exact(WAIVER, COHORT, dimension=2)
@@ -31,7 +31,7 @@ EXACT = PreparedTask.exact(WAIVER, COHORT, dimension=2)
 
 async def give(server, name, task, *vectors):
     async with Client(
-        server.connection(name), task=task, floors=WAIVER, cohort=PAIR
+        server.connection(name), task=task, privacy_limits=WAIVER, cohort=PAIR
     ) as one:
         return [await one.contribute(vector) for vector in vectors]
 
@@ -123,9 +123,9 @@ async def test_receipts_go_and_their_sums_still_count(tmp_path):
             task = await server.add_task("t", EXACT)
             assert task.released_before == 1
             assert await task.next_sum() is None
-    book = await open_state(tmp_path)
-    assert await book.sessions(role=Role.SERVER, state=SessionState.ALL) == ()
-    await book.close()
+    store = await open_state(tmp_path)
+    assert await store.sessions(role=Role.SERVER, state=SessionState.ALL) == ()
+    await store.close()
 
 
 async def test_a_loop_that_was_left_is_continued_with_the_same_sum():
@@ -165,7 +165,7 @@ async def test_no_more_sums_are_wanted_than_the_noise_was_planned_for():
 
 
 @pytest.mark.parametrize(
-    "waiver", [None, True, PrivacyFloors(max_epsilon=1, max_delta=1)]
+    "waiver", [None, True, PrivacyLimits(max_epsilon=1, max_delta=1)]
 )
 def test_exact_sums_take_a_waiver(waiver):
     with pytest.raises(LocalProtocolError, match="waiver"):

@@ -11,7 +11,7 @@ from secagg.server.admin import views
 from secagg.server.admin.views import short_of_budget
 from secagg.server.service import _Ending
 from secagg.server.service_manager import ServiceManager
-from secagg.server.task.history import TaskFacts
+from secagg.server.task.history import TaskHistory
 
 
 async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_somebody_listens():
@@ -46,7 +46,7 @@ def test_a_budget_is_short_when_missing_sums_take_what_was_planned_for_faults(
     settings = SimpleNamespace(task=SimpleNamespace(steps=4))
     monkeypatch.setattr(views, "decode_settings", lambda _: settings)
     monkeypatch.setattr(views, "_noised", lambda _: SimpleNamespace(budget=budget))
-    tally = SimpleNamespace(spent=spent, facts=TaskFacts(sums=sums).encode())
+    tally = SimpleNamespace(spent=spent, facts=TaskHistory(sums=sums).encode())
     assert short_of_budget(SimpleNamespace(tally=tally, task=None)) == short
 
 

@@ -99,13 +99,13 @@ class Book:
 def test_signs_of_life_stop_when_the_book_hangs_and_not_when_it_refuses(
     manager, tmp_path
 ):
-    book, announced = Book(), []
+    store, announced = Book(), []
 
     async def announce(*, is_ready):
         announced.append(is_ready)
 
     server = SimpleNamespace(
-        storage=SimpleNamespace(book=book),
+        storage=SimpleNamespace(store=store),
         runs_a_task=lambda: True,
         transport=SimpleNamespace(announce=announce),
     )
@@ -115,7 +115,7 @@ def test_signs_of_life_stop_when_the_book_hangs_and_not_when_it_refuses(
         told = ServiceManager.from_environment(manager.environment)
         heard = []
         async with watching(server, section, None, manager=told, clock=clock):
-            for book.refuses, book.hangs in (
+            for store.refuses, store.hangs in (
                 (False, False),
                 (True, False),
                 (False, True),

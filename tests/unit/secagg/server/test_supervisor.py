@@ -24,7 +24,7 @@ from secagg.protocol.parameters import MAX_CLIENTS
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
+    ExactSumWaiver,
 )
 from secagg.runtime import durable_files
 from secagg.server import supervisor as task_keeper
@@ -39,19 +39,19 @@ from secagg.server.admin.channel import (
 from secagg.server.admin.socket import AdminSocket
 from secagg.server.admin.views import find_task, tasks_view
 from secagg.server.operated_server import OperatedServer
-from secagg.server.supervisor import TaskKeeper
+from secagg.server.supervisor import TaskSupervisor
 from secagg.server.task import rows as task_rows
 from secagg.server.task.folder import folder_of
 from secagg.server.task.setup import prepare_task
 from secagg.server.task.stored import encode_settings
 from secagg.storage.change import Role
-from secagg.storage.open_store import BOOK_FILE
+from secagg.storage.open_store import STORE_FILE
 from secagg.storage.reader import reading
 from secagg.storage.rows import SessionState, TaskState
 from secagg.testing.pausing_connection import PausingConnection
 from secagg.wire.calls import GetOffer, Wait
 
-WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
 FILE = f"""
 [task]
@@ -89,7 +89,7 @@ class World:
 
     @asynccontextmanager
     async def running(self, *proposed):
-        self.keeper = TaskKeeper(
+        self.keeper = TaskSupervisor(
             self.directory / "sums",
             self.directory / "state",
             own_task="t",
@@ -121,7 +121,7 @@ class World:
         async with Client(
             connection or self.server.connection(name),
             task=task,
-            floors=WAIVER,
+            privacy_limits=WAIVER,
             cohort=PAIR,
             state_dir=self.directory / name,
             wait_seconds=None,  # a busy machine is no failure
@@ -136,8 +136,8 @@ class World:
         return {each["task"]: each["state"] for each in answer["tasks"]}
 
     async def offline(self):
-        with reading(self.directory / "state" / BOOK_FILE) as book:
-            return await tasks_view(book)
+        with reading(self.directory / "state" / STORE_FILE) as store:
+            return await tasks_view(store)
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ async def test_a_file_that_says_something_else_changes_nothing_until_it_is_appli
         pass
     longer = world.settings(steps=5)
     async with world.running(longer):
-        assert "task_differs" in caplog.text
+        assert "task_settings_differ" in caplog.text
         assert any("secagg tasks apply" in said for said in world.said)
         assert (await world.ask("task.show", task="t"))["sums_wanted"] == 2
         wrong = {"settings": longer.document(), "origin": "f", "version": 7}
@@ -300,17 +300,17 @@ async def test_who_is_shown_out_at_one_server_of_a_book_is_at_all(world):
         world.server.end_clients = lambda is_unwelcome: shown_out.extend(
             filter(is_unwelcome, "abcd")
         )
-        book = world.server.storage.book
-        row = await find_task(book, "t")
+        store = world.server.storage.store
+        row = await find_task(store, "t")
         settings = encode_settings(world.settings(invited=("a", "b")))
         elsewhere = replace(row.task, settings=settings)
-        assert await book.put_task(elsewhere, expect_version=row.version)
+        assert await store.put_task(elsewhere, expect_version=row.version)
         await world.keeper._follow()
         assert shown_out == ["c"]
 
 
 async def sessions_of(world):
-    return await world.server.storage.book.sessions(
+    return await world.server.storage.store.sessions(
         role=Role.SERVER, task="t", state=SessionState.ALL
     )
 
@@ -338,13 +338,13 @@ async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
 ):
     settle, settled = task_rows.settle_task, []
 
-    async def settled_meanwhile(settings, book, **options):
-        prepared = await settle(settings, book, **options)
+    async def settled_meanwhile(settings, store, **options):
+        prepared = await settle(settings, store, **options)
         settled.append(prepared)
         if len(settled) == 2:  # its row is there, and the task is about to run
-            row = await find_task(book, "t")
+            row = await find_task(store, "t")
             stopped = replace(row.task, state=TaskState.STOPPED, reason="enough")
-            assert await book.put_task(stopped, expect_version=row.version)
+            assert await store.put_task(stopped, expect_version=row.version)
         return prepared
 
     monkeypatch.setattr(task_rows, "settle_task", settled_meanwhile)
@@ -357,8 +357,8 @@ async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
 
 async def test_a_task_whose_row_was_stored_unheard_is_added_again(world, monkeypatch):
     async with world.running():
-        book = world.server.storage.book
-        put, unheard = book.put_task, []
+        store = world.server.storage.store
+        put, unheard = store.put_task, []
 
         async def put_unheard(task, *, expect_version):
             stored = await put(task, expect_version=expect_version)
@@ -367,7 +367,7 @@ async def test_a_task_whose_row_was_stored_unheard_is_added_again(world, monkeyp
                 raise ServiceError("fsync", code=ErrorCode.STORAGE_FAILED, next_step="")
             return stored
 
-        monkeypatch.setattr(book, "put_task", put_unheard)
+        monkeypatch.setattr(store, "put_task", put_unheard)
         document = world.settings("u").document()
         add = {"settings": document, "origin": "f"}
         await refused(world.ask("task.add", **add), ErrorCode.STORAGE_FAILED)
@@ -416,7 +416,9 @@ async def test_a_newer_revocation_list_is_taken_up_without_a_restart(world, capl
         await world.keeper.renew_lists()
         await number_is(2)
         assert await world.states() == {"t": "running"}
-    events = [r.levelname for r in caplog.records if r.event == "revocations_refused"]
+    events = [
+        r.levelname for r in caplog.records if r.event == "revocation_list_rejected"
+    ]
     assert 1 <= len(events) <= 2
     assert set(events) == {"ERROR"}
     assert "task 't': revocation list 2" in world.said
@@ -540,10 +542,10 @@ async def test_a_pause_that_was_written_and_not_done_is_done_by_the_next_process
     async with world.running(world.settings()):
         while not world.server.live():
             await world.states()
-        book = world.server.storage.book
-        row = await find_task(book, "t")
+        store = world.server.storage.store
+        row = await find_task(store, "t")
         paused = replace(row.task, state=TaskState.PAUSED, reason="lunch")
-        assert await book.put_task(paused, expect_version=row.version)
+        assert await store.put_task(paused, expect_version=row.version)
     async with world.running():
         # The session waits for clients that nobody lets in.
         shown = await until(world, "t", running=[])
@@ -803,7 +805,7 @@ async def test_a_caller_that_takes_no_answer_is_let_go(world, monkeypatch):
 
     monkeypatch.setattr("secagg.server.admin.socket._TAKING_SECONDS", 0.05)
     async with world.running(world.settings()):
-        monkeypatch.setattr("secagg.server.admin.snapshot.Overview.status", much)
+        monkeypatch.setattr("secagg.server.admin.snapshot.StatusSnapshot.status", much)
         reader, writer = await asyncio.open_unix_connection(str(world.socket), limit=1)
         await write_message(writer, {"id": 1, "verb": "status", "args": {}})
         assert await reader.read(1)  # the answer has begun
@@ -966,10 +968,10 @@ async def test_a_server_that_has_not_heard_of_a_pause_opens_nothing(worlds):
     await other.both_give("t")
     await until(one, "t", sums=1)
     await other.ask("task.pause", task="t", reason="lunch")
-    number = (await find_task(one.server.storage.book, "t")).tally.highest_number
+    number = (await find_task(one.server.storage.store, "t")).tally.highest_number
     for _ in range(20):
         await one.server.connection("a").call(GetOffer("t", number))
-    row = await find_task(one.server.storage.book, "t")
+    row = await find_task(one.server.storage.store, "t")
     assert (row.task.state, row.tally.highest_number) == (TaskState.PAUSED, number)
 
 

@@ -9,7 +9,7 @@ import pytest
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.modular import zeros
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.distributed_dp import NoisedTask, plan, read_noise_terms
+from secagg.distributed_dp import NoisyTask, plan, read_noise_terms
 from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.errors import (
     ErrorCode,
@@ -18,7 +18,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import NoisedVector
+from secagg.protocol.events import NoisyVector
 from secagg.protocol.messages import Aborted, Envelope, Fate, Quorum, Round, Upload
 from secagg.protocol.packing import packed_size
 from secagg.protocol.parameters import ProtocolParameters
@@ -205,7 +205,7 @@ def test_noise_of_a_task_is_added_by_its_reader():
         delta=1e-5,
         mechanism="skellam",
     )
-    task = NoisedTask.from_plan(made, PARAMETERS)
+    task = NoisyTask.from_plan(made, PARAMETERS)
 
     def noisy(name, session):
         def make(secrets):
@@ -242,7 +242,7 @@ def test_a_client_with_other_tables_is_refused_and_the_sum_is_of_the_others():
         delta=1e-5,
         mechanism="skellam",
     )
-    parameters = NoisedTask.from_plan(made, PARAMETERS).parameters
+    parameters = NoisyTask.from_plan(made, PARAMETERS).parameters
 
     def other_tables(parameters, sharers):
         terms = read_noise_terms(parameters, sharers)
@@ -259,7 +259,7 @@ def test_a_client_with_other_tables_is_refused_and_the_sum_is_of_the_others():
             now=NOW,
             seed=seed_of(name),
             policy=ClientPolicy(min_clients=3, min_survivors=3),
-            make_input=lambda given: NoisedVector(residues, block, given.context),
+            make_input=lambda given: NoisyVector(residues, block, given.context),
             read_noise=other_tables if name == "bob" else read_noise_terms,
         )
 
@@ -361,7 +361,7 @@ def test_an_upload_has_entries_below_the_modulus():
 def test_an_end_without_a_sum_is_said():
     session = Session()
     session.join()
-    end = Aborted(Fate.LEFT_OUT, ErrorCode.CANCELLED, "enough").encode()
+    end = Aborted(Fate.NOT_INCLUDED, ErrorCode.CANCELLED, "enough").encode()
     envelope = Envelope(Aborted, end)
     with pytest.raises(SessionAbortedError, match="enough") as caught:
         session.people["ann"].receive(bytes([Aborted.KIND]) + envelope.data)

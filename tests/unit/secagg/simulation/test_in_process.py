@@ -22,8 +22,10 @@ def prepared(epsilon=8.0, steps=1):
 
 
 async def test_sums_follow_one_another():
-    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
-    async with secagg.local(prepared(steps=2), clients=3, floors=floors) as cohort:
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+    async with secagg.local(
+        prepared(steps=2), clients=3, privacy_limits=privacy_limits
+    ) as cohort:
         for number in (1, 2):
             total = await cohort.sum([np.ones(4)] * 3)
             assert (total.session_number, total.inputs) == (number, 3)
@@ -34,8 +36,10 @@ async def test_sums_follow_one_another():
 
 
 async def test_a_task_below_the_floors_is_refused_here_too():
-    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
-    async with secagg.local(prepared(40.0), clients=3, floors=floors) as cohort:
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+    async with secagg.local(
+        prepared(40.0), clients=3, privacy_limits=privacy_limits
+    ) as cohort:
         with pytest.raises(secagg.RemoteProtocolError) as caught:
             await cohort.sum([np.ones(4)] * 3)
     assert caught.value.code is secagg.ErrorCode.POLICY_VIOLATION
@@ -43,13 +47,15 @@ async def test_a_task_below_the_floors_is_refused_here_too():
 
 async def test_floors_are_no_option():
     with pytest.raises(secagg.LocalProtocolError, match="privacy floors"):
-        async with secagg.local(prepared(), clients=3, floors=None):
+        async with secagg.local(prepared(), clients=3, privacy_limits=None):
             pass
 
 
 async def test_every_client_gives_one_vector():
-    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
-    async with secagg.local(prepared(), clients=3, floors=floors) as cohort:
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+    async with secagg.local(
+        prepared(), clients=3, privacy_limits=privacy_limits
+    ) as cohort:
         with pytest.raises(secagg.LocalProtocolError, match="2 vectors"):
             await cohort.sum([np.ones(4)] * 2)
 
@@ -67,7 +73,7 @@ async def test_server_and_clients_state_the_same_noise_of_a_sum(monkeypatch):
     )
     planned = secagg.Cohort(min_clients=3, max_clients=4, min_survivors=3)
     task = secagg.PreparedTask.from_plan(made, planned)
-    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
     contribute, got = secagg.Client.contribute, []
 
     async def watched(client, vector):
@@ -75,7 +81,7 @@ async def test_server_and_clients_state_the_same_noise_of_a_sum(monkeypatch):
         return got[-1]
 
     monkeypatch.setattr(secagg.Client, "contribute", watched)
-    async with secagg.local(task, clients=4, floors=floors) as cohort:
+    async with secagg.local(task, clients=4, privacy_limits=privacy_limits) as cohort:
         released = await cohort.sum([np.ones(1000) / 16] * 4)
     noise = released.receipt.noise
     # Nobody was lost: everybody gives all its layers away, and v/3 is left of v/2.
@@ -97,14 +103,16 @@ async def test_server_and_clients_state_the_same_noise_of_a_sum(monkeypatch):
 @pytest.mark.parametrize("clients", [2, 4])
 async def test_as_many_clients_are_opened_as_a_session_takes(clients):
     """Fewer would wait for others for ever, more for a place."""
-    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
     with pytest.raises(secagg.LocalProtocolError, match=f"not {clients}"):
-        async with secagg.local(prepared(), clients=clients, floors=floors):
+        async with secagg.local(
+            prepared(), clients=clients, privacy_limits=privacy_limits
+        ):
             pass
 
 
 async def test_enrolled_clients_of_one_process_trust_no_server():
-    everybody = secagg.LocalEnrolment()
+    everybody = secagg.InProcessEnrolment()
     made = secagg.plan(
         clients=4,
         dimension=4,
@@ -123,14 +131,18 @@ async def test_enrolled_clients_of_one_process_trust_no_server():
     )
     task = secagg.PreparedTask.from_plan(made, cohort)
     assert task.parameters.threshold == 3  # 2t > n + c
-    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
-    opened = secagg.local(task, clients=4, floors=floors, enrolment=everybody)
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+    opened = secagg.local(
+        task, clients=4, privacy_limits=privacy_limits, enrolment=everybody
+    )
     async with opened as people:
         total = await people.sum([np.ones(4)] * 4)
     assert total.inputs == 4
-    for other in (None, secagg.LocalEnrolment()):
+    for other in (None, secagg.InProcessEnrolment()):
         with pytest.raises(secagg.LocalProtocolError, match="another enrolment"):
-            async with secagg.local(task, clients=4, floors=floors, enrolment=other):
+            async with secagg.local(
+                task, clients=4, privacy_limits=privacy_limits, enrolment=other
+            ):
                 pass
 
 
@@ -147,7 +159,7 @@ def sparse_cohort(everybody, **changes):
 
 
 async def test_clients_of_one_process_draw_their_neighbours():
-    everybody = secagg.LocalEnrolment()
+    everybody = secagg.InProcessEnrolment()
     made = secagg.plan(
         clients=8,
         dimension=4,
@@ -164,8 +176,10 @@ async def test_clients_of_one_process_draw_their_neighbours():
     assert parameters.graph is secagg.Graph.K_OUT
     assert parameters.threshold <= parameters.degree < 8
     assert parameters.quorum == 7
-    floors = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-4)
-    opened = secagg.local(task, clients=8, floors=floors, enrolment=everybody)
+    privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-4)
+    opened = secagg.local(
+        task, clients=8, privacy_limits=privacy_limits, enrolment=everybody
+    )
     async with opened as people:
         total = await people.sum([np.ones(4)] * 8)
     assert total.inputs == 8
@@ -176,8 +190,8 @@ async def test_clients_of_one_process_draw_their_neighbours():
 
 
 def test_what_only_drawn_neighbours_have_is_refused_elsewhere():
-    waiver = secagg.ExactSumsAccepted(secagg.NO_NOISE_ACKNOWLEDGEMENT)
-    everybody = secagg.LocalEnrolment()
+    waiver = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+    everybody = secagg.InProcessEnrolment()
 
     def exact(**changes):
         cohort = sparse_cohort(everybody, **changes)
@@ -197,8 +211,8 @@ def test_what_only_drawn_neighbours_have_is_refused_elsewhere():
 
 
 def test_profile_and_enrolment_of_a_cohort_belong_together():
-    waiver = secagg.ExactSumsAccepted(secagg.NO_NOISE_ACKNOWLEDGEMENT)
-    published = secagg.LocalEnrolment().published
+    waiver = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+    published = secagg.InProcessEnrolment().published
     for profile, enrolment in (
         (secagg.Profile.MALICIOUS_SERVER, None),
         (secagg.Profile.HONEST_CURIOUS_SERVER, published),
@@ -216,7 +230,7 @@ def test_profile_and_enrolment_of_a_cohort_belong_together():
 
 # --- vectors that cannot be used ------------------------------------------------------
 
-FLOORS = secagg.PrivacyFloors(max_epsilon=8.0, max_delta=1e-5)
+FLOORS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 
 
 class Short:
@@ -260,7 +274,7 @@ def endless():
     ],
 )
 async def test_no_bad_sequence_ends_a_cohort(vectors, kind, complaint):
-    async with secagg.local(prepared(), clients=3, floors=FLOORS) as cohort:
+    async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
         with pytest.raises(kind, match=complaint) as caught:
             await cohort.sum(vectors)
         assert caught.value.next_step
@@ -273,7 +287,7 @@ async def test_a_function_has_to_return_a_vector_and_no_coroutine():
     async def make(_):
         return np.ones(4)
 
-    async with secagg.local(prepared(), clients=3, floors=FLOORS) as cohort:
+    async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
         with pytest.raises(secagg.InputError, match="asynchronous"):
             await cohort.sum([make] * 3)
         assert (await cohort.sum([lambda _: np.ones(4)] * 3)).inputs == 3
@@ -284,14 +298,14 @@ async def test_functions_that_fail_are_counted():
         raise ZeroDivisionError
 
     made = [lambda _: np.ones(4), fails, lambda _: np.full(4, np.nan)]
-    async with secagg.local(prepared(), clients=3, floors=FLOORS) as cohort:
+    async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
         total = await cohort.sum(made)
     assert (total.inputs, total.shortened, total.replaced) == (3, 0, 2)
 
 
 async def test_vectors_that_are_too_long_are_counted_aloud():
     vectors = [np.ones(4), np.full(4, 10.0), np.full(4, 1e300)]
-    async with secagg.local(prepared(), clients=3, floors=FLOORS) as cohort:
+    async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
         with pytest.warns(secagg.ClippingWarning, match="2 of 3 vectors were longer"):
             total = await cohort.sum(vectors)
     assert (total.inputs, total.shortened, total.replaced) == (3, 2, 0)
@@ -307,7 +321,7 @@ async def test_fractions_are_refused_where_whole_numbers_are_summed():
         max_nonzero=1,
     )
     task = secagg.PreparedTask.from_plan(made, COHORT)
-    async with secagg.local(task, clients=3, floors=FLOORS) as cohort:
+    async with secagg.local(task, clients=3, privacy_limits=FLOORS) as cohort:
         with pytest.raises(secagg.InputError, match="whole numbers"):
             await cohort.sum([[1, 0, 0, 0], [0, 1, 0, 0], [0.5, 0, 0, 0]])
         total = await cohort.sum([[1, 0, 0, 0], [0, 1, 0, 0], lambda _: [0.5, 0, 0, 0]])
@@ -322,10 +336,12 @@ async def test_a_ledger_outlives_the_block(tmp_path):
     task, inputs = prepared(steps=2), [np.ones(4)] * 3
     for number in (1, 2):
         async with secagg.local(
-            task, clients=3, floors=FLOORS, ledger=tmp_path
+            task, clients=3, privacy_limits=FLOORS, ledger=tmp_path
         ) as cohort:
             assert (await cohort.sum(inputs)).session_number == number
-    async with secagg.local(task, clients=3, floors=FLOORS, ledger=tmp_path) as cohort:
+    async with secagg.local(
+        task, clients=3, privacy_limits=FLOORS, ledger=tmp_path
+    ) as cohort:
         with pytest.raises(secagg.LocalProtocolError, match="all its sums"):
             await cohort.sum(inputs)
 
@@ -334,15 +350,15 @@ async def test_a_total_over_the_tasks_of_a_ledger(tmp_path):
     total = secagg.TotalBudget(data="people", epsilon=9.0, delta=1e-4)
     inputs = [np.ones(4)] * 3
     async with secagg.local(
-        prepared(), clients=3, floors=FLOORS, total=total, ledger=tmp_path
+        prepared(), clients=3, privacy_limits=FLOORS, total=total, ledger=tmp_path
     ) as cohort:
         await cohort.sum(inputs)
         (claim,) = (await cohort.clients[0].data_use()).claims
     assert claim.epsilon <= 8.0
     async with secagg.local(
-        prepared(7.0), clients=3, floors=FLOORS, total=total, ledger=tmp_path
+        prepared(7.0), clients=3, privacy_limits=FLOORS, total=total, ledger=tmp_path
     ) as cohort:
-        with pytest.raises(secagg.TotalSpentError):
+        with pytest.raises(secagg.TotalBudgetExceededError):
             await cohort.sum(inputs)
 
 
@@ -351,7 +367,9 @@ async def test_one_directory_is_not_the_total_of_many_people(tmp_path):
         data="people", epsilon=9.0, delta=1e-4, directory=tmp_path
     )
     with pytest.raises(secagg.LocalProtocolError, match="a total of its own"):
-        async with secagg.local(prepared(), clients=3, floors=FLOORS, total=total):
+        async with secagg.local(
+            prepared(), clients=3, privacy_limits=FLOORS, total=total
+        ):
             pass
 
 
@@ -359,7 +377,7 @@ async def test_a_budget_that_is_forgotten_is_warned_of_once(caplog, tmp_path):
     task = prepared(epsilon=6.25)
     warnings = []
     for ledger in (None, None, tmp_path, None):
-        async with secagg.local(task, clients=3, floors=FLOORS, ledger=ledger):
+        async with secagg.local(task, clients=3, privacy_limits=FLOORS, ledger=ledger):
             pass
         warnings.append(
             sum(getattr(r, "event", "") == "budget_forgotten" for r in caplog.records)

@@ -6,7 +6,7 @@ import pytest
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.distributed_dp import NoisedTask, plan
+from secagg.distributed_dp import NoisyTask, plan
 from secagg.protocol.messages import Round
 from secagg.simulation import LossPlan, simulate_session
 from secagg.testing.cohorts import parameters_for
@@ -33,7 +33,7 @@ def _parameters():
         min_survivors=CLIENTS - TOLERATED,
         min_clients=CLIENTS - TOLERATED,
     )
-    return NoisedTask.from_plan(made, protocol).parameters
+    return NoisyTask.from_plan(made, protocol).parameters
 
 
 def simulated(parameters, lost_before):

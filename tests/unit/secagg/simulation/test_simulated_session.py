@@ -8,7 +8,7 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.protocol.messages import Round
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.protocol.profiles import HonestTail, Profile
+from secagg.protocol.profiles import HonestCuriousParameters, Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import LossPlan, plan_losses, simulate_session
 
@@ -27,7 +27,7 @@ def parameters(clients, *, modulus=1 << 20, dimension=50, degree=0, survivors=0)
         max_clients=clients,
         threshold=threshold,
         degree=degree,
-        tail=HonestTail(40 if degree else 0),
+        tail=HonestCuriousParameters(40 if degree else 0),
         min_survivors=survivors,
         max_dropouts=clients - threshold,
         max_losses=clients - threshold,

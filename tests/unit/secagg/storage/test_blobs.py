@@ -13,12 +13,12 @@ import pytest
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
 from secagg.protocol.packing import packed_size
 from secagg.storage.blobs import Blob, FileBlobs, MemoryBlobs
-from secagg.storage.open_blobs import BlobsNameFile, open_blobs, refuse_other_blobs
+from secagg.storage.open_blobs import BlobBindingFile, open_blobs, refuse_other_blobs
 from secagg.storage.s3_blobs import S3Blobs
 from secagg.storage.spool import UploadSpool
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.lossy_connection import Fault
 from secagg.testing.replicas import Replicas
 from secagg.wire.calls import UploadChunk
@@ -91,7 +91,7 @@ def test_a_client_that_is_switched_to_another_aggregator_repeats_one_chunk(
             clock,
             parameters,
             4,
-            server_book=inline_book(now=clock.date),
+            server_store=inline_store(now=clock.date),
             spool=UploadSpool(blobs),
             fault_of=fault_of,
             tamper=lambda number, inner: Between(inner, chunks[number]),
@@ -243,7 +243,7 @@ def test_what_a_killed_process_has_left_is_never_written_through(tmp_path):
 
 
 async def test_a_store_has_one_book_and_a_book_one_store(blobs, tmp_path):
-    one, two = BlobsNameFile(tmp_path / "1"), BlobsNameFile(tmp_path / "2")
+    one, two = BlobBindingFile(tmp_path / "1"), BlobBindingFile(tmp_path / "2")
     for number in "12":
         (tmp_path / number).mkdir()
     await refuse_other_blobs(blobs, one)
@@ -261,7 +261,7 @@ async def test_a_store_has_one_book_and_a_book_one_store(blobs, tmp_path):
     assert len(blobs.below("store")) == 2
     # Two that began at the same moment: the store is that of one of them.
     (tmp_path / "3").mkdir()
-    late, name = BlobsNameFile(tmp_path / "3"), bytes(range(16))
+    late, name = BlobBindingFile(tmp_path / "3"), bytes(range(16))
     await late.blobs_name(name)
     blobs.create(f"store/{name.hex()}", b"")
     with pytest.raises(ServiceError, match="of another book"):

@@ -15,7 +15,7 @@ from secagg.protocol.messages import Envelope, Upload
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.journal import record_of
-from secagg.storage.open_store import open_book, open_state
+from secagg.storage.open_store import open_state, open_store
 from secagg.storage.spool import UploadSpool
 
 SETTINGS = """
@@ -35,7 +35,7 @@ UPLOADS = {"a": b"vector", "c": b"another"}
 async def place(tmp_path):
     (tmp_path / "server.toml").write_text(SETTINGS)
     state = tmp_path / "state"
-    book = await open_state(state, mark=tmp_path / "the.mark")
+    store = await open_state(state, mark=tmp_path / "the.mark")
     new = NewSession(role=Role.SERVER, task="t", number=1, header=b"h")
     records = tuple(
         record_of(
@@ -43,8 +43,8 @@ async def place(tmp_path):
         )
         for sender, data in UPLOADS.items()
     )
-    await book.commit(Change(key=f"server/{SESSION}", create=new, records=records))
-    await book.close()
+    await store.commit(Change(key=f"server/{SESSION}", create=new, records=records))
+    await store.close()
     spool = UploadSpool(FileBlobs(state / "spool"), min_free_bytes=0)
     session, digest = bytes.fromhex(SESSION), sha256(b"vector").digest()
     spool.append(session, "a", digest, offset=0, total_size=6, data=b"vector")
@@ -120,19 +120,19 @@ def test_uploads_are_checked_wherever_they_are_kept(place, check):
 
 
 def test_a_record_that_has_changed_is_damage_and_stays_where_it_is(place, check):
-    book = place / "state" / "book.sqlite3"
-    with closing(sqlite3.connect(book)) as database:
+    store = place / "state" / "store.sqlite3"
+    with closing(sqlite3.connect(store)) as database:
         database.execute("UPDATE record SET body = x'00'")
         database.commit()
-    before = book.read_bytes()
+    before = store.read_bytes()
     code, answer = check("--repair-quarantine")
     assert (code, answer["moved"]) == (77, [])
     assert answer["faults"][0]["where"] == f"server/{SESSION}"
-    assert book.read_bytes() == before
+    assert store.read_bytes() == before
 
 
 async def test_a_state_in_use_is_not_checked(place, capsys):
-    held = await open_book(f"sqlite:{place / 'state' / 'book.sqlite3'}")
+    held = await open_store(f"sqlite:{place / 'state' / 'store.sqlite3'}")
     assert (
         await asyncio.to_thread(
             main, ["state", "check", "--config", str(place / "server.toml"), "--json"]
@@ -168,8 +168,8 @@ def test_a_piece_of_an_upload_that_is_gone_is_damage(place, check):
 
 def put_back(place):
     """Leave the book as it was before its last commits, as without its WAL."""
-    book = place / "state" / "book.sqlite3"
-    with closing(sqlite3.connect(book)) as database:
+    store = place / "state" / "store.sqlite3"
+    with closing(sqlite3.connect(store)) as database:
         database.execute("UPDATE book SET generation = 0")
         database.commit()
 
@@ -180,9 +180,9 @@ def put_back(place):
         lambda place: (place / "the.mark").unlink(),
         put_back,
         lambda place: shutil.rmtree(place / "state"),
-        lambda place: (place / "state" / "book.sqlite3").unlink(),
+        lambda place: (place / "state" / "store.sqlite3").unlink(),
     ],
-    ids=["mark", "commits", "state", "book"],
+    ids=["mark", "commits", "state", "store"],
 )
 def test_what_does_not_fit_the_mark_is_said_with_78(place, check, lose):
     lose(place)

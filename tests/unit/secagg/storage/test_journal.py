@@ -95,7 +95,7 @@ CLIENT_EVENTS = [
     Received(Envelope(EdgesPublished, b"edges")),
     Received(Envelope.of(Quorum(((1, b"\x07" * 64),)))),
     Received(Envelope.of(Released(Fate.INCLUDED, b"\x09" * 32, 25, 3, 1_800_000_000))),
-    Received(Envelope.of(Aborted(Fate.LEFT_OUT, ErrorCode.DEADLINE, "too late"))),
+    Received(Envelope.of(Aborted(Fate.NOT_INCLUDED, ErrorCode.DEADLINE, "too late"))),
 ]
 
 

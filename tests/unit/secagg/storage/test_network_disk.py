@@ -6,7 +6,7 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage import network_disk
-from secagg.storage.open_store import open_book
+from secagg.storage.open_store import open_store
 
 # As Linux shows them: a root, a share with a space in its name, a disk inside the
 # share, and a disk that was mounted over another share.
@@ -44,7 +44,7 @@ async def test_no_book_is_made_on_a_share(root):
     share = root / "my share"
     share.mkdir()
     with pytest.raises(ServiceError, match="network file system"):
-        await open_book(f"sqlite:{share}/book.sqlite3")
+        await open_store(f"sqlite:{share}/book.sqlite3")
     assert not list(share.iterdir())
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.change import Change, NewSession, Role
-from secagg.storage.open_store import open_book
-from secagg.storage.reader import BookInUseError, reading
+from secagg.storage.open_store import open_store
+from secagg.storage.reader import StoreInUseError, reading
 from secagg.storage.rows import SessionState, Task, TaskState
 from secagg.storage.store import StateDamagedError
 
@@ -16,18 +16,18 @@ TASK = Task("t", TaskState.PAUSED, "{}", b"plan", "enough for today")
 
 
 async def written(path):
-    book = await open_book(f"sqlite:{path}")
-    await book.put_task(TASK, expect_version=0)
+    store = await open_store(f"sqlite:{path}")
+    await store.put_task(TASK, expect_version=0)
     new = NewSession(role=Role.SERVER, task="t", number=1, header=b"h")
-    await book.commit(Change(key="server/1", create=new, round=1))
-    return book
+    await store.commit(Change(key="server/1", create=new, round=1))
+    return store
 
 
 async def test_a_reader_sees_what_the_book_says_and_changes_nothing(tmp_path):
-    path = tmp_path / "book.sqlite3"
-    book = await written(path)
-    known = await book.tasks(), await book.sessions(role=Role.SERVER)
-    await book.close()
+    path = tmp_path / "store.sqlite3"
+    store = await written(path)
+    known = await store.tasks(), await store.sessions(role=Role.SERVER)
+    await store.close()
     before = path.read_bytes()
     with reading(path) as reader:
         seen = await reader.tasks(), await reader.sessions(role=Role.SERVER)
@@ -40,20 +40,20 @@ async def test_a_reader_sees_what_the_book_says_and_changes_nothing(tmp_path):
     assert seen == known
     assert path.read_bytes() == before
     # And whoever comes next finds nobody in the way.
-    book = await open_book(f"sqlite:{path}")
-    assert (await book.tasks())[0].task == TASK
-    await book.close()
+    store = await open_store(f"sqlite:{path}")
+    assert (await store.tasks())[0].task == TASK
+    await store.close()
 
 
 async def test_a_book_that_is_in_use_is_not_read(tmp_path):
-    book = await written(tmp_path / "book.sqlite3")
+    store = await written(tmp_path / "store.sqlite3")
     with (
-        pytest.raises(BookInUseError) as caught,
-        reading(tmp_path / "book.sqlite3"),
+        pytest.raises(StoreInUseError) as caught,
+        reading(tmp_path / "store.sqlite3"),
     ):
         pass
     assert caught.value.code is ErrorCode.STORAGE_FAILED
-    await book.close()
+    await store.close()
 
 
 async def test_what_was_never_written_or_is_no_book_says_so(tmp_path):
@@ -68,7 +68,7 @@ async def test_what_was_never_written_or_is_no_book_says_so(tmp_path):
 
 
 async def test_a_changed_row_is_noticed(tmp_path):
-    path = tmp_path / "book.sqlite3"
+    path = tmp_path / "store.sqlite3"
     await (await written(path)).close()
     with closing(sqlite3.connect(path)) as database:
         database.execute("UPDATE task SET reason = 'nothing'")

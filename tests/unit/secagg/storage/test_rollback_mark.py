@@ -10,20 +10,20 @@ import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.storage.change import (
-    Behind,
     Change,
     Committed,
+    MissedRecords,
     NewSession,
     Record,
     Role,
 )
-from secagg.storage.open_store import open_book, open_state
+from secagg.storage.open_store import open_state, open_store
 from secagg.storage.rollback_mark import (
     SLOT_BYTES,
     Mark,
     RollbackMark,
     default_mark,
-    refuse_set_back,
+    refuse_restored,
 )
 from secagg.storage.rows import Task, TaskState
 from secagg.storage.sqlite import file as sqlite_file
@@ -41,20 +41,20 @@ def mark(tmp_path):
 
 
 def opening(state, mark, **options):
-    return open_book(f"sqlite:{state}/book.db", mark=mark, **options)
+    return open_store(f"sqlite:{state}/store.db", mark=mark, **options)
 
 
 # In Unix seconds: no task has had as many sessions.
 YEAR_2020 = 1_577_836_800
 
 
-async def begin(book, key="a", number=1, role=Role.CLIENT):
+async def begin(store, key="a", number=1, role=Role.CLIENT):
     create = NewSession(role=role, task="task", number=number, header=b"h")
-    return await book.commit(Change(key=key, create=create))
+    return await store.commit(Change(key=key, create=create))
 
 
-async def step(book, at, key="a", **more):
-    return await book.commit(
+async def step(store, at, key="a", **more):
+    return await store.commit(
         Change(key=key, expect=at.sequence, previous=at.chain, **more)
     )
 
@@ -65,9 +65,9 @@ def record(number):
 
 async def begun(state, mark):
     """A book that was used and closed; return the position of its session."""
-    book = await opening(state, mark)
-    at = await begin(book)
-    await book.close()
+    store = await opening(state, mark)
+    at = await begin(store)
+    await store.close()
     return at
 
 
@@ -101,18 +101,18 @@ def flipped(data, position):
 async def test_a_book_that_was_left_alone_opens_again(state, mark):
     at = await begun(state, mark)
     for _ in range(2):
-        book = await opening(state, mark)
-        assert (await book.load("a")).sequence == at.sequence
-        assert not (await book.load("a")).restored
-        await book.close()
+        store = await opening(state, mark)
+        assert (await store.load("a")).sequence == at.sequence
+        assert not (await store.load("a")).restored
+        await store.close()
 
 
 async def test_a_directory_that_was_put_back_is_refused(state, mark, tmp_path):
     at = await begun(state, mark)
     shutil.copytree(state, tmp_path / "backup")
-    book = await opening(state, mark)
-    await step(book, at, records=(record(1),))
-    await book.close()
+    store = await opening(state, mark)
+    await step(store, at, records=(record(1),))
+    await store.close()
     shutil.rmtree(state)
     shutil.copytree(tmp_path / "backup", state)
     await assert_refused(state, mark, "an older state was put back")
@@ -151,10 +151,10 @@ async def test_half_a_mark_lets_nothing_pass_that_a_whole_one_refuses(
     """A slot that was lost may have held more than what the other says."""
     at = await begun(state, mark)
     shutil.copytree(state, tmp_path / "backup")
-    book = await opening(state, mark)
+    store = await opening(state, mark)
     for number in (1, 2):
-        at = await step(book, at, records=(record(number),))
-    await book.close()
+        at = await step(store, at, records=(record(number),))
+    await store.close()
     data = mark.read_bytes()
     newest = RollbackMark(mark).read()
     newer, older = sorted(
@@ -172,52 +172,52 @@ async def test_half_a_mark_lets_nothing_pass_that_a_whole_one_refuses(
 
 
 async def test_a_new_book_that_never_committed_needs_no_mark(state, mark):
-    book = await opening(state, mark)
-    await book.close()
+    store = await opening(state, mark)
+    await store.close()
     mark.unlink()
     await (await opening(state, mark)).close()
 
 
 async def test_the_mark_is_there_before_the_first_commit(state, mark):
     """Else a crash right after that commit would look like a copied book."""
-    book = await opening(state, mark)
+    store = await opening(state, mark)
     assert generation(mark) == 0
-    await book.close()
+    await store.close()
 
 
 async def test_the_mark_follows_every_commit_before_its_answer(state, mark):
-    book = await opening(state, mark)
-    at = await begin(book)
+    store = await opening(state, mark)
+    at = await begin(store)
     assert generation(mark) == 1
-    await step(book, at, records=(record(1),))
+    await step(store, at, records=(record(1),))
     assert generation(mark) == 2
     # Nothing was written, so nothing has to be remembered.
-    assert isinstance(await step(book, at), Behind)
-    await book.load("a")
+    assert isinstance(await step(store, at), MissedRecords)
+    await store.load("a")
     assert generation(mark) == 2
     # A touch writes like any commit: it finds a mark that cannot be kept, too.
-    await book.touch()
+    await store.touch()
     assert generation(mark) == 3
-    await book.close()
+    await store.close()
 
 
 async def test_one_mark_per_batch(state, mark, monkeypatch):
-    book = await opening(state, mark)
+    store = await opening(state, mark)
     written = []
     write = RollbackMark.write
     monkeypatch.setattr(
         RollbackMark, "write", lambda self, m: written.append(m) or write(self, m)
     )
-    await asyncio.gather(*(begin(book, str(n), n) for n in range(1, 51)))
+    await asyncio.gather(*(begin(store, str(n), n) for n in range(1, 51)))
     assert len(written) == 1
-    await book.close()
+    await store.close()
 
 
 async def test_a_crash_between_commit_and_mark_is_harmless(
     state, mark, tmp_path, monkeypatch
 ):
     at = await begun(state, mark)
-    book = await opening(state, mark)
+    store = await opening(state, mark)
 
     def crash(*_):
         shutil.copytree(state, tmp_path / "as it was")
@@ -226,8 +226,8 @@ async def test_a_crash_between_commit_and_mark_is_harmless(
     with monkeypatch.context() as patch:
         patch.setattr("secagg.storage.rollback_mark._write_durably", crash)
         with pytest.raises(ServiceError):
-            await step(book, at, records=(record(1),))
-    await book.close()
+            await step(store, at, records=(record(1),))
+    await store.close()
     # The book is ahead of its mark; nobody has heard of the record.
     survivor = await opening(tmp_path / "as it was", mark)
     stored = await survivor.load("a")
@@ -241,9 +241,9 @@ async def test_a_full_disk_under_the_mark_fails_the_commit(
     state, mark, monkeypatch, how
 ):
     at = await begun(state, mark)
-    book = await opening(state, mark)
+    store = await opening(state, mark)
     if how == "_write_slot":  # only the first is written to a new file
-        at = await step(book, at, records=(record(0),))
+        at = await step(store, at, records=(record(0),))
     before = mark.read_bytes()
 
     def full(*_):
@@ -252,36 +252,36 @@ async def test_a_full_disk_under_the_mark_fails_the_commit(
     with monkeypatch.context() as patch:
         patch.setattr(f"secagg.storage.rollback_mark.{how}", full)
         with pytest.raises(ServiceError, match="No space left") as caught:
-            await step(book, at, records=(record(1),))
+            await step(store, at, records=(record(1),))
         assert caught.value.code is ErrorCode.STORAGE_FAILED
         assert "free space" in caught.value.next_step
         assert mark.read_bytes() == before
         # Whatever is read now might be told to somebody: nothing is.
         with pytest.raises(ServiceError, match="No space left"):
-            await book.load("a")
+            await store.load("a")
         with pytest.raises(ServiceError, match="No space left"):
-            await step(book, at)
+            await step(store, at)
     # Nothing is known, so it is loaded and judged again: it was stored after all.
-    stored = await book.load("a")
+    stored = await store.load("a")
     assert mark.read_bytes() != before
     assert stored.records[-1] == record(1)
-    assert isinstance(await step(book, stored, records=(record(2),)), Committed)
+    assert isinstance(await step(store, stored, records=(record(2),)), Committed)
     assert sorted(each.name for each in mark.parent.iterdir()) == ["mark", "mark.lock"]
-    await book.close()
+    await store.close()
 
 
 async def test_accepting_marks_the_open_sessions_once_and_for_all(
     state, mark, tmp_path
 ):
-    book = await opening(state, mark)
-    open_at = await begin(book)
-    over = await begin(book, "over", 2)
-    await step(book, over, "over", end=b"receipt")
-    await book.close()
+    store = await opening(state, mark)
+    open_at = await begin(store)
+    over = await begin(store, "over", 2)
+    await step(store, over, "over", end=b"receipt")
+    await store.close()
     shutil.copytree(state, tmp_path / "backup")
-    book = await opening(state, mark)
-    await step(book, open_at, records=(record(1),))
-    await book.close()
+    store = await opening(state, mark)
+    await step(store, open_at, records=(record(1),))
+    await store.close()
     shutil.copytree(tmp_path / "backup", state, dirs_exist_ok=True)
 
     await assert_refused(state, mark, "older state")
@@ -304,10 +304,10 @@ async def test_accepting_marks_the_open_sessions_once_and_for_all(
 async def test_a_server_that_was_put_back_uses_no_number_that_clients_may_have_seen(
     state, mark
 ):
-    book = await opening(state, mark)
-    await begin(book, "server", 5, Role.SERVER)
-    await begin(book, "client", 5)
-    await book.close()
+    store = await opening(state, mark)
+    await begin(store, "server", 5, Role.SERVER)
+    await begin(store, "client", 5)
+    await store.close()
     accepted = await opening(state, mark, accept_restored=True)
     at_server = await accepted.tally(Role.SERVER, "task")
     assert at_server.highest_number > YEAR_2020
@@ -397,9 +397,9 @@ async def test_a_book_that_was_not_opened_leaves_the_mark_free(state, mark):
 async def test_a_mark_that_was_exchanged_under_a_running_book_stops_it(
     state, mark, found
 ):
-    book = await opening(state, mark)
+    store = await opening(state, mark)
     before = mark.read_bytes()
-    at = await begin(book)
+    at = await begin(store)
     if found == "missing":
         mark.unlink()
     else:
@@ -409,10 +409,10 @@ async def test_a_mark_that_was_exchanged_under_a_running_book_stops_it(
     left = mark.read_bytes() if mark.exists() else None
     for _ in range(2):
         with pytest.raises(ServiceError, match="was replaced while") as caught:
-            at = await step(book, at, records=(record(1),))
+            at = await step(store, at, records=(record(1),))
         assert caught.value.code is ErrorCode.RESTORED_STATE
     assert (mark.read_bytes() if mark.exists() else None) == left
-    await book.close()
+    await store.close()
 
 
 async def test_a_mark_whose_rename_was_not_made_durable_is_made_again(
@@ -439,8 +439,8 @@ async def test_a_mark_that_did_not_reach_the_disk_is_written_again(
     state, mark, monkeypatch, arrived
 ):
     """Half a mark of this process's own is no mark that somebody has put there."""
-    book = await opening(state, mark)
-    await begin(book)
+    store = await opening(state, mark)
+    await begin(store)
 
     def fail(descriptor, place, new):
         os.pwrite(descriptor, padded(new)[:arrived], place * SLOT_BYTES)
@@ -450,13 +450,13 @@ async def test_a_mark_that_did_not_reach_the_disk_is_written_again(
         patch.setattr("secagg.storage.rollback_mark._write_slot", fail)
         for _ in range(2):
             with pytest.raises(ServiceError, match="cannot be written"):
-                await begin(book, "b", 2)
+                await begin(store, "b", 2)
     whole = RollbackMark(mark).read().generation
     assert whole == (1 if arrived in {0, 9} else 2)  # nine bytes of both are the same
-    assert await book.load("b") is not None
+    assert await store.load("b") is not None
     assert generation(mark) == 2
     assert None not in [Mark.decode(each[:32]) for each in slots(mark.read_bytes())]
-    await book.close()
+    await store.close()
 
 
 async def test_a_mark_inside_the_state_directory_is_refused(state):
@@ -469,7 +469,7 @@ async def test_a_mark_inside_the_state_directory_is_refused(state):
 async def test_a_book_without_a_mark_is_never_refused(state, mark):
     await begun(state, mark)
     await (await opening(state, None)).close()
-    await (await open_book("sqlite::memory:")).close()
+    await (await open_store("sqlite::memory:")).close()
 
 
 async def test_a_mark_that_cannot_be_read_is_a_failure_of_this_machine(state, mark):
@@ -530,11 +530,11 @@ def test_a_mark_that_is_cut_anywhere_says_what_was_sent_and_nothing_less(mark, w
 
     Counts of commits that are far apart: a slot that was lost makes up for one.
     """
-    book_id = bytes(range(8))
+    store_id = bytes(range(8))
     going = RollbackMark(mark)
     for number in range(1, writes + 1):
-        going.write(Mark(book_id, 1000 * number))
-    sent, cut = Mark(book_id, 1000 * writes), Mark(book_id, 1000 * (writes + 1))
+        going.write(Mark(store_id, 1000 * number))
+    sent, cut = Mark(store_id, 1000 * writes), Mark(store_id, 1000 * (writes + 1))
     before = mark.read_bytes()
     going.write(cut)
     after = mark.read_bytes()
@@ -549,15 +549,15 @@ def test_a_mark_that_is_cut_anywhere_says_what_was_sent_and_nothing_less(mark, w
         ):
             mark.write_bytes(content)
             found = RollbackMark(mark).read()
-            assert found in (sent, Mark(book_id, sent.generation + 1), cut)
+            assert found in (sent, Mark(store_id, sent.generation + 1), cut)
             # The commit came before the write: its book is let in.
-            refuse_set_back(cut, found, mark)
+            refuse_restored(cut, found, mark)
             with pytest.raises(ServiceError, match="older state was put back"):
-                refuse_set_back(Mark(book_id, sent.generation - 1), found, mark)
+                refuse_restored(Mark(store_id, sent.generation - 1), found, mark)
             # And the next one is written over what was cut.
             survivor = RollbackMark(mark)
             survivor.read()
-            survivor.write(Mark(book_id, cut.generation + 1))
+            survivor.write(Mark(store_id, cut.generation + 1))
             assert generation(mark) == cut.generation + 1
 
 
@@ -624,9 +624,9 @@ def test_the_mark_of_a_directory_lies_elsewhere_and_belongs_to_it(
 async def test_a_state_directory_has_a_mark_without_being_asked(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     state = tmp_path / "state"
-    book = await open_state(state)
-    await book.put_task(Task("t", TaskState.RUNNING, "", b""), expect_version=0)
-    await book.close()
+    store = await open_state(state)
+    await store.put_task(Task("t", TaskState.RUNNING, "", b""), expect_version=0)
+    await store.close()
     await (await open_state(state)).close()
     copy = tmp_path / "copied" / "state"
     shutil.copytree(state, copy)

@@ -33,28 +33,28 @@ from secagg.storage.budget_ledger import (
     budget_of,
 )
 from secagg.storage.change import (
-    Behind,
     Change,
     Committed,
+    DuplicateRecordError,
     Ended,
+    LeaseLostError,
+    MissedRecords,
     NewSession,
     NumberTakenError,
-    OvertakenError,
     Record,
-    Resealed,
+    RewrittenSession,
     Role,
-    SecondRecordError,
+    SessionConflictError,
     SessionsSpentError,
-    StaleLeaseError,
 )
-from secagg.storage.data_claims import Against, Claim
+from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.hash_chain import chain_next, chain_start
 from secagg.storage.journal import decode_server_event, record_of
-from secagg.storage.open_store import open_book
+from secagg.storage.open_store import open_store
 from secagg.storage.rows import Retention, SessionState, Tally, Task, TaskState
 from secagg.testing.cohorts import RecordedSession, one_hot, signing_parameters_for
 
-BOOKS = ("file", "memory", "postgresql")
+STORES = ("file", "memory", "postgresql")
 
 ADVERT = 0x0101
 CLOSED = 0x0105
@@ -93,7 +93,7 @@ def clock():
 async def address_of(kind, request):
     match kind:
         case "file":
-            return f"sqlite:{request.getfixturevalue('tmp_path')}/book.db"
+            return f"sqlite:{request.getfixturevalue('tmp_path')}/store.db"
         case "memory":
             return "sqlite::memory:"
     url = request.getfixturevalue("postgres_url")
@@ -101,9 +101,9 @@ async def address_of(kind, request):
     return url
 
 
-@pytest.fixture(params=BOOKS)
-async def book(request, clock):
-    opened = await open_book(await address_of(request.param, request), now=clock)
+@pytest.fixture(params=STORES)
+async def store(request, clock):
+    opened = await open_store(await address_of(request.param, request), now=clock)
     yield opened
     await opened.close()
 
@@ -123,44 +123,44 @@ def closed(body=b""):
     return Record(CLOSED, None, body)
 
 
-async def begin(book, key="a", number=1, **more):
+async def begin(store, key="a", number=1, **more):
     facts = {name: more.pop(name) for name in tuple(more) if name in FACTS}
     create = session(number, **facts)
-    return await book.commit(Change(key=key, create=create, **more))
+    return await store.commit(Change(key=key, create=create, **more))
 
 
 FACTS = ("role", "task", "header", "peer", "allowed", "alone", "task_version")
 
 
-async def append(book, at, *records, key="a", **more):
-    return await book.commit(
+async def append(store, at, *records, key="a", **more):
+    return await store.commit(
         Change(key=key, expect=at.sequence, previous=at.chain, records=records, **more)
     )
 
 
-async def end(book, at, receipt=b"receipt", key="a", **more):
-    return await append(book, at, key=key, end=receipt, **more)
+async def end(store, at, receipt=b"receipt", key="a", **more):
+    return await append(store, at, key=key, end=receipt, **more)
 
 
 def behind(at, *missed, **facts):
     """The answer to a writer that missed these records, the session being at `at`."""
     position = {"sequence": at.sequence, "chain": at.chain}
     usual = {"whole": False, "round": 0, "seconds_left": None}
-    return Behind(records=missed, **position, **(usual | facts))
+    return MissedRecords(records=missed, **position, **(usual | facts))
 
 
-async def bodies(book, key="a"):
-    return [record.body for record in (await book.load(key)).records]
+async def bodies(store, key="a"):
+    return [record.body for record in (await store.load(key)).records]
 
 
 # --- 1: a change is stored whole, and an exception says nothing -----------------------
 
 
-async def test_records_come_back_in_order_with_their_senders(book):
-    at = await begin(book)
-    at = await append(book, at, advert("x", b"one"))
-    at = await append(book, at, advert("y", b"two"), closed(b"three"))
-    stored = await book.load("a")
+async def test_records_come_back_in_order_with_their_senders(store):
+    at = await begin(store)
+    at = await append(store, at, advert("x", b"one"))
+    at = await append(store, at, advert("y", b"two"), closed(b"three"))
+    stored = await store.load("a")
     assert stored.header == b"header"
     assert stored.records == (
         advert("x", b"one"),
@@ -172,19 +172,19 @@ async def test_records_come_back_in_order_with_their_senders(book):
     assert not stored.ended
 
 
-async def test_a_restarted_server_shows_the_quorum_that_it_would_have_shown(book):
+async def test_a_restarted_server_shows_the_quorum_that_it_would_have_shown(store):
     """R5.3-13: with what a member of U3 has signed that signs nothing more."""
     parameters = signing_parameters_for(4, dimension=2)
     played = RecordedSession(parameters, [one_hot(n, 2, 1 << 20) for n in range(4)])
-    started, at, stored = played.server_state, await begin(book), 0
+    started, at, stored = played.server_state, await begin(store), 0
     for which in rounds_of(parameters.profile)[:-1]:
         is_last = which is Round.CONSISTENCY_CHECK
         played.play(which, range(3 if is_last else 4))
         played.close(which)
-        at = await append(book, at, *map(record_of, played.journal[stored:]))
+        at = await append(store, at, *map(record_of, played.journal[stored:]))
         stored = len(played.journal)
         state = server.fork(started)
-        for record in (await book.load("a")).records:
+        for record in (await store.load("a")).records:
             state = server.step(state, decode_server_event(record)).state
         shown = [server.update_for(state, identity_of(n)) for n in range(4)]
         assert shown == [played.fetch(number) for number in range(4)]
@@ -192,29 +192,29 @@ async def test_a_restarted_server_shows_the_quorum_that_it_would_have_shown(book
     assert proof.index == 3
 
 
-async def test_a_tail_can_be_loaded_alone(book):
-    at = await append(book, await begin(book), advert("x"), advert("y"), closed())
+async def test_a_tail_can_be_loaded_alone(store):
+    at = await append(store, await begin(store), advert("x"), advert("y"), closed())
     for after in range(4):
-        stored = await book.load("a", after=after)
+        stored = await store.load("a", after=after)
         everything = (advert("x"), advert("y"), closed())
         assert stored.records == everything[after:]
         assert stored.sequence == at.sequence
     with pytest.raises(LocalProtocolError, match="none after 4"):
-        await book.load("a", after=4)
+        await store.load("a", after=4)
 
 
-async def test_an_unknown_session_loads_as_none_and_takes_no_change(book):
-    assert await book.load("a") is None
+async def test_an_unknown_session_loads_as_none_and_takes_no_change(store):
+    assert await store.load("a") is None
     with pytest.raises(ServiceError, match="does not exist") as caught:
-        await append(book, Committed(0, b"", None), advert("x"))
+        await append(store, Committed(0, b"", None), advert("x"))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
-async def test_a_refused_change_leaves_none_of_its_effects(book):
-    await begin(book, number=5)
-    with pytest.raises(SecondRecordError):
+async def test_a_refused_change_leaves_none_of_its_effects(store):
+    await begin(store, number=5)
+    with pytest.raises(DuplicateRecordError):
         await begin(
-            book,
+            store,
             key="b",
             number=6,
             records=(advert("x"), advert("x")),
@@ -229,9 +229,9 @@ async def test_a_refused_change_leaves_none_of_its_effects(book):
             ),
             spend=True,
         )
-    assert await book.load("b") is None
-    assert await book.charges("task") == ()
-    assert await book.tally(Role.SERVER, "task") == Tally(5, 0)
+    assert await store.load("b") is None
+    assert await store.charges("task") == ()
+    assert await store.tally(Role.SERVER, "task") == Tally(5, 0)
 
 
 @pytest.mark.parametrize(
@@ -239,9 +239,9 @@ async def test_a_refused_change_leaves_none_of_its_effects(book):
     [
         {"create": session(), "expect": 1},
         {"create": session(), "previous": b"chain"},
-        {"reseal": Resealed(b""), "records": (advert("x"),)},
+        {"reseal": RewrittenSession(b""), "records": (advert("x"),)},
         {"end": b"", "records": (advert("x"),)},
-        {"end": b"", "reseal": Resealed(b"")},
+        {"end": b"", "reseal": RewrittenSession(b"")},
         {"end": b"", "create": session()},
         {"settle": Settlement(task="t", session_id=b"", state=ChargeState.BOUND)},
     ],
@@ -260,218 +260,223 @@ def test_a_record_that_no_chain_can_hold_is_the_callers_fault(kind, sender):
 # --- 2: the position is a count and a chain -------------------------------------------
 
 
-async def test_whoever_is_behind_gets_what_it_missed_and_writes_nothing(book, clock):
-    start = await begin(book, round=0, deadline_seconds=60.0)
-    one = await append(book, start, advert("x"))
-    two = await append(book, one, closed(), round=1, deadline_seconds=30.0)
+async def test_whoever_is_behind_gets_what_it_missed_and_writes_nothing(store, clock):
+    start = await begin(store, round=0, deadline_seconds=60.0)
+    one = await append(store, start, advert("x"))
+    two = await append(store, one, closed(), round=1, deadline_seconds=30.0)
     clock.seconds += 10
-    answer = await append(book, one, advert("late"))
+    answer = await append(store, one, advert("late"))
     assert answer == behind(two, closed(), round=1, seconds_left=20.0)
-    answer = await append(book, start, advert("late"))
+    answer = await append(store, start, advert("late"))
     assert answer.records == (advert("x"), closed())
     assert not answer.whole
-    assert await bodies(book) == [b"advert", b""]
+    assert await bodies(store) == [b"advert", b""]
 
 
-async def test_another_history_of_the_same_length_is_not_continued(book):
-    start = await begin(book)
+async def test_another_history_of_the_same_length_is_not_continued(store):
+    start = await begin(store)
     mine = chain_next(start.chain, 0, advert("mine"))
-    theirs = await append(book, start, advert("theirs"))
-    answer = await append(book, Committed(1, mine, None), closed())
+    theirs = await append(store, start, advert("theirs"))
+    answer = await append(store, Committed(1, mine, None), closed())
     assert answer == behind(theirs, advert("theirs"), whole=True)
-    assert await bodies(book) == [b"advert"]
+    assert await bodies(store) == [b"advert"]
 
 
-async def test_a_writer_ahead_of_the_book_gets_the_whole_journal(book):
-    at = await append(book, await begin(book), advert("x"))
+async def test_a_writer_ahead_of_the_book_gets_the_whole_journal(store):
+    at = await append(store, await begin(store), advert("x"))
     beyond = Committed(2, chain_next(at.chain, 1, closed()), None)
-    answer = await append(book, beyond, advert("y"))
+    answer = await append(store, beyond, advert("y"))
     assert (answer.whole, answer.records) == (True, (advert("x"),))
 
 
-async def test_a_timer_that_is_early_is_told_how_long_and_closes_nothing(book, clock):
-    at = await begin(book, round=0, deadline_seconds=60.0)
+async def test_a_timer_that_is_early_is_told_how_long_and_closes_nothing(store, clock):
+    at = await begin(store, round=0, deadline_seconds=60.0)
     clock.seconds += 40
-    answer = await append(book, at, closed(), due=True)
+    answer = await append(store, at, closed(), due=True)
     assert answer == behind(at, seconds_left=20.0)
     # Somebody's upload has moved the deadline meanwhile.
-    await append(book, at, deadline_seconds=30.0)
+    await append(store, at, deadline_seconds=30.0)
     clock.seconds += 25
-    assert isinstance(await append(book, at, closed(), due=True), Behind)
+    assert isinstance(await append(store, at, closed(), due=True), MissedRecords)
     clock.seconds += 5
-    assert isinstance(await append(book, at, closed(), due=True), Committed)
+    assert isinstance(await append(store, at, closed(), due=True), Committed)
 
 
-async def test_a_round_without_a_deadline_is_never_due(book):
-    at = await begin(book)
-    answer = await append(book, at, closed(), due=True)
+async def test_a_round_without_a_deadline_is_never_due(store):
+    at = await begin(store)
+    answer = await append(store, at, closed(), due=True)
     assert answer == behind(at)
 
 
-async def test_a_change_that_does_not_wait_for_the_deadline_closes_early(book):
-    at = await begin(book, round=0, deadline_seconds=60.0)
-    assert isinstance(await append(book, at, closed()), Committed)
+async def test_a_change_that_does_not_wait_for_the_deadline_closes_early(store):
+    at = await begin(store, round=0, deadline_seconds=60.0)
+    assert isinstance(await append(store, at, closed()), Committed)
 
 
-async def test_the_change_that_opens_a_round_sets_its_times(book, clock):
-    at = await begin(book)
-    stored = await book.load("a")
+async def test_the_change_that_opens_a_round_sets_its_times(store, clock):
+    at = await begin(store)
+    stored = await store.load("a")
     assert (stored.round, stored.opened, stored.deadline) == (0, None, None)
     clock.seconds += 1
-    at = await append(book, at, round=1, deadline_seconds=60.0)
+    at = await append(store, at, round=1, deadline_seconds=60.0)
     assert at.seconds_left == 60.0
     clock.seconds += 5
-    at = await append(book, at, advert("x"), deadline_seconds=80.0)
-    stored = await book.load("a")
+    at = await append(store, at, advert("x"), deadline_seconds=80.0)
+    stored = await store.load("a")
     assert stored.round == 1
     assert stored.opened == 1_000_001.0  # an extension opens nothing
-    assert stored.deadline == await book.now() + 80.0
+    assert stored.deadline == await store.now() + 80.0
     assert stored.seconds_left == 80.0
     clock.seconds += 81
-    assert (await book.load("a")).seconds_left == -1.0
+    assert (await store.load("a")).seconds_left == -1.0
 
 
-async def test_a_round_opens_again_without_a_record(book, clock):
-    at = await begin(book, round=0, deadline_seconds=60.0)
+async def test_a_round_opens_again_without_a_record(store, clock):
+    at = await begin(store, round=0, deadline_seconds=60.0)
     clock.seconds += 60
-    at = await append(book, at, round=0, deadline_seconds=60.0, due=True)
-    stored = await book.load("a")
+    at = await append(store, at, round=0, deadline_seconds=60.0, due=True)
+    stored = await store.load("a")
     assert (stored.opened, stored.seconds_left) == (clock.seconds, 60.0)
     assert at.sequence == 0
 
 
-async def test_a_session_that_is_over_answers_with_its_receipt(book):
-    at = await begin(book)
-    await end(book, at, b"how it ended")
+async def test_a_session_that_is_over_answers_with_its_receipt(store):
+    at = await begin(store)
+    await end(store, at, b"how it ended")
     for position in (at, Committed(7, b"", None)):
-        assert await append(book, position, advert("x")) == Ended(b"how it ended")
+        assert await append(store, position, advert("x")) == Ended(b"how it ended")
 
 
 # --- 3: numbers -----------------------------------------------------------------------
 
 
-async def test_a_number_is_claimed_once_and_only_upwards(book):
-    assert await book.tally(Role.SERVER, "task") == Tally(0, 0)
-    await begin(book, number=5)
+async def test_a_number_is_claimed_once_and_only_upwards(store):
+    assert await store.tally(Role.SERVER, "task") == Tally(0, 0)
+    await begin(store, number=5)
     for number in (5, 4, 1):
         with pytest.raises(NumberTakenError) as caught:
-            await begin(book, key=f"b{number}", number=number)
+            await begin(store, key=f"b{number}", number=number)
         assert caught.value.highest == 5
-        assert await book.load(f"b{number}") is None
-    await begin(book, key="c", number=6)
-    assert (await book.tally(Role.SERVER, "task")).highest_number == 6
+        assert await store.load(f"b{number}") is None
+    await begin(store, key="c", number=6)
+    assert (await store.tally(Role.SERVER, "task")).highest_number == 6
 
 
-async def test_numbers_count_by_role_task_and_peer(book):
-    await begin(book, number=5)
-    await begin(book, key="b", number=1, task="other")
-    await begin(book, key="c", number=1, role=Role.CLIENT)
-    await begin(book, key="d", number=2, role=Role.CLIENT, peer="somewhere else")
-    assert (await book.tally(Role.CLIENT, "task")).highest_number == 1
+async def test_numbers_count_by_role_task_and_peer(store):
+    await begin(store, number=5)
+    await begin(store, key="b", number=1, task="other")
+    await begin(store, key="c", number=1, role=Role.CLIENT)
+    await begin(store, key="d", number=2, role=Role.CLIENT, peer="somewhere else")
+    assert (await store.tally(Role.CLIENT, "task")).highest_number == 1
     assert (
-        await book.tally(Role.CLIENT, "task", peer="somewhere else")
+        await store.tally(Role.CLIENT, "task", peer="somewhere else")
     ).highest_number == 2
 
 
-async def test_a_number_stays_claimed_after_end_and_purge(book, clock):
-    await end(book, await begin(book, number=5))
+async def test_a_number_stays_claimed_after_end_and_purge(store, clock):
+    await end(store, await begin(store, number=5))
     clock.seconds += 1000 * 86400
-    assert (await book.purge(Retention())).keys == ("a",)
+    assert (await store.purge(Retention())).keys == ("a",)
     with pytest.raises(NumberTakenError):
-        await begin(book, number=5)
+        await begin(store, number=5)
 
 
-async def test_a_session_is_created_once(book):
-    await begin(book)
+async def test_a_session_is_created_once(store):
+    await begin(store)
     with pytest.raises(InternalError, match="twice"):
-        await begin(book, number=2, header=b"other")
-    assert (await book.load("a")).header == b"header"
-    assert (await book.tally(Role.SERVER, "task")).highest_number == 1
+        await begin(store, number=2, header=b"other")
+    assert (await store.load("a")).header == b"header"
+    assert (await store.tally(Role.SERVER, "task")).highest_number == 1
 
 
 # --- sessions that a task may spend ---------------------------------------------------
 
 
-async def test_spent_sessions_are_counted_once_each_and_for_good(book, clock):
-    at = await begin(book)
-    at = await append(book, at, closed(), spend=True)
-    at = await append(book, at, advert("x"), spend=True)
-    assert await book.tally(Role.SERVER, "task") == Tally(1, 1)
-    assert (await book.load("a")).spent
-    await end(book, at)
+async def test_spent_sessions_are_counted_once_each_and_for_good(store, clock):
+    at = await begin(store)
+    at = await append(store, at, closed(), spend=True)
+    at = await append(store, at, advert("x"), spend=True)
+    assert await store.tally(Role.SERVER, "task") == Tally(1, 1)
+    assert (await store.load("a")).spent
+    await end(store, at)
     clock.seconds += 1000 * 86400
-    await book.purge(Retention())
-    assert await book.tally(Role.SERVER, "task") == Tally(1, 1)
+    await store.purge(Retention())
+    assert await store.tally(Role.SERVER, "task") == Tally(1, 1)
 
 
-async def test_facts_of_a_task_come_with_a_change_and_stay(book, clock):
-    at = await begin(book, number=1)
-    assert (await book.tally(Role.SERVER, "task")).facts == b""
-    at = await append(book, at, facts=b"first", spend=True)
-    await end(book, Committed(9, bytes(16), None), facts=b"not written")
-    assert (await book.tally(Role.SERVER, "task")).facts == b"first"
-    await end(book, at, facts=b"second")
-    await begin(book, key="b", number=2)
+async def test_facts_of_a_task_come_with_a_change_and_stay(store, clock):
+    at = await begin(store, number=1)
+    assert (await store.tally(Role.SERVER, "task")).facts == b""
+    at = await append(store, at, facts=b"first", spend=True)
+    await end(store, Committed(9, bytes(16), None), facts=b"not written")
+    assert (await store.tally(Role.SERVER, "task")).facts == b"first"
+    await end(store, at, facts=b"second")
+    await begin(store, key="b", number=2)
     clock.seconds += 500 * 86400
-    await book.purge(Retention())
-    assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"second")
-    assert (await book.tally(Role.SERVER, "another")).facts == b""
-    assert await book.put_facts("task", b"third", instead_of=b"second")
-    assert await book.put_facts("another", b"first", instead_of=b"")
-    assert await book.tally(Role.SERVER, "task") == Tally(2, 1, b"third")
-    assert await book.tally(Role.SERVER, "another") == Tally(0, 0, b"first")
+    await store.purge(Retention())
+    assert await store.tally(Role.SERVER, "task") == Tally(2, 1, b"second")
+    assert (await store.tally(Role.SERVER, "another")).facts == b""
+    assert await store.put_facts("task", b"third", instead_of=b"second")
+    assert await store.put_facts("another", b"first", instead_of=b"")
+    assert await store.tally(Role.SERVER, "task") == Tally(2, 1, b"third")
+    assert await store.tally(Role.SERVER, "another") == Tally(0, 0, b"first")
 
 
-async def test_a_task_opens_no_session_beyond_its_allowance(book):
+async def test_a_task_opens_no_session_beyond_its_allowance(store):
     for number in (1, 2):
-        at = await begin(book, key=str(number), number=number, allowed=2)
-        await end(book, at, key=str(number))  # ended before anything was spent
+        at = await begin(store, key=str(number), number=number, allowed=2)
+        await end(store, at, key=str(number))  # ended before anything was spent
     for number in (3, 4):
-        at = await begin(book, key=str(number), number=number, allowed=2)
-        at = await append(book, at, key=str(number), spend=True)
-        await end(book, at, key=str(number))
+        at = await begin(store, key=str(number), number=number, allowed=2)
+        at = await append(store, at, key=str(number), spend=True)
+        await end(store, at, key=str(number))
     with pytest.raises(SessionsSpentError, match="2 sessions") as caught:
-        await begin(book, key="5", number=5, allowed=2)
+        await begin(store, key="5", number=5, allowed=2)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
-    assert await book.tally(Role.SERVER, "task") == Tally(4, 2)
-    assert await book.load("5") is None
-    await begin(book, key="5", number=5, allowed=3)
+    assert await store.tally(Role.SERVER, "task") == Tally(4, 2)
+    assert await store.load("5") is None
+    await begin(store, key="5", number=5, allowed=3)
 
 
-async def test_a_running_session_counts_as_one_that_may_be_spent(book):
-    await begin(book, number=1, allowed=1)
+async def test_a_running_session_counts_as_one_that_may_be_spent(store):
+    await begin(store, number=1, allowed=1)
     with pytest.raises(SessionsSpentError):
-        await begin(book, key="b", number=2, allowed=1)
-    await begin(book, key="c", number=1, allowed=1, task="another")
+        await begin(store, key="b", number=2, allowed=1)
+    await begin(store, key="c", number=1, allowed=1, task="another")
 
 
-async def test_a_session_that_is_spent_and_runs_counts_once(book):
-    at = await begin(book, number=1, allowed=2)
-    await append(book, at, spend=True)
-    await begin(book, key="b", number=2, allowed=2)
+async def test_a_session_that_is_spent_and_runs_counts_once(store):
+    at = await begin(store, number=1, allowed=2)
+    await append(store, at, spend=True)
+    await begin(store, key="b", number=2, allowed=2)
     with pytest.raises(SessionsSpentError, match="used 2 sessions"):
-        await begin(book, key="c", number=3, allowed=2)
+        await begin(store, key="c", number=3, allowed=2)
 
 
-async def test_an_allowance_is_that_of_one_aggregator(book):
+async def test_an_allowance_is_that_of_one_aggregator(store):
     """Another one under the same name of a task cannot use it up."""
     for number, peer in enumerate(("a", "b", "b"), start=1):
         at = await begin(
-            book, key=str(number), number=number, peer=peer, role=Role.CLIENT, allowed=2
+            store,
+            key=str(number),
+            number=number,
+            peer=peer,
+            role=Role.CLIENT,
+            allowed=2,
         )
         if number < 3:
-            await append(book, at, key=str(number), spend=True)
+            await append(store, at, key=str(number), spend=True)
     with pytest.raises(SessionsSpentError, match="used 2 sessions"):
-        await begin(book, key="4", number=4, peer="b", role=Role.CLIENT, allowed=2)
-    await begin(book, key="5", number=4, peer="c", role=Role.CLIENT, allowed=2)
-    assert await book.tally(Role.CLIENT, "task", peer="b") == Tally(3, 1)
+        await begin(store, key="4", number=4, peer="b", role=Role.CLIENT, allowed=2)
+    await begin(store, key="5", number=4, peer="c", role=Role.CLIENT, allowed=2)
+    assert await store.tally(Role.CLIENT, "task", peer="b") == Tally(3, 1)
 
 
-async def test_a_task_without_an_allowance_opens_as_many_as_it_likes(book):
+async def test_a_task_without_an_allowance_opens_as_many_as_it_likes(store):
     for number in range(1, 5):
-        at = await begin(book, key=str(number), number=number)
-        await append(book, at, key=str(number), spend=True)
-    assert await book.tally(Role.SERVER, "task") == Tally(4, 4)
+        at = await begin(store, key=str(number), number=number)
+        await append(store, at, key=str(number), spend=True)
+    assert await store.tally(Role.SERVER, "task") == Tally(4, 4)
 
 
 # --- 4: charges -----------------------------------------------------------------------
@@ -491,83 +496,83 @@ def settlement(number, state):
     return Settlement(task="task", session_id=bytes([number]) * 32, state=state)
 
 
-async def client_session(book, number):
-    return await begin(book, key=str(number), number=number, role=Role.CLIENT)
+async def client_session(store, number):
+    return await begin(store, key=str(number), number=number, role=Role.CLIENT)
 
 
-async def charged(book, number, **more):
-    at = await client_session(book, number)
+async def charged(store, number, **more):
+    at = await client_session(store, number)
     return await append(
-        book, at, closed(b"input"), key=str(number), charge=charge(number, **more)
+        store, at, closed(b"input"), key=str(number), charge=charge(number, **more)
     )
 
 
-async def states(book):
-    return [row.state for row in await book.charges("task")]
+async def states(store):
+    return [row.state for row in await store.charges("task")]
 
 
-async def test_a_charge_and_its_record_are_one_change(book, clock):
-    await charged(book, 1)
-    (row,) = await book.charges("task")
+async def test_a_charge_and_its_record_are_one_change(store, clock):
+    await charged(store, 1)
+    (row,) = await store.charges("task")
     assert row.session_id == bytes([1]) * 32
     assert row.noise_digest == NOISE
     assert row.state is ChargeState.BOUND
     assert row.refunds == 2
     assert row.at == clock.seconds
-    assert await bodies(book, "1") == [b"input"]
+    assert await bodies(store, "1") == [b"input"]
 
 
-async def test_charging_again_changes_nothing(book, clock):
-    at = await charged(book, 1, allowed=1)
-    before = await book.charges("task")
+async def test_charging_again_changes_nothing(store, clock):
+    at = await charged(store, 1, allowed=1)
+    before = await store.charges("task")
     clock.seconds += 5
     # The budget is spent, but this session is in it.
-    answer = await append(book, at, key="1", charge=charge(1, allowed=1))
+    answer = await append(store, at, key="1", charge=charge(1, allowed=1))
     assert isinstance(answer, Committed)
-    assert await book.charges("task") == before
+    assert await store.charges("task") == before
 
 
-async def test_a_charge_beyond_the_budget_refuses_the_whole_change(book):
-    await charged(book, 1)
-    await charged(book, 2)
+async def test_a_charge_beyond_the_budget_refuses_the_whole_change(store):
+    await charged(store, 1)
+    await charged(store, 2)
     with pytest.raises(BudgetSpentError, match="given 2 sessions") as caught:
-        await charged(book, 3)
+        await charged(store, 3)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
-    assert (await book.load("3")).records == ()
-    assert await states(book) == [ChargeState.BOUND] * 2
-    await client_session(book, 4)
+    assert (await store.load("3")).records == ()
+    assert await states(store) == [ChargeState.BOUND] * 2
+    await client_session(store, 4)
     other = charge(4, task="another task")
-    at = await book.load("4")
-    assert isinstance(await append(book, at, key="4", charge=other), Committed)
+    at = await store.load("4")
+    assert isinstance(await append(store, at, key="4", charge=other), Committed)
 
 
-async def test_other_noise_under_the_same_name_is_refused(book):
-    await charged(book, 1)
+async def test_other_noise_under_the_same_name_is_refused(store):
+    await charged(store, 1)
     with pytest.raises(NoiseChangedError, match="changed its noise") as caught:
-        await charged(book, 2, noise=b"\1" * 32)
+        await charged(store, 2, noise=b"\1" * 32)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
-    assert (await book.load("2")).records == ()
-    assert len(await book.charges("task")) == 1
+    assert (await store.load("2")).records == ()
+    assert len(await store.charges("task")) == 1
 
 
-async def test_other_noise_is_refused_even_when_all_was_given_back(book):
-    at = await charged(book, 1)
-    await end(book, at, key="1", settle=settlement(1, ChargeState.VOID))
+async def test_other_noise_is_refused_even_when_all_was_given_back(store):
+    at = await charged(store, 1)
+    await end(store, at, key="1", settle=settlement(1, ChargeState.VOID))
     with pytest.raises(NoiseChangedError):
-        await charged(book, 2, noise=b"\1" * 32)
+        await charged(store, 2, noise=b"\1" * 32)
 
 
-async def test_a_session_that_is_given_back_counts_no_more(book):
+async def test_a_session_that_is_given_back_counts_no_more(store):
     for number in (1, 2):
-        at = await charged(book, number)
+        at = await charged(store, number)
         await end(
-            book, at, key=str(number), settle=settlement(number, ChargeState.VOID)
+            store, at, key=str(number), settle=settlement(number, ChargeState.VOID)
         )
-    await charged(book, 3)
-    await charged(book, 4)
+    await charged(store, 3)
+    await charged(store, 4)
     with pytest.raises(BudgetSpentError):
-        await charged(book, 5)
-    charges = await book.charges("task")
+        await charged(store, 5)
+    charges = await store.charges("task")
     for allowed, left in ((1, 0), (2, 0), (5, 3)):
         found = budget_of(charges, KEY, allowed=allowed, refunds=2)
         assert found == Budget(given=2, void=2, left=left)
@@ -575,73 +580,73 @@ async def test_a_session_that_is_given_back_counts_no_more(book):
     assert found == Budget(given=3, void=1, left=2)
 
 
-async def test_no_more_sessions_come_back_than_the_task_has_sums(book):
+async def test_no_more_sessions_come_back_than_the_task_has_sums(store):
     for number in (1, 2):
-        at = await charged(book, number, allowed=1, refunds=1)
+        at = await charged(store, number, allowed=1, refunds=1)
         void = settlement(number, ChargeState.VOID)
-        await end(book, at, key=str(number), settle=void)
+        await end(store, at, key=str(number), settle=void)
     with pytest.raises(BudgetSpentError):
-        await charged(book, 3, allowed=1, refunds=1)
+        await charged(store, 3, allowed=1, refunds=1)
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
     list(itertools.product([ChargeState.KEPT, ChargeState.VOID], repeat=2)),
 )
-async def test_what_is_settled_stays_as_it_is(book, clock, first, second):
-    at = await charged(book, 1)
-    await append(book, at, key="1", settle=settlement(1, first))
-    before = await book.charges("task")
+async def test_what_is_settled_stays_as_it_is(store, clock, first, second):
+    at = await charged(store, 1)
+    await append(store, at, key="1", settle=settlement(1, first))
+    before = await store.charges("task")
     clock.seconds += 5
-    await append(book, at, key="1", settle=settlement(1, second))
-    assert await book.charges("task") == before
-    assert await states(book) == [first]
+    await append(store, at, key="1", settle=settlement(1, second))
+    assert await store.charges("task") == before
+    assert await states(store) == [first]
 
 
-async def test_a_kept_charge_counts(book):
-    at = await charged(book, 1, allowed=1)
-    await end(book, at, key="1", settle=settlement(1, ChargeState.KEPT))
+async def test_a_kept_charge_counts(store):
+    at = await charged(store, 1, allowed=1)
+    await end(store, at, key="1", settle=settlement(1, ChargeState.KEPT))
     with pytest.raises(BudgetSpentError):
-        await charged(book, 2, allowed=1)
+        await charged(store, 2, allowed=1)
 
 
-async def test_a_session_that_was_given_back_is_not_used_again(book):
-    at = await charged(book, 1)
-    at = await append(book, at, key="1", settle=settlement(1, ChargeState.VOID))
+async def test_a_session_that_was_given_back_is_not_used_again(store):
+    at = await charged(store, 1)
+    at = await append(store, at, key="1", settle=settlement(1, ChargeState.VOID))
     with pytest.raises(InternalError, match="given back"):
-        await append(book, at, key="1", charge=charge(1))
-    assert await states(book) == [ChargeState.VOID]
+        await append(store, at, key="1", charge=charge(1))
+    assert await states(store) == [ChargeState.VOID]
 
 
-async def test_settling_what_was_never_charged_changes_nothing(book):
-    at = await client_session(book, 1)
-    await end(book, at, key="1", settle=settlement(1, ChargeState.VOID))
-    assert await book.charges("task") == ()
+async def test_settling_what_was_never_charged_changes_nothing(store):
+    at = await client_session(store, 1)
+    await end(store, at, key="1", settle=settlement(1, ChargeState.VOID))
+    assert await store.charges("task") == ()
 
 
-async def test_a_session_that_ended_in_silence_is_settled_later(book):
-    at = await charged(book, 1)
-    await end(book, at, key="1")
-    assert await states(book) == [ChargeState.BOUND]
-    await book.settle(settlement(1, ChargeState.VOID))
-    assert await states(book) == [ChargeState.VOID]
-    await book.settle(settlement(2, ChargeState.VOID))
-    assert len(await book.charges("task")) == 1
+async def test_a_session_that_ended_in_silence_is_settled_later(store):
+    at = await charged(store, 1)
+    await end(store, at, key="1")
+    assert await states(store) == [ChargeState.BOUND]
+    await store.settle(settlement(1, ChargeState.VOID))
+    assert await states(store) == [ChargeState.VOID]
+    await store.settle(settlement(2, ChargeState.VOID))
+    assert len(await store.charges("task")) == 1
 
 
-async def test_a_change_that_comes_too_late_charges_and_settles_nothing(book):
-    at = await charged(book, 1)
+async def test_a_change_that_comes_too_late_charges_and_settles_nothing(store):
+    at = await charged(store, 1)
     answer = await end(
-        book,
+        store,
         Committed(0, b"", None),
         key="1",
         settle=settlement(1, ChargeState.VOID),
     )
-    assert isinstance(answer, Behind)
-    await end(book, at, key="1")
-    answer = await append(book, at, key="1", charge=charge(9))
+    assert isinstance(answer, MissedRecords)
+    await end(store, at, key="1")
+    answer = await append(store, at, key="1", charge=charge(9))
     assert isinstance(answer, Ended)
-    assert await states(book) == [ChargeState.BOUND]
+    assert await states(store) == [ChargeState.BOUND]
 
 
 # --- claims ---------------------------------------------------------------------------
@@ -655,7 +660,7 @@ def claim(number, *, data="patients", **more):
             trust_domain="domain", aggregator="aggregator", task=f"task {number}"
         ),
         "noise_digest": NOISE,
-        "against": Against.SERVER,
+        "against": ClaimAdversary.SERVER,
         "epsilon": 0.1 * number,
         "delta": 1e-6,
         "shift": None,
@@ -665,80 +670,82 @@ def claim(number, *, data="patients", **more):
     return Claim(**named | more)
 
 
-async def test_claims_are_kept_as_they_were_made(book, clock):
+async def test_claims_are_kept_as_they_were_made(store, clock):
     first = claim(1)
     second = claim(2, shift=0.1 + 0.2, distance=1e-17, added_delta=5e-324)
-    other = claim(3, data="others", against=Against.BROKEN_MASKS)
+    other = claim(3, data="others", against=ClaimAdversary.BROKEN_MASKS)
     for made, after in ((first, 0), (second, 1), (other, 0)):
-        assert await book.put_claim(made, after=after)
-    rows = await book.claims("patients")
+        assert await store.put_claim(made, after=after)
+    rows = await store.claims("patients")
     assert [row.claim for row in rows] == [first, second]
     assert {row.at for row in rows} == {clock()}
-    assert [row.claim for row in await book.claims()] == [first, second, other]
+    assert [row.claim for row in await store.claims()] == [first, second, other]
 
 
-async def test_a_claim_that_was_judged_without_another_one_is_not_made(book):
-    assert await book.put_claim(claim(1), after=0)
-    assert not await book.put_claim(claim(2), after=0)
-    assert not await book.put_claim(claim(2), after=2)
-    assert [row.claim for row in await book.claims()] == [claim(1)]
+async def test_a_claim_that_was_judged_without_another_one_is_not_made(store):
+    assert await store.put_claim(claim(1), after=0)
+    assert not await store.put_claim(claim(2), after=0)
+    assert not await store.put_claim(claim(2), after=2)
+    assert [row.claim for row in await store.claims()] == [claim(1)]
 
 
-async def test_of_two_claims_at_once_one_is_made(book):
+async def test_of_two_claims_at_once_one_is_made(store):
     made = await asyncio.gather(
-        *(book.put_claim(claim(number), after=0) for number in (1, 2))
+        *(store.put_claim(claim(number), after=0) for number in (1, 2))
     )
     assert sorted(made) == [False, True]
 
 
-async def test_claims_outlive_everything_else(book, clock):
-    await book.put_claim(claim(1), after=0)
-    await end(book, await charged(book, 1), key="1")
+async def test_claims_outlive_everything_else(store, clock):
+    await store.put_claim(claim(1), after=0)
+    await end(store, await charged(store, 1), key="1")
     clock.seconds += 1000 * 86400
-    await book.purge(Retention())
-    assert len(await book.claims()) == 1
-    assert await book.check() == ()
+    await store.purge(Retention())
+    assert len(await store.claims()) == 1
+    assert await store.check() == ()
 
 
-async def test_charges_outlive_end_and_purge(book, clock):
-    await end(book, await charged(book, 1), key="1")
+async def test_charges_outlive_end_and_purge(store, clock):
+    await end(store, await charged(store, 1), key="1")
     clock.seconds += 1000 * 86400
-    assert (await book.purge(Retention())).keys == ("1",)
-    assert len(await book.charges("task")) == 1
+    assert (await store.purge(Retention())).keys == ("1",)
+    assert len(await store.charges("task")) == 1
 
 
 # --- 6: one message of each kind from each sender -------------------------------------
 
 
-async def test_a_second_record_of_a_sender_is_refused_and_named(book):
-    at = await append(book, await begin(book), advert("x", b"first"))
-    with pytest.raises(SecondRecordError, match="'x'") as caught:
-        await append(book, at, advert("y"), advert("x", b"second"))
+async def test_a_second_record_of_a_sender_is_refused_and_named(store):
+    at = await append(store, await begin(store), advert("x", b"first"))
+    with pytest.raises(DuplicateRecordError, match="'x'") as caught:
+        await append(store, at, advert("y"), advert("x", b"second"))
     assert caught.value.record == advert("x", b"second")
-    assert await bodies(book) == [b"first"]
+    assert await bodies(store) == [b"first"]
     # The others are committed without it, at the position that is still right.
-    at = await append(book, at, advert("y"), Record(ADVERT + 1, "x", b"other kind"))
+    at = await append(store, at, advert("y"), Record(ADVERT + 1, "x", b"other kind"))
     assert at.sequence == 3
 
 
-async def test_what_a_server_decides_may_repeat(book):
-    at = await append(book, await begin(book), closed(b"1"), closed(b"2"))
+async def test_what_a_server_decides_may_repeat(store):
+    at = await append(store, await begin(store), closed(b"1"), closed(b"2"))
     assert at.sequence == 2
 
 
-async def test_two_sessions_may_hear_from_the_same_sender(book):
-    await append(book, await begin(book), advert("x"))
-    at = await append(book, await begin(book, key="b", number=2), advert("x"), key="b")
+async def test_two_sessions_may_hear_from_the_same_sender(store):
+    await append(store, await begin(store), advert("x"))
+    at = await append(
+        store, await begin(store, key="b", number=2), advert("x"), key="b"
+    )
     assert at.sequence == 1
 
 
 # --- 7: the chain ---------------------------------------------------------------------
 
 
-async def test_the_chain_is_computed_from_name_header_and_records(book):
-    start = await begin(book)
+async def test_the_chain_is_computed_from_name_header_and_records(store):
+    start = await begin(store)
     assert start.chain == chain_start("a", session())
-    at = await append(book, start, advert("x"), closed(b"1"))
+    at = await append(store, start, advert("x"), closed(b"1"))
     one = chain_next(start.chain, 0, advert("x"))
     assert at.chain == chain_next(one, 1, closed(b"1"))
 
@@ -775,67 +782,67 @@ def test_everything_that_is_stored_enters_the_chain():
 # --- replacing what is no longer needed -----------------------------------------------
 
 
-async def test_a_resealed_session_holds_its_new_content_only(book):
-    start = await begin(book, header=b"seed")
-    at = await append(book, start, advert("x"), closed(), round=2)
+async def test_a_resealed_session_holds_its_new_content_only(store):
+    start = await begin(store, header=b"seed")
+    at = await append(store, start, advert("x"), closed(), round=2)
     resealed = await append(
-        book, at, reseal=Resealed(b"answer", (advert("x", b"sent"),))
+        store, at, reseal=RewrittenSession(b"answer", (advert("x", b"sent"),))
     )
     assert resealed.sequence == 1
-    stored = await book.load("a")
+    stored = await store.load("a")
     assert (stored.header, stored.records) == (b"answer", (advert("x", b"sent"),))
     assert (stored.chain, stored.round) == (resealed.chain, 2)
     start_of_new = chain_start("a", session(header=b"answer"))
     assert resealed.chain == chain_next(start_of_new, 0, advert("x", b"sent"))
     # It goes on from there, and from nowhere else.
-    old = await append(book, at, closed())
+    old = await append(store, at, closed())
     assert (old.whole, old.records) == (True, (advert("x", b"sent"),))
-    assert isinstance(await append(book, start, closed()), Behind)
-    assert (await append(book, resealed, closed())).sequence == 2
+    assert isinstance(await append(store, start, closed()), MissedRecords)
+    assert (await append(store, resealed, closed())).sequence == 2
 
 
 # --- 8: the end, and what stays -------------------------------------------------------
 
 
-async def test_the_end_scrubs_and_leaves_a_receipt(book):
-    at = await append(book, await begin(book), advert("x"))
-    assert isinstance(await end(book, at, b"receipt"), Committed)
-    stored = await book.load("a")
+async def test_the_end_scrubs_and_leaves_a_receipt(store):
+    at = await append(store, await begin(store), advert("x"))
+    assert isinstance(await end(store, at, b"receipt"), Committed)
+    stored = await store.load("a")
     assert (stored.header, stored.records) == (b"", ())
     assert stored.receipt == b"receipt"
     assert stored.ended
 
 
-async def test_ending_twice_keeps_the_first_receipt(book):
-    at = await begin(book)
-    await end(book, at, b"first")
-    assert await end(book, at, b"second") == Ended(b"first")
-    assert (await book.load("a")).receipt == b"first"
+async def test_ending_twice_keeps_the_first_receipt(store):
+    at = await begin(store)
+    await end(store, at, b"first")
+    assert await end(store, at, b"second") == Ended(b"first")
+    assert (await store.load("a")).receipt == b"first"
 
 
-async def test_an_empty_receipt_is_still_an_end(book):
-    await end(book, await begin(book), b"")
-    assert (await book.load("a")).ended
+async def test_an_empty_receipt_is_still_an_end(store):
+    await end(store, await begin(store), b"")
+    assert (await store.load("a")).ended
 
 
-async def test_whoever_is_behind_ends_nothing(book):
-    start = await begin(book)
-    await append(book, start, advert("x"))
-    assert isinstance(await end(book, start), Behind)
-    assert not (await book.load("a")).ended
+async def test_whoever_is_behind_ends_nothing(store):
+    start = await begin(store)
+    await append(store, start, advert("x"))
+    assert isinstance(await end(store, start), MissedRecords)
+    assert not (await store.load("a")).ended
 
 
-async def test_sessions_are_listed_by_role_task_and_state_newest_first(book, clock):
+async def test_sessions_are_listed_by_role_task_and_state_newest_first(store, clock):
     for number, key in enumerate(("z", "a", "m"), 1):
-        at = await begin(book, key=key, number=number)
+        at = await begin(store, key=key, number=number)
         if key == "a":
             clock.seconds += 7
-            await end(book, at, key="a")
-    await begin(book, key="mine", number=1, role=Role.CLIENT)
-    await begin(book, key="other", number=1, task="other")
+            await end(store, at, key="a")
+    await begin(store, key="mine", number=1, role=Role.CLIENT)
+    await begin(store, key="other", number=1, task="other")
 
     async def keys(**conditions):
-        rows = await book.sessions(**{"role": Role.SERVER} | conditions)
+        rows = await store.sessions(**{"role": Role.SERVER} | conditions)
         return [row.key for row in rows]
 
     assert await keys() == ["other", "m", "z"]
@@ -843,69 +850,69 @@ async def test_sessions_are_listed_by_role_task_and_state_newest_first(book, clo
     assert await keys(state=SessionState.ALL) == ["other", "m", "a", "z"]
     assert await keys(state=SessionState.ALL, limit=2) == ["other", "m"]
     assert await keys(role=Role.CLIENT) == ["mine"]
-    (row,) = await book.sessions(role=Role.SERVER, state=SessionState.ENDED)
+    (row,) = await store.sessions(role=Role.SERVER, state=SessionState.ENDED)
     assert (row.key, row.number, row.ended - row.born) == ("a", 2, 7.0)
     assert await keys(state=SessionState.ALL, before=row.position) == ["z"]
 
 
-async def test_a_purge_removes_old_receipts_and_nothing_that_runs(book, clock):
+async def test_a_purge_removes_old_receipts_and_nothing_that_runs(store, clock):
     for number in range(1, 4):
         await end(
-            book, await begin(book, key=str(number), number=number), key=str(number)
+            store, await begin(store, key=str(number), number=number), key=str(number)
         )
         clock.seconds += 86400
-    running = await begin(book, key="running", number=9)
-    await append(book, running, advert("x"), key="running")
+    running = await begin(store, key="running", number=9)
+    await append(store, running, advert("x"), key="running")
     clock.seconds += 86400
     # They ended four, three and two days ago.
-    assert (await book.purge(Retention(keep_receipts_days=4.5))).keys == ()
-    assert (await book.purge(Retention(keep_receipts_days=2.5))).keys == ("1", "2")
-    assert await book.load("1") is None
-    assert (await book.load("3")).ended
+    assert (await store.purge(Retention(keep_receipts_days=4.5))).keys == ()
+    assert (await store.purge(Retention(keep_receipts_days=2.5))).keys == ("1", "2")
+    assert await store.load("1") is None
+    assert (await store.load("3")).ended
     clock.seconds += 1000 * 86400
-    assert (await book.purge(Retention())).keys == ("3",)
-    assert (await book.load("running")).records == (advert("x"),)
+    assert (await store.purge(Retention())).keys == ("3",)
+    assert (await store.load("running")).records == (advert("x"),)
 
 
-async def test_a_purge_keeps_the_newest_receipts_of_each_task(book, monkeypatch):
+async def test_a_purge_keeps_the_newest_receipts_of_each_task(store, monkeypatch):
     for engine in ("sqlite", "postgres"):
-        monkeypatch.setattr(f"secagg.storage.{engine}_changes.PURGE_ROWS", 2)
+        monkeypatch.setattr(f"secagg.storage.{engine}.changes.PURGE_ROWS", 2)
     for number in range(1, 8):
         for task in ("task", "other"):
             key = f"{task}{number}"
             await end(
-                book, await begin(book, key=key, number=number, task=task), key=key
+                store, await begin(store, key=key, number=number, task=task), key=key
             )
-    purged = await book.purge(Retention(keep_receipts=3))
+    purged = await store.purge(Retention(keep_receipts=3))
     assert sorted(purged.keys) == sorted(
         f"{task}{number}" for task in ("task", "other") for number in range(1, 5)
     )
-    rows = await book.sessions(role=Role.SERVER, state=SessionState.ENDED)
+    rows = await store.sessions(role=Role.SERVER, state=SessionState.ENDED)
     assert len(rows) == 6
 
 
-async def test_a_purge_counts_no_running_session_however_old(book):
-    await begin(book, key="running", number=1)
+async def test_a_purge_counts_no_running_session_however_old(store):
+    await begin(store, key="running", number=1)
     for number in (2, 3, 4):
-        at = await begin(book, key=str(number), number=number)
-        await end(book, at, key=str(number))
-    assert (await book.purge(Retention(keep_receipts=1))).keys == ("2", "3")
-    assert not (await book.load("running")).ended
+        at = await begin(store, key=str(number), number=number)
+        await end(store, at, key=str(number))
+    assert (await store.purge(Retention(keep_receipts=1))).keys == ("2", "3")
+    assert not (await store.load("running")).ended
 
 
 # --- tasks ----------------------------------------------------------------------------
 
 
-async def test_a_task_is_put_by_whoever_knows_its_version(book):
+async def test_a_task_is_put_by_whoever_knows_its_version(store):
     task = Task("task", TaskState.RUNNING, '{"sessions": 3}', b"plan")
-    assert await book.put_task(task, expect_version=0)
-    assert not await book.put_task(task, expect_version=0)
+    assert await store.put_task(task, expect_version=0)
+    assert not await store.put_task(task, expect_version=0)
     paused = Task("task", TaskState.PAUSED, '{"sessions": 3}', b"plan")
-    assert not await book.put_task(paused, expect_version=2)
-    assert await book.put_task(paused, expect_version=1)
-    await book.put_task(Task("another", TaskState.STOPPED, "", b""), expect_version=0)
-    await begin(book, number=4, spend=True)
-    another, row = await book.tasks()
+    assert not await store.put_task(paused, expect_version=2)
+    assert await store.put_task(paused, expect_version=1)
+    await store.put_task(Task("another", TaskState.STOPPED, "", b""), expect_version=0)
+    await begin(store, number=4, spend=True)
+    another, row = await store.tasks()
     assert another.task.task_id == "another"
     assert (row.task, row.version, row.tally) == (paused, 2, Tally(4, 1))
 
@@ -917,9 +924,9 @@ def seen(number, digest=b"a" * 32, key=b"k" * 32, domain="a.example"):
     return Trust(domain, key, number, digest)
 
 
-async def test_the_newest_revocation_list_is_remembered_for_key_and_domain(book):
+async def test_the_newest_revocation_list_is_remembered_for_key_and_domain(store):
     key = b"k" * 32
-    assert await book.seen_revocations(key, "a.example") is None
+    assert await store.seen_revocations(key, "a.example") is None
     rows = [
         seen(3),
         seen(1, key=b"l" * 32),
@@ -928,28 +935,28 @@ async def test_the_newest_revocation_list_is_remembered_for_key_and_domain(book)
         seen((1 << 32) - 1, b"b" * 32),
     ]
     for row in rows:
-        await book.see_revocations(row)
-    assert await book.seen_revocations(key, "a.example") == rows[-1]
-    assert await book.seen_revocations(b"l" * 32, "a.example") == rows[1]
-    assert await book.seen_revocations(key, "b.example") == rows[2]
-    assert await book.seen_revocations(b"l" * 32, "b.example") is None
+        await store.see_revocations(row)
+    assert await store.seen_revocations(key, "a.example") == rows[-1]
+    assert await store.seen_revocations(b"l" * 32, "a.example") == rows[1]
+    assert await store.seen_revocations(key, "b.example") == rows[2]
+    assert await store.seen_revocations(b"l" * 32, "b.example") is None
 
 
 @pytest.mark.parametrize("row", [seen(2), seen(3, b"b" * 32)], ids=["older", "other"])
-async def test_an_older_or_another_revocation_list_is_refused(book, row):
-    await book.see_revocations(seen(3))
+async def test_an_older_or_another_revocation_list_is_refused(store, row):
+    await store.see_revocations(seen(3))
     with pytest.raises(RemoteProtocolError) as caught:
-        await book.see_revocations(row)
+        await store.see_revocations(row)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
-    assert await book.seen_revocations(b"k" * 32, "a.example") == seen(3)
+    assert await store.seen_revocations(b"k" * 32, "a.example") == seen(3)
 
 
 # --- 9: many changes at once ----------------------------------------------------------
 
 
-async def test_changes_of_many_sessions_at_once_are_judged_one_by_one(book):
+async def test_changes_of_many_sessions_at_once_are_judged_one_by_one(store):
     starts = [
-        await begin(book, key=str(number), number=number) for number in range(1, 51)
+        await begin(store, key=str(number), number=number) for number in range(1, 51)
     ]
     changes = []
     for number, at in enumerate(starts, 1):
@@ -961,42 +968,42 @@ async def test_changes_of_many_sessions_at_once_are_judged_one_by_one(book):
             Change(key=f"unknown {key}"),
             Change(key=f"again {key}", create=session(1)),
         ]
-    answers = await asyncio.gather(*map(book.commit, changes), return_exceptions=True)
+    answers = await asyncio.gather(*map(store.commit, changes), return_exceptions=True)
     for first, second, unknown, taken in zip(*[iter(answers)] * 4, strict=True):
         assert isinstance(first, Committed)
-        assert isinstance(second, Behind)
+        assert isinstance(second, MissedRecords)
         assert second.records == (advert("x"),)
         assert "does not exist" in str(unknown)
         assert isinstance(taken, NumberTakenError)
     for number in range(1, 51):
-        assert len((await book.load(str(number))).records) == 1
+        assert len((await store.load(str(number))).records) == 1
 
 
-async def test_steps_of_one_session_in_one_batch_follow_each_other(book):
-    start = await begin(book)
+async def test_steps_of_one_session_in_one_batch_follow_each_other(store):
+    start = await begin(store)
     one = chain_next(start.chain, 0, advert("x"))
     answers = await asyncio.gather(
-        append(book, start, advert("x"), round=3, deadline_seconds=60.0),
-        append(book, Committed(1, one, None), closed()),
+        append(store, start, advert("x"), round=3, deadline_seconds=60.0),
+        append(store, Committed(1, one, None), closed()),
     )
     assert [answer.sequence for answer in answers] == [1, 2]
-    stored = await book.load("a")
+    stored = await store.load("a")
     assert (stored.sequence, stored.round) == (2, 3)
     assert stored.seconds_left is not None
 
 
-async def test_what_a_batch_did_before_counts_for_a_session_that_begins_in_it(book):
+async def test_what_a_batch_did_before_counts_for_a_session_that_begins_in_it(store):
     """Also where the next change of the batch is refused, and takes back its own."""
-    at = await begin(book, key="1", number=1)
+    at = await begin(store, key="1", number=1)
     end_it = Change(key="1", expect=0, previous=at.chain, end=b"receipt")
     first = (advert("w"),)
     alone = Change(key="2", create=session(2, alone=True), records=first)
     taken = Change(key="3", create=session(2))
     answers = await asyncio.gather(
-        book.commit(end_it),
-        book.commit(alone),
-        book.commit(taken),
-        book.commit(dataclasses.replace(end_it, end=b"another")),
+        store.commit(end_it),
+        store.commit(alone),
+        store.commit(taken),
+        store.commit(dataclasses.replace(end_it, end=b"another")),
         return_exceptions=True,
     )
     ended, begun, refused, late = answers
@@ -1004,156 +1011,156 @@ async def test_what_a_batch_did_before_counts_for_a_session_that_begins_in_it(bo
     assert isinstance(begun, Committed)
     assert isinstance(refused, NumberTakenError)
     assert late == Ended(b"receipt")
-    assert (await book.load("1")).receipt == b"receipt"
-    assert (await append(book, begun, advert("x"), key="2")).sequence == 2
-    assert await book.check() == ()
+    assert (await store.load("1")).receipt == b"receipt"
+    assert (await append(store, begun, advert("x"), key="2")).sequence == 2
+    assert await store.check() == ()
 
 
-async def test_a_caller_that_goes_away_takes_no_change_with_it(book):
-    start = await begin(book)
-    waiting = asyncio.create_task(append(book, start, advert("x")))
+async def test_a_caller_that_goes_away_takes_no_change_with_it(store):
+    start = await begin(store)
+    waiting = asyncio.create_task(append(store, start, advert("x")))
     await asyncio.sleep(0)
     waiting.cancel()
     one = Committed(1, chain_next(start.chain, 0, advert("x")), None)
-    assert (await append(book, one, closed())).sequence == 2
+    assert (await append(store, one, closed())).sequence == 2
 
 
-async def test_a_sound_book_has_no_findings(book):
-    at = await charged(book, 1)
-    await begin(book, key="b", number=2)
-    await end(book, at, key="1")
-    assert await book.check() == ()
+async def test_a_sound_book_has_no_findings(store):
+    at = await charged(store, 1)
+    await begin(store, key="b", number=2)
+    await end(store, at, key="1")
+    assert await store.check() == ()
 
 
-async def test_a_closed_book_finishes_first_and_then_refuses(book):
-    start = await begin(book)
-    writing = asyncio.create_task(append(book, start, advert("x")))
+async def test_a_closed_book_finishes_first_and_then_refuses(store):
+    start = await begin(store)
+    writing = asyncio.create_task(append(store, start, advert("x")))
     await asyncio.sleep(0)
-    await book.close()
+    await store.close()
     assert isinstance(await writing, Committed)
-    for call in (book.load("a"), append(book, start, advert("y")), book.tasks()):
+    for call in (store.load("a"), append(store, start, advert("y")), store.tasks()):
         with pytest.raises(ServiceError, match="closed"):
             await call
-    await book.close()
+    await store.close()
 
 
 # --- whether it can be written --------------------------------------------------------
 
 
-async def test_a_touch_changes_nothing(book):
-    await book.commit(Change(key="s", create=session()))
-    before = await book.load("s"), await book.tally(Role.SERVER, "task")
-    await book.touch()
-    assert (await book.load("s"), await book.tally(Role.SERVER, "task")) == before
+async def test_a_touch_changes_nothing(store):
+    await store.commit(Change(key="s", create=session()))
+    before = await store.load("s"), await store.tally(Role.SERVER, "task")
+    await store.touch()
+    assert (await store.load("s"), await store.tally(Role.SERVER, "task")) == before
 
 
-async def test_a_closed_book_cannot_be_touched(book):
-    await book.close()
+async def test_a_closed_book_cannot_be_touched(store):
+    await store.close()
     with pytest.raises(ServiceError) as caught:
-        await book.touch()
+        await store.touch()
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
 # --- several writers ------------------------------------------------------------------
 
 
-async def test_what_a_writer_missed_is_told_without_a_change(book):
-    begun = await begin(book)
-    at = await append(book, begun, advert("u"), advert("v"))
-    missed = await book.missed("a", expect=0, previous=begun.chain)
+async def test_what_a_writer_missed_is_told_without_a_change(store):
+    begun = await begin(store)
+    at = await append(store, begun, advert("u"), advert("v"))
+    missed = await store.missed("a", expect=0, previous=begun.chain)
     assert (missed.records, missed.whole) == ((advert("u"), advert("v")), False)
     assert (missed.sequence, missed.chain) == (2, at.chain)
-    known = await book.missed("a", expect=2, previous=at.chain)
+    known = await store.missed("a", expect=2, previous=at.chain)
     assert (known.records, known.whole, known.chain) == ((), False, at.chain)
-    other = await book.missed("a", expect=1, previous=bytes(16))
+    other = await store.missed("a", expect=1, previous=bytes(16))
     assert (other.records, other.whole) == (missed.records, True)
-    await append(book, at, end=b"receipt")
-    assert await book.missed("a", expect=2, previous=at.chain) == Ended(b"receipt")
+    await append(store, at, end=b"receipt")
+    assert await store.missed("a", expect=2, previous=at.chain) == Ended(b"receipt")
     with pytest.raises(ServiceError, match="does not exist"):
-        await book.missed("b", expect=0, previous=b"")
+        await store.missed("b", expect=0, previous=b"")
 
 
-async def test_an_extension_never_brings_a_deadline_nearer(book, clock):
-    at = await begin(book, round=1, deadline_seconds=60.0)
-    longer = await append(book, at, deadline_seconds=90.0, extend=True)
+async def test_an_extension_never_brings_a_deadline_nearer(store, clock):
+    at = await begin(store, round=1, deadline_seconds=60.0)
+    longer = await append(store, at, deadline_seconds=90.0, extend=True)
     assert longer.seconds_left == 90.0
-    same = await append(book, at, deadline_seconds=30.0, extend=True)
+    same = await append(store, at, deadline_seconds=30.0, extend=True)
     assert same.seconds_left == 90.0
     clock.seconds += 89
-    early = await append(book, at, closed(), due=True)
-    assert isinstance(early, Behind)
+    early = await append(store, at, closed(), due=True)
+    assert isinstance(early, MissedRecords)
     assert early.seconds_left == 1.0
-    shorter = await append(book, at, deadline_seconds=0.0)
+    shorter = await append(store, at, deadline_seconds=0.0)
     assert shorter.seconds_left == 0.0
-    assert isinstance(await append(book, at, closed(), due=True), Committed)
+    assert isinstance(await append(store, at, closed(), due=True), Committed)
 
 
-async def test_one_session_of_a_task_is_open_at_a_time_if_its_owner_says_so(book):
-    at = await begin(book, alone=True)
-    with pytest.raises(OvertakenError, match="another one"):
-        await begin(book, key="b", number=2, alone=True)
+async def test_one_session_of_a_task_is_open_at_a_time_if_its_owner_says_so(store):
+    at = await begin(store, alone=True)
+    with pytest.raises(SessionConflictError, match="another one"):
+        await begin(store, key="b", number=2, alone=True)
     # Nothing is spent yet, though no further one is allowed.
-    with pytest.raises(OvertakenError, match="another one"):
-        await begin(book, key="b", number=2, alone=True, allowed=1)
-    await begin(book, key="c", number=1, task="other", alone=True)
-    await append(book, at, end=b"receipt")
-    assert isinstance(await begin(book, key="b", number=2, alone=True), Committed)
+    with pytest.raises(SessionConflictError, match="another one"):
+        await begin(store, key="b", number=2, alone=True, allowed=1)
+    await begin(store, key="c", number=1, task="other", alone=True)
+    await append(store, at, end=b"receipt")
+    assert isinstance(await begin(store, key="b", number=2, alone=True), Committed)
     # The number of the refused one was not claimed.
-    assert (await book.tally(Role.SERVER, "task")).highest_number == 2
+    assert (await store.tally(Role.SERVER, "task")).highest_number == 2
 
 
-async def test_a_session_opens_under_the_task_that_its_owner_knows(book):
+async def test_a_session_opens_under_the_task_that_its_owner_knows(store):
     task = Task("task", TaskState.RUNNING, "settings", b"plan")
-    with pytest.raises(OvertakenError, match="was changed"):
-        await begin(book, task_version=1)
-    assert await book.put_task(task, expect_version=0)
-    at = await begin(book, task_version=1)
-    await append(book, at, end=b"receipt")
-    assert await book.put_task(task, expect_version=1)
-    with pytest.raises(OvertakenError, match="was changed"):
-        await begin(book, key="b", number=2, task_version=1)
-    await begin(book, key="b", number=2, task_version=2)
+    with pytest.raises(SessionConflictError, match="was changed"):
+        await begin(store, task_version=1)
+    assert await store.put_task(task, expect_version=0)
+    at = await begin(store, task_version=1)
+    await append(store, at, end=b"receipt")
+    assert await store.put_task(task, expect_version=1)
+    with pytest.raises(SessionConflictError, match="was changed"):
+        await begin(store, key="b", number=2, task_version=1)
+    await begin(store, key="b", number=2, task_version=2)
 
 
-async def test_facts_are_not_put_over_others_that_came_meanwhile(book):
-    assert await book.put_facts("task", b"one", instead_of=b"")
-    assert not await book.put_facts("task", b"two", instead_of=b"")
-    at = await begin(book)
-    await append(book, at, end=b"receipt", facts=b"three")
-    assert not await book.put_facts("task", b"four", instead_of=b"one")
-    assert (await book.tally(Role.SERVER, "task")).facts == b"three"
+async def test_facts_are_not_put_over_others_that_came_meanwhile(store):
+    assert await store.put_facts("task", b"one", instead_of=b"")
+    assert not await store.put_facts("task", b"two", instead_of=b"")
+    at = await begin(store)
+    await append(store, at, end=b"receipt", facts=b"three")
+    assert not await store.put_facts("task", b"four", instead_of=b"one")
+    assert (await store.tally(Role.SERVER, "task")).facts == b"three"
 
 
-async def test_a_lease_passes_on_when_it_has_expired_or_was_given_back(book, clock):
-    one = await book.take("sum/a", holder="A", seconds=10.0)
-    assert await book.take("sum/a", holder="B", seconds=10.0) is None
+async def test_a_lease_passes_on_when_it_has_expired_or_was_given_back(store, clock):
+    one = await store.take("sum/a", holder="A", seconds=10.0)
+    assert await store.take("sum/a", holder="B", seconds=10.0) is None
     clock.seconds += 9
-    assert await book.renew(one, seconds=10.0)
+    assert await store.renew(one, seconds=10.0)
     clock.seconds += 9
-    assert await book.take("sum/a", holder="B", seconds=10.0) is None
+    assert await store.take("sum/a", holder="B", seconds=10.0) is None
     clock.seconds += 1
-    two = await book.take("sum/a", holder="B", seconds=10.0)
+    two = await store.take("sum/a", holder="B", seconds=10.0)
     assert two.token > one.token
-    assert not await book.renew(one, seconds=10.0)
-    await book.give_back(one)  # a zombie's: of no effect
-    assert await book.take("sum/a", holder="A", seconds=10.0) is None
-    await book.give_back(two)
-    three = await book.take("sum/a", holder="A", seconds=10.0)
+    assert not await store.renew(one, seconds=10.0)
+    await store.give_back(one)  # a zombie's: of no effect
+    assert await store.take("sum/a", holder="A", seconds=10.0) is None
+    await store.give_back(two)
+    three = await store.take("sum/a", holder="A", seconds=10.0)
     assert three.token > two.token
     # Who takes again what it holds gets a new token, and the old one is stale.
-    four = await book.take("sum/a", holder="A", seconds=10.0)
-    assert not await book.renew(three, seconds=1.0)
-    assert await book.renew(four, seconds=1.0)
+    four = await store.take("sum/a", holder="A", seconds=10.0)
+    assert not await store.renew(three, seconds=1.0)
+    assert await store.renew(four, seconds=1.0)
 
 
-async def test_a_change_under_a_lease_that_has_passed_on_writes_nothing(book, clock):
-    at = await begin(book)
-    lease = await book.take("sum/a", holder="A", seconds=10.0)
-    at = await append(book, at, advert("u"), lease=lease)
+async def test_a_change_under_a_lease_that_has_passed_on_writes_nothing(store, clock):
+    at = await begin(store)
+    lease = await store.take("sum/a", holder="A", seconds=10.0)
+    at = await append(store, at, advert("u"), lease=lease)
     clock.seconds += 10
-    with pytest.raises(StaleLeaseError):
-        await append(book, at, advert("v"), lease=lease)
-    await book.take("sum/a", holder="B", seconds=10.0)
-    with pytest.raises(StaleLeaseError):
-        await append(book, at, advert("v"), lease=lease)
-    assert (await book.load("a")).records == (advert("u"),)
+    with pytest.raises(LeaseLostError):
+        await append(store, at, advert("v"), lease=lease)
+    await store.take("sum/a", holder="B", seconds=10.0)
+    with pytest.raises(LeaseLostError):
+        await append(store, at, advert("v"), lease=lease)
+    assert (await store.load("a")).records == (advert("u"),)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from secagg.testbed.child_process import Child, start_child
+from secagg.testbed.child_process import ChildProcess, start_child
 
 PROGRAM = """
 from secagg.testbed.child_process import say
@@ -56,7 +56,7 @@ async def test_whoever_stops_waiting_does_not_stop_the_listening(tmp_path):
         return 0
 
     process = SimpleNamespace(stdout=lines, returncode=0, wait=has_ended)
-    child = Child("one", process, heard.append, tmp_path / "log")
+    child = ChildProcess("one", process, heard.append, tmp_path / "log")
     waiting = asyncio.create_task(child.wait())
     await asyncio.wait({waiting}, timeout=0)
     waiting.cancel()

@@ -17,7 +17,7 @@ from secagg.distributed_dp import read_noise_terms
 from secagg.protocol import context, share_bundles
 from secagg.protocol.client import handlers as client_rounds
 from secagg.protocol.client.checks import RosterView
-from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
+from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received
 from secagg.protocol.graphs.neighbours import sharing_graph
 from secagg.protocol.messages import (
     BUNDLE_BYTES,
@@ -72,7 +72,7 @@ class ObservedSession(observed_session.ObservedSession):
         given = PlainVector(vector)
         if block:
             ctx2 = self.clients[number].delivered.ctx2
-            given = NoisedVector(vector, block, ctx2)
+            given = NoisyVector(vector, block, ctx2)
         return self.to_client(number, InputReady(given))
 
     def ask(self, holders: Iterable[int], survivors: Iterable[int]) -> None:

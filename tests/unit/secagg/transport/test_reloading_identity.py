@@ -3,10 +3,10 @@ import shutil
 
 import pytest
 
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.testing.manual_clock import ManualClock
 from secagg.transport.peer_identity import Role
-from secagg.transport.reloading_identity import FollowedIdentity
+from secagg.transport.reloading_identity import ReloadingIdentity
 from secagg.transport.tls import TLSIdentity
 
 NOW = dt.datetime(2027, 1, 15, 8, tzinfo=dt.UTC)
@@ -14,7 +14,7 @@ NOW = dt.datetime(2027, 1, 15, 8, tzinfo=dt.UTC)
 
 @pytest.fixture(scope="module")
 def authority():
-    return Authority.create("deployment.example", now=NOW)
+    return CertificateAuthority.create("deployment.example", now=NOW)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def followed(tmp_path, authority):
         role=Role.SERVER,
         now=NOW,
     )
-    return FollowedIdentity(loaded, NOW.timestamp)
+    return ReloadingIdentity(loaded, NOW.timestamp)
 
 
 def replace(directory, issued):
@@ -58,7 +58,7 @@ def test_files_that_changed_since_they_were_loaded_are_noticed(
 ):
     loaded = followed.identity
     replace(tmp_path, authority.issue_server("agg", ["127.0.0.1"], now=NOW))
-    late = FollowedIdentity(loaded, NOW.timestamp)
+    late = ReloadingIdentity(loaded, NOW.timestamp)
     assert late.look().certificate_chain != loaded.certificate_chain
 
 
@@ -75,7 +75,7 @@ def test_a_renewed_certificate_is_used_and_said_once(
 
 
 def test_a_further_authority_alone_is_a_renewal(followed, tmp_path):
-    other = Authority.create("deployment.example", now=NOW)
+    other = CertificateAuthority.create("deployment.example", now=NOW)
     path = tmp_path / "ca.pem"
     path.write_bytes(path.read_bytes() + other.certificate_pem())
     assert other.certificate_pem() in followed.look().authorities
@@ -111,7 +111,7 @@ def test_one_that_is_not_valid_yet_is_used_when_it_is(
     followed, tmp_path, authority, caplog
 ):
     clock = ManualClock(date=NOW.timestamp())
-    followed = FollowedIdentity(followed.identity, clock.date)
+    followed = ReloadingIdentity(followed.identity, clock.date)
     tomorrow = NOW + dt.timedelta(days=1)
     replace(tmp_path, authority.issue_server("agg", ["127.0.0.1"], now=tomorrow))
     first = followed.identity

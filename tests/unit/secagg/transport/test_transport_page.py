@@ -27,15 +27,15 @@ from secagg.transport.relay.handshake_limits import (
     MOST_CONNECTIONS,
     PROBES,
     RESERVED_FILES,
-    Admission,
+    AdmissionLimits,
 )
-from secagg.transport.relay.relay import Refusal
+from secagg.transport.relay.relay import Rejection
 from secagg.transport.status import usual_error
 from secagg.wire import limits
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "transport.md").read_text()
 
-ADMISSION = Admission()
+ADMISSION = AdmissionLimits()
 DEADLINES, LIMITS, ROUNDS = CallDeadlines(), CallLimits(), RoundDeadlines()
 ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
 
@@ -209,5 +209,5 @@ def test_both_layers_agree_on_streams():
 
 
 def test_every_reason_to_end_a_connection_is_on_the_page():
-    for reason in Refusal:
-        assert f"`{reason.value}`" in PAGE or reason is Refusal.STOPPING, reason
+    for reason in Rejection:
+        assert f"`{reason.value}`" in PAGE or reason is Rejection.STOPPING, reason

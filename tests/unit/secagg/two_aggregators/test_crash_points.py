@@ -10,12 +10,12 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
 from secagg.testing.crash_points import (
-    CrashingBook,
     CrashingSpool,
+    CrashingStore,
     CrashSwitch,
     SimulatedCrashError,
 )
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
 
@@ -52,7 +52,7 @@ class Mortal:
         place = PARTS.index(part)
         kept = self.storages[place]
         dying[place] = ServerStorage(
-            CrashingBook(kept.book, switch), CrashingSpool(kept.spool, switch)
+            CrashingStore(kept.store, switch), CrashingSpool(kept.spool, switch)
         )
         self._begin(
             TwoAggregators(
@@ -102,15 +102,15 @@ def session(part, at):
     async def main(clock):
         mortal = Mortal(clock, part, switch)
         watching = asyncio.ensure_future(mortal.watch())
-        books = [inline_book(now=clock.date) for _ in VECTORS]
+        stores = [inline_store(now=clock.date) for _ in VECTORS]
         clients = [
             mortal.house.client(
                 f"c{k}",
                 leader=Way(mortal, "leader", f"c{k}"),
                 helper=Way(mortal, "helper", f"c{k}"),
-                storage=ClientStorage(book, None),
+                storage=ClientStorage(store, None),
             )
-            for k, book in enumerate(books)
+            for k, store in enumerate(stores)
         ]
         released, *given = await asyncio.gather(
             mortal.sum(),
@@ -121,9 +121,10 @@ def session(part, at):
         )
         watching.cancel()
         spent = [
-            (await each.book.tally(Role.SERVER, TASK)).spent for each in mortal.storages
+            (await each.store.tally(Role.SERVER, TASK)).spent
+            for each in mortal.storages
         ]
-        charges = [len(await book.charges(TASK)) for book in books]
+        charges = [len(await store.charges(TASK)) for store in stores]
         return released, given, spent, charges
 
     return run(main), switch.is_dead

@@ -57,11 +57,11 @@ def test_a_leader_that_only_asks_does_not_fill_the_helpers_book(
         numbers = [number for number in range(1, 40) if number % 5]
         for number in numbers[:asked]:
             offer = await house.helper.answer("leader", GetOffer(TASK, number - 1))
-        rows = await house.storages[1].book.sessions(role=Role.SERVER, task=TASK)
-        ended = await house.storages[1].book.sessions(
+        rows = await house.storages[1].store.sessions(role=Role.SERVER, task=TASK)
+        ended = await house.storages[1].store.sessions(
             role=Role.SERVER, task=TASK, state=SessionState.ENDED, limit=100
         )
-        tally = await house.storages[1].book.tally(Role.SERVER, TASK)
+        tally = await house.storages[1].store.tally(Role.SERVER, TASK)
         assert tally.highest_number == offer.session_number == numbers[asked - 1]
         assert len(rows) == 1
         assert len(ended) == left

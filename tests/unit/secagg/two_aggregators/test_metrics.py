@@ -56,7 +56,7 @@ def test_a_sum_is_counted_by_both() -> None:
         assert now[f"secagg_sessions_open{task}"] == 0
         assert now["secagg_sum_seconds_count"] == 1
         # Beginning, four shares, the set, the end; the leader's names as well.
-        assert now["secagg_book_commit_seconds_count"] in {7, 8}
+        assert now["secagg_store_commit_seconds_count"] in {7, 8}
         for against, stated in (
             ("server", report.aggregator),
             ("model_reader", report.reader),
@@ -66,7 +66,7 @@ def test_a_sum_is_counted_by_both() -> None:
     leader, helper = after
     closed = 'closed_by="full",round="MASKED_INPUT_COLLECTION"'
     assert leader[f"secagg_round_seconds_count{{{closed}}}"] == 1
-    assert leader['secagg_peer_answers{which="helper"}'] == 1
+    assert leader['secagg_peer_up{which="helper"}'] == 1
     assert not any("peer" in name for name in helper)
     assert helper[f"secagg_upload_bytes_total{task}"] > 4 * 64
     assert leader[f"secagg_download_bytes_total{task}"] > 4 * 9
@@ -145,7 +145,7 @@ def test_a_helper_that_is_away_is_seen_before_a_session_fails(code, answers) -> 
         return (await scraped())[0]
 
     found = run(main)
-    assert found['secagg_peer_answers{which="helper"}'] == answers
+    assert found['secagg_peer_up{which="helper"}'] == answers
     assert not any("secagg_sessions_total{" in name for name in found)
 
 
@@ -157,12 +157,12 @@ def test_a_book_that_refuses_is_counted(monkeypatch) -> None:
         async def refuse(_):
             raise ServiceError("disk full", code=ErrorCode.STORAGE_FAILED)
 
-        monkeypatch.setattr(house.storages[1].book, "commit", refuse)
+        monkeypatch.setattr(house.storages[1].store, "commit", refuse)
         with pytest.raises(ServiceError, match="disk full"):
             await house.helper.answer("leader", GetOffer(TASK, 1))
         return (await scraped())[1]
 
-    assert run(main)["secagg_book_errors_total"] == 1
+    assert run(main)["secagg_store_errors_total"] == 1
 
 
 def test_no_measurement_names_a_client() -> None:

@@ -24,7 +24,7 @@ from secagg.errors import (
 from secagg.pki.key_files import key_text
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Envelope, Fate, Released
-from secagg.protocol.policy import PrivacyFloors
+from secagg.protocol.policy import PrivacyLimits
 from secagg.protocol.receipts.comparison import check_one_session
 from secagg.protocol.receipts.receipt import Outcome
 from secagg.protocol.receipts.verifier import ReceiptError, Step
@@ -37,7 +37,7 @@ from secagg.testing.two_aggregators import (
     noise_for,
 )
 from secagg.two_aggregators.messages import NoisyShare
-from secagg.two_aggregators.receipt import NameList, PartStatement, SharedReceipt
+from secagg.two_aggregators.receipt import NameList, PartStatement, TwoAggregatorReceipt
 from secagg.two_aggregators.receipt_key import receipt_key_in
 from secagg.two_aggregators.verification import (
     shown_between_two,
@@ -119,7 +119,7 @@ def test_the_receipt_of_a_client_names_nobody_else(kept) -> None:
         assert verdict.receipt.reader == f"client-{place}"
         assert (verdict.roster, verdict.survivors) == (4, 4)
         assert data.count(b"client-") == 1
-        mine, theirs = verdict.receipt, SharedReceipt.decode(operators)
+        mine, theirs = verdict.receipt, TwoAggregatorReceipt.decode(operators)
         assert mine.leader_signature == theirs.leader_signature
         assert mine.helper_signature == theirs.helper_signature
 
@@ -192,13 +192,13 @@ def test_a_receipt_cannot_vouch_for_its_own_keys(kept, part) -> None:
     ],
 )
 def test_a_leader_alone_signs_no_other_sum(kept, lie, step) -> None:
-    receipt = SharedReceipt.decode(kept[1])
+    receipt = TwoAggregatorReceipt.decode(kept[1])
     assert resigned(receipt) == kept[1]
     assert flaw_of(resigned(lie(receipt))).step is step
 
 
 def test_both_together_cannot_sign_what_their_noise_does_not_keep(kept) -> None:
-    receipt = SharedReceipt.decode(kept[1])
+    receipt = TwoAggregatorReceipt.decode(kept[1])
     weak = noise_for(rho=50).parameters  # for the epsilon of rho = 1/2
     helper = replace(SessionDescriptor.decode(receipt.helper_offer), parameters=weak)
     leader = replace(
@@ -260,8 +260,8 @@ HOSTILE = {
 def test_noise_that_every_client_refuses_is_refused_offline(
     kept, tmp_path, whose, block, step
 ) -> None:
-    parameters, data = offering(SharedReceipt.decode(kept[1]), noise_block=block)
-    lax = PrivacyFloors(
+    parameters, data = offering(TwoAggregatorReceipt.decode(kept[1]), noise_block=block)
+    lax = PrivacyLimits(
         max_epsilon=math.inf,
         max_delta=math.inf,
         statuses=frozenset({"proven", "certified", "numerical", "recalled"}),
@@ -269,7 +269,7 @@ def test_noise_that_every_client_refuses_is_refused_offline(
     with pytest.raises(RemoteProtocolError):
         AggregatorNoise.from_parameters(parameters).check(lax)
     if whose == "client":
-        receipt = SharedReceipt.decode(data)
+        receipt = TwoAggregatorReceipt.decode(data)
         leader = SessionDescriptor.decode(receipt.leader_offer)
         suite = leader.parameters.suite
         lists = [
@@ -287,7 +287,7 @@ def test_noise_that_every_client_refuses_is_refused_offline(
 
 def test_a_sound_block_passes_in_the_same_way(kept) -> None:
     # What the test above changes is all that its receipts break.
-    _, data = offering(SharedReceipt.decode(kept[1]))
+    _, data = offering(TwoAggregatorReceipt.decode(kept[1]))
     assert verify_shared_receipt(data, **KEYS).is_released
 
 
@@ -295,7 +295,7 @@ def test_all_receipts_of_one_session_show_one_session(
     kept, tmp_path, capsys, json_answer
 ) -> None:
     operators, clients = kept[1], kept[2]
-    receipt = SharedReceipt.decode(operators)
+    receipt = TwoAggregatorReceipt.decode(operators)
     names = receipt.survivors
     fewer = replace(receipt, roster=names[:3], survivors=names[:3])
     lies = {
@@ -340,7 +340,7 @@ def test_all_receipts_of_one_session_show_one_session(
 
 
 def test_both_together_cannot_join_offers_that_do_not_belong_together(kept) -> None:
-    receipt = SharedReceipt.decode(kept[1])
+    receipt = TwoAggregatorReceipt.decode(kept[1])
     leader = SessionDescriptor.decode(receipt.leader_offer)
     other = replace(leader, server_nonce=bytes(32)).encode()
     flaw = flaw_of(resigned(replace(receipt, leader_offer=other), helper=True))
@@ -348,7 +348,7 @@ def test_both_together_cannot_join_offers_that_do_not_belong_together(kept) -> N
 
 
 def test_the_path_of_another_client_is_no_proof(kept) -> None:
-    receipts = [SharedReceipt.decode(each) for each in kept[2]]
+    receipts = [TwoAggregatorReceipt.decode(each) for each in kept[2]]
     mine, theirs = receipts[1], receipts[2]
     flaw = flaw_of(replace(theirs, reader=mine.reader).encode())
     assert (flaw.step, flaw.code) == (Step.VIEW, ErrorCode.BAD_PROOF)
@@ -376,7 +376,7 @@ def test_a_session_without_a_sum_leaves_the_leaders_word() -> None:
     assert not verdict.is_released
     assert verdict.receipt.roster == ("c0", "c1")
     assert verdict.receipt.code == ErrorCode.U3_TOO_SMALL
-    receipt = SharedReceipt.decode(data)
+    receipt = TwoAggregatorReceipt.decode(data)
     for lie in (
         {"code": 0},
         {"size": 9},
@@ -431,7 +431,7 @@ def test_a_client_believes_no_sum_without_its_receipt(kept, lie, words) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"fate": Fate.LEFT_OUT}, "what the leader does"),
+        ({"fate": Fate.NOT_INCLUDED}, "what the leader does"),
         ({"survivors": 3}, "of another sum"),
     ],
 )
@@ -509,7 +509,7 @@ def test_the_receipt_of_somebody_else_is_no_receipt() -> None:
 
         def of_another(data):
             session_id = SessionDescriptor.decode(
-                SharedReceipt.decode(data).leader_offer
+                TwoAggregatorReceipt.decode(data).leader_offer
             ).session_id
             assert house.leader._last[0] == session_id
             return house.leader._last[1].receipt_for("c0")
@@ -567,10 +567,10 @@ def test_a_leader_can_hide_that_a_client_is_in_a_sum() -> None:
         if not isinstance(news, Envelope):
             return news
         told = Released.decode(news.data)
-        return Envelope.of(replace(told, fate=Fate.LEFT_OUT))
+        return Envelope.of(replace(told, fate=Fate.NOT_INCLUDED))
 
     def unshown(data):
-        mine = SharedReceipt.decode(data)
+        mine = TwoAggregatorReceipt.decode(data)
         hidden = replace(mine.survivors, place=None, path=())
         return replace(mine, survivors=hidden).encode()
 
@@ -633,7 +633,7 @@ def sha256(data):
 
 def test_signatures_cover_what_the_document_says(kept) -> None:
     """Layouts of docs/two-aggregators.md, in this test's own words."""
-    receipt = SharedReceipt.decode(kept[1])
+    receipt = TwoAggregatorReceipt.decode(kept[1])
     leader = SessionDescriptor.decode(receipt.leader_offer)
     suite = int(leader.parameters.suite)
     leaves = [

@@ -19,7 +19,7 @@ from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
 from secagg.storage.spool import SUM, UploadSpool
 from secagg.testing import two_aggregators
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import (
@@ -66,9 +66,9 @@ class CrashingSpool(UploadSpool):
 
 
 def storage(clock, *, crashes=False):
-    book = inline_book(now=clock.date)
+    store = inline_store(now=clock.date)
     spool = CrashingSpool if crashes else UploadSpool
-    return ServerStorage(book, spool(MemoryBlobs()))
+    return ServerStorage(store, spool(MemoryBlobs()))
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["leader", "helper"])
@@ -202,17 +202,17 @@ def test_a_session_that_was_put_back_is_ended(place) -> None:
         summing = asyncio.ensure_future(house.leader.next_sum())
         await clock.sleep_until(clock.now() + 1.0)
         summing.cancel()
-        book = house.storages[place].book
-        load = book.load
+        store = house.storages[place].store
+        load = store.load
 
         async def put_back(key, **options):
             return replace(await load(key, **options), restored=True)
 
-        book.load = put_back
+        store.load = put_back
         again = house.restarted(noise_for())
         party = (again.leader, again.helper)[place]
         await party.recover()
-        assert not await book.sessions(role=Role.SERVER, task=TASK)
+        assert not await store.sessions(role=Role.SERVER, task=TASK)
 
     run(main)
 
@@ -232,7 +232,7 @@ def test_a_client_that_comes_back_gives_no_second_vector_to_a_session() -> None:
         with pytest.raises(SecAggError) as none:
             await second
         assert none.value.code is ErrorCode.DEADLINE
-        charges = await one._book.charges(TASK)
+        charges = await one._store.charges(TASK)
         assert len(charges) == 1
 
     run(main)
@@ -362,7 +362,7 @@ def test_an_unreachable_helper_costs_no_session() -> None:
         with pytest.raises(SessionAbortedError) as late:
             await house.leader.next_sum()
         assert late.value.code is ErrorCode.DEADLINE
-        assert (await house.storages[0].book.tally(Role.SERVER, TASK)).spent == 0
+        assert (await house.storages[0].store.tally(Role.SERVER, TASK)).spent == 0
 
     run(main)
 
@@ -471,15 +471,15 @@ def test_who_uploads_at_once_is_in_the_sum() -> None:
 
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
-        book = house.storages[0].book
-        sessions = book.sessions
+        store = house.storages[0].store
+        sessions = store.sessions
 
         async def slow(**asked):
             found = await sessions(**asked)
             await clock.sleep_until(clock.now() + 30.0)
             return found
 
-        book.sessions = slow
+        store.sessions = slow
         await house.give(VECTORS)
         released, _ = await house.give(VECTORS)
         return released.inputs
@@ -552,7 +552,7 @@ def test_nobody_fetches_the_sum_of_a_session_that_was_aborted() -> None:
             raise ServiceError("away", code=ErrorCode.UNREACHABLE)
 
         spool = StoringSpool(MemoryBlobs())
-        storages = (ServerStorage(inline_book(now=clock.date), spool), storage(clock))
+        storages = (ServerStorage(inline_store(now=clock.date), spool), storage(clock))
         house = TwoAggregators(clock, noise_for(), storages=storages)
         giving = [
             asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
@@ -624,7 +624,7 @@ def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
         await asyncio.wait({giving_up})
         assert (await house.helper.answer("c0", upload)).complete
         assert (await house.helper.answer("c1", upload)).complete
-        stored = await house.storages[1].book.load(helper.session_id.hex())
+        stored = await house.storages[1].store.load(helper.session_id.hex())
         assert [record.sender for record in stored.records] == ["c0", "c1"]
 
     run(main)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from secagg.client.storage import ClientStorage
-from secagg.client.total_claim import TotalSpentError
+from secagg.client.total_claim import TotalBudgetExceededError
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -15,11 +15,11 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.protocol.policy import ClientPolicy, PrivacyFloors, TotalBudget
+from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.storage.budget_ledger import BudgetSpentError
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.testing.cohorts import offer_of
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.lying_connection import LyingConnection
 from secagg.testing.manual_clock import run
 from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
@@ -96,7 +96,7 @@ def test_below_min_survivors_nothing_is_released(drawn) -> None:
             *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
             return_exceptions=True,
         )
-        return found, await house.storages[1].book.sessions(role=Role.SERVER)
+        return found, await house.storages[1].store.sessions(role=Role.SERVER)
 
     found, running = run(main)
     assert [error.code for error in found] == [ErrorCode.U3_TOO_SMALL] * 3
@@ -137,13 +137,13 @@ def test_neither_aggregator_releases_more_sums_than_the_budget() -> None:
 
 def test_a_client_gives_no_more_sums_than_its_budget_whoever_asks() -> None:
     async def main(clock):
-        book = inline_book(now=clock.date)
-        storage = ClientStorage(book, None)
+        store = inline_store(now=clock.date)
+        storage = ClientStorage(store, None)
         for turn in range(2):
             # Another pair of aggregators by the same names knows of no budget.
             house = TwoAggregators(clock, noise_for(participations=1))
             if turn:
-                house.leader._storage.book.tally = _behind(house)
+                house.leader._storage.store.tally = _behind(house)
             one = house.client("client-0", storage=storage)
             others = [house.client(f"client-{k}") for k in (1, 2, 3)]
             found = await asyncio.gather(
@@ -155,10 +155,10 @@ def test_a_client_gives_no_more_sums_than_its_budget_whoever_asks() -> None:
         return found
 
     def _behind(house):
-        tally = type(house.storages[0].book).tally
+        tally = type(house.storages[0].store).tally
 
         async def numbered(role, task, *, peer=""):
-            known = await tally(house.storages[0].book, role, task, peer=peer)
+            known = await tally(house.storages[0].store, role, task, peer=peer)
             return replace(known, highest_number=known.highest_number + 5)
 
         return numbered
@@ -174,7 +174,7 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
 
     async def main(clock):
         house = TwoAggregators(clock, noise_for(participations=2))
-        storage = ClientStorage(inline_book(now=clock.date), None)
+        storage = ClientStorage(inline_store(now=clock.date), None)
         budget = TotalBudget(data="patients", epsilon=limit, delta=1e-5)
         total = total_between_two(budget, storage, house.workers)
         found = []
@@ -188,7 +188,7 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
                 *(each.contribute(VECTORS[1]) for each in others),
                 return_exceptions=True,
             )
-        return found, await total.use(), await storage.book.charges(TASK)
+        return found, await total.use(), await storage.store.charges(TASK)
 
     found, use, charges = run(main)
     stated = noise_for(participations=2).report().aggregator
@@ -200,7 +200,7 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
         assert claimed.is_gaussian
         assert len(charges) == 2
     else:
-        assert isinstance(found[0], TotalSpentError)
+        assert isinstance(found[0], TotalBudgetExceededError)
         assert found[1].inputs == 3
         assert use.claims == ()
         assert charges == ()
@@ -212,11 +212,17 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"floors": PrivacyFloors(max_epsilon=7.9, max_delta=1e-5)}, "epsilon is 8"),
-        ({"floors": PrivacyFloors(max_epsilon=8.0, max_delta=1e-6)}, "delta is"),
+        (
+            {"privacy_limits": PrivacyLimits(max_epsilon=7.9, max_delta=1e-5)},
+            "epsilon is 8",
+        ),
+        (
+            {"privacy_limits": PrivacyLimits(max_epsilon=8.0, max_delta=1e-6)},
+            "delta is",
+        ),
         (
             {
-                "floors": PrivacyFloors(
+                "privacy_limits": PrivacyLimits(
                     max_epsilon=8.0, max_delta=1e-5, min_local_noise_stddev=0.1
                 )
             },
@@ -224,7 +230,7 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
         ),
         (
             {
-                "floors": PrivacyFloors(
+                "privacy_limits": PrivacyLimits(
                     max_epsilon=8.0, max_delta=1e-5, max_local_epsilon=9.0
                 )
             },
@@ -245,7 +251,7 @@ def test_a_client_leaves_a_session_below_its_floors(changes, words) -> None:
             await client.contribute(VECTORS[0])
         summing.cancel()
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
-        assert not await client._book.charges(TASK)
+        assert not await client._store.charges(TASK)
 
     run(main)
 
@@ -324,7 +330,7 @@ def test_offers_of_two_sessions_are_waited_out_and_never_joined() -> None:
             await client.contribute(VECTORS[0])
         await asyncio.wait({summing})
         assert isinstance(summing.exception(), SessionAbortedError)
-        assert not await client._book.charges(TASK)
+        assert not await client._store.charges(TASK)
 
     run(main)
 

@@ -12,11 +12,11 @@ from secagg.crypto import key_derivation as kdf
 from secagg.crypto import prg
 from secagg.crypto.modular import word_dtype
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.distributed_dp import AggregatorNoise, LocalParameters, NoisedTask, plan
+from secagg.distributed_dp import AggregatorNoise, LocalParameters, NoisyTask, plan
 from secagg.distributed_dp.noise_block import decode_block
 from secagg.errors import InputError, RemoteProtocolError
 from secagg.protocol.packing import pack
-from secagg.protocol.policy import PrivacyFloors
+from secagg.protocol.policy import PrivacyLimits
 from secagg.testing.two_aggregators import noise_for
 from secagg.two_aggregators import cohort_parameters
 from secagg.two_aggregators.shares import leader_share, sum_of_seeds, sum_of_uploads
@@ -68,7 +68,7 @@ def test_a_seed_expands_to_something_else_in_every_session() -> None:
 
 def test_the_report_counts_one_noise_against_an_aggregator_and_two_against_readers():
     noise = noise_for(rho=0.5)
-    report = noise.check(PrivacyFloors(max_epsilon=8.0, max_delta=1e-5))
+    report = noise.check(PrivacyLimits(max_epsilon=8.0, max_delta=1e-5))
     curve = make_accountant("zcdp", adversary=Adversary.MODEL_READER)
     curve.compose(noise.mechanism.event())
     # Two sums, by the sums of rho: zero-out costs a quarter of replace-one.
@@ -90,7 +90,7 @@ def test_the_report_counts_one_noise_against_an_aggregator_and_two_against_reade
 def test_each_kind_of_task_refuses_the_other_ones_noise() -> None:
     between_two = noise_for().parameters
     with pytest.raises(RemoteProtocolError, match="trusted party"):
-        NoisedTask.from_parameters(between_two)
+        NoisyTask.from_parameters(between_two)
     made = plan(
         clients=4,
         dimension=5,
@@ -101,7 +101,7 @@ def test_each_kind_of_task_refuses_the_other_ones_noise() -> None:
         ladder=0,
     )
     cohort = cohort_parameters(min_survivors=4, max_clients=4)
-    shared = NoisedTask.from_plan(made, cohort).parameters
+    shared = NoisyTask.from_plan(made, cohort).parameters
     with pytest.raises(RemoteProtocolError, match="no noise that an aggregator adds"):
         AggregatorNoise.from_parameters(shared)
 
@@ -121,10 +121,10 @@ def test_reports_say_whose_proof_they_rest_on_and_floors_may_refuse_it() -> None
     assert report.to_dict()["aggregator"]["proof"] == "own"
     for line in report.lines()[1:]:
         assert "(own proof))" in line
-    floors = PrivacyFloors(max_epsilon=50.0, max_delta=1e-2)
-    noise.check(floors)
+    privacy_limits = PrivacyLimits(max_epsilon=50.0, max_delta=1e-2)
+    noise.check(privacy_limits)
     with pytest.raises(RemoteProtocolError, match=r"only certified \(own proof\)"):
-        noise.check(replace(floors, statuses=frozenset({"published"})))
+        noise.check(replace(privacy_limits, statuses=frozenset({"published"})))
     # The same noise by a published theorem.
     block = decode_block(noise.parameters.noise_block)
     budget = replace(block.budget, accountant="zcdp", epsilon=50.0)
@@ -132,7 +132,7 @@ def test_reports_say_whose_proof_they_rest_on_and_floors_may_refuse_it() -> None
         replace(noise.parameters, noise_block=replace(block, budget=budget).encode())
     )
     assert published.report().aggregator.grounds == "proven"
-    published.check(replace(floors, statuses=frozenset({"published"})))
+    published.check(replace(privacy_limits, statuses=frozenset({"published"})))
 
 
 def test_a_vector_that_is_none_is_refused_before_anything_is_sent() -> None:

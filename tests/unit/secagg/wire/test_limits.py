@@ -22,7 +22,7 @@ from secagg.protocol.parameters import (
     MAX_NOISE_BLOCK_BYTES,
     ProtocolParameters,
 )
-from secagg.protocol.profiles import SparseTail
+from secagg.protocol.profiles import SparseParameters
 from secagg.simulation.enrolled import simulated_trust
 from secagg.testing.cohorts import (
     offer_of,
@@ -90,7 +90,7 @@ def test_what_a_client_is_shown_of_drawn_neighbours_is_as_large_as_announced():
 
 
 def test_lists_of_neighbours_that_fit_into_no_object_are_refused_with_a_way_out():
-    tail = SparseTail(simulated_trust(), graph_bits=40, in_cap=6000, quorum=6000)
+    tail = SparseParameters(simulated_trust(), graph_bits=40, in_cap=6000, quorum=6000)
     drawn = {"tail": tail, "max_clients": 10_000, "degree": 2000}
     limits.check_transportable(parameters(**drawn))
     more = drawn | {"tail": replace(tail, in_cap=9000), "degree": 3000}

@@ -96,7 +96,7 @@ def test_no_peer_speaks_in_the_name_of_this_machine(code):
     detail.fault = errors_pb2.FAULT_SERVICE
     detail.code = code.value
     assert errors.decode_error(detail.SerializeToString()).code is ErrorCode.INTERNAL
-    told = Aborted.decode(Aborted(Fate.LEFT_OUT, code, "delete it").encode())
+    told = Aborted.decode(Aborted(Fate.NOT_INCLUDED, code, "delete it").encode())
     assert told.code is ErrorCode.INTERNAL
 
 

@@ -31,7 +31,7 @@ def accountant(**changed):
         "rounds": 10,
         "level": Level.CLIENT,
         "failure": 1e-6,
-        "interval": Interval.EVERYBODY,
+        "interval": Interval.ALL_CLIENTS,
     }
     return BayesianAccountant(**(settings | changed))
 

@@ -23,17 +23,17 @@ from secagg.cli.checks import setup_checks
 from secagg.cli.checks.setup_checks import client_findings, server_findings
 from secagg.config.total_budget import DataSection
 from secagg.errors import ErrorCode
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.certificate_revocations import revoked_line
-from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumsAccepted
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumWaiver
 from secagg.server.server import Server
 from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.storage.budget_ledger import BudgetKey
 from secagg.storage.change import Change, NewSession
-from secagg.storage.change import Role as BookRole
-from secagg.storage.data_claims import Against, Claim
+from secagg.storage.change import Role as StoreRole
+from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.journal import SumAttempt, record_of
-from secagg.storage.open_store import open_book, open_state
+from secagg.storage.open_store import open_state, open_store
 from secagg.storage.rollback_mark import (
     SLOT_BYTES,
     Mark,
@@ -76,7 +76,7 @@ key = "pki/client.key"
 [policy]
 require_noise = false
 """
-WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 EXACT = PreparedTask.exact(
     WAIVER, Cohort(min_clients=3, max_clients=3, min_survivors=3), dimension=2
 )
@@ -84,7 +84,9 @@ EXACT = PreparedTask.exact(
 
 @pytest.fixture(scope="module")
 def authorities():
-    return Authority.create("ours.example"), Authority.create("ours.example")
+    return CertificateAuthority.create("ours.example"), CertificateAuthority.create(
+        "ours.example"
+    )
 
 
 @pytest.fixture
@@ -236,12 +238,12 @@ async def test_others_of_the_same_book_have_the_same_name(place, postgres_url):
         ("elsewhere", "failed", "'elsewhere'"),
     ):
         if name is not None:
-            book = await open_book(postgres_url, is_shared=True)
+            store = await open_store(postgres_url, is_shared=True)
             database = await asyncpg.connect(postgres_url)
             await database.execute("DELETE FROM secagg.replica")
             await database.close()
-            await book.beat(Replica(name, "10.0.0.1:7400", "1.0", name))
-            await book.close()
+            await store.heartbeat(Replica(name, "10.0.0.1:7400", "1.0", name))
+            await store.close()
         findings = await of_server(place, ('"sums"', more))
         (found,) = [each for each in findings if each.number == "D163"]
         assert (found.state, words in found.found) == (state, True)
@@ -250,20 +252,20 @@ async def test_others_of_the_same_book_have_the_same_name(place, postgres_url):
 
 async def test_a_sum_that_has_ended_its_aggregator_is_named(place):
     begun, left = (record_of(SumAttempt(is_begun=each)) for each in (True, False))
-    new = NewSession(role=BookRole.SERVER, task="t", number=7, header=b"h")
-    book = await open_state(place / "state", mark=default_mark(place / "state"))
-    at = await book.commit(Change(key="k", create=new))
-    await book.close()
+    new = NewSession(role=StoreRole.SERVER, task="t", number=7, header=b"h")
+    store = await open_state(place / "state", mark=default_mark(place / "state"))
+    at = await store.commit(Change(key="k", create=new))
+    await store.close()
     for records, state, words in (
         ((), "ok", "none"),
         ((begun, begun, left), "warning", "session 7 of task 't' was begun 1 time"),
         ((left,), "ok", "none"),
     ):
-        book = await open_state(place / "state", mark=default_mark(place / "state"))
-        at = await book.commit(
+        store = await open_state(place / "state", mark=default_mark(place / "state"))
+        at = await store.commit(
             Change(key="k", expect=at.sequence, previous=at.chain, records=records)
         )
-        await book.close()
+        await store.close()
         (found,) = [f for f in await of_server(place) if f.number == "D161"]
         assert (found.state, words in found.found) == (state, True)
         assert ("memory" in found.next_step) == (state == "warning")
@@ -284,21 +286,21 @@ async def test_an_engine_that_does_not_answer_is_a_warning(place, monkeypatch):
 
 
 async def test_a_damaged_foreign_or_busy_book(place):
-    book = place / "state" / "book.sqlite3"
-    book.parent.mkdir()
-    with closing(sqlite3.connect(book)) as database:
+    store = place / "state" / "store.sqlite3"
+    store.parent.mkdir()
+    with closing(sqlite3.connect(store)) as database:
         database.execute("CREATE TABLE t (x)")
     only_failure(await of_server(place), "D160", "STORAGE_FAILED", "no book")
-    book.unlink()
-    await (await open_book(f"sqlite:{book}")).close()
-    with closing(sqlite3.connect(book)) as database:
+    store.unlink()
+    await (await open_store(f"sqlite:{store}")).close()
+    with closing(sqlite3.connect(store)) as database:
         database.execute(
             "INSERT INTO task VALUES ('t', 1, 'running', '', x'', '', x'00')"
         )
         database.commit()
     only_failure(await of_server(place), "D160", "STATE_DAMAGED", "checksum")
-    book.unlink()
-    held = await open_book(f"sqlite:{book}")
+    store.unlink()
+    held = await open_store(f"sqlite:{store}")
     (found,) = [f for f in await of_server(place) if f.number == "D160"]
     assert (found.state, "has" in found.found) == ("warning", True)
     await held.close()
@@ -321,7 +323,7 @@ async def test_claims_on_data_are_looked_at(place):
         holder=bytes(16),
         budget=BudgetKey(trust_domain="domain", aggregator="aggregator", task="first"),
         noise_digest=bytes(32),
-        against=Against.SERVER,
+        against=ClaimAdversary.SERVER,
         epsilon=0.51234,
         delta=1e-6,
         shift=None,
@@ -332,9 +334,9 @@ async def test_claims_on_data_are_looked_at(place):
         ("client-state", ()),
         ("shared", ('data_dir = "shared"\n',)),
     ):
-        book = await open_state(place / where)
-        await book.put_claim(claim, after=0)
-        await book.close()
+        store = await open_state(place / where)
+        await store.put_claim(claim, after=0)
+        await store.close()
         claims = await found(1.0, *more)
         assert claims.state == "ok"
         assert "epsilon 0.5124 of 1 is claimed of 'patients' at" in claims.found
@@ -347,8 +349,8 @@ async def test_claims_on_data_are_looked_at(place):
 async def test_shared_claims_are_looked_at_in_turn(tmp_path, monkeypatch):
     """Whoever reads them out of turn has a client refused that has its turn."""
     shared = tmp_path / "shared"
-    book = await open_state(shared)
-    await book.close()
+    store = await open_state(shared)
+    await store.close()
     looked = []
 
     async def in_turn_only(directory, *_):
@@ -359,7 +361,7 @@ async def test_shared_claims_are_looked_at_in_turn(tmp_path, monkeypatch):
         looked.append(directory)
         return "it is sound"
 
-    monkeypatch.setattr(setup_checks, "_book", in_turn_only)
+    monkeypatch.setattr(setup_checks, "_store", in_turn_only)
     policy = DataSection(
         data="patients", total_epsilon=1.0, total_delta=1e-5, data_dir=shared
     )
@@ -389,7 +391,7 @@ async def test_a_state_that_was_put_back_or_copied(place):
         assert (await found()).state == "ok"
         mark = default_mark(place / name)
         stands = RollbackMark(mark).read()
-        newest, half = Mark(stands.book_id, stands.generation + 1), mark.read_bytes()
+        newest, half = Mark(stands.store_id, stands.generation + 1), mark.read_bytes()
         for content, words in (
             (in_both_slots(newest), "an older state was put back"),
             (in_both_slots(Mark(bytes(8), 1)), "belongs to another state"),

@@ -6,7 +6,7 @@ import pytest
 
 from secagg.cli.check_results import Finding, State
 from secagg.cli.checks import preflight
-from secagg.cli.checks.preflight import NoRoomError, check_writable, require_all
+from secagg.cli.checks.preflight import DiskFullError, check_writable, require_all
 from secagg.errors import ErrorCode, ServiceError
 
 
@@ -36,7 +36,7 @@ def test_a_full_disk_of_sums_keeps_nobody_from_starting(tmp_path, monkeypatch, n
     (complaint,) = require_all(checks, may_be_full="D170")
     assert str(tmp_path) in complaint
     for other in ("", "D100"):  # a script, and another place
-        with pytest.raises(NoRoomError):
+        with pytest.raises(DiskFullError):
             require_all(checks, may_be_full=other)
 
 

@@ -14,7 +14,7 @@ import pytest
 from secagg.cli import main
 from secagg.cli.checks import setup_checks
 from secagg.cli.checks.setup_checks import SETUP_CHECKS
-from secagg.pki.certificate_authority import Authority
+from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.key_files import key_text
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.storage.open_store import open_state
@@ -260,7 +260,7 @@ WARNS = {"D152", "D245"}
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
     pki = tmp_path_factory.mktemp("certificates") / "pki"
-    ours, theirs = (Authority.create("ours.example") for _ in range(2))
+    ours, theirs = (CertificateAuthority.create("ours.example") for _ in range(2))
     ours.issued().write(pki, "ca")
     theirs.issued().write(pki, "other")
     for name in ("server", "leader", "helper"):

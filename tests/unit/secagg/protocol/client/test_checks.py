@@ -20,13 +20,13 @@ from secagg.protocol.agreement import Signers
 from secagg.protocol.client import checks
 from secagg.protocol.client.states import Masked
 from secagg.protocol.enrolment.verification import VerifiedCredentials
-from secagg.protocol.events import InputReady, NoisedVector, PlainVector, Received
+from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received
 from secagg.protocol.graphs.neighbours import CompleteGraph, sharing_graph
 from secagg.protocol.graphs.ring_safety import holder_bits
 from secagg.protocol.membership import check_adverts, check_form
 from secagg.protocol.messages import BUNDLE_BYTES, Delivery, Envelope, Round
 from secagg.protocol.noise_terms import NoiseTerms
-from secagg.protocol.profiles import HonestTail, Profile
+from secagg.protocol.profiles import HonestCuriousParameters, Profile
 from secagg.protocol.server import machine as server
 from secagg.simulation.driver import InProcessSession
 from secagg.testing.cohorts import (
@@ -202,7 +202,7 @@ def test_the_odds_of_a_ring_are_judged_in_both_forms_of_its_roster():
     parameters, _ = ring(1, min_survivors=5)
     shown, whole, state = roster_of(parameters)
     assert shown != whole
-    greedy = replace(parameters, tail=HonestTail(128))
+    greedy = replace(parameters, tail=HonestCuriousParameters(128))
     for data in (shown, whole):
         assert roster_code(parameters, data, state) is None
         assert roster_code(greedy, data, state) is ErrorCode.POLICY_VIOLATION
@@ -273,7 +273,7 @@ def test_a_vector_that_does_not_fit_is_bound_to_nothing(residues, noise_block):
         if not noise_block:
             return PlainVector(of)
         ctx2 = session.clients[0].delivered.ctx2
-        return NoisedVector(of, noise_block, ctx2)
+        return NoisyVector(of, noise_block, ctx2)
 
     fitting = np.full(4, (1 << 20) - 1, np.uint32)
     session = InProcessSession(

@@ -23,7 +23,12 @@ from secagg.protocol.graphs.ring_bounds import (
     server_demand,
 )
 from secagg.protocol.parameters import Graph, ProtocolParameters
-from secagg.protocol.profiles import HonestTail, RoundDeadlines, SparseTail, Trust
+from secagg.protocol.profiles import (
+    HonestCuriousParameters,
+    RoundDeadlines,
+    SparseParameters,
+    Trust,
+)
 
 CURIOUS, SEMI, MALICIOUS = Adversary
 
@@ -236,7 +241,7 @@ def accepted(wanted, chosen):
         max_clients=wanted.max_clients,
         threshold=chosen.threshold,
         degree=chosen.degree,
-        tail=HonestTail(wanted.graph_bits if chosen.degree else 0),
+        tail=HonestCuriousParameters(wanted.graph_bits if chosen.degree else 0),
         min_survivors=wanted.min_survivors,
         max_dropouts=losses,
         max_losses=losses,
@@ -262,7 +267,7 @@ def test_whatever_is_chosen_is_accepted_by_server_and_clients(wanted, highest):
 
 def drawn(wanted, chosen, **changes):
     """The parameters of a cohort whose clients draw their edges."""
-    tail = SparseTail(
+    tail = SparseParameters(
         Trust("trust", bytes(32), 0, bytes(32)),
         graph_bits=wanted.graph_bits,
         in_cap=3 * chosen.degree,

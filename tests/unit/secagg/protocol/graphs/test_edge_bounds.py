@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from secagg.protocol.graphs.edge_bounds import EdgeJudgement, judge_edges, log_set_apart
+from secagg.protocol.graphs.edge_bounds import EdgeBound, judge_edges, log_set_apart
 from secagg.protocol.graphs.ring_bounds import bits_of, log_corrupt_holders
 
 
@@ -154,7 +154,7 @@ def test_odds_that_are_exactly_as_demanded_will_do():
 
 def test_a_threshold_exceeds_the_shares_that_a_set_and_the_colluders_hold():
     # Three who stand apart hold each other's shares: two of them, and five corrupt.
-    assert EdgeJudgement(5, 3, 40.0).least_threshold == 5 + 2 + 1
-    assert EdgeJudgement(5, 1, 40.0).least_threshold == 5 + 1
-    assert EdgeJudgement(5, 0, 40.0).least_threshold == 5 + 1
-    assert EdgeJudgement(0, 0, math.inf).least_threshold == 1
+    assert EdgeBound(5, 3, 40.0).least_threshold == 5 + 2 + 1
+    assert EdgeBound(5, 1, 40.0).least_threshold == 5 + 1
+    assert EdgeBound(5, 0, 40.0).least_threshold == 5 + 1
+    assert EdgeBound(0, 0, math.inf).least_threshold == 1

@@ -14,7 +14,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from secagg.crypto.client_bitmap import RosterSet
+from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.crypto.transcript import encode_set
 from secagg.protocol.graphs.neighbours import CompleteGraph, sharing_graph
 from secagg.protocol.graphs.ring_bounds import (
@@ -360,7 +360,7 @@ def test_no_other_graph_is_judged():
 
 
 def roster_set(members, size):
-    return RosterSet(encode_set(members, size), size)
+    return ClientBitmap(encode_set(members, size), size)
 
 
 def test_a_ring_that_no_one_can_cut_is_not_safe_from_a_rebuilt_secret():

@@ -9,7 +9,7 @@ from secagg.cli.exit_codes import exit_code_of
 from secagg.conformance import read_vectors
 from secagg.crypto.modular import zeros
 from secagg.crypto.transcript import encode_set, hash_parts
-from secagg.distributed_dp import NoisedTask, TaskNoiseVerifier
+from secagg.distributed_dp import NoisyTask, TaskNoiseVerifier
 from secagg.distributed_dp.noise_block import bad_block
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.pki.key_files import key_text
@@ -45,7 +45,7 @@ class VectorNoise(TaskNoiseVerifier):
         self.row = row
 
     def terms(self, parameters, sharers):
-        noise = NoisedTask.from_parameters(parameters).session_noise(sharers)
+        noise = NoisyTask.from_parameters(parameters).session_noise(sharers)
         content = {
             "base": fraction(noise.base),
             "layers": [fraction(layer) for layer in noise.layers],
@@ -66,7 +66,7 @@ class VectorNoise(TaskNoiseVerifier):
             raise bad_block("its sampler is another one")
         epsilon, delta = self.row["epsilon"], block["delta"]
         stated = SimpleNamespace(epsilon=epsilon, delta=delta, status="proven")
-        NoisedTask.of_session(offer).kept_claim(report=SimpleNamespace(server=stated))
+        NoisyTask.of_session(offer).kept_claim(report=SimpleNamespace(server=stated))
         return NoiseCost(epsilon, delta, "proven", "published")
 
 

@@ -23,23 +23,23 @@ from secagg.protocol.messages import Round
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
+    ExactSumWaiver,
 )
 from secagg.protocol.rounds import DropReason
 from secagg.runtime import metrics
 from secagg.runtime.log_events import CLOCK_BEHIND, CLOCK_DIFFERS
 from secagg.runtime.metrics import METRICS, PROCESS_METRICS, Kind
 from secagg.server.admin.page import operator_page
-from secagg.server.admin.snapshot import Overview
+from secagg.server.admin.snapshot import StatusSnapshot
 from secagg.server.http.listener import HTTPListener, text
 from secagg.server.http.monitoring import meter_of, page_address, watching
 from secagg.server.http.readiness import LOOK_EVERY_SECONDS, Readiness
 from secagg.server.operated_server import OperatedServer
-from secagg.server.supervisor import TaskKeeper
+from secagg.server.supervisor import TaskSupervisor
 from secagg.server.telemetry.prometheus import PrometheusMeter
 from secagg.testing import manual_clock
 from secagg.transport.address import Address
-from secagg.transport.relay.relay import Refusal
+from secagg.transport.relay.relay import Rejection
 from secagg.wire.calls import CALLS
 
 TAGS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p"}
@@ -100,7 +100,7 @@ class World:
 
     @asynccontextmanager
     async def running(self, *more):
-        self.keeper = keeper = TaskKeeper(
+        self.keeper = keeper = TaskSupervisor(
             self.directory / "sums",
             self.section.state_dir,
             own_task=HOSTILE,
@@ -124,7 +124,7 @@ class World:
         async with Client(
             self.server.connection(name),
             task=HOSTILE,
-            floors=ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT),
+            privacy_limits=ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT),
             cohort=ClientPolicy(min_clients=2, min_survivors=2, require_noise=False),
         ) as one:
             await one.contribute([1, 2])
@@ -224,7 +224,9 @@ async def test_what_a_task_costs_is_on_the_page_and_in_the_scrape(world, tmp_pat
     gauge = re.compile(r'^(secagg_task_\w+{[^}]*noised"}) (\S+)$', re.MULTILINE)
     read = dict(gauge.findall(scraped))
     left = float(read['secagg_task_sessions_left{task="noised"}'])
-    assert left - 3 == float(read['secagg_task_spare_left{task="noised"}']) >= 0
+    assert (
+        left - 3 == float(read['secagg_task_spare_sessions_left{task="noised"}']) >= 0
+    )
     assert read['secagg_task_slot_seconds{task="noised"}'] == "3600.0"
     labels = 'against="%s",task="noised"'
     epsilons = {
@@ -240,12 +242,12 @@ async def test_what_a_task_costs_is_on_the_page_and_in_the_scrape(world, tmp_pat
 
 async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
     async with world.running() as running:
-        world.server.owed.refused[HOSTILE] = why = "No <space> left"
+        world.server.pending_writes.refused[HOSTILE] = why = "No <space> left"
         assert re.search(
-            r'secagg_task_unwritten\{task=".*"\} 1.0', await world.scrape()
+            r'secagg_task_pending_writes\{task=".*"\} 1.0', await world.scrape()
         )
         await running.keeper.pause(HOSTILE, reason="wrong <b>model</b>")
-        overview = Overview(world.server, world.section.state_dir)
+        overview = StatusSnapshot(world.server, world.section.state_dir)
         status = await overview.status()
         replicas = [
             {"name": f"vm-{n}", "address": address, "version": "1", "started": "2026"}
@@ -255,7 +257,7 @@ async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
         soon = {"certificate_days": 29, "is_draining": True, "replicas": replicas}
         soon = status["server"] | soon
         monkeypatch.setattr(
-            Overview, "status", AsyncMock(return_value=status | {"server": soon})
+            StatusSnapshot, "status", AsyncMock(return_value=status | {"server": soon})
         )
         page = await operator_page(world.server, overview, "the disk & all")
     shown = Shown(page.decode())
@@ -278,7 +280,7 @@ async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
         raise ServiceError("disk full", code=ErrorCode.STORAGE_FAILED)
 
     async with world.running():
-        monkeypatch.setattr(type(world.server.storage.book), "touch", refuse)
+        monkeypatch.setattr(type(world.server.storage.store), "touch", refuse)
         world.section = replace(world.section, page_listen=None)
         meter = PrometheusMeter()
         async with watching(world.server, world.section, meter) as watched:
@@ -291,7 +293,7 @@ async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
             assert "secagg_task_slot_seconds" in scraped
             assert await health(world) == health_pb2.HealthCheckResponse.NOT_SERVING
             # A book that says nothing at all takes its own readings with it.
-            monkeypatch.setattr(type(world.server.storage.book), "tasks", refuse)
+            monkeypatch.setattr(type(world.server.storage.store), "tasks", refuse)
             answer = await get(watched.metrics, "/metrics")
             assert answer.status_code == HTTPStatus.OK
             assert "secagg_is_ready 0.0" in answer.text
@@ -302,7 +304,7 @@ class Gate:
     """Stands where the relay of a server does."""
 
     connections = 3
-    refused = MappingProxyType({Refusal.NO_HELLO: 7})
+    refused = MappingProxyType({Rejection.NO_HELLO: 7})
 
 
 async def test_a_scrape_says_who_was_turned_away_before_a_call(world, monkeypatch):
@@ -532,7 +534,7 @@ def test_the_clock_of_a_database_is_compared_for_the_log_alone(
         disk = Disk(newest=clock.date() + 7200, differs=differs)
         disk.clock = clock
         readiness = Readiness(
-            disk, tmp_path, lambda: True, clock, is_book_elsewhere=True
+            disk, tmp_path, lambda: True, clock, is_store_elsewhere=True
         )
         return await readiness.complaint()
 

@@ -34,5 +34,5 @@ def test_a_defect_is_said_and_the_watch_goes_on(tmp_path, caplog):
     assert manual_clock.run(main) == [60, 180, 240, 300]
     assert len(looks) == 5
     assert [r.event for r in caplog.records if r.levelname == "ERROR"] == [
-        "watch_failed"
+        "monitoring_failed"
     ]

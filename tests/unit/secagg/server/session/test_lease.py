@@ -13,7 +13,7 @@ from secagg.testing import manual_clock
 from secagg.testing.counting_meter import CountingMeter
 
 
-class SharedBook:
+class SharedStore:
     """The leases of a book that several share, and nothing else of it."""
 
     def __init__(self, clock, *, is_shared=True):
@@ -38,7 +38,7 @@ class SharedBook:
 class Replica:
     """A process that may end the session `s`."""
 
-    def __init__(self, name, book, clock):
+    def __init__(self, name, store, clock):
         self.place, self.looks = 5, 0
         self.at_look = lambda: None
         self.woken = asyncio.Event()
@@ -46,7 +46,7 @@ class Replica:
         self.lease = SessionLease(
             "s",
             name,
-            book=book,
+            store=store,
             clock=clock,
             place=lambda: self.place,
             look=self.look,
@@ -61,7 +61,7 @@ class Replica:
 
 def test_whoever_is_alone_needs_no_lease():
     async def main(clock):
-        alone = Replica("a", SharedBook(clock, is_shared=False), clock)
+        alone = Replica("a", SharedStore(clock, is_shared=False), clock)
         assert await alone.lease.hold()
         assert (alone.lease.held, alone.looks) == (None, 0)
 
@@ -70,8 +70,8 @@ def test_whoever_is_alone_needs_no_lease():
 
 def test_a_holder_that_lives_keeps_it_and_one_that_lets_go_is_followed_at_once():
     async def main(clock):
-        book = SharedBook(clock)
-        one, other = Replica("a", book, clock), Replica("b", book, clock)
+        store = SharedStore(clock)
+        one, other = Replica("a", store, clock), Replica("b", store, clock)
         assert await one.lease.hold()
         waiting = asyncio.ensure_future(other.lease.hold())
         await clock.sleep_until(clock.now() + 10 * LEASE_SECONDS)
@@ -90,18 +90,18 @@ def test_a_holder_that_lives_keeps_it_and_one_that_lets_go_is_followed_at_once()
 
 def test_one_that_is_seen_to_have_ended_is_followed_within_a_second():
     async def main(clock):
-        book = SharedBook(clock)
-        one, other = Replica("a", book, clock), Replica("b", book, clock)
+        store = SharedStore(clock)
+        one, other = Replica("a", store, clock), Replica("b", store, clock)
         assert await one.lease.hold()
         waiting = asyncio.ensure_future(other.lease.hold())
         await clock.sleep_until(clock.now() + LEASE_SECONDS)
         one.lease._renewing.cancel()
-        book.ended.add("a")
+        store.ended.add("a")
         began = clock.now()
         assert await waiting
         assert clock.now() - began <= LOOK_EVERY_SECONDS
         assert other.lease.held.token > one.lease.held.token
-        assert not await book.renew(one.lease.held, seconds=LEASE_SECONDS)
+        assert not await store.renew(one.lease.held, seconds=LEASE_SECONDS)
         await other.lease.let_go()
 
     manual_clock.run(main)
@@ -109,8 +109,8 @@ def test_one_that_is_seen_to_have_ended_is_followed_within_a_second():
 
 def test_one_that_was_stopped_for_long_loses_it_and_looks_again():
     async def main(clock):
-        book = SharedBook(clock)
-        one, other = Replica("a", book, clock), Replica("b", book, clock)
+        store = SharedStore(clock)
+        one, other = Replica("a", store, clock), Replica("b", store, clock)
         assert await one.lease.hold()
         one.lease._renewing.cancel()  # as if the process stood still
         first = one.lease.held
@@ -129,9 +129,9 @@ def test_one_that_was_stopped_for_long_loses_it_and_looks_again():
 
 def test_what_another_one_has_done_is_not_done_again():
     async def main(clock):
-        book = SharedBook(clock)
+        store = SharedStore(clock)
         for place in (6, None):  # another round, and the end
-            late = Replica("a", book, clock)
+            late = Replica("a", store, clock)
             late.at_look = lambda late=late, place=place: setattr(late, "place", place)
             assert not await late.lease.hold()
             await late.lease.let_go()
@@ -143,9 +143,9 @@ def test_what_another_one_has_done_is_not_done_again():
 
 def test_a_book_that_refuses_for_a_moment_is_asked_and_looked_at_again():
     async def main(clock):
-        book = SharedBook(clock)
-        one = Replica("a", book, clock)
-        book.refusals = 2
+        store = SharedStore(clock)
+        one = Replica("a", store, clock)
+        store.refusals = 2
         assert await one.lease.hold()
         assert one.looks == 1
         await one.lease.let_go()

@@ -15,7 +15,7 @@ from secagg.config import load_task_settings
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
+    ExactSumWaiver,
 )
 from secagg.server.admin.views import show_session
 from secagg.server.operated_server import OperatedServer
@@ -101,12 +101,12 @@ none = "{NO_NOISE_ACKNOWLEDGEMENT}"
 
 def page_of(deployment, tmp_path, capsys):
     """Return what `secagg sessions show` prints of the first session."""
-    book = deployment.server_book
+    store = deployment.server_store
     (tmp_path / "task.toml").write_text(TASK_FILE)
     settings = load_task_settings(tmp_path / "task.toml")
     task = Task(TASK_ID, TaskState.RUNNING, encode_settings(settings), b"", "")
-    assert ask(book.put_task(task, expect_version=0))
-    shown = ask(show_session(book, TASK_ID, 1, reports=reports_in(tmp_path)))
+    assert ask(store.put_task(task, expect_version=0))
+    shown = ask(show_session(store, TASK_ID, 1, reports=reports_in(tmp_path)))
     assert shown["report"] is None
     _print_session(json.loads(json.dumps(shown)), Output(as_json=False))
     return capsys.readouterr().out
@@ -200,12 +200,12 @@ async def first_joined(server):
 def give(monkeypatch, tmp_path):
     monkeypatch.setattr("secagg.server.server.SETTLE_SECONDS", 0.0)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "marks"))
-    waiver = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+    waiver = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
     pair = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
 
     async def give(server, name):
         async with Client(
-            server.connection(name), task="t/1", floors=waiver, cohort=pair
+            server.connection(name), task="t/1", privacy_limits=waiver, cohort=pair
         ) as one:
             await one.contribute([1, 2])
 
@@ -213,7 +213,7 @@ def give(monkeypatch, tmp_path):
 
 
 EXACT = PreparedTask.exact(
-    ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT),
+    ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT),
     Cohort(min_clients=2, max_clients=2, min_survivors=2),
     dimension=2,
 )
@@ -252,4 +252,4 @@ async def test_a_disk_that_takes_no_report_holds_up_no_sum(tmp_path, give, caplo
         task.take()
         await given
         await task.wait()
-    assert "report_lost task=t/1 number=1 reason=" in caplog.text
+    assert "report_write_failed task=t/1 number=1 reason=" in caplog.text

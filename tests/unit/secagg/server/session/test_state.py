@@ -10,27 +10,27 @@ from secagg.protocol.events import RoundClosed
 from secagg.protocol.messages import Round
 from secagg.runtime.metrics import SilentMeter
 from secagg.runtime.workers import Workers
-from secagg.server.session.state import DurableState, Position
+from secagg.server.session.state import DurableState, JournalPosition
 from secagg.simulation import InProcessSession, identity_of
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 from secagg.testing.counting_meter import CountingMeter
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 
 CLIENTS = 3
 
 
-class HeldBook:
+class HeldStore:
     """Commits when it is told to."""
 
-    def __init__(self, book):
-        self._book = book
+    def __init__(self, store):
+        self._store = store
         self.asked, self.may_go_on = asyncio.Event(), asyncio.Event()
 
     async def commit(self, change):
-        answer = await self._book.commit(change)
+        answer = await self._store.commit(change)
         self.asked.set()
         await self.may_go_on.wait()
         return answer
@@ -40,15 +40,15 @@ async def opened(clock, clients=CLIENTS):
     """Return a session's state, its book, and the adverts of all clients."""
     parameters = parameters_for(clients, dimension=4, threshold=2)
     session = InProcessSession(parameters, [np.zeros(4, np.uint32)] * clients)
-    store = inline_book()
+    inner = inline_store()
     new = NewSession(role=Role.SERVER, task="t", number=1, header=b"")
-    begun = await store.commit(Change(key="s", create=new))
-    book, taken = HeldBook(store), []
+    begun = await inner.commit(Change(key="s", create=new))
+    store, taken = HeldStore(inner), []
     durable = DurableState(
         session.server_state,
         "s",
-        Position(begun.sequence, begun.chain),
-        book=book,
+        JournalPosition(begun.sequence, begun.chain),
+        store=store,
         workers=Workers(general=InlineExecutor()),
         clock=clock,
         meter=SilentMeter(),
@@ -60,17 +60,17 @@ async def opened(clock, clients=CLIENTS):
         for number in range(clients)
         for output in session.offer(number)
     ]
-    return durable, book, [each for each in adverts if each], taken
+    return durable, store, [each for each in adverts if each], taken
 
 
 @pytest.mark.parametrize("when", ["before it begins", "while it writes"])
 def test_a_judge_that_is_cancelled_leaves_nobody_waiting(when):
     async def main(clock):
-        durable, book, adverts, taken = await opened(clock)
+        durable, store, adverts, taken = await opened(clock)
         sending = [asyncio.ensure_future(durable.submit(adverts[0]))]
         await asyncio.sleep(0)
         if when == "while it writes":
-            await book.asked.wait()
+            await store.asked.wait()
             sending.append(asyncio.ensure_future(durable.submit(adverts[1])))
             await asyncio.sleep(0)
         durable._judging.cancel()
@@ -78,7 +78,7 @@ def test_a_judge_that_is_cancelled_leaves_nobody_waiting(when):
         assert {type(each) for each in answers} == {ServiceError}
         assert {each.code for each in answers} == {ErrorCode.STORAGE_FAILED}
         # Whoever sends again is served, stored before or not; nothing is taken twice.
-        book.may_go_on.set()
+        store.may_go_on.set()
         again = await asyncio.gather(*map(durable.submit, adverts))
         assert again.count(True) == CLIENTS - (when == "while it writes")
         assert sorted(taken) == [identity_of(number) for number in range(CLIENTS)]
@@ -90,14 +90,14 @@ def test_a_judge_that_is_cancelled_leaves_nobody_waiting(when):
 
 def test_messages_that_arrive_during_a_commit_are_judged_together():
     async def main(clock):
-        durable, book, adverts, taken = await opened(clock)
+        durable, store, adverts, taken = await opened(clock)
         sending = [asyncio.ensure_future(durable.submit(each)) for each in adverts[:1]]
-        await book.asked.wait()
+        await store.asked.wait()
         assert not taken
         sending += [asyncio.ensure_future(durable.submit(each)) for each in adverts[1:]]
         await asyncio.sleep(0)
-        book.asked.clear()
-        book.may_go_on.set()
+        store.asked.clear()
+        store.may_go_on.set()
         assert all(await asyncio.gather(*sending))
         assert await durable.submit(adverts[0]) is False
         assert durable._position.sequence == CLIENTS
@@ -105,30 +105,30 @@ def test_messages_that_arrive_during_a_commit_are_judged_together():
     manual_clock.run(main)
 
 
-class OpenBook:
+class HeldOpenStore:
     """A book that others may write to."""
 
     is_shared = True
 
-    def __init__(self, book):
-        self._book = book
+    def __init__(self, store):
+        self._store = store
 
     def __getattr__(self, name):
-        return getattr(self._book, name)
+        return getattr(self._store, name)
 
 
 def test_a_timer_that_the_book_does_not_believe_closes_nothing():
     async def main(clock):
         durable, _, adverts, _ = await opened(clock)
-        store = inline_book(now=clock.date)
+        inner = inline_store(now=clock.date)
         new = NewSession(role=Role.SERVER, task="t", number=1, header=b"")
-        begun = await store.commit(Change(key="s", create=new))
+        begun = await inner.commit(Change(key="s", create=new))
         meter = CountingMeter()
         one = DurableState(
             durable.state,
             "s",
-            Position(begun.sequence, begun.chain),
-            book=OpenBook(store),
+            JournalPosition(begun.sequence, begun.chain),
+            store=HeldOpenStore(inner),
             workers=Workers(general=InlineExecutor()),
             clock=clock,
             meter=meter,
@@ -137,11 +137,11 @@ def test_a_timer_that_the_book_does_not_believe_closes_nothing():
         )
         for advert in adverts[:-1]:
             assert await one.submit(advert)
-        at = await store.missed("s", expect=0, previous=begun.chain)
+        at = await inner.missed("s", expect=0, previous=begun.chain)
         first = clock.now() + at.seconds_left
         assert one.deadline == first
         # Another aggregator has given the round more time, and this one has not heard.
-        await store.commit(
+        await inner.commit(
             Change(
                 key="s",
                 expect=at.sequence,
@@ -157,8 +157,8 @@ def test_a_timer_that_the_book_does_not_believe_closes_nothing():
 
         await clock.sleep_until(first)
         assert await close() is Round.ADVERTISE_KEYS
-        assert meter.total["secagg_book_conflicts_total",] == 1
-        assert meter.total["secagg_book_batch_records",] == len(adverts) - 1
+        assert meter.total["secagg_store_conflicts_total",] == 1
+        assert meter.total["secagg_store_batch_records",] == len(adverts) - 1
         assert one.deadline == first + 500.0
         await clock.sleep_until(first + 499.0)
         assert await close() is Round.ADVERTISE_KEYS
@@ -167,20 +167,20 @@ def test_a_timer_that_the_book_does_not_believe_closes_nothing():
         # What it has missed meanwhile is applied, and a look that finds nothing harms
         # nothing.
         await one.look()
-        assert (await store.load("s")).sequence == one.sequence
+        assert (await inner.load("s")).sequence == one.sequence
 
     manual_clock.run(main)
 
 
 def test_a_session_that_somebody_else_has_ended_takes_nothing_more():
     async def main(clock):
-        durable, book, adverts, taken = await opened(clock)
+        durable, store, adverts, taken = await opened(clock)
         ended = []
         one = DurableState(
             durable.state,
             "s",
             durable._position,
-            book=OpenBook(book._book),
+            store=HeldOpenStore(store._store),
             workers=Workers(general=InlineExecutor()),
             clock=clock,
             meter=SilentMeter(),
@@ -189,7 +189,7 @@ def test_a_session_that_somebody_else_has_ended_takes_nothing_more():
             on_end=lambda: ended.append(True),
         )
         at = durable._position
-        await book._book.commit(
+        await store._store.commit(
             Change(key="s", expect=at.sequence, previous=at.chain, end=b"receipt")
         )
         with pytest.raises(RemoteProtocolError) as caught:
@@ -205,24 +205,24 @@ def test_a_session_that_somebody_else_has_ended_takes_nothing_more():
     manual_clock.run(main)
 
 
-class SlowBook:
+class SlowStore:
     """A book that takes a while for every commit, and remembers how many records."""
 
-    def __init__(self, book, clock):
-        self._book, self._clock = book, clock
+    def __init__(self, store, clock):
+        self._store, self._clock = store, clock
         self.is_shared = False
         self.commits = []
 
     async def commit(self, change):
         await self._clock.sleep_until(self._clock.now() + 0.01)
         self.commits.append(len(change.records))
-        return await self._book.commit(change)
+        return await self._store.commit(change)
 
 
 def test_who_comes_soon_after_a_commit_shares_the_next_one_if_others_may_come():
     async def main(clock):
         durable, held, adverts, _ = await opened(clock, clients=6)
-        book = durable._book = SlowBook(held._book, clock)
+        store = durable._store = SlowStore(held._store, clock)
         began = clock.now()
 
         async def answered(advert, *, sent):
@@ -243,7 +243,7 @@ def test_who_comes_soon_after_a_commit_shares_the_next_one_if_others_may_come():
         ) == [0.09, 0.09, 0.09]
         # Long after a commit nobody is waited for.
         assert await answered(adverts[0], sent=1.0) == 1.0
-        assert book.commits == [1, 2, 3]
+        assert store.commits == [1, 2, 3]
 
     manual_clock.run(main)
 
@@ -251,7 +251,7 @@ def test_who_comes_soon_after_a_commit_shares_the_next_one_if_others_may_come():
 def test_who_waits_for_others_when_a_round_is_closed_is_judged_before():
     async def main(clock):
         durable, held, adverts, taken = await opened(clock, clients=6)
-        book = durable._book = SlowBook(held._book, clock)
+        store = durable._store = SlowStore(held._store, clock)
         began = clock.now()
         await durable.submit(adverts[0])
         waiting = asyncio.ensure_future(durable.submit(adverts[1]))
@@ -262,6 +262,6 @@ def test_who_waits_for_others_when_a_round_is_closed_is_judged_before():
         assert len(taken) == 2
         assert durable.state.ROUND is not Round.ADVERTISE_KEYS
         # Neither has waited until the others would have come.
-        assert (book.commits, round(clock.now() - began, 3)) == ([1, 1, 1], 0.04)
+        assert (store.commits, round(clock.now() - began, 3)) == ([1, 1, 1], 0.04)
 
     manual_clock.run(main)

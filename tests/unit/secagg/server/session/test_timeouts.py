@@ -5,7 +5,7 @@ import pytest
 
 from secagg.protocol.messages import Round
 from secagg.protocol.profiles import RoundDeadlines
-from secagg.server.session.timeouts import beat_of, quiet_seconds, until
+from secagg.server.session.timeouts import idle_timeout, keepalive_interval, until
 from secagg.testing import manual_clock
 from secagg.testing.cohorts import parameters_for
 
@@ -66,5 +66,5 @@ def test_a_stream_is_quiet_for_less_time_than_an_answer_takes(which, quiet):
         advertise_keys=90, share_keys=78, masked_input=2000, unmasking=45
     )
     parameters = replace(parameters_for(3, dimension=9, threshold=2), deadlines=lasting)
-    assert quiet_seconds(which, parameters) == quiet
-    assert 0.5 * quiet < beat_of(quiet) < quiet
+    assert idle_timeout(which, parameters) == quiet
+    assert 0.5 * quiet < keepalive_interval(quiet) < quiet

@@ -8,7 +8,7 @@ from secagg.protocol.events import AbortRequested
 from secagg.protocol.messages import Delivery, Roster, Round
 from secagg.protocol.server import machine as server
 from secagg.server.session import updates as readable_module
-from secagg.server.session.updates import KEPT_UPDATES, Readable
+from secagg.server.session.updates import KEPT_UPDATES, ReadableUpdates
 from secagg.simulation import InProcessSession, identity_of
 from secagg.testing.cohorts import parameters_for
 from secagg.wire.calls import Blob, FetchChunk, Reference
@@ -21,7 +21,7 @@ def masking():
     """Return a session in round 2, and what clients may read of it."""
     parameters = parameters_for(CLIENTS, dimension=4, threshold=CLIENTS - 2)
     session = InProcessSession(parameters, [np.zeros(4, np.uint32)] * CLIENTS)
-    readable = Readable()
+    readable = ReadableUpdates()
     for opened in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
         session.play(opened)
         session.close(opened)
@@ -90,7 +90,7 @@ def test_on_a_ring_everybody_reads_its_part_and_may_read_the_whole():
         CLIENTS, dimension=4, threshold=3, degree=4, min_clients=6
     )
     session = InProcessSession(parameters, [np.zeros(4, np.uint32)] * CLIENTS)
-    readable = Readable()
+    readable = ReadableUpdates()
     session.play(Round.ADVERTISE_KEYS)
     session.close(Round.ADVERTISE_KEYS)
     sharing = session.server_state

@@ -8,7 +8,7 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.workers import Workers
-from secagg.server.session.uploads import UploadDesk, UploadSlots
+from secagg.server.session.uploads import UploadReceiver, UploadSlots
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.testing.cohorts import parameters_for
@@ -37,7 +37,7 @@ async def test_a_disk_that_refuses_after_its_client_has_hung_up_is_no_unseen_err
         lambda _, about: complaints.append(about["message"])
     )
     thread = HeldThread()
-    desk = UploadDesk(
+    desk = UploadReceiver(
         bytes(32),
         parameters_for(3, dimension=2, threshold=2),
         spool=UploadSpool(MemoryBlobs()),

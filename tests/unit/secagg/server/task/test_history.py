@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.protocol.messages import Aborted, Fate, Released
 from secagg.server.session.receipt import SessionReceipt
-from secagg.server.task.history import TaskFacts
+from secagg.server.task.history import TaskHistory
 from secagg.testing.cohorts import offer_of, parameters_for
 
 COLLUDERS = 2
@@ -29,12 +29,12 @@ def disputing(*pairs):
 
 
 def test_sums_are_counted_and_nothing_else():
-    facts = TaskFacts().after(SUM).after(FAILED).after(SUM)
-    assert facts == TaskFacts(sums=2)
+    facts = TaskHistory().after(SUM).after(FAILED).after(SUM)
+    assert facts == TaskHistory(sums=2)
 
 
 def test_disputes_add_up_over_sessions():
-    facts = TaskFacts().after(disputing(("a", "b")))
+    facts = TaskHistory().after(disputing(("a", "b")))
     assert facts.left_out == {"a", "b"}
     facts = facts.after(SUM).after(disputing(("c", "a"), ("c", "b")))
     assert facts.left_out == {"a", "b"}  # c is in no pair with anybody who is in
@@ -44,7 +44,7 @@ def test_disputes_add_up_over_sessions():
 
 
 def test_what_says_nothing_more_is_dropped():
-    facts = TaskFacts().after(disputing(("a", "b"), ("a", "c")))
+    facts = TaskHistory().after(disputing(("a", "b"), ("a", "c")))
     assert facts.left_out == {"a", "b"}
     assert facts.disputes == {("a", "c")}
 
@@ -52,7 +52,7 @@ def test_what_says_nothing_more_is_dropped():
 @pytest.mark.parametrize("is_proven", [False, True])
 def test_a_dealer_is_left_out_for_good_only_by_proof(is_proven):
     failed = replace(FAILED, failed_dealer="a", is_failure_proven=is_proven)
-    facts = TaskFacts().after(failed)
+    facts = TaskHistory().after(failed)
     assert facts.left_out == ({"a"} if is_proven else set())
     assert facts.suspended == (set() if is_proven else {"a"})
     nobody_came = replace(FAILED, members=())
@@ -62,12 +62,12 @@ def test_a_dealer_is_left_out_for_good_only_by_proof(is_proven):
 
 def test_too_few_that_are_left_end_a_task_and_suspects_do_not():
     invited = frozenset("abcde")
-    facts = TaskFacts(left_out=frozenset("a"), suspended=frozenset("b"))
+    facts = TaskHistory(left_out=frozenset("a"), suspended=frozenset("b"))
     assert facts.absent_from_next(None, min_clients=9) == {"a", "b"}
     assert facts.absent_from_next(invited, min_clients=3) == {"a", "b"}
     assert facts.absent_from_next(invited, min_clients=4) == {"a"}
     # Who invites too few waits for them: nobody is in dispute.
-    assert TaskFacts().absent_from_next(frozenset("a"), min_clients=2) == set()
+    assert TaskHistory().absent_from_next(frozenset("a"), min_clients=2) == set()
     with pytest.raises(SessionAbortedError, match=r"4 of the invited.*: a$") as error:
         facts.absent_from_next(invited, min_clients=5)
     assert error.value.code is ErrorCode.DISPUTED
@@ -79,14 +79,14 @@ PAIRS = st.sets(st.tuples(st.sampled_from("abü"), st.sampled_from("xyz")), max_
 
 @given(st.integers(0, 99), PAIRS.map(frozenset), NAMES, NAMES)
 def test_facts_survive_storage(sums, pairs, out, suspended):
-    facts = TaskFacts(sums, sums + 1, pairs, out, suspended)
-    assert TaskFacts.decode(facts.encode()) == facts
+    facts = TaskHistory(sums, sums + 1, pairs, out, suspended)
+    assert TaskHistory.decode(facts.encode()) == facts
 
 
 def test_no_bytes_are_no_facts_and_others_are_damage():
-    assert TaskFacts.decode(b"") == TaskFacts()
-    stored = TaskFacts(sums=1, left_out=frozenset("a")).encode()
+    assert TaskHistory.decode(b"") == TaskHistory()
+    stored = TaskHistory(sums=1, left_out=frozenset("a")).encode()
     for damaged in (stored[:-1], stored + b"x", b"\xff" + stored[1:]):
         with pytest.raises(ServiceError) as error:
-            TaskFacts.decode(damaged)
+            TaskHistory.decode(damaged)
         assert error.value.code is ErrorCode.STORAGE_FAILED

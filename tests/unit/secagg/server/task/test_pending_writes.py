@@ -7,8 +7,8 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime import log_events as telemetry
-from secagg.server.task.definition import NotTakenError
-from secagg.server.task.pending_writes import SAY_EVERY_SECONDS, OwedFiles
+from secagg.server.task.definition import DeliveryDeferredError
+from secagg.server.task.pending_writes import SAY_EVERY_SECONDS, PendingWrites
 from secagg.testing.manual_clock import ManualClock
 
 
@@ -24,26 +24,26 @@ class Disk:
             raise ServiceError("full", code=self.code, next_step="Make room.")
 
 
-async def refused(owed, disk):
-    with pytest.raises(NotTakenError) as caught:
-        await owed.write("t", disk.write)
+async def refused(pending_writes, disk):
+    with pytest.raises(DeliveryDeferredError) as caught:
+        await pending_writes.write("t", disk.write)
     return caught.value
 
 
 async def test_it_is_owed_until_there_is_room_and_said_now_and_again(caplog):
     caplog.set_level(logging.INFO)
     clock, disk = ManualClock(), Disk()
-    owed = OwedFiles(clock)
+    pending_writes = PendingWrites(clock)
     began = clock.now()
     while clock.now() <= began + SAY_EVERY_SECONDS:
-        again = await refused(owed, disk)
-        assert owed.refused == {"t": "full"}
+        again = await refused(pending_writes, disk)
+        assert pending_writes.refused == {"t": "full"}
         await finish(clock, again.retry_after_seconds)
     disk.has_room = True
-    await owed.write("t", disk.write)
-    assert owed.refused == {}
+    await pending_writes.write("t", disk.write)
+    assert pending_writes.refused == {}
     events = [line.split()[0] for line in caplog.messages]
-    assert events == [telemetry.FILES_REFUSED] * 2 + [telemetry.FILES_WRITTEN]
+    assert events == [telemetry.OUTPUT_WRITE_FAILED] * 2 + [telemetry.OUTPUT_WRITTEN]
     assert "Make room." in caplog.messages[0]
     assert disk.tried > SAY_EVERY_SECONDS / 10
 
@@ -56,21 +56,21 @@ async def finish(clock, seconds):
 
 
 async def test_what_no_patience_mends_is_told_at_once():
-    owed = OwedFiles(ManualClock())
+    pending_writes = PendingWrites(ManualClock())
     with pytest.raises(ServiceError) as caught:
-        await owed.write("t", Disk(ErrorCode.BAD_SETTINGS).write)
-    assert not isinstance(caught.value, NotTakenError)
-    assert owed.refused == {}
+        await pending_writes.write("t", Disk(ErrorCode.BAD_SETTINGS).write)
+    assert not isinstance(caught.value, DeliveryDeferredError)
+    assert pending_writes.refused == {}
 
 
 async def test_what_somebody_else_has_written_is_not_owed(caplog):
     caplog.set_level(logging.INFO)
-    owed = OwedFiles(ManualClock())
-    why = await refused(owed, Disk())
+    pending_writes = PendingWrites(ManualClock())
+    why = await refused(pending_writes, Disk())
     why.settle()
     why.settle()
-    assert owed.refused == {}
+    assert pending_writes.refused == {}
     other = Disk()
     other.has_room = True
-    await owed.write("t", other.write)
-    assert telemetry.FILES_WRITTEN not in caplog.text
+    await pending_writes.write("t", other.write)
+    assert telemetry.OUTPUT_WRITTEN not in caplog.text

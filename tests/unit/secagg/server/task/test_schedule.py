@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from secagg.config.schedule import Schedule
-from secagg.server.task.schedule import TaskGate
+from secagg.server.task.schedule import TaskSchedule
 from secagg.testing.manual_clock import STARTED_AT, DeadlockError, ManualClock, run
 
 HOURLY = Schedule(3600, 600)
@@ -14,24 +14,24 @@ START = STARTED_AT
 
 
 def test_without_a_schedule_the_next_session_follows_at_once():
-    gate = TaskGate(opened=START)
+    gate = TaskSchedule(opened=START)
     gate.note_sum()
     assert gate.next_opening(START) == START
     assert gate.closes_in(START) is None
 
 
 def test_a_slot_is_used_by_its_sum_and_missed_when_its_window_has_passed():
-    gate = TaskGate(HOURLY)
+    gate = TaskSchedule(HOURLY)
     assert gate.next_opening(START + 599) == START + 599
     assert gate.next_opening(START + 600) == START + 3600
-    used = TaskGate(HOURLY, opened=START + 5)
+    used = TaskSchedule(HOURLY, opened=START + 5)
     assert used.next_opening(START + 6) == START + 3600
     # One that was missed is not made up for: there is one opening, not three.
     assert used.next_opening(START + 3 * 3600 + 700) == START + 4 * 3600
 
 
 async def test_a_session_without_a_sum_is_followed_by_another_in_the_same_window():
-    clock, gate = ManualClock(), TaskGate(HOURLY)
+    clock, gate = ManualClock(), TaskSchedule(HOURLY)
     assert await gate.wait(clock, is_futile=lambda: False)
     assert gate.next_opening(clock.date() + 60) == clock.date() + 60
     gate.note_sum()
@@ -40,7 +40,7 @@ async def test_a_session_without_a_sum_is_followed_by_another_in_the_same_window
 
 def test_waiting_lasts_until_the_next_slot_and_its_window_until_its_end():
     async def main(clock):
-        gate = TaskGate(HOURLY, opened=START)
+        gate = TaskSchedule(HOURLY, opened=START)
         assert await gate.wait(clock, is_futile=lambda: False)
         assert clock.date() == START + 3600
         assert gate.closes_in(clock.date()) == 600
@@ -53,7 +53,7 @@ def test_waiting_lasts_until_the_next_slot_and_its_window_until_its_end():
 
 def test_a_paused_task_opens_when_it_is_resumed_and_not_before():
     async def main(clock):
-        gate = TaskGate(HOURLY, paused=True)
+        gate = TaskSchedule(HOURLY, paused=True)
         waiting = asyncio.ensure_future(gate.wait(clock, is_futile=lambda: False))
         await clock.sleep_until(clock.now() + 10_000)
         assert gate.is_paused
@@ -69,7 +69,7 @@ def test_a_paused_task_opens_when_it_is_resumed_and_not_before():
 def test_whoever_waits_in_vain_hears_so():
     async def main(clock):
         ended = []
-        gate = TaskGate(paused=True)
+        gate = TaskSchedule(paused=True)
         waiting = asyncio.ensure_future(gate.wait(clock, is_futile=lambda: bool(ended)))
         await clock.sleep_until(clock.now() + 1)
         ended.append(True)
@@ -81,7 +81,7 @@ def test_whoever_waits_in_vain_hears_so():
 
 def test_without_a_schedule_no_window_closes():
     async def main(_):
-        await TaskGate().window_closes(ManualClock())
+        await TaskSchedule().window_closes(ManualClock())
 
     with pytest.raises(DeadlockError):
         run(main)

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from secagg.config import load_server_settings
-from secagg.distributed_dp import NoisedTask, plan, report
+from secagg.distributed_dp import NoisyTask, plan, report
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.protocol.profiles import Profile
 from secagg.server.task.setup import Cohort, PreparedTask, prepare_task, settle_task
 from secagg.server.task.stored import decode_settings, encode_settings, recall, row_of
-from secagg.simulation.in_process import LocalEnrolment
+from secagg.simulation.in_process import InProcessEnrolment
 from secagg.storage.rows import Task, TaskState
-from secagg.testing.crash_points import CrashingBook, CrashSwitch
-from secagg.testing.inline_store import ask, inline_book
+from secagg.testing.crash_points import CrashingStore, CrashSwitch
+from secagg.testing.inline_store import ask, inline_store
 
 BASE = """
 [tls]
@@ -55,7 +55,7 @@ def test_a_task_of_counts_needs_no_clip(tmp_path):
     assert (given.max_nonzero, given.linf_bound, given.signed) == (1, 1, False)
     assert noised.budget.accountant == "lattice-pld"
     # What a client reads from the session is what was planned.
-    offered = NoisedTask.from_parameters(noised.parameters)
+    offered = NoisyTask.from_parameters(noised.parameters)
     assert offered.mechanism.parameters == given
     assert offered.report().server.epsilon <= 4.0
     ballot = prepare(tmp_path, text, "noise.max_nonzero=3", "noise.signed=true")
@@ -184,7 +184,7 @@ def test_as_many_sign_beyond_the_survivors_as_may_be_missing_unseen():
         min_survivors=131,
         degree="auto",
         profile=Profile.MALICIOUS_SERVER_SPARSE,
-        enrolment=LocalEnrolment().published,
+        enrolment=InProcessEnrolment().published,
     ).parameters(dimension=4, modulus=1 << 16)
     parameters.validate()
     assert parameters.most_set_apart(150) == 1
@@ -249,9 +249,9 @@ def test_an_impossible_cohort_is_the_operators_mistake(
     assert caught.value.next_step
 
 
-@pytest.fixture(name="book")
-def _book():
-    return inline_book()
+@pytest.fixture(name="store")
+def _store():
+    return inline_store()
 
 
 def settings_of(tmp_path, text, *overrides):
@@ -262,12 +262,12 @@ def settings_of(tmp_path, text, *overrides):
 
 
 def test_a_restart_runs_the_same_task_without_planning_again(
-    tmp_path, monkeypatch, book
+    tmp_path, monkeypatch, store
 ):
     def prepared(text, *overrides):
         settings = settings_of(tmp_path, text, *overrides)
         reports = settings.server.state_dir
-        return ask(settle_task(settings.own_task, book, reports=reports))
+        return ask(settle_task(settings.own_task, store, reports=reports))
 
     first = prepared(NOISE)
 
@@ -286,11 +286,11 @@ def test_a_restart_runs_the_same_task_without_planning_again(
         prepared(NOISE, "noise.epsilon=3.0")
 
 
-def test_other_settings_of_a_task_are_remembered_in_place_of_the_first(tmp_path, book):
+def test_other_settings_of_a_task_are_remembered_in_place_of_the_first(tmp_path, store):
     for dimension in (6, 7):
         settings = settings_of(tmp_path, EXACT, f"vector.dimension={dimension}")
-        ask(settle_task(settings.own_task, book, reports=None))
-    (row,) = ask(book.tasks())
+        ask(settle_task(settings.own_task, store, reports=None))
+    (row,) = ask(store.tasks())
     assert row.version == 2
     assert recall(row, settings.own_task).parameters.dimension == 7
     assert recall(row, settings_of(tmp_path, EXACT).own_task) is None
@@ -304,34 +304,34 @@ def test_looking_at_a_task_writes_nothing(tmp_path):
     assert not state.exists()
 
 
-def test_a_plan_of_another_release_is_never_taken_for_a_new_task(tmp_path, book):
+def test_a_plan_of_another_release_is_never_taken_for_a_new_task(tmp_path, store):
     settings = settings_of(tmp_path, EXACT)
     text = encode_settings(settings.own_task)
     unreadable = Task("t", TaskState.RUNNING, text, b"{}")
-    ask(book.put_task(unreadable, expect_version=0))
+    ask(store.put_task(unreadable, expect_version=0))
     with pytest.raises(ServiceError, match="plan") as caught:
-        ask(settle_task(settings.own_task, book, reports=None))
+        ask(settle_task(settings.own_task, store, reports=None))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
-def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, book):
+def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, store):
     settings = settings_of(tmp_path, EXACT)
 
-    class Racing(CrashingBook):
+    class Racing(CrashingStore):
         async def tasks(self):
             return ()
 
-    ask(settle_task(settings.own_task, book, reports=None))
-    racing = Racing(book, CrashSwitch())
+    ask(settle_task(settings.own_task, store, reports=None))
+    racing = Racing(store, CrashSwitch())
     with pytest.raises(ServiceError, match="somebody else"):
         ask(settle_task(settings.own_task, racing, reports=None))
 
 
 def test_who_joins_when_and_for_what_is_no_reason_to_plan_again(
-    tmp_path, monkeypatch, book
+    tmp_path, monkeypatch, store
 ):
     settings = settings_of(tmp_path, EXACT).own_task
-    ask(settle_task(settings, book, reports=None))
+    ask(settle_task(settings, store, reports=None))
     monkeypatch.setattr("secagg.server.task.setup._work_out", lambda *_: 1 / 0)
     later = settings_of(
         tmp_path,
@@ -341,21 +341,21 @@ def test_who_joins_when_and_for_what_is_no_reason_to_plan_again(
         "task.window=5m",
         "task.ends=2030-01-01T00:00:00Z",
     ).own_task
-    ask(settle_task(later, book, reports=None))
-    row = ask(row_of(book, "t"))
+    ask(settle_task(later, store, reports=None))
+    row = ask(row_of(store, "t"))
     assert (row.version, row.task.settings) == (2, encode_settings(later))
     assert decode_settings(row.task) == later
 
 
-def test_what_an_operator_has_said_of_a_task_outlives_new_settings(tmp_path, book):
+def test_what_an_operator_has_said_of_a_task_outlives_new_settings(tmp_path, store):
     settings = settings_of(tmp_path, EXACT).own_task
-    ask(settle_task(settings, book, reports=None))
-    (row,) = ask(book.tasks())
+    ask(settle_task(settings, store, reports=None))
+    (row,) = ask(store.tasks())
     stopped = replace(row.task, state=TaskState.STOPPED, reason="enough")
-    assert ask(book.put_task(stopped, expect_version=1))
+    assert ask(store.put_task(stopped, expect_version=1))
     longer = settings_of(tmp_path, EXACT, "task.steps=9").own_task
-    ask(settle_task(longer, book, reports=None))
-    (row,) = ask(book.tasks())
+    ask(settle_task(longer, store, reports=None))
+    (row,) = ask(store.tasks())
     assert (row.task.state, row.task.reason) == (TaskState.STOPPED, "enough")
 
 

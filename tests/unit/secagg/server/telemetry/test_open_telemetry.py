@@ -20,7 +20,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
-    ExactSumsAccepted,
+    ExactSumWaiver,
 )
 from secagg.runtime import log_events as telemetry
 from secagg.runtime import metrics
@@ -33,7 +33,7 @@ from secagg.server.telemetry.open_telemetry import OpenTelemetry
 from secagg.server.telemetry.prometheus import PrometheusMeter
 
 LOG = logging.getLogger(telemetry.SERVER_LOGGER)
-WAIVER = ExactSumsAccepted(NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 NAMES = ("hospital-north", "hospital-south", "hospital-west")
 
 
@@ -78,7 +78,7 @@ async def give(server, name):
     async with Client(
         server.connection(name),
         task="ward",
-        floors=WAIVER,
+        privacy_limits=WAIVER,
         cohort=ClientPolicy(min_clients=2, min_survivors=2, require_noise=False),
     ) as one:
         await one.contribute([4711, 4712])
@@ -179,7 +179,7 @@ async def test_a_trace_ends_with_a_session_that_another_aggregator_ends():
     collected = Collected()
     async with collected.exporter:
         log(telemetry.SESSION_RESUMED, round="UNMASKING", **ONE)
-        log(telemetry.SESSION_ENDED_ELSEWHERE, reason="released", **ONE)
+        log(telemetry.SESSION_ENDED_BY_REPLICA, reason="released", **ONE)
         assert [each.name for each in collected.spans] == ["session"]
 
 

@@ -14,24 +14,28 @@ from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.server.server import Server
 from secagg.storage.budget_ledger import BudgetKey
 from secagg.storage.change import (
-    Behind,
     Change,
     Committed,
+    MissedRecords,
     NewSession,
     NumberTakenError,
     Record,
     Role,
 )
-from secagg.storage.data_claims import Against, Claim
-from secagg.storage.open_store import open_book
+from secagg.storage.data_claims import Claim, ClaimAdversary
+from secagg.storage.open_store import open_store
 from secagg.storage.postgres import connection as postgres_link
 from secagg.storage.postgres.address import judged_address
 from secagg.storage.postgres.keepalive import IDLE_SECONDS, UNHEARD_MILLISECONDS
 from secagg.storage.reader import looking
-from secagg.storage.reader_protocol import NoBookError
-from secagg.storage.rollback_mark import refuse_set_back
+from secagg.storage.reader_protocol import StoreNotFoundError
+from secagg.storage.rollback_mark import refuse_restored
 from secagg.storage.rows import Replica, Tally
-from secagg.storage.store import BookAwayError, StateDamagedError, TimelineError
+from secagg.storage.store import (
+    StateDamagedError,
+    StoreFailoverError,
+    StoreUnavailableError,
+)
 
 SECRET = "correct-horse"
 WAITING = (
@@ -62,13 +66,13 @@ def record(number):
     return Record(1, f"client-{number}", bytes([number]))
 
 
-async def begin(book, key="a", number=1, **more):
+async def begin(store, key="a", number=1, **more):
     new = NewSession(role=Role.SERVER, task="task", number=number, header=b"header")
-    return await book.commit(Change(key=key, create=new, **more))
+    return await store.commit(Change(key=key, create=new, **more))
 
 
-async def append(book, at, *records, key="a", **more):
-    return await book.commit(
+async def append(store, at, *records, key="a", **more):
+    return await store.commit(
         Change(key=key, expect=at.sequence, previous=at.chain, records=records, **more)
     )
 
@@ -82,22 +86,22 @@ async def generation(url):
 
 async def test_a_second_aggregator_is_refused_and_harms_nobody(empty, monkeypatch):
     monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
-    first = await open_book(empty)
+    first = await open_store(empty)
     at = await begin(first)
     with pytest.raises(ServiceError, match="another process uses the book") as caught:
-        await open_book(empty)
+        await open_store(empty)
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     assert "database of its own" in caught.value.next_step
     assert isinstance(await append(first, at, record(1)), Committed)
     await first.close()
     monkeypatch.undo()
-    await (await open_book(empty)).close()
+    await (await open_store(empty)).close()
 
 
 async def test_five_processes_that_start_together_migrate_once(empty):
     async def visit():
-        book = await open_book(empty)
-        await book.close()
+        store = await open_store(empty)
+        await store.close()
 
     await asyncio.gather(*(visit() for _ in range(5)))
     assert await sql(empty, "SELECT number FROM secagg.migration") == [
@@ -110,10 +114,10 @@ async def test_five_processes_that_start_together_migrate_once(empty):
     assert await sql(empty, "SELECT count(*) FROM secagg.book") == [(1,)]
 
 
-async def cut_off(url, book):
+async def cut_off(url, store):
     """End the book's connection, as a network or a restart of the database does."""
     is_cut = asyncio.Event()
-    book._link._connection.add_termination_listener(lambda _: is_cut.set())
+    store._link._connection.add_termination_listener(lambda _: is_cut.set())
     await sql(
         url,
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
@@ -123,12 +127,12 @@ async def cut_off(url, book):
 
 
 async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
-    book = await open_book(empty)
-    at = await append(book, await begin(book), record(1))
-    await cut_off(empty, book)
-    at = await append(book, at, record(2))
-    assert (await book.load("a")).records == (record(1), record(2))
-    await book.close()
+    store = await open_store(empty)
+    at = await append(store, await begin(store), record(1))
+    await cut_off(empty, store)
+    at = await append(store, at, record(2))
+    assert (await store.load("a")).records == (record(1), record(2))
+    await store.close()
 
 
 async def test_the_lease_of_whoever_has_gone_is_free_unless_nobody_is_back_yet(empty):
@@ -138,11 +142,11 @@ async def test_the_lease_of_whoever_has_gone_is_free_unless_nobody_is_back_yet(e
     )[0][0]
     at = started + 3600.0
 
-    async def take(book, holder, seconds=60.0):
-        return await book.take("sum/a", holder=holder, seconds=seconds)
+    async def take(store, holder, seconds=60.0):
+        return await store.take("sum/a", holder=holder, seconds=seconds)
 
     one, other = [
-        await open_book(empty, is_shared=True, now=lambda: at) for _ in range(2)
+        await open_store(empty, is_shared=True, now=lambda: at) for _ in range(2)
     ]
     first = await take(one, "A")
     assert await take(other, "B") is None
@@ -160,26 +164,26 @@ async def test_the_lease_of_whoever_has_gone_is_free_unless_nobody_is_back_yet(e
 
 
 async def test_a_database_that_is_away_is_not_dialled_by_everybody(empty, monkeypatch):
-    book = await open_book(empty)
-    await begin(book)
+    store = await open_store(empty)
+    await begin(store)
     attempts = []
 
     async def refused(*_, **__):
         attempts.append(1)
         raise ConnectionRefusedError(111, "Connection refused")
 
-    await cut_off(empty, book)
+    await cut_off(empty, store)
     with monkeypatch.context() as away:
         away.setattr(postgres_link.asyncpg, "connect", refused)
         for _ in range(5):
-            with pytest.raises(BookAwayError, match="refused") as caught:
-                await book.load("a")
+            with pytest.raises(StoreUnavailableError, match="refused") as caught:
+                await store.load("a")
             assert caught.value.code is ErrorCode.STORAGE_FAILED
             assert caught.value.retry_after_seconds
         assert len(attempts) == 1
-    monkeypatch.setattr(book._link, "_next_attempt", 0.0)
-    assert (await book.load("a")).sequence == 0
-    await book.close()
+    monkeypatch.setattr(store._link, "_next_attempt", 0.0)
+    assert (await store.load("a")).sequence == 0
+    await store.close()
 
 
 @pytest.fixture
@@ -215,29 +219,29 @@ async def network(empty):
 
 async def test_a_network_that_swallows_everything_is_an_absence(network, monkeypatch):
     url, passes = network
-    book = await open_book(url)
-    at = await append(book, await begin(book), record(1))
-    connection = book._link._connection
+    store = await open_store(url)
+    at = await append(store, await begin(store), record(1))
+    connection = store._link._connection
     connection._config = connection._config._replace(command_timeout=0.2)
     monkeypatch.setattr(postgres_link, "_CONNECT_SECONDS", 0.2)
     passes.clear()
-    with pytest.raises(BookAwayError):
-        await book.touch()
-    monkeypatch.setattr(book._link, "_next_attempt", 0.0)
-    with pytest.raises(BookAwayError):
-        await book.touch()  # nor can another connection be had
-    monkeypatch.setattr(book._link, "_next_attempt", 0.0)
+    with pytest.raises(StoreUnavailableError):
+        await store.touch()
+    monkeypatch.setattr(store._link, "_next_attempt", 0.0)
+    with pytest.raises(StoreUnavailableError):
+        await store.touch()  # nor can another connection be had
+    monkeypatch.setattr(store._link, "_next_attempt", 0.0)
     passes.set()
     monkeypatch.undo()
-    await append(book, at, record(2))
-    assert (await book.load("a")).records == (record(1), record(2))
-    await book.close()
+    await append(store, at, record(2))
+    assert (await store.load("a")).records == (record(1), record(2))
+    await store.close()
 
 
 async def test_both_ends_of_a_link_notice_that_nobody_is_heard(network):
     url, _ = network
-    book = await open_book(url)
-    connection = book._link._connection
+    store = await open_store(url)
+    connection = store._link._connection
     link = connection._transport.get_extra_info("socket")
     assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     unheard = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
@@ -246,57 +250,57 @@ async def test_both_ends_of_a_link_notice_that_nobody_is_heard(network):
     # The other end of this one is a socket of a file, which has no such limits.
     asked = postgres_link.session_settings()
     assert asked["tcp_user_timeout"] == str(UNHEARD_MILLISECONDS)
-    async for _ in book.changes():
+    async for _ in store.changes():
         break
-    await book.close()
+    await store.close()
 
 
 async def test_a_connection_that_fails_under_a_call_is_not_used_again(empty):
-    book = await open_book(empty)
-    at = await begin(book)
+    store = await open_store(empty)
+    at = await begin(store)
     blocker = await asyncpg.connect(empty)
     held = blocker.transaction()
     await held.start()
     await blocker.execute("SELECT 1 FROM secagg.session FOR UPDATE")
-    appending = asyncio.create_task(append(book, at, record(1)))
+    appending = asyncio.create_task(append(store, at, record(1)))
     while await sql(empty, WAITING) != [(1,)]:
         pass
-    await cut_off(empty, book)
+    await cut_off(empty, store)
     with pytest.raises(ServiceError) as caught:
         await appending
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     await held.rollback()
     await blocker.close()
-    assert isinstance(await append(book, at, record(1)), Committed)
-    await book.close()
+    assert isinstance(await append(store, at, record(1)), Committed)
+    await store.close()
 
 
 async def test_a_connection_that_has_lost_its_place_is_not_used_again(
     empty, monkeypatch
 ):
     """As when the server ends a transaction in which nothing has come for seconds."""
-    book = await open_book(empty)
-    at = await begin(book)
-    connection = book._link._connection
+    store = await open_store(empty)
+    at = await begin(store)
+    connection = store._link._connection
 
     async def confused(*_, **__):
         raise asyncpg.InternalClientError("cannot switch to state 15")
 
     monkeypatch.setattr(asyncpg.Connection, "fetchrow", confused)
     with pytest.raises(ServiceError, match="was not expected") as caught:
-        await append(book, at, record(1))
+        await append(store, at, record(1))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     monkeypatch.undo()
     assert connection.is_closed()
-    assert isinstance(await append(book, at, record(1)), Committed)
-    await book.close()
+    assert isinstance(await append(store, at, record(1)), Committed)
+    await store.close()
 
 
 async def test_whoever_lost_the_book_to_another_does_not_write(empty, monkeypatch):
-    zombie = await open_book(empty)
+    zombie = await open_store(empty)
     at = await begin(zombie)
     await cut_off(empty, zombie)
-    successor = await open_book(empty)
+    successor = await open_store(empty)
     monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
     for _ in range(2):
         with pytest.raises(ServiceError):
@@ -305,7 +309,7 @@ async def test_whoever_lost_the_book_to_another_does_not_write(empty, monkeypatc
     await successor.close()
     monkeypatch.undo()
     answer = await append(zombie, at, record(1))  # it has the book again
-    assert isinstance(answer, Behind)
+    assert isinstance(answer, MissedRecords)
     assert answer.records == (record(2),)
     await zombie.close()
 
@@ -314,69 +318,69 @@ async def test_whoever_lost_the_book_to_another_does_not_write(empty, monkeypatc
 
 
 async def test_every_commit_is_counted_once(empty):
-    book = await open_book(empty)
-    starts = [await begin(book, str(n), n) for n in range(1, 9)]
+    store = await open_store(empty)
+    starts = [await begin(store, str(n), n) for n in range(1, 9)]
     before = await generation(empty)
     await asyncio.gather(
-        *(append(book, at, record(1), key=str(n)) for n, at in enumerate(starts, 1))
+        *(append(store, at, record(1), key=str(n)) for n, at in enumerate(starts, 1))
     )
     assert await generation(empty) == before + 8
-    assert isinstance(await append(book, starts[0], key="1"), Behind)
+    assert isinstance(await append(store, starts[0], key="1"), MissedRecords)
     assert await generation(empty) == before + 8
-    await book.close()
+    await store.close()
 
 
 async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
     empty, tmp_path
 ):
     mark = tmp_path / "mark"
-    book = await open_book(empty, mark=mark)
-    at = await append(book, await begin(book), record(1))
+    store = await open_store(empty, mark=mark)
+    at = await append(store, await begin(store), record(1))
     backup = await generation(empty)
-    await append(book, at, record(2))
-    await book.close()
+    await append(store, at, record(2))
+    await store.close()
     await sql(empty, f"UPDATE secagg.book SET generation = {backup}")
     with pytest.raises(ServiceError) as caught:
-        await open_book(empty, mark=mark)
+        await open_store(empty, mark=mark)
     assert caught.value.code is ErrorCode.RESTORED_STATE
-    book = await open_book(empty, mark=mark, accept_restored=True)
-    assert (await book.load("a")).restored
-    tally = await book.tally(Role.SERVER, "task")
+    store = await open_store(empty, mark=mark, accept_restored=True)
+    assert (await store.load("a")).restored
+    tally = await store.tally(Role.SERVER, "task")
     assert tally.highest_number > 1_577_836_800  # 2020, in Unix seconds
-    forgotten = await book.tally(Role.SERVER, "later")
+    forgotten = await store.tally(Role.SERVER, "later")
     assert forgotten.highest_number > 1_577_836_800
     new = NewSession(role=Role.SERVER, task="later", number=2, header=b"header")
     with pytest.raises(NumberTakenError):
-        await book.commit(Change(key="later", create=new))
-    await book.close()
-    await (await open_book(empty, mark=mark)).close()
+        await store.commit(Change(key="later", create=new))
+    await store.close()
+    await (await open_store(empty, mark=mark)).close()
 
 
 async def test_a_book_that_comes_back_older_is_not_continued(empty):
-    book = await open_book(empty)
-    at = await append(book, await begin(book), record(1))
+    store = await open_store(empty)
+    at = await append(store, await begin(store), record(1))
     await sql(empty, "UPDATE secagg.book SET generation = 0")
-    await cut_off(empty, book)
+    await cut_off(empty, store)
     for _ in range(2):
         with pytest.raises(ServiceError) as caught:
-            await append(book, at, record(2))
+            await append(store, at, record(2))
         assert caught.value.code is ErrorCode.RESTORED_STATE
-    await book.close()
+    await store.close()
 
 
 async def test_a_session_of_an_older_timeline_is_not_continued(empty):
-    book = await open_book(empty)
-    at = await begin(book)
-    other = await begin(book, "b", 2)
+    store = await open_store(empty)
+    at = await begin(store)
+    other = await begin(store, "b", 2)
     await sql(empty, "UPDATE secagg.session SET timeline = '00000000' WHERE key = 'a'")
-    with pytest.raises(TimelineError) as caught:
-        await append(book, at, record(1))
+    with pytest.raises(StoreFailoverError) as caught:
+        await append(store, at, record(1))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     assert "inputs count as summed" in caught.value.next_step
-    assert isinstance(await append(book, other, record(1), key="b"), Committed)
-    await book.close()
+    assert isinstance(await append(store, other, record(1), key="b"), Committed)
+    await store.close()
     # The successor knows that it must end it, and can.
-    successor = await open_book(empty)
+    successor = await open_store(empty)
     assert (await successor.load("a")).restored
     assert not (await successor.load("b")).restored
     ended = await append(successor, at, end=b"receipt", restored=True)
@@ -396,34 +400,34 @@ async def test_a_session_of_an_older_timeline_is_not_continued(empty):
     ],
 )
 async def test_a_changed_row_is_noticed(empty, statement, complaint):
-    book = await open_book(empty)
-    at = await append(book, await begin(book), record(1), record(2), record(3))
-    assert await book.check() == ()
+    store = await open_store(empty)
+    at = await append(store, await begin(store), record(1), record(2), record(3))
+    assert await store.check() == ()
     await sql(empty, statement)
     with pytest.raises(StateDamagedError, match=complaint):
-        await book.load("a")
-    assert [finding.key for finding in await book.check()] == ["a"]
-    assert isinstance(await append(book, at), Committed)  # the position is right
-    await book.close()
+        await store.load("a")
+    assert [finding.key for finding in await store.check()] == ["a"]
+    assert isinstance(await append(store, at), Committed)  # the position is right
+    await store.close()
 
 
 async def test_nothing_of_an_ended_session_is_left_in_the_tables(empty):
-    book = await open_book(empty)
-    at = await append(book, await begin(book), record(1))
-    await append(book, at, end=b"receipt")
+    store = await open_store(empty)
+    at = await append(store, await begin(store), record(1))
+    await append(store, at, end=b"receipt")
     assert await sql(empty, "SELECT count(*) FROM secagg.record") == [(0,)]
     assert await sql(empty, "SELECT header FROM secagg.session") == [(b"",)]
-    await book.close()
+    await store.close()
 
 
 # --- what is no book, and no server for one -------------------------------------------
 
 
 async def test_a_newer_schema_is_refused(empty):
-    await (await open_book(empty)).close()
+    await (await open_store(empty)).close()
     await sql(empty, "INSERT INTO secagg.migration VALUES (99)")
     with pytest.raises(ServiceError, match="schema version 99") as caught:
-        await open_book(empty)
+        await open_store(empty)
     assert "Upgrade" in caught.value.next_step
 
 
@@ -435,7 +439,7 @@ async def test_a_step_that_fails_leaves_whole_steps_behind_it(empty, monkeypatch
         "secagg.storage.postgres.migrations._steps", lambda: (first, broken)
     )
     with pytest.raises(ServiceError, match="division by zero"):
-        await open_book(empty)
+        await open_store(empty)
     assert await sql(empty, "SELECT number FROM secagg.migration") == [(1,)]
     assert await sql(empty, "SELECT to_regclass('secagg.more')") == [(None,)]
 
@@ -444,7 +448,7 @@ async def test_a_server_that_does_not_wait_for_its_disk_is_refused(empty):
     await sql(empty, "ALTER DATABASE postgres SET synchronous_commit = off")
     try:
         with pytest.raises(ServiceError, match="synchronous_commit = off"):
-            await open_book(empty)
+            await open_store(empty)
     finally:
         await sql(empty, "ALTER DATABASE postgres RESET synchronous_commit")
 
@@ -454,18 +458,18 @@ async def test_a_server_that_is_not_there_is_named_with_what_to_check(
 ):
     monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
     with pytest.raises(ServiceError) as caught:
-        await open_book(f"postgresql://user@/name?host={tmp_path}")
+        await open_store(f"postgresql://user@/name?host={tmp_path}")
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     assert "database server runs" in caught.value.next_step
 
 
 async def test_what_is_stored_is_not_repeated_in_a_failure(empty):
-    book = await open_book(empty)
-    at = await begin(book)
+    store = await open_store(empty)
+    at = await begin(store)
     with pytest.raises(ServiceError) as caught:
-        await append(book, at, Record(1, f"{SECRET}\0", SECRET.encode()))
+        await append(store, at, Record(1, f"{SECRET}\0", SECRET.encode()))
     assert SECRET not in str(caught.value) + caught.value.next_step
-    await book.close()
+    await store.close()
 
 
 # --- addresses ------------------------------------------------------------------------
@@ -513,21 +517,21 @@ def test_an_address_that_must_not_be_dialled_is_refused(url, complaint):
 
 
 async def test_a_book_is_read_while_somebody_works_with_it(empty, tmp_path):
-    book = await open_book(empty)
-    at = await append(book, await begin(book, spend=True), record(1))
+    store = await open_store(empty)
+    at = await append(store, await begin(store, spend=True), record(1))
     async with looking(tmp_path, store=empty) as reader:
-        assert await append(book, at, record(2))
+        assert await append(store, at, record(2))
         (row,) = await reader.sessions(role=Role.SERVER)
         assert (row.key, row.sequence) == ("a", 1)  # as it stood when it was opened
         assert (await reader.load("a")).records == (record(1),)
         assert await reader.tally(Role.SERVER, "task") == Tally(1, 1)
         assert (await reader.tasks(), await reader.charges("task")) == ((), ())
         assert await reader.check() == ()
-    await book.close()
+    await store.close()
 
 
 async def test_whoever_looks_makes_nothing(empty, tmp_path):
-    with pytest.raises(NoBookError) as caught:
+    with pytest.raises(StoreNotFoundError) as caught:
         async with looking(tmp_path, store=empty):
             pass
     assert "server.store" in caught.value.next_step
@@ -535,7 +539,7 @@ async def test_whoever_looks_makes_nothing(empty, tmp_path):
 
 
 async def test_a_book_of_another_schema_is_not_read(empty, tmp_path):
-    await (await open_book(empty)).close()
+    await (await open_store(empty)).close()
     await sql(empty, "DELETE FROM secagg.migration")
     with pytest.raises(ServiceError, match="schema version 0") as caught:
         async with looking(tmp_path, store=empty):
@@ -544,13 +548,13 @@ async def test_a_book_of_another_schema_is_not_read(empty, tmp_path):
 
 
 async def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, tmp_path):
-    for module in ("book", "changes", "link", "reader"):
+    for module in ("store", "changes", "link", "reader"):
         monkeypatch.delitem(
             sys.modules, f"secagg.storage.postgres_{module}", raising=False
         )
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     url = "postgresql://user@localhost/name"
-    for attempt in (open_book(url), looking(tmp_path, store=url).__aenter__()):
+    for attempt in (open_store(url), looking(tmp_path, store=url).__aenter__()):
         with pytest.raises(LocalProtocolError, match="asyncpg") as caught:
             await attempt
         assert caught.value.code is ErrorCode.BAD_SETTINGS
@@ -580,13 +584,13 @@ async def shared(empty, tmp_path):
 
     async def share(name, **more):
         mark = tmp_path / name / "mark"
-        book = await open_book(empty, is_shared=True, mark=mark, **more)
-        opened.append(book)
-        return book
+        store = await open_store(empty, is_shared=True, mark=mark, **more)
+        opened.append(store)
+        return store
 
     yield share
-    for book in opened:
-        await book.close()
+    for store in opened:
+        await store.close()
 
 
 def replica(name):
@@ -595,16 +599,16 @@ def replica(name):
 
 async def test_who_does_not_share_is_kept_out_and_keeps_out(empty, shared, monkeypatch):
     monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
-    alone = await open_book(empty)
+    alone = await open_store(empty)
     assert not alone.is_shared
     with pytest.raises(ServiceError, match="another process uses the book"):
         await shared("one")
     await alone.close()
     one = await shared("one")
     with pytest.raises(ServiceError, match="one aggregator at a time") as caught:
-        await open_book(empty)
+        await open_store(empty)
     assert "server.blobs" in caught.value.next_step
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     two = await shared("two")
     assert one.is_shared
     assert two.is_shared
@@ -612,14 +616,14 @@ async def test_who_does_not_share_is_kept_out_and_keeps_out(empty, shared, monke
 
 async def test_of_two_writers_one_is_behind_and_is_told_by_how_much(shared):
     one = await shared("one")
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     two = await shared("two")
     at = await begin(one)
     answers = await asyncio.gather(
         append(one, at, record(1)), append(two, at, record(2))
     )
     (won,) = [each for each in answers if isinstance(each, Committed)]
-    (behind,) = [each for each in answers if isinstance(each, Behind)]
+    (behind,) = [each for each in answers if isinstance(each, MissedRecords)]
     first, second = (
         (record(1), record(2)) if answers[0] is won else (record(2), record(1))
     )
@@ -631,13 +635,13 @@ async def test_of_two_writers_one_is_behind_and_is_told_by_how_much(shared):
 
 async def test_of_two_that_judge_the_same_claims_one_adds_its_own(shared):
     one = await shared("one")
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     two = await shared("two")
     for number in range(20):
         made = await asyncio.gather(
             *(
-                book.put_claim(claim_of(f"task {number} {name}"), after=number)
-                for name, book in (("one", one), ("two", two))
+                store.put_claim(claim_of(f"task {number} {name}"), after=number)
+                for name, store in (("one", one), ("two", two))
             )
         )
         assert sorted(made) == [False, True]
@@ -650,7 +654,7 @@ def claim_of(task):
         holder=bytes(16),
         budget=BudgetKey(trust_domain="domain", aggregator="aggregator", task=task),
         noise_digest=bytes(32),
-        against=Against.SERVER,
+        against=ClaimAdversary.SERVER,
         epsilon=0.1,
         delta=1e-6,
         shift=None,
@@ -666,18 +670,18 @@ async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(
     clock = Clock()
     one = await shared("one", now=clock)
     await begin(one)
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     two = await shared("two", now=clock)
     await begin(two, key="b", number=2)
     clock.seconds += 60  # nobody has been heard of
     with pytest.raises(ServiceError, match="rollback mark") as caught:
         await shared("three", now=clock)
     assert caught.value.code is ErrorCode.RESTORED_STATE
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     await shared("three", now=clock)
     # All start for the first time, and the one that was here has gone again.
-    for book in (one, two):
-        await book.close()
+    for store in (one, two):
+        await store.close()
     await (await shared("four", now=clock)).close()
 
 
@@ -690,17 +694,17 @@ async def test_a_machine_without_a_mark_waits_for_others_to_come_back(
 
     def judge(*words):
         try:
-            refuse_set_back(*words)
+            refuse_restored(*words)
         except ServiceError:
             refused.set()
             raise
 
-    monkeypatch.setattr(postgres_link, "refuse_set_back", judge)
+    monkeypatch.setattr(postgres_link, "refuse_restored", judge)
     monkeypatch.setattr(postgres_link, "AWAY_SECONDS", 0.0)
     monkeypatch.setattr(postgres_link, "NEWCOMER_SECONDS", math.inf)
     one = await shared("one", now=clock)
     await begin(one)
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     if not is_open:
         await one.close()
     clock.seconds += 60
@@ -708,7 +712,7 @@ async def test_a_machine_without_a_mark_waits_for_others_to_come_back(
     await refused.wait()
     if not is_open:
         one = await shared("one", now=clock)
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     two = await coming
     assert (await two.load("a")).sequence == 0
 
@@ -733,20 +737,20 @@ async def test_a_start_waits_for_a_database_that_restarts(empty, monkeypatch, ca
     starting = asyncpg.CannotConnectNowError()
     starting.message = "the database system is starting up"
     made = await unreachable_for(monkeypatch, 5, error=starting)
-    book = await open_book(empty)
-    await begin(book)
-    await book.close()
+    store = await open_store(empty)
+    await begin(store)
+    await store.close()
     assert len(made) == 6
     told = [each for each in caplog.messages if "starting up" in each]
     assert len(told) == 1
-    assert any(each.startswith("book_is_back") for each in caplog.messages)
+    assert any(each.startswith("store_reconnected") for each in caplog.messages)
 
 
 async def test_a_start_does_not_wait_for_ever(empty, monkeypatch):
     monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
     await unreachable_for(monkeypatch, 10, error=ConnectionRefusedError(111, "refused"))
-    with pytest.raises(BookAwayError, match="refused"):
-        await open_book(empty)
+    with pytest.raises(StoreUnavailableError, match="refused"):
+        await open_store(empty)
 
 
 @pytest.mark.parametrize(
@@ -762,8 +766,8 @@ async def test_a_start_does_not_wait_for_ever(empty, monkeypatch):
 async def test_a_connection_that_fails_says_why(error, cause, empty, monkeypatch):
     monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
     await unreachable_for(monkeypatch, 1, error=error)
-    with pytest.raises(BookAwayError, match=cause) as caught:
-        await open_book(empty)
+    with pytest.raises(StoreUnavailableError, match=cause) as caught:
+        await open_store(empty)
     assert SECRET not in str(caught.value)
     assert type(error).__name__ not in str(caught.value)
 
@@ -772,29 +776,29 @@ async def test_an_address_that_is_invalid_is_not_waited_for(empty, monkeypatch):
     invalid = asyncpg.exceptions.ClientConfigurationError(SECRET)
     await unreachable_for(monkeypatch, 10, error=invalid)
     with pytest.raises(ServiceError, match="invalid") as caught:
-        await open_book(empty)
-    assert not isinstance(caught.value, BookAwayError)
+        await open_store(empty)
+    assert not isinstance(caught.value, StoreUnavailableError)
     assert SECRET not in str(caught.value)
 
 
 async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):
     clock = Clock()
     one = await shared("one", now=clock)
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     at = await begin(one, round=1, deadline_seconds=60.0)
     clock.seconds += 14
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     clock.seconds += 100
     # Its timer fires before it has said that it is back: nobody could answer.
     early = await append(one, at, record(1), due=True)
-    assert isinstance(early, Behind)
+    assert isinstance(early, MissedRecords)
     assert early.records == ()
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     assert (await one.load("a")).seconds_left == 46.0
     clock.seconds += 46
     for _ in range(4):
-        await one.beat(replica("one"))
-    assert isinstance(await append(one, at, record(1), due=True), Behind)
+        await one.heartbeat(replica("one"))
+    assert isinstance(await append(one, at, record(1), due=True), MissedRecords)
     await sql(empty, "UPDATE secagg.session SET deadline = 0")
     assert isinstance(await append(one, at, record(1), due=True), Committed)
 
@@ -802,7 +806,7 @@ async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):
 async def test_the_others_hear_of_a_round_at_once(shared, monkeypatch):
     monkeypatch.setattr(postgres_link, "_HINT_SECONDS", 3600.0)
     one = await shared("one")
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     two = await shared("two")
     heard = aiter(two.changes())
     waiting = asyncio.ensure_future(anext(heard))
@@ -842,9 +846,9 @@ async def test_a_replica_that_is_behind_asks_once_what_it_has_missed(shared):
 async def test_replicas_are_listed_with_their_silence(shared):
     clock = Clock()
     one = await shared("one", now=clock)
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     clock.seconds += 5
-    await one.beat(replica("two"))
+    await one.heartbeat(replica("two"))
     listed = await one.replicas()
     assert [(row.replica, row.silent_seconds) for row in listed] == [
         (replica("one"), 5.0),
@@ -855,7 +859,7 @@ async def test_replicas_are_listed_with_their_silence(shared):
 async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
     """Both are held up before they say so, and go on together."""
     clock = Clock()
-    books = [await shared(name, now=clock) for name in ("one", "two")]
+    stores = [await shared(name, now=clock) for name in ("one", "two")]
     others = [
         Replica(name, "127.0.0.1:1", "1.0", f"agg-{name}") for name in ("one", "two")
     ]
@@ -864,8 +868,8 @@ async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
         async with holding.transaction():
             await holding.execute("SELECT 1 FROM secagg.book FOR UPDATE")
             beating = [
-                asyncio.ensure_future(book.beat(other))
-                for book, other in zip(books, others, strict=True)
+                asyncio.ensure_future(store.heartbeat(other))
+                for store, other in zip(stores, others, strict=True)
             ]
             while await sql(empty, WAITING) != [(2,)]:
                 pass
@@ -874,33 +878,33 @@ async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
         await holding.close()
     (refused,) = [each for each in answers if each is not None]
     assert refused.code is ErrorCode.BAD_SETTINGS
-    (listed,) = await books[0].replicas()
+    (listed,) = await stores[0].replicas()
     assert listed.replica == others[answers.index(None)]
     # Who is in stays in; the other may come when it has gone, or was silent for long.
-    await books[answers.index(None)].beat(listed.replica)
+    await stores[answers.index(None)].heartbeat(listed.replica)
     clock.seconds += 16
     late = answers.index(refused)
-    await books[late].beat(others[late])
+    await stores[late].heartbeat(others[late])
     with pytest.raises(ServiceError, match="agg-"):
-        await books[1 - late].beat(others[1 - late])
+        await stores[1 - late].heartbeat(others[1 - late])
 
 
 async def test_nobody_writes_to_a_session_that_was_put_back_without_knowing_it(
     shared, empty
 ):
     one = await shared("one")
-    await one.beat(replica("one"))
+    await one.heartbeat(replica("one"))
     two = await shared("two")
     at = await begin(one)
     await sql(empty, "UPDATE secagg.session SET timeline = '00000000'")
-    with pytest.raises(TimelineError):
+    with pytest.raises(StoreFailoverError):
         await append(one, at, record(1))
     await cut_off(empty, two)  # on its way back it finds the fail-over
     assert (await two.load("a")).restored
-    with pytest.raises(TimelineError):
+    with pytest.raises(StoreFailoverError):
         await append(one, at, record(1))
     known = {"expect": at.sequence, "previous": at.chain}
-    with pytest.raises(TimelineError):
+    with pytest.raises(StoreFailoverError):
         await one.missed("a", **known)
     # Whoever knows it may look, and write.
     assert (await two.missed("a", **known, restored=True)).records == ()

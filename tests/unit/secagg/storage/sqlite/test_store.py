@@ -16,16 +16,23 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import BudgetKey, Charge
-from secagg.storage.change import Change, Committed, NewSession, Record, Resealed, Role
-from secagg.storage.data_claims import Against, Claim
-from secagg.storage.open_store import open_book, open_state
+from secagg.storage.change import (
+    Change,
+    Committed,
+    NewSession,
+    Record,
+    RewrittenSession,
+    Role,
+)
+from secagg.storage.data_claims import Claim, ClaimAdversary
+from secagg.storage.open_store import open_state, open_store
 from secagg.storage.rows import Retention, SessionState, Task, TaskState
 from secagg.storage.sqlite import file as sqlite_file
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import StateDamagedError, unknown_session
 from secagg.testing import manual_clock
 from secagg.testing.damage import damaged_copies
-from secagg.testing.inline_store import inline_book
+from secagg.testing.inline_store import inline_store
 from secagg.testing.power_cut import PowerCut, shares_a_sqlite_library
 
 # 1500 of each were tried once.
@@ -37,7 +44,7 @@ KEY = BudgetKey(trust_domain="domain", aggregator="aggregator", task="task")
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "state" / "book.db"
+    return tmp_path / "state" / "store.db"
 
 
 @pytest.fixture(autouse=True)
@@ -47,20 +54,20 @@ def directory(path):
 
 
 def opening(path, **options):
-    return open_book(f"sqlite:{path}", **options)
+    return open_store(f"sqlite:{path}", **options)
 
 
 def record(number, body=b"body"):
     return Record(1, f"client {number}", body)
 
 
-async def begin(book, key="a", number=1, header=b"header", **more):
+async def begin(store, key="a", number=1, header=b"header", **more):
     create = NewSession(role=Role.SERVER, task="task", number=number, header=header)
-    return await book.commit(Change(key=key, create=create, **more))
+    return await store.commit(Change(key=key, create=create, **more))
 
 
-async def step(book, at, key="a", **more):
-    return await book.commit(
+async def step(store, at, key="a", **more):
+    return await store.commit(
         Change(key=key, expect=at.sequence, previous=at.chain, **more)
     )
 
@@ -107,10 +114,10 @@ async def test_everything_is_there_after_reopening(path):
 
 
 async def test_a_change_is_durable_before_the_book_is_closed(path, tmp_path):
-    book = await opening(path)
-    await begin(book, records=(record(1),))
+    store = await opening(path)
+    await begin(store, records=(record(1),))
     copy = copy_as_after_a_kill(path, tmp_path / "copy")
-    await book.close()
+    await store.close()
     survivor = await opening(copy)
     assert (await survivor.load("a")).records == (record(1),)
     await survivor.close()
@@ -165,12 +172,12 @@ async def test_changes_that_arrive_together_share_one_transaction(path, monkeypa
         "writing",
         lambda self: syncs.append(threading.current_thread()) or writing(self),
     )
-    book = await opening(path)
-    await asyncio.gather(*(begin(book, str(n), n) for n in range(1, 101)))
+    store = await opening(path)
+    await asyncio.gather(*(begin(store, str(n), n) for n in range(1, 101)))
     assert len(syncs) == 1
     assert syncs[0] is not threading.main_thread()
-    assert len(await book.sessions(role=Role.SERVER)) == 100
-    await book.close()
+    assert len(await store.sessions(role=Role.SERVER)) == 100
+    await store.close()
 
 
 async def test_changes_that_arrive_while_one_is_written_wait_for_each_other(
@@ -186,18 +193,18 @@ async def test_changes_that_arrive_while_one_is_written_wait_for_each_other(
         return writing(self)
 
     monkeypatch.setattr(sqlite_file.SQLiteFile, "writing", slowly)
-    book = await opening(path)
-    first = asyncio.create_task(begin(book, "1", 1))
+    store = await opening(path)
+    first = asyncio.create_task(begin(store, "1", 1))
     await asyncio.to_thread(started.wait)
     later = []
     for number in range(2, 30):
-        later.append(asyncio.create_task(begin(book, str(number), number)))
+        later.append(asyncio.create_task(begin(store, str(number), number)))
         for _ in range(5):
             await asyncio.sleep(0)  # turns of the loop: each arrives alone
     may_go_on.set()
     await asyncio.gather(first, *later)
     assert len(transactions) == 2
-    await book.close()
+    await store.close()
 
 
 class Held:
@@ -228,9 +235,9 @@ async def test_whoever_is_cancelled_takes_no_other_commit_along(
     path, monkeypatch, turns, is_written
 ):
     """As at the end of a loop, which cancels all its tasks at once."""
-    book = await opening(path)
+    store = await opening(path)
     held = Held(monkeypatch)
-    gone = [asyncio.create_task(begin(book, str(n), n)) for n in (1, 2)]
+    gone = [asyncio.create_task(begin(store, str(n), n)) for n in (1, 2)]
     for _ in range(turns):
         await asyncio.sleep(0)
     if is_written and turns:
@@ -240,25 +247,25 @@ async def test_whoever_is_cancelled_takes_no_other_commit_along(
     held.may_go_on.set()
     assert all(one.done() for one in gone)
     async with asyncio.timeout(60):
-        assert isinstance(await begin(book, "later", 3), Committed)
-        assert len(await book.sessions(role=Role.SERVER)) == (3 if turns else 1)
-        await book.close()
+        assert isinstance(await begin(store, "later", 3), Committed)
+        assert len(await store.sessions(role=Role.SERVER)) == (3 if turns else 1)
+        await store.close()
 
 
 def test_what_is_committed_while_a_loop_ends_is_answered(path):
     answers = []
 
-    async def tidy_up(book):
+    async def tidy_up(store):
         try:
             await asyncio.Event().wait()
         finally:
-            answers.append(await begin(book, "last", 2))
-            await book.close()
+            answers.append(await begin(store, "last", 2))
+            await store.close()
 
     async def main():
-        book = await opening(path)
-        asyncio.create_task(tidy_up(book))  # noqa: RUF006 - cancelled by the loop
-        await begin(book)
+        store = await opening(path)
+        asyncio.create_task(tidy_up(store))  # noqa: RUF006 - cancelled by the loop
+        await begin(store)
 
     asyncio.run(main())
     assert isinstance(answers[0], Committed)
@@ -266,11 +273,11 @@ def test_what_is_committed_while_a_loop_ends_is_answered(path):
 
 async def test_a_cancelled_close_releases_the_file(path, monkeypatch):
     monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_SECONDS", 0.0)
-    book = await opening(path)
+    store = await opening(path)
     held = Held(monkeypatch)
-    written = asyncio.create_task(begin(book))
+    written = asyncio.create_task(begin(store))
     await asyncio.to_thread(held.started.wait)
-    closing = asyncio.create_task(book.close())
+    closing = asyncio.create_task(store.close())
     await asyncio.sleep(0)
     closing.cancel()
     await asyncio.sleep(0)
@@ -283,17 +290,17 @@ async def test_a_cancelled_close_releases_the_file(path, monkeypatch):
 
 async def test_a_thread_that_has_ended_is_said_and_nobody_waits(path):
     thread = ThreadPoolExecutor(1)
-    book = await opening(path, thread=thread)
+    store = await opening(path, thread=thread)
     thread.shutdown()
     for number in (1, 2):
         with pytest.raises(ServiceError, match="is not known") as caught:
-            await begin(book, str(number), number)
+            await begin(store, str(number), number)
         assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
 async def test_a_commit_that_the_thread_never_began_is_said(path):
     thread = ThreadPoolExecutor(1)
-    book = await opening(path, thread=thread)
+    store = await opening(path, thread=thread)
     started, may_go_on = threading.Event(), threading.Event()
 
     def occupy():
@@ -302,7 +309,7 @@ async def test_a_commit_that_the_thread_never_began_is_said(path):
 
     busy = thread.submit(occupy)
     started.wait()
-    waiting = asyncio.create_task(begin(book))
+    waiting = asyncio.create_task(begin(store))
     for _ in range(3):  # turns of the loop: it is given to the thread
         await asyncio.sleep(0)
     thread.shutdown(wait=False, cancel_futures=True)
@@ -314,10 +321,10 @@ async def test_a_commit_that_the_thread_never_began_is_said(path):
 
 async def test_a_book_in_memory_takes_no_thread_and_little_memory():
     before = threading.active_count()
-    book = await open_state(None)
-    assert (await begin(book)).sequence == 0
+    store = await open_state(None)
+    assert (await begin(store)).sequence == 0
     assert threading.active_count() == before
-    pages = await book._read(
+    pages = await store._read(
         lambda database: (
             database.execute("PRAGMA page_count").fetchone()[0]
             * database.execute("PRAGMA page_size").fetchone()[0]
@@ -325,52 +332,52 @@ async def test_a_book_in_memory_takes_no_thread_and_little_memory():
     )
     # A thousand of them fit into a process.
     assert pages < 50_000
-    await book.close()
+    await store.close()
 
 
 def test_a_book_works_without_a_thread_where_time_stands_still():
     async def main(clock):
-        book = await open_book(
+        store = await open_store(
             "sqlite::memory:", thread=InlineExecutor(), now=clock.now
         )
-        at = await begin(book, deadline_seconds=5.0, round=0)
+        at = await begin(store, deadline_seconds=5.0, round=0)
         await clock.sleep_until(clock.now() + 3600.0)
-        closing = await step(book, at, due=True, records=(Record(1, None, b""),))
-        await book.close()
+        closing = await step(store, at, due=True, records=(Record(1, None, b""),))
+        await store.close()
         return closing.sequence
 
     assert manual_clock.run(main) == 1
 
 
 async def test_no_answer_goes_out_before_the_outer_commit(path, monkeypatch):
-    book = await opening(path)
-    at = await begin(book)
+    store = await opening(path)
+    at = await begin(store)
 
     def full(_):
         raise sqlite3.OperationalError("database or disk is full")
 
     # Refused inside its own savepoint or not: all share the fate of the transaction.
     monkeypatch.setattr(sqlite_file.SQLiteFile, "_count_commit", full)
-    changes = [step(book, at, records=(record(1),)), step(book, at, "unknown")]
+    changes = [step(store, at, records=(record(1),)), step(store, at, "unknown")]
     for answer in await asyncio.gather(*changes, return_exceptions=True):
         assert isinstance(answer, ServiceError)
         assert "full" in str(answer)
     monkeypatch.undo()
     # Nothing is known, so it is loaded, and the same step is taken again.
-    assert (await book.load("a")).sequence == 0
-    assert (await step(book, at, records=(record(1),))).sequence == 1
-    await book.close()
+    assert (await store.load("a")).sequence == 0
+    assert (await step(store, at, records=(record(1),))).sequence == 1
+    await store.close()
 
 
 async def test_a_step_writes_what_has_changed_and_counts_in_one_statement(path):
     """A column that is written has its indexes written, whatever it holds."""
-    book = inline_book(path)
-    at = await begin(book)
+    store = inline_store(path)
+    at = await begin(store)
     said = []
-    book._file._database.set_trace_callback(said.append)
-    at = await step(book, at, records=(record(1),))
-    await step(book, at, records=(record(2),), deadline_seconds=1.0)
-    book._file._database.set_trace_callback(None)
+    store._file._database.set_trace_callback(said.append)
+    at = await step(store, at, records=(record(1),))
+    await step(store, at, records=(record(2),), deadline_seconds=1.0)
+    store._file._database.set_trace_callback(None)
     written = [each.partition(" = ")[0] for each in said if each.startswith("UPDATE")]
     counted = "UPDATE book SET generation"
     assert written == ["UPDATE session SET sequence", counted] * 2
@@ -378,38 +385,38 @@ async def test_a_step_writes_what_has_changed_and_counts_in_one_statement(path):
     assert not any(f"{column} = " in each for column in columns for each in said[1:])
     assert not any("INTO session" in each for each in said)
     assert sum("generation" in each for each in said) == 2
-    await book.close()
+    await store.close()
 
 
 async def test_a_refusal_alone_writes_nothing(path):
-    book = await opening(path)
-    at = await begin(book)
+    store = await opening(path)
+    at = await begin(store)
     before = {file: file.read_bytes() for file in path.parent.iterdir()}
-    assert not isinstance(await step(book, Committed(5, b"", None)), Committed)
+    assert not isinstance(await step(store, Committed(5, b"", None)), Committed)
     with pytest.raises(ServiceError, match=str(unknown_session("b"))):
-        await step(book, at, "b")
+        await step(store, at, "b")
     assert before == {file: file.read_bytes() for file in path.parent.iterdir()}
-    await book.close()
+    await store.close()
 
 
 async def test_a_full_disk_is_named_and_loses_nothing(path):
-    book = await opening(path)
-    at = await begin(book, records=(record(1),))
-    database = book._file._database
+    store = await opening(path)
+    at = await begin(store, records=(record(1),))
+    database = store._file._database
 
     def limit(pages):
         count = database.execute("PRAGMA page_count").fetchone()[0]
         database.execute(f"PRAGMA max_page_count = {count + pages}").fetchall()
 
-    await book._run(lambda: limit(0))
+    await store._run(lambda: limit(0))
     with pytest.raises(ServiceError, match="full") as caught:
-        await step(book, at, records=(record(2, b"x" * 100_000),))
+        await step(store, at, records=(record(2, b"x" * 100_000),))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     assert "disk space" in caught.value.next_step
-    await book._run(lambda: limit(1000))
-    at = await step(book, at, records=(record(2),))
-    assert (await book.load("a")).records == (record(1), record(2))
-    await book.close()
+    await store._run(lambda: limit(1000))
+    at = await step(store, at, records=(record(2),))
+    assert (await store.load("a")).records == (record(1), record(2))
+    await store.close()
 
 
 # --- one process, one owner, nothing left ---------------------------------------------
@@ -439,40 +446,46 @@ async def test_a_start_waits_for_whoever_still_reads(path):
 
 
 async def test_only_the_owner_can_read_the_files(path):
-    book = await opening(path)
-    await begin(book, header=SECRET)
+    store = await opening(path)
+    await begin(store, header=SECRET)
     modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
-    assert modes == {"book.db": 0o600, "book.db-wal": 0o600}
-    await book.close()
+    assert modes == {"store.db": 0o600, "store.db-wal": 0o600}
+    await store.close()
 
 
 async def test_no_byte_of_an_ended_session_is_left_in_the_files(path):
-    book = await opening(path)
+    store = await opening(path)
     at = await begin(
-        book, header=b"h" + SECRET, records=(record(1, SECRET), record(2, SECRET * 999))
+        store,
+        header=b"h" + SECRET,
+        records=(record(1, SECRET), record(2, SECRET * 999)),
     )
     assert contains(path.parent, SECRET)
-    await step(book, at, end=b"receipt")
+    await step(store, at, end=b"receipt")
     assert not contains(path.parent, SECRET)
-    await book.close()
+    await store.close()
 
 
 async def test_no_byte_that_was_resealed_is_left_in_the_files(path):
-    book = await opening(path)
+    store = await opening(path)
     at = await begin(
-        book, header=b"h" + SECRET, records=(record(1, SECRET), record(2, SECRET * 999))
+        store,
+        header=b"h" + SECRET,
+        records=(record(1, SECRET), record(2, SECRET * 999)),
     )
     assert contains(path.parent, SECRET)
-    at = await step(book, at, reseal=Resealed(b"answer", (record(1, b"sent"),)))
+    at = await step(
+        store, at, reseal=RewrittenSession(b"answer", (record(1, b"sent"),))
+    )
     assert not contains(path.parent, SECRET)
-    stored = await book.load("a")
+    stored = await store.load("a")
     assert (stored.header, stored.records) == (b"answer", (record(1, b"sent"),))
-    await book.close()
+    await store.close()
 
 
 async def test_a_crash_before_the_log_is_scrubbed_is_made_good(path, monkeypatch):
-    book = await opening(path)
-    at = await begin(book, header=SECRET)
+    store = await opening(path)
+    at = await begin(store, header=SECRET)
     with monkeypatch.context() as patch:
 
         def crash(_):
@@ -480,13 +493,13 @@ async def test_a_crash_before_the_log_is_scrubbed_is_made_good(path, monkeypatch
 
         patch.setattr(sqlite_file.SQLiteFile, "_checkpoint", crash)
         with pytest.raises(ServiceError, match="I/O"):
-            await step(book, at, end=b"receipt")
+            await step(store, at, end=b"receipt")
     assert contains(path.parent, SECRET)
     copy = copy_as_after_a_kill(path, path.parent.parent / "copy")
     # The living process scrubs with its next write, whatever that is,
-    await begin(book, "b", 2)
+    await begin(store, "b", 2)
     assert not contains(path.parent, SECRET)
-    await book.close()
+    await store.close()
     # and a killed one's successor at its start.
     successor = await opening(copy)
     assert (await successor.load("a")).receipt == b"receipt"
@@ -539,7 +552,7 @@ async def test_another_programs_database_is_refused_and_kept(path, version):
 
 
 async def test_a_missing_directory_is_named(path):
-    error = await refused(path.parent / "absent" / "book.db")
+    error = await refused(path.parent / "absent" / "store.db")
     assert "absent" in str(error)
     assert "directory" in error.next_step
 
@@ -549,16 +562,16 @@ async def test_a_missing_directory_is_named(path):
 )
 async def test_an_address_that_names_no_store_is_refused(url):
     with pytest.raises(LocalProtocolError) as caught:
-        await open_book(url)
+        await open_store(url)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     assert "sqlite:/absolute/path.db" in caught.value.next_step
 
 
 async def test_a_store_of_another_release_is_named():
     with pytest.raises(LocalProtocolError, match="'mysql'"):
-        await open_book("mysql://user:password@host/book")
+        await open_store("mysql://user:password@host/book")
     with pytest.raises(LocalProtocolError) as caught:
-        await open_book("mysql://user:password@host/book")
+        await open_store("mysql://user:password@host/book")
     assert "password" not in str(caught.value) + caught.value.next_step
 
 
@@ -567,10 +580,10 @@ async def test_a_store_of_another_release_is_named():
 
 async def filled(path):
     """A book with something in every table; return what it says."""
-    book = await opening(path)
-    at = await begin(book, deadline_seconds=60.0, round=0)
+    store = await opening(path)
+    at = await begin(store, deadline_seconds=60.0, round=0)
     at = await step(
-        book, at, records=tuple(record(n, bytes([n]) * 4000) for n in range(9))
+        store, at, records=tuple(record(n, bytes([n]) * 4000) for n in range(9))
     )
     charge = Charge(
         budget=KEY,
@@ -579,45 +592,45 @@ async def filled(path):
         allowed=1,
         refunds=1,
     )
-    await step(book, at, charge=charge, spend=True)
+    await step(store, at, charge=charge, spend=True)
     claim = Claim(
         data="patients",
         holder=bytes(16),
         budget=KEY,
         noise_digest=bytes(32),
-        against=Against.SERVER,
+        against=ClaimAdversary.SERVER,
         epsilon=0.1,
         delta=1e-6,
         shift=0.3,
         distance=1e-20,
         added_delta=0.0,
     )
-    assert await book.put_claim(claim, after=0)
-    ended = await begin(book, "over", 2)
-    await step(book, ended, "over", end=b"receipt " * 20)
-    await book.put_task(
+    assert await store.put_claim(claim, after=0)
+    ended = await begin(store, "over", 2)
+    await step(store, ended, "over", end=b"receipt " * 20)
+    await store.put_task(
         Task("task", TaskState.RUNNING, "settings " * 9, b"plan" * 50), expect_version=0
     )
-    await book.see_revocations(Trust("a.b", bytes(32), 7, bytes(32)))
-    await book.close()
+    await store.see_revocations(Trust("a.b", bytes(32), 7, bytes(32)))
+    await store.close()
     return await everything(path)
 
 
 async def everything(path):
-    book = await opening(path, now=lambda: 0.0)
+    store = await opening(path, now=lambda: 0.0)
     try:
-        rows = await book.sessions(role=Role.SERVER, state=SessionState.ALL)
+        rows = await store.sessions(role=Role.SERVER, state=SessionState.ALL)
         return (
             rows,
-            [await book.load(row.key) for row in rows],
-            await book.tasks(),
-            await book.charges("task"),
-            await book.claims(),
-            await book.tally(Role.SERVER, "task"),
-            await book.seen_revocations(bytes(32), "a.b"),
+            [await store.load(row.key) for row in rows],
+            await store.tasks(),
+            await store.charges("task"),
+            await store.claims(),
+            await store.tally(Role.SERVER, "task"),
+            await store.seen_revocations(bytes(32), "a.b"),
         )
     finally:
-        await book.close()
+        await store.close()
 
 
 ONE_MORE = """
@@ -682,59 +695,59 @@ async def test_a_changed_row_blames_this_machine_and_says_which(
     if "'" not in complaint:
         assert "session a: " in str(error)
         assert error.key == "a"
-    book = await opening(path)
-    assert any(complaint in finding.complaint for finding in await book.check())
-    await book.close()
+    store = await opening(path)
+    assert any(complaint in finding.complaint for finding in await store.check())
+    await store.close()
 
 
 async def test_a_damaged_tail_is_noticed_without_reading_the_beginning(path):
     await filled(path)
     edit(path, "UPDATE record SET body = x'00' WHERE sequence = 8")
-    book = await opening(path)
+    store = await opening(path)
     with pytest.raises(StateDamagedError, match="record 8"):
-        await book.load("a", after=7)
-    await book.close()
+        await store.load("a", after=7)
+    await store.close()
 
 
 async def test_a_writer_is_not_shown_a_damaged_tail(path):
     await filled(path)
-    book = await opening(path)
-    start = (await book.load("a")).chain
-    await book.close()
+    store = await opening(path)
+    start = (await store.load("a")).chain
+    await store.close()
     edit(path, "UPDATE record SET body = x'00' WHERE sequence = 8")
-    book = await opening(path)
+    store = await opening(path)
     with pytest.raises(StateDamagedError, match="record 8"):
-        await step(book, Committed(3, start, None))
-    await book.close()
+        await step(store, Committed(3, start, None))
+    await store.close()
 
 
 async def test_a_record_beyond_the_last_is_damage_and_no_second_message(path):
     await filled(path)
-    book = await opening(path)
-    stored = await book.load("a")
-    await book.close()
+    store = await opening(path)
+    stored = await store.load("a")
+    await store.close()
     edit(path, ONE_MORE)
-    book = await opening(path)
+    store = await opening(path)
     with pytest.raises(StateDamagedError, match="beyond the last"):
-        await step(book, stored, records=(record(77),))
-    await book.close()
+        await step(store, stored, records=(record(77),))
+    await store.close()
 
 
 async def test_damage_of_one_session_leaves_the_others_at_work(path):
     await filled(path)
-    book = await opening(path)
-    at = await begin(book, "b", 3)
-    await book.close()
+    store = await opening(path)
+    at = await begin(store, "b", 3)
+    await store.close()
     edit(path, "UPDATE session SET round = 9 WHERE key = 'a'")
-    book = await opening(path)
+    store = await opening(path)
     answers = await asyncio.gather(
-        step(book, at, "a"),
-        step(book, at, "b", records=(record(1),)),
+        step(store, at, "a"),
+        step(store, at, "b", records=(record(1),)),
         return_exceptions=True,
     )
     assert isinstance(answers[0], StateDamagedError)
     assert isinstance(answers[1], Committed)
-    await book.close()
+    await store.close()
 
 
 @pytest.mark.parametrize("table", ["charge", "record_once"])
@@ -833,10 +846,10 @@ async def test_a_damaged_file_says_so_and_whose_fault_it_is(path):
 async def test_purging_is_no_way_around_the_checksums(path):
     await filled(path)
     edit(path, "UPDATE session SET ended = 1 WHERE key = 'over'")
-    book = await opening(path)
+    store = await opening(path)
     with pytest.raises(StateDamagedError):
-        await book.purge(Retention())
-    await book.close()
+        await store.purge(Retention())
+    await store.close()
 
 
 # --- what reaches the disk ------------------------------------------------------------
@@ -905,7 +918,7 @@ async def test_a_pragma_that_does_not_hold_is_refused(pragma, path, monkeypatch)
 
 
 async def test_a_store_in_memory_erases_what_it_deletes(monkeypatch):
-    await (await open_book("sqlite::memory:")).close()
+    await (await open_store("sqlite::memory:")).close()
     without_syncs(monkeypatch, "secure_delete = OFF")
     with pytest.raises(ServiceError, match="secure_delete"):
-        await open_book("sqlite::memory:")
+        await open_store("sqlite::memory:")

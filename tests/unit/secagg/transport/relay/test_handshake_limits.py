@@ -7,7 +7,11 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import PROBES, Admission, raise_file_limit
+from secagg.transport.relay.handshake_limits import (
+    PROBES,
+    AdmissionLimits,
+    raise_file_limit,
+)
 from secagg.transport.relay.relay import _group_of
 
 PUBLIC, LOOPBACK = Address("0.0.0.0", 7400), Address("127.0.0.1", 7400)
@@ -17,7 +21,7 @@ PUBLIC, LOOPBACK = Address("0.0.0.0", 7400), Address("127.0.0.1", 7400)
     ("files", "most"), [(1024, 256), (65_536, 8192), (304, 16), (24_832, 8192)]
 )
 def test_as_many_connections_as_there_are_files_for(files, most):
-    assert Admission().connections_within(files) == most
+    assert AdmissionLimits().connections_within(files) == most
 
 
 @pytest.mark.parametrize(
@@ -27,13 +31,13 @@ def test_what_does_not_fit_is_refused_and_the_setting_of_the_unit_is_named(
     connections, files, needed
 ):
     with pytest.raises(ServiceError) as caught:
-        Admission(connections=connections).connections_within(files)
+        AdmissionLimits(connections=connections).connections_within(files)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     assert f"LimitNOFILE={needed}" in caught.value.next_step
 
 
 def test_what_is_asked_for_is_what_is_taken():
-    assert Admission(connections=17).connections_within(65_536) == 17
+    assert AdmissionLimits(connections=17).connections_within(65_536) == 17
 
 
 def test_probes_fit_into_the_files_that_are_kept_for_all_else():
@@ -54,13 +58,13 @@ def test_where_strangers_can_come_there_is_a_relay(
     monkeypatch, relay, address, platform, has_one
 ):
     monkeypatch.setattr(sys, "platform", platform)
-    assert Admission(relay=relay).has_relay_at(address) is has_one
+    assert AdmissionLimits(relay=relay).has_relay_at(address) is has_one
 
 
 def test_a_relay_that_cannot_work_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(ServiceError, match="Linux only") as caught:
-        Admission(relay="on").has_relay_at(PUBLIC)
+        AdmissionLimits(relay="on").has_relay_at(PUBLIC)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
@@ -86,13 +90,13 @@ def test_a_limit_that_cannot_be_raised_stays(monkeypatch):
     [(0, 65_536, 65_280), (0, 256, 16), (2, 1024, 2), (768, 1024, 768)],
 )
 def test_without_a_relay_a_connection_takes_one_file(connections, files, most):
-    admission = Admission(connections=connections)
+    admission = AdmissionLimits(connections=connections)
     assert admission.connections_within(files, through_relay=False) == most
 
 
 def test_more_connections_than_files_are_refused_without_a_relay_too():
     with pytest.raises(ServiceError, match="769 connections need 1025") as caught:
-        Admission(connections=769).connections_within(1024, through_relay=False)
+        AdmissionLimits(connections=769).connections_within(1024, through_relay=False)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 

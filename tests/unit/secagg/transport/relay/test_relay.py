@@ -15,10 +15,10 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import Admission
+from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.relay.relay import (
     LoopDelay,
-    Refusal,
+    Rejection,
     Relay,
     _RefusalLog,
     begins_http2,
@@ -29,7 +29,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 HELLO = bytes((22, 3, 1, 0, 4, 1)) + b"abc"
 VISITORS = []
 PATIENCE = 20.0  # seconds after which a test fails instead of waiting for ever
-PATIENT = Admission(relay="on", handshake_seconds=600.0)
+PATIENT = AdmissionLimits(relay="on", handshake_seconds=600.0)
 
 
 class Echo(asyncio.Protocol):
@@ -218,11 +218,11 @@ async def test_nothing_is_dialled_before_the_hello_is_whole():
 @pytest.mark.parametrize("opening", [b"GET / HTTP/1.1\r\n\r\n", HELLO + bytes(5000)])
 async def test_what_is_no_hello_is_closed_and_logged(opening, caplog):
     caplog.set_level(logging.INFO)
-    admission = Admission(relay="on", handshakes=0)  # nobody's turn comes
+    admission = AdmissionLimits(relay="on", handshakes=0)  # nobody's turn comes
     async with relaying(admission) as (relay, inside):
         visitor = await Visitor.come(relay, opening)
         assert await visitor.end() == b""
-        assert relay.refused == {Refusal.BAD_HELLO: 1}
+        assert relay.refused == {Rejection.BAD_HELLO: 1}
         assert inside.peers.empty()
     (line,) = caplog.messages
     assert line.startswith("handshake_refused address=127.0.0.1 seconds=0.")
@@ -230,26 +230,31 @@ async def test_what_is_no_hello_is_closed_and_logged(opening, caplog):
 
 
 async def test_the_oldest_that_is_silent_makes_room_and_nobody_is_kept_out():
-    admission = Admission(relay="on", waiting=2, per_address=0, handshake_seconds=600.0)
+    admission = AdmissionLimits(
+        relay="on", waiting=2, per_address=0, handshake_seconds=600.0
+    )
     async with relaying(admission) as (relay, _):
         silent = [await Visitor.come(relay) for _ in range(5)]
         for each in silent[:3]:
             assert await each.end() == b""
         honest = await Visitor.come(relay, HELLO)
         assert await honest.answer(len(HELLO)) == HELLO
-        assert relay.refused[Refusal.WAITING] >= 3
+        assert relay.refused[Rejection.WAITING] >= 3
         assert relay.connections <= 3
 
 
 async def test_silence_ends_with_the_time_of_a_handshake():
-    async with relaying(Admission(relay="on", handshake_seconds=0.05)) as (relay, _):
+    async with relaying(AdmissionLimits(relay="on", handshake_seconds=0.05)) as (
+        relay,
+        _,
+    ):
         visitor = await Visitor.come(relay, HELLO[:3])
         assert await visitor.end() == b""
-        assert relay.refused == {Refusal.NO_HELLO: 1}
+        assert relay.refused == {Rejection.NO_HELLO: 1}
 
 
 async def test_a_handshake_that_stalls_ends_and_gives_back_its_place():
-    admission = Admission(relay="on", handshake_seconds=0.05, handshakes=1)
+    admission = AdmissionLimits(relay="on", handshake_seconds=0.05, handshakes=1)
     async with relaying(admission) as (relay, inside):
         stalled = await Visitor.come(relay, HELLO)
         await inside.peers.get()
@@ -257,12 +262,12 @@ async def test_a_handshake_that_stalls_ends_and_gives_back_its_place():
         assert await later.answer(len(HELLO)) == HELLO
         relay.known(inside.peers.get_nowait(), "c")
         assert await stalled.end() == HELLO
-        assert relay.refused == {Refusal.HANDSHAKE_TIMEOUT: 1}
+        assert relay.refused == {Rejection.HANDSHAKE_TIMEOUT: 1}
         assert relay.connections == 1
 
 
 async def test_strangers_of_one_address_are_few_and_those_known_do_not_count():
-    admission = Admission(
+    admission = AdmissionLimits(
         relay="on", per_address=2, per_identity=9, handshake_seconds=600.0
     )
     async with relaying(admission) as (relay, inside):
@@ -272,7 +277,7 @@ async def test_strangers_of_one_address_are_few_and_those_known_do_not_count():
             relay.known(await inside.peers.get(), name)
         first, _ = [await Visitor.come(relay, HELLO) for _ in range(2)]
         assert await is_turned_away(relay)
-        assert relay.refused == {Refusal.PER_ADDRESS: 1}
+        assert relay.refused == {Rejection.PER_ADDRESS: 1}
         other = await Visitor.come(relay, HELLO, host="127.0.0.9")
         assert await other.answer(len(HELLO)) == HELLO
         first.leave()
@@ -287,7 +292,7 @@ async def test_newcomers_beyond_the_total_are_turned_away_until_somebody_leaves(
         for each in kept:
             await each.answer(len(HELLO))
         assert await is_turned_away(relay)
-        assert relay.refused == {Refusal.TOTAL: 1}
+        assert relay.refused == {Rejection.TOTAL: 1}
         kept[0].leave()
         await until(lambda: relay.connections == 1)
         newcomer = await Visitor.come(relay, HELLO)
@@ -302,7 +307,7 @@ async def test_silence_makes_room_where_there_is_none_for_a_newcomer():
             newcomer = await Visitor.come(relay, HELLO)
             assert await newcomer.answer(len(HELLO)) == HELLO
             assert await one.end() == b""
-        assert relay.refused == {Refusal.WAITING: 2}
+        assert relay.refused == {Rejection.WAITING: 2}
         assert await is_turned_away(relay)  # those who shake hands are none of these
 
 
@@ -312,7 +317,7 @@ async def test_a_crowd_that_stalls_makes_room_for_whoever_comes_alone(
 ):
     monkeypatch.setattr("secagg.transport.relay.relay._STALLED_SECONDS", 0.0)
     monkeypatch.setattr("secagg.transport.relay.relay._LOOK_SECONDS", 0.0)
-    admission = Admission(
+    admission = AdmissionLimits(
         relay="on", handshake_seconds=600.0, handshakes=limits.get("handshakes", 9)
     )
     async with relaying(admission, most=limits.get("most", 9)) as (relay, _):
@@ -325,13 +330,13 @@ async def test_a_crowd_that_stalls_makes_room_for_whoever_comes_alone(
         # Of one address each, nobody is more of a crowd than the other.
         if "most" in limits:
             assert await is_turned_away(relay)
-            assert relay.refused[Refusal.TOTAL] == 1
-        assert relay.refused[Refusal.HANDSHAKE_TIMEOUT] == 1
+            assert relay.refused[Rejection.TOTAL] == 1
+        assert relay.refused[Rejection.HANDSHAKE_TIMEOUT] == 1
         assert not crowd[1].reader.at_eof()
 
 
 async def test_a_handshake_that_has_just_begun_makes_no_room():
-    admission = Admission(relay="on", handshake_seconds=600.0, handshakes=2)
+    admission = AdmissionLimits(relay="on", handshake_seconds=600.0, handshakes=2)
     async with relaying(admission) as (relay, _):
         for _ in range(2):
             crowd = await Visitor.come(relay, HELLO, host="127.0.0.8")
@@ -343,7 +348,7 @@ async def test_a_handshake_that_has_just_begun_makes_no_room():
 
 
 async def test_addresses_take_turns_when_handshakes_are_short():
-    admission = Admission(relay="on", handshakes=1, handshake_seconds=600.0)
+    admission = AdmissionLimits(relay="on", handshakes=1, handshake_seconds=600.0)
     async with relaying(admission) as (relay, inside):
         for _ in range(4):
             await Visitor.come(relay, HELLO)
@@ -367,14 +372,14 @@ async def test_a_known_client_that_comes_again_closes_its_own_oldest_connection(
             relay.known(peer, name)
             relay.known(peer, name)  # every call says so; only the first one counts
         assert await visitors[0].end() == b""
-        assert relay.refused == {Refusal.PER_IDENTITY: 1}
+        assert relay.refused == {Rejection.PER_IDENTITY: 1}
         for visitor in visitors[1:]:
             visitor.writer.write(b"still here")
             assert await visitor.answer(10) == b"still here"
 
 
 async def test_who_is_shown_out_is_judged_by_name_and_certificate():
-    async with relaying(Admission(relay="on", per_identity=9)) as (relay, inside):
+    async with relaying(AdmissionLimits(relay="on", per_identity=9)) as (relay, inside):
         visitors = []
         for name, certificate in (("a", 1), ("a", 2), ("b", 1), ("b", None)):
             visitor = await Visitor.come(relay, HELLO)
@@ -385,12 +390,12 @@ async def test_who_is_shown_out_is_judged_by_name_and_certificate():
         await stranger.answer(len(HELLO))
         relay.end_known(lambda name, certificate: (name, certificate) == ("a", 1))
         assert await visitors[0].end() == b""
-        assert relay.refused == {Refusal.REVOKED: 1}
+        assert relay.refused == {Rejection.REVOKED: 1}
         for each in (*visitors[1:], stranger):
             each.writer.write(b"still here")
             assert await each.answer(10) == b"still here"
         relay.end_known(lambda *_: True)
-        assert relay.refused == {Refusal.REVOKED: 4}
+        assert relay.refused == {Rejection.REVOKED: 4}
         assert relay.connections == 1  # whoever is not known yet
 
 
@@ -417,7 +422,7 @@ async def test_what_grpc_says_last_reaches_a_client_that_it_refuses():
         inside.transports[0].write(b"alert")
         inside.transports[0].close()
         assert await visitor.end() == b"alert"
-        assert relay.refused == {Refusal.CERTIFICATE: 1}
+        assert relay.refused == {Rejection.CERTIFICATE: 1}
 
 
 async def test_nine_lines_a_second_and_then_a_number(caplog):
@@ -426,7 +431,7 @@ async def test_nine_lines_a_second_and_then_a_number(caplog):
         visitors = [await Visitor.come(relay, b"garbage") for _ in range(40)]
         for visitor in visitors:
             await visitor.end()
-        assert relay.refused == {Refusal.BAD_HELLO: 40}
+        assert relay.refused == {Rejection.BAD_HELLO: 40}
     lines = [each for each in caplog.messages if "handshake_refused " in each]
     counts = [each for each in caplog.messages if "handshakes_refused" in each]
     assert len(lines) % 9 == 0  # of one second, or of several
@@ -459,7 +464,7 @@ def test_the_number_is_one_of_ten_lines_however_late_its_timer(caplog, late):
         loop.now = 0.75 + each / 100
         for timer in [x for x in loop.timers if loop.now >= x.when + late]:
             timer.ring()
-        log.write(Refusal.BAD_HELLO, "192.0.2.1", 0.0, 7)
+        log.write(Rejection.BAD_HELLO, "192.0.2.1", 0.0, 7)
         written += [loop.now] * (len(caplog.messages) - len(written))
     log.flush()
     assert not loop.timers
@@ -506,8 +511,8 @@ async def test_running_out_of_files_is_said_and_passes(caplog, monkeypatch):
     )
     visitor = await Visitor.come(relay, HELLO)
     assert await visitor.answer(len(HELLO)) == HELLO
-    assert relay.refused == {Refusal.NO_FILES: 1}
-    assert "files_exhausted" in caplog.text
+    assert relay.refused == {Rejection.NO_FILES: 1}
+    assert "file_descriptors_exhausted" in caplog.text
     assert caplog.records[0].levelno == logging.CRITICAL
     await relay.close()
     server.close()

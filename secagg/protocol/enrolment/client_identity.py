@@ -1,0 +1,23 @@
+"""A client's key and the credential that vouches for it, in memory."""
+
+from dataclasses import dataclass
+
+from secagg.crypto.signature import IdentityKey
+from secagg.protocol.enrolment.credential import IssuedCredential
+
+__all__ = ["ClientIdentity"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIdentity:
+    """What a client signs with, and what vouches for it.
+
+    Attributes:
+        key: Signs in sessions; its representation shows the public half only.
+        issued: The credential, with its trust domain.
+        enrolment_key: The pinned key that signed it, 32 bytes.
+    """
+
+    key: IdentityKey
+    issued: IssuedCredential
+    enrolment_key: bytes
