@@ -90,7 +90,7 @@ app.command("graph")(graph.graph)
 app.add_typer(enrol.app, name="enrol")
 app.add_typer(pki.app, name="pki")
 app.add_typer(sessions.app, name="sessions")
-app.add_typer(two_aggregators.app, name="two-servers")
+app.add_typer(two_aggregators.app, name="two-aggregators")
 
 # The root of all usage errors lives in another package from one typer release to the
 # next; this subclass of it is public in all of them.

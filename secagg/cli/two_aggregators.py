@@ -1,4 +1,4 @@
-"""`secagg two-servers`: sums between two aggregators, in three parts."""
+"""`secagg two-aggregators`: sums between two aggregators, in three parts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -52,7 +52,7 @@ def helper(
     It holds a seed of each client and answers the leader with one noisy sum a session.
     SIGTERM stops it; it goes on where it stood when it is started again.
 
-    Example: secagg two-servers helper --config helper.toml
+    Example: secagg two-aggregators helper --config helper.toml
     """
     import asyncio
 
@@ -105,7 +105,7 @@ def leader(
     task has released all of them it goes on serving the last one to its clients.
     SIGTERM stops it; it goes on where it stood when it is started again.
 
-    Example: secagg two-servers leader --config leader.toml
+    Example: secagg two-aggregators leader --config leader.toml
     """
     import asyncio
 
@@ -194,7 +194,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     A client that was stopped after it had begun has spent the session: the next call
     gives to the next one.
 
-    Example: secagg two-servers client --config client.toml --input x.npy
+    Example: secagg two-aggregators client --config client.toml --input x.npy
     """
     import asyncio
     import os

@@ -104,7 +104,7 @@ class _OpenStream:
         session_id: The session that it is about.
         after: The round that its last update has opened.
         said: What it gives.
-        quiet_seconds: How long it may say nothing from now on.
+        idle_timeout: How long it may say nothing from now on.
     """
 
     session_id: bytes

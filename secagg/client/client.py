@@ -284,7 +284,7 @@ class Client:
         async with secagg.Client(
             "sums.example.org:7400",
             task="digits",
-            floors=secagg.PrivacyFloors(max_epsilon=4.0, max_delta=1e-6),
+            privacy_limits=secagg.PrivacyLimits(max_epsilon=4.0, max_delta=1e-6),
             identity=identity,
             state_dir=Path("client-state"),
         ) as client:
@@ -325,8 +325,8 @@ class Client:
         if not isinstance(privacy_limits, PrivacyLimits | ExactSumWaiver):
             raise LocalProtocolError(
                 "a client needs privacy floors",
-                next_step="Give floors=PrivacyFloors(...), or ExactSumsAccepted(...) "
-                "with its sentence.",
+                next_step="Give privacy_limits=PrivacyLimits(...), or "
+                "ExactSumWaiver(...) with its sentence.",
             )
         if isinstance(server, str):
             if identity is None or state_dir is None:

@@ -233,7 +233,7 @@ def check_claim(
         claim: The further one; one that is among them counts once.
 
     Raises:
-        TotalSpentError: They do not.
+        TotalBudgetExceededError: They do not.
     """
     if claim.against is ClaimAdversary.BROKEN_MASKS:
         _refuse_weaker(rows, claim)

@@ -165,7 +165,7 @@ class ClientSession:
                 durable before the session is.
 
         Raises:
-            TotalSpentError: The task does not fit into the total.
+            TotalBudgetExceededError: The task does not fit into the total.
             RemoteProtocolError: REPLAYED_SESSION for a number seen before;
                 POLICY_VIOLATION or BAD_CONFIG when the offer is refused, or this client
                 has seen too many rings of the task.  Nothing is stored.

@@ -112,7 +112,7 @@ class TotalBudgetLedger:
             trust_domain: Of its aggregator, as the connection has proven it.
 
         Raises:
-            TotalSpentError: POLICY_VIOLATION; it does not fit.
+            TotalBudgetExceededError: POLICY_VIOLATION; it does not fit.
             RemoteProtocolError: POLICY_VIOLATION; nothing bounds what the task costs.
             ServiceError: As `open`.
         """
@@ -209,8 +209,8 @@ async def look_at_use(budget: TotalBudget, state_dir: Path) -> DataUsage:
         state_dir: The client's.
 
     Raises:
-        BookInUseError: A process has the client's state open, and the claims are there.
-        StateDamagedError: What is stored does not fit together.
+        StoreInUseError: A process has the client's state open, and the claims are
+        there. StateDamagedError: What is stored does not fit together.
         ServiceError: STORAGE_FAILED; they cannot be read.
     """
     if budget.directory is None:

@@ -111,7 +111,7 @@ def two_aggregator_paths(
     inputs: Iterable[tuple[str, Path]] = (),
     outputs: Iterable[tuple[str, Path]] = (),
 ) -> list[NamedPath]:
-    """Return every path that a part of `secagg two-servers` reads or writes.
+    """Return every path that a part of `secagg two-aggregators` reads or writes.
 
     Args:
         settings: The part's.

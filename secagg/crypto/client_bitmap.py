@@ -61,7 +61,7 @@ class ClientBitmap(AbstractSet[int]):
         return super().__le__(other)
 
     def __repr__(self) -> str:
-        return f"RosterSet({len(self)} of {self._clients})"
+        return f"ClientBitmap({len(self)} of {self._clients})"
 
     def places(self) -> npt.NDArray[np.bool_]:
         """Return who is in, by roster index, shape (n,)."""

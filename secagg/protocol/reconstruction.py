@@ -123,8 +123,8 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
         All secrets, verified.
 
     Raises:
-        DealerError: RECONSTRUCTION_FAILED, naming the client whose secret cannot be
-            rebuilt.  Abort the session and run it again without that client.
+        InvalidDealerError: RECONSTRUCTION_FAILED, naming the client whose secret cannot
+            be rebuilt.  Abort the session and run it again without that client.
     """
 
     def fits(dealer: int, secret: SecretBytes) -> bool:

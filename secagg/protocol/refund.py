@@ -12,8 +12,8 @@ Rule 3: kept is final.
 Rule 4: how many charges of a task come back is limited besides, where they are counted
         (`secagg.storage.budget_ledger`).
 
-Why LEFT_OUT gives back in profile 1: the server may hold y_u and rebuild s_u, but b_u
-stays with fewer than t colluders as long as it follows the protocol.  In the other
+Why NOT_INCLUDED gives back in profile 1: the server may hold y_u and rebuild s_u, but
+b_u stays with fewer than t colluders as long as it follows the protocol.  In the other
 profiles it need not, hence they give nothing back.
 
 Source:

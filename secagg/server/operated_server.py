@@ -46,8 +46,8 @@ class OperatedServer(Server):
             invited: Ditto.
             attempts: Ditto.
             gate: When sessions open.
-            on_given_up: Told when that many attempts have failed; the task goes on once
-                its gate opens.
+            on_attempts_exhausted: Told when that many attempts have failed; the task
+                goes on once its gate opens.
 
         Raises:
             LocalProtocolError: As `Server.add_task`.

@@ -157,7 +157,7 @@ class TaskSupervisor:
         """Write the receipt of a session that released no sum.
 
         Raises:
-            NotTakenError: The disk refuses it, for now; its session stays open.
+            DeliveryDeferredError: The disk refuses it, for now; its session stays open.
         """
         folder = self._directory_of(session.task_id)
         await self._server.pending_writes.write(

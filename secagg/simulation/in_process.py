@@ -71,7 +71,7 @@ class InProcessEnrolment:
         published: What the task's `secagg.Cohort` says of enrolment.
 
     Example:
-        everybody = secagg.LocalEnrolment()
+        everybody = secagg.InProcessEnrolment()
         cohort = secagg.Cohort(
             profile=secagg.Profile.MALICIOUS_SERVER,
             enrolment=everybody.published,
@@ -293,7 +293,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
     if prepared.enrolment != published:
         raise LocalProtocolError(
             "the task was prepared with another enrolment than the clients have",
-            next_step="Give Cohort and local the same LocalEnrolment, or neither.",
+            next_step="Give Cohort and local the same InProcessEnrolment, or neither.",
         )
     if total is not None and total.directory is not None:
         raise LocalProtocolError(

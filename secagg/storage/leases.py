@@ -50,7 +50,7 @@ class Leases:
         """Refuse a change whose lease is no longer held.
 
         Raises:
-            StaleLeaseError: It has expired, or has passed on.
+            LeaseLostError: It has expired, or has passed on.
         """
         if lease is not None and not self._holds(lease):
             raise LeaseLostError(lease)

@@ -59,8 +59,8 @@ async def open_store(  # noqa: PLR0913 - every part can be exchanged
             used.
         StateDamagedError: What is stored does not fit together.
         ServiceError: RESTORED_STATE for a book that was set back, copied or exchanged;
-            STORAGE_FAILED when it cannot be opened or is in use; BookAwayError for a
-            database that was unavailable for ten minutes.
+            STORAGE_FAILED when it cannot be opened or is in use; StoreUnavailableError
+            for a database that was unavailable for ten minutes.
     """
     if url.startswith(POSTGRESQL):
         return await _open_postgres(

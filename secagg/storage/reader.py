@@ -159,7 +159,7 @@ def reading(path: Path) -> Iterator[SQLiteReader]:
         path: The file.
 
     Raises:
-        BookInUseError: A process has it open.
+        StoreInUseError: A process has it open.
         StateDamagedError: What is stored does not fit together.
         ServiceError: STORAGE_FAILED; there is no such file, or it is something else.
     """

@@ -69,14 +69,14 @@ class Store(Protocol):
 
         Raises:
             NumberTakenError: The number of a new session was claimed before.
-            OvertakenError: A new session stands beside another one of its task, or the
-                task was changed.
+            SessionConflictError: A new session stands beside another one of its task,
+                or the task was changed.
             SessionsSpentError: A new session would exceed the task's budget.
-            StaleLeaseError: The change's lease is no longer held.
+            LeaseLostError: The change's lease is no longer held.
             BudgetSpentError: The charge exceeds the client's budget for the task.
             NoiseChangedError: The task was charged with other noise before.
-            SecondRecordError: A second record of one kind from one sender: the caller
-                should have noticed.  Commit the others without it.
+            DuplicateRecordError: A second record of one kind from one sender: the
+                caller should have noticed.  Commit the others without it.
             StateDamagedError: What is stored does not fit together.
             ServiceError: STORAGE_FAILED; also for a session that does not exist.
                 Nothing is known of the change: load, and judge again.

@@ -82,7 +82,7 @@ class Expected:
         """Refuse anybody else.
 
         Raises:
-            StrangerError: BAD_CERTIFICATE; says who is there and who should be.
+            UnexpectedPeerError: BAD_CERTIFICATE; says who is there and who should be.
         """
         if peer.role is not Role.SERVER:
             raise UnexpectedPeerError(

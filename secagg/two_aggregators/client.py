@@ -211,7 +211,7 @@ class TwoAggregatorClient:
                 that ends too early or too late by this machine's clock;
                 REPLAYED_SESSION for a number that was seen before.
             BudgetSpentError: The budget of the task is spent.
-            TotalSpentError: The task does not fit into the total of the data.
+            TotalBudgetExceededError: The task does not fit into the total of the data.
             SessionAbortedError: The session ended without a sum, or too late.
             ServiceError: An aggregator cannot be reached, or the disk refuses.
         """

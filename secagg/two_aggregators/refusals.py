@@ -64,7 +64,7 @@ def no_such_call(identity: str, request: Request[Any]) -> RemoteProtocolError:
         "two aggregators",
         code=ErrorCode.UNEXPECTED_MESSAGE,
         sender=identity,
-        next_step="Take part with secagg.two_aggregators.TwoServerClient.",
+        next_step="Take part with secagg.two_aggregators.TwoAggregatorClient.",
     )
 
 

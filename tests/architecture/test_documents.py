@@ -42,7 +42,7 @@ VERBS = {
     "drain",
     "pki",
     "enrol",
-    "two-servers",
+    "two-aggregators",
 }
 
 

@@ -142,7 +142,7 @@ def test_every_word_has_a_table():
     [
         "whoever calls",
         "Whoever",
-        "has_failed_over",
+        "was_put_back",
         "class WasPutBack",
         "a store that was put\n    back",
         "# a store that was put\n    # back",

@@ -36,7 +36,7 @@ from secagg.server.program import server_of
 from secagg.server.server import Server
 from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import Admission
+from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 
@@ -48,7 +48,7 @@ async def main(relay, certificate, key, authority):
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 352))
     async with await GrpcServer.start(
         ScriptedService(), Address("127.0.0.1", 0), identity=identity,
-        admission=Admission(relay=relay, waiting=16),
+        admission=AdmissionLimits(relay=relay, waiting=16),
     ) as server:
         print(server.address.port, flush=True)
         await asyncio.to_thread(sys.stdin.read)

@@ -27,7 +27,7 @@ from pathlib import Path
 from secagg import Address, Client, GrpcConnection, Role, TLSIdentity
 from secagg.config import load_client_settings
 from secagg.client.input_files import FileInput
-from secagg.client.program import client_policy, privacy_floors
+from secagg.client.program import client_policy, read_privacy_limits
 from secagg.testing.pausing_connection import PausingConnection
 
 async def main(config, vector, session, before, *overrides):
@@ -48,7 +48,7 @@ async def main(config, vector, session, before, *overrides):
             on_pause=lambda: print('{"event": "paused"}', flush=True),
         ),
         task=settings.client.task,
-        floors=privacy_floors(settings),
+        privacy_limits=read_privacy_limits(settings),
         cohort=client_policy(settings),
         state_dir=settings.client.state_dir,
     ) as one:

@@ -16,7 +16,7 @@ from secagg.client.gate import (
     admit,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
-from secagg.two_aggregators import client as two_servers_client
+from secagg.two_aggregators import client as two_aggregators_client
 from secagg.two_aggregators.gate import PAIR_CHECKS, AdmittedPair, admit_pair
 from tests.rules import drivers
 from tests.rules.breaches import BREACHES, sound, sound_enrolled, sound_pair
@@ -141,7 +141,7 @@ def test_every_entry_asks_the_gate(entry, monkeypatch):
 
     lax = drivers.Settings()
     if entry == "two_aggregators":
-        monkeypatch.setattr(two_servers_client, "admit_pair", refuse)
+        monkeypatch.setattr(two_aggregators_client, "admit_pair", refuse)
         with pytest.raises(GateError):
             drivers.two_aggregators(lax)
         assert asked == [GateStage.OFFER]

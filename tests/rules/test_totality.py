@@ -22,7 +22,7 @@ from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.protocol.profiles import Profile
-from secagg.two_aggregators import program as two_servers_program
+from secagg.two_aggregators import program as two_aggregators_program
 from tests.rules import drivers
 from tests.rules.drivers import Settings
 
@@ -269,8 +269,8 @@ def from_file_of_two(tmp_path, *overrides):
         SharingClientSettings, path, environment={}, overrides=overrides
     ).settings
     return {
-        PrivacyLimits: two_servers_program.sharing_limits(found),
-        ClientPolicy: two_servers_program.sharing_cohort(found),
+        PrivacyLimits: two_aggregators_program.sharing_limits(found),
+        ClientPolicy: two_aggregators_program.sharing_cohort(found),
         TotalBudget: total_budget(found.policy),
     }
 

@@ -44,11 +44,11 @@ class Readiness:
         state_dir: Where its uploads go.
         runs_tasks: Whether sessions may open.
         clock: Time.
-        is_book_elsewhere: The book is no file of this machine: when it hangs, another
+        is_store_elsewhere: The book is no file of this machine: when it hangs, another
             process would wait in the same way.
 
     Attributes:
-        book_answers: Whether the book answered the last time, if only to refuse; one
+        store_answers: Whether the book answered the last time, if only to refuse; one
             elsewhere is not asked about.
     """
 

@@ -30,7 +30,7 @@ class AggregatorLimits:
             to be received again.
         kept_sums: Ended sessions whose sum and receipt stay available at least.
         keep_seconds: How long those of every ended session stay available at least.
-        quiet_seconds: How long no client must have called before `settle` returns.
+        idle_timeout: How long no client must have called before `settle` returns.
         fetch_seconds: How long `settle` waits for somebody who was told that there is a
             sum to come for it: a few round trips of the slowest link.
     """

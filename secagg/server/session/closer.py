@@ -70,8 +70,8 @@ class SessionCloser:
             give: Takes its sum, if it has one; None where nobody wants it.
 
         Raises:
-            NotTakenError: Its sum, or its receipt, cannot be put to use here for now.
-            ServiceError: STORAGE_FAILED.
+            DeliveryDeferredError: Its sum, or its receipt, cannot be put to use here
+            for now. ServiceError: STORAGE_FAILED.
         """
         clock, outcome = self._context.clock, runner.outcome()
         if isinstance(outcome, Released) and give is not None:

@@ -598,7 +598,8 @@ class SessionRegistry:
         """Take the last steps of a session; see `close`.
 
         Raises:
-            NotTakenError: Its sum, or its receipt, cannot be put to use here for now.
+            DeliveryDeferredError: Its sum, or its receipt, cannot be put to use here
+            for now.
         """
         await self._last_steps.take(runner, give)
         await self._keep(runner)

@@ -176,7 +176,7 @@ class SessionReports:
             progress: Where it stands.
 
         Raises:
-            BookAwayError: It has to be asked again.
+            StoreUnavailableError: It has to be asked again.
         """
         try:
             ended = await store.now()

@@ -117,8 +117,8 @@ class SessionRunner:
         record: Its facts, without what was journalled.
         log: What the operator is told of it.
         lease: The right to take its last steps.
-        was_over: It had ended before this process took it up.
-        is_given: Its sum was given to whoever takes the task's sums.
+        ended_before_start: It had ended before this process took it up.
+        is_delivered: Its sum was given to whoever takes the task's sums.
     """
 
     def __init__(  # noqa: PLR0913 - what a session is continued from

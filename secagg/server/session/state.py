@@ -167,11 +167,11 @@ class DurableState:
         on_round: Told of every other step: the state that was left, and what came.
         on_refusal: Told of every refusal that the session has a record of.
         on_end: Told that somebody else has ended the session.
-        on_put_back: Told that the book was put back under the session.
+        on_failover: Told that the book was put back under the session.
 
     Attributes:
-        was_put_back: The book has failed over: it may have forgotten what it was told
-            of the session, which has to be taken up from there and ended.
+        has_failed_over: The book has failed over: it may have forgotten what it was
+            told of the session, which has to be taken up from there and ended.
         deadline: Of the open round, on the runner's clock, as the book has said last;
             None for none.
         receipt: What somebody else has left of the session; None while it goes on.
@@ -287,7 +287,7 @@ class DurableState:
             lease: Must be held still.
 
         Raises:
-            StaleLeaseError: It is not; somebody else does the work.
+            LeaseLostError: It is not; somebody else does the work.
             ServiceError: STORAGE_FAILED, again and again.
         """
         self._all_here.set()  # who has come by now comes first, and waits for nobody
@@ -320,7 +320,7 @@ class DurableState:
             lease: Must be held still.
 
         Raises:
-            StaleLeaseError: It is not; somebody else does the work.
+            LeaseLostError: It is not; somebody else does the work.
             ServiceError: STORAGE_FAILED, again and again.
         """
         before = self._attempts[attempt]
@@ -635,9 +635,9 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _R
         write: What is done; doing it twice must be harmless.
 
     Raises:
-        BookAwayError: At once.  It takes as long as it takes, and rounds need their
-            time again afterwards: `Aggregator.run_task` waits.
-        NotTakenError: At once.  Others may take what cannot be put to use here.
+        StoreUnavailableError: At once.  It takes as long as it takes, and rounds need
+            their time again afterwards: `Aggregator.run_task` waits.
+        DeliveryDeferredError: At once.  Others may take what cannot be put to use here.
         ServiceError: STORAGE_FAILED, a dozen times within a minute.
     """
     for _ in range(STORAGE_ATTEMPTS - 1):

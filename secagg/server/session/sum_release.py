@@ -93,7 +93,7 @@ class SumRelease:
         """Store that the sum is begun, once; False when it was too often.
 
         Raises:
-            StaleLeaseError: Somebody else does the work.
+            LeaseLostError: Somebody else does the work.
         """
         if self._has_begun:  # a book that was away is no end of this process
             return True

@@ -42,8 +42,8 @@ class TaskDefinition:
             ones included; None without a budget.
         participations: Most sums that hold the data of one client; a client that is in
             so many is offered no further session. None for no limit.
-        on_given_up: Told that so many have failed; the task then goes on as soon as its
-            gate opens. None ends the task.
+        on_attempts_exhausted: Told that so many have failed; the task then goes on as
+            soon as its gate opens. None ends the task.
         gate: When sessions open; one after the other by default.
         max_attempts: How many sessions may be aborted for one sum, the first included,
             before the task gives up; those do not count after which a client is left

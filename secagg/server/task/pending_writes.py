@@ -66,7 +66,7 @@ class PendingWrites:
             write: Writes them; doing it twice must be harmless.
 
         Raises:
-            NotTakenError: The disk refuses them, for now.
+            DeliveryDeferredError: The disk refuses them, for now.
             ServiceError: Not STORAGE_FAILED: what no patience mends.
         """
         try:

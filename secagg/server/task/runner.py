@@ -42,7 +42,7 @@ class TaskRunner:
         sessions: Opens, finds and closes its sessions.
         context: What all sessions of the aggregator share.
         stopping: Set when the aggregator opens no session any more.
-        wait_for_book: Waits until a book that is away can be written again.
+        wait_for_store: Waits until a book that is away can be written again.
         offering: Called when a session is there to be offered.
         next_payload: Supplies each session's payload; b"" for none.
         on_sum: Takes each sum.

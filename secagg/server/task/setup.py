@@ -343,7 +343,7 @@ class PreparedTask:
         if not isinstance(waiver, ExactSumWaiver):
             raise LocalProtocolError(
                 "exact sums are released with a waiver only",
-                next_step="Give ExactSumsAccepted(...) with its sentence.",
+                next_step="Give ExactSumWaiver(...) with its sentence.",
             )
         parameters = cohort.parameters(dimension=dimension, modulus=1 << modulus_bits)
         check_transportable(parameters.validate())
@@ -549,7 +549,8 @@ def plan_noise(settings: TaskSettings) -> Plan:
             "here clients add it, and trust nobody",
             code=ErrorCode.BAD_SETTINGS,
             next_step="Choose one whose noise comes in shares, such as "
-            "skellam-mixture; two aggregators that add noise are secagg two-servers.",
+            "skellam-mixture; two aggregators that add noise are "
+            "secagg two-aggregators.",
         )
     if layer is not None:
         asked |= randomised_sum(layer, PlanRequest(**asked))

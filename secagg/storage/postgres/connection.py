@@ -170,7 +170,7 @@ class PostgresLink:
             instant: A test's clock in milliseconds, or None for the database's.
 
         Raises:
-            BookAwayError: The database was unavailable for `START_SECONDS`.
+            StoreUnavailableError: The database was unavailable for `START_SECONDS`.
             ServiceError: RESTORED_STATE when book and mark do not fit; STORAGE_FAILED
                 when the database cannot be used or another process holds the book.
         """
@@ -238,7 +238,7 @@ class PostgresLink:
         """Give out the database for one call.
 
         Raises:
-            BookAwayError: The database cannot be reached.
+            StoreUnavailableError: The database cannot be reached.
             ServiceError: STORAGE_FAILED; whether anything was written is not known.
                 Also while the mark is behind: what is read might be told to somebody.
         """
@@ -521,7 +521,7 @@ def explained_failures() -> Iterator[None]:
     """Turn every failure of the machinery into one that says what to do.
 
     Raises:
-        BookAwayError: The database cannot be reached, or takes no writes.
+        StoreUnavailableError: The database cannot be reached, or takes no writes.
         ServiceError: STORAGE_FAILED.
     """
     try:

@@ -198,8 +198,8 @@ async def why_not(
 
     Raises:
         StateDamagedError: What the writer missed does not fit together.
-        StaleLeaseError: The change's lease is no longer held.
-        TimelineError: The session is of an older timeline, and its writer does not
+        LeaseLostError: The change's lease is no longer held.
+        StoreFailoverError: The session is of an older timeline, and its writer does not
             know.
         ServiceError: STORAGE_FAILED; there is no such session.
     """

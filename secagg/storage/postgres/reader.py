@@ -21,7 +21,7 @@ __all__ = ["PostgresReader", "reading_postgres"]
 
 
 class PostgresReader(StoreQueries):
-    """Implements `ReadsBook` for as long as `reading_postgres` lasts."""
+    """Implements `StoreReader` for as long as `reading_postgres` lasts."""
 
     def __init__(self, connection: Any) -> None:  # noqa: ANN401 - asyncpg has no types
         self._database = connection

@@ -202,7 +202,7 @@ class Disk:
         """Get through to the book, or hear after a while that one cannot.
 
         Raises:
-            BookAwayError: The process is cut off.
+            StoreUnavailableError: The process is cut off.
         """
         seconds = self.away()
         if seconds is not None:

@@ -65,7 +65,7 @@ VERBS = [
     ["drain"],
     ["doctor"],
     ["state", "check"],
-    *(["two-servers", part] for part in ("leader", "helper", "client")),
+    *(["two-aggregators", part] for part in ("leader", "helper", "client")),
 ]
 
 

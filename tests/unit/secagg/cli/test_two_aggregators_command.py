@@ -1,4 +1,4 @@
-"""`secagg two-servers`: both aggregators and their clients, from settings files.
+"""`secagg two-aggregators`: both aggregators and their clients, from settings files.
 
 The programs run in one process and one event loop, over TLS on the loopback.
 """
@@ -57,7 +57,7 @@ from secagg.two_aggregators.program import (
 from secagg.wire.calls import GetOffer, Wait
 
 ROOT = Path(__file__).parents[4]
-SAMPLES = ROOT / "deploy" / "config" / "two-servers"
+SAMPLES = ROOT / "deploy" / "config" / "two-aggregators"
 KINDS = {
     "leader": LeaderSettings,
     "helper": HelperSettings,
@@ -402,7 +402,14 @@ def document_of(part):
 @pytest.mark.parametrize("part", ["leader", "helper"])
 def test_settings_are_shown_with_what_the_task_costs(house, capsys, part, json_answer):
     path = house.written(part, house.aggregator(part))
-    words = ["two-servers", part, "--config", str(path), "--show-settings", "--json"]
+    words = [
+        "two-aggregators",
+        part,
+        "--config",
+        str(path),
+        "--show-settings",
+        "--json",
+    ]
     if part == "leader":
         words += ["--set", "helper.address=127.0.0.1:1"]
     assert main(words) == 0
@@ -428,7 +435,7 @@ def test_settings_are_shown_with_what_the_task_costs(house, capsys, part, json_a
 )
 def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said):
     ports = {"leader": "127.0.0.1:1", "helper": "127.0.0.1:2"}
-    words = ["two-servers", part, "--json", "--config"]
+    words = ["two-aggregators", part, "--json", "--config"]
     if part == "client":
         sections = house.client("a", ports)
         np.save(house.place / "x.npy", VECTORS[0])
@@ -460,7 +467,7 @@ def test_a_certificate_for_somebody_else_is_refused_at_the_start(house, capsys, 
     else:
         sections["aggregator"]["name"] = "other"
     path = house.written(part, sections)
-    assert main(["two-servers", part, "--json", "--config", str(path)]) != 0
+    assert main(["two-aggregators", part, "--json", "--config", str(path)]) != 0
     told = capsys.readouterr()
     assert "is a certificate for" in told.err
     failure = json.loads(told.out.splitlines()[-1])["error"]
@@ -482,7 +489,7 @@ def test_an_aggregator_that_cannot_print_goes_on(house, monkeypatch, part):
     path = house.written(part, sections)
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        assert main(["two-servers", part, "--config", str(path)]) == 0
+        assert main(["two-aggregators", part, "--config", str(path)]) == 0
     # It may serve for months, and gRPC leaves messages in cycles.
     assert while_serving == [STAYING]
     assert gc.get_threshold() == usual
@@ -493,7 +500,7 @@ def test_whoever_could_keep_no_sum_is_refused_at_the_start(house, capsys, part):
     taken, vector = house.place / "taken", house.place / "x.npy"
     taken.write_text("this is no directory")
     np.save(vector, VECTORS[0])
-    words = ["two-servers", part, "--config"]
+    words = ["two-aggregators", part, "--config"]
     if part == "leader":
         sections = house.aggregator(part)
         sections["aggregator"]["sums_dir"] = str(taken)

@@ -74,7 +74,7 @@ def of_server():
 
 
 def of_two(kind, name, overrides=()):
-    file = CONFIG / "two-servers" / f"{name}.toml"
+    file = CONFIG / "two-aggregators" / f"{name}.toml"
     loaded = load_two_server_settings(kind, file, environment={}, overrides=overrides)
     options = IO if name == "client" else {}
     return two_aggregator_paths(loaded.settings, file, **options)
@@ -260,9 +260,9 @@ def test_the_server_refuses_before_it_writes(place, capsys, show, change):
     ],
 )
 def test_two_aggregators_refuse_likewise(place, capsys, show, part, words):
-    file = CONFIG / "two-servers" / f"{part}.toml"
+    file = CONFIG / "two-aggregators" / f"{part}.toml"
     changed = ["--set", "tls.key=/etc/secagg/helper.key"] if part == "helper" else []
-    command = ["two-servers", part, "--config", str(file), *words, *changed, *show]
+    command = ["two-aggregators", part, "--config", str(file), *words, *changed, *show]
     assert main(command) == 72
     assert "may be one file" in capsys.readouterr().err
     assert np.load(place / "x.npy").tolist() == [1, 1]

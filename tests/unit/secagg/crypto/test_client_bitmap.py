@@ -31,7 +31,7 @@ def test_it_holds_what_the_bitmap_says(case):
     assert {i for i in range(-9, size + 9) if i in made} == members
     assert "0" not in made
     assert made.places().tolist() == [i in members for i in range(size)]
-    assert repr(made) == f"RosterSet({len(members)} of {size})"
+    assert repr(made) == f"ClientBitmap({len(members)} of {size})"
 
 
 @given(sets(40, 48), sets(40, 40))

@@ -74,7 +74,7 @@ def test_a_change_of_any_source_of_a_figure_is_another_digest(tmp_path):
     assert accounting_digest.__wrapped__() == found
     names = _sources(resources.files("dpnoise"), "dpnoise")[::2]
     for part in (
-        "accounting/shift/rounded_shift.py",
+        "accounting/tradeoff/rounded_shift.py",
         "events.py",
         "mechanisms/noise_share.py",
     ):

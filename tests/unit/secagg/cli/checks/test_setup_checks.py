@@ -20,7 +20,7 @@ from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.storage.open_store import open_state
 from secagg.testing.two_aggregators import HELPER_KEY, LEADER_KEY
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 KEY = key_text(LEADER_KEY.public_bytes)
 OTHER_KEY = key_text(HELPER_KEY.public_bytes)
 TASK = """[task]
@@ -114,9 +114,9 @@ min_survivors = 2
 COMMANDS = {
     "server": ["server"],
     "client": ["client", "--input", "x.npy", "--output", "out/sum.npy"],
-    "leader": ["two-servers", "leader"],
-    "helper": ["two-servers", "helper"],
-    "sharing client": ["two-servers", "client", "--input", "x.npy"],
+    "leader": ["two-aggregators", "leader"],
+    "helper": ["two-aggregators", "helper"],
+    "sharing client": ["two-aggregators", "client", "--input", "x.npy"],
 }
 
 

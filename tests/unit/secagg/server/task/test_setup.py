@@ -79,7 +79,7 @@ def test_noise_of_a_trusted_party_is_no_task_s(tmp_path, mechanism):
     ) as caught:
         prepare(tmp_path, NOISE, f"noise.mechanism={mechanism}")
     assert caught.value.code is ErrorCode.BAD_SETTINGS
-    assert "two-servers" in caught.value.next_step
+    assert "two-aggregators" in caught.value.next_step
 
 
 def test_an_accountant_without_a_theorem_is_the_setting_to_change(tmp_path):

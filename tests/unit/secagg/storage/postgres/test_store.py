@@ -548,9 +548,9 @@ async def test_a_book_of_another_schema_is_not_read(empty, tmp_path):
 
 
 async def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, tmp_path):
-    for module in ("store", "changes", "link", "reader"):
+    for module in ("store", "changes", "connection", "reader"):
         monkeypatch.delitem(
-            sys.modules, f"secagg.storage.postgres_{module}", raising=False
+            sys.modules, f"secagg.storage.postgres.{module}", raising=False
         )
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     url = "postgresql://user@localhost/name"

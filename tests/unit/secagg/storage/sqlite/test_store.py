@@ -126,15 +126,15 @@ async def test_a_change_is_durable_before_the_book_is_closed(path, tmp_path):
 WRITER = """
 import asyncio, sys
 from secagg.storage.change import Change, NewSession, Record, Role
-from secagg.storage.open_store import open_book
+from secagg.storage.open_store import open_store
 
 async def main(url):
-    book = await open_book(url)
+    store = await open_store(url)
     create = NewSession(role=Role.SERVER, task="task", number=1, header=b"h")
-    at = await book.commit(Change(key="a", create=create))
+    at = await store.commit(Change(key="a", create=create))
     while True:
         records = (Record(1, f"client {at.sequence}", bytes(2000)),)
-        at = await book.commit(
+        at = await store.commit(
             Change(
                 key="a", expect=at.sequence, previous=at.chain, records=records
             )

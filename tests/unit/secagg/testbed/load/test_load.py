@@ -137,7 +137,7 @@ def test_a_sum_that_is_not_that_of_the_named_clients_is_not_exact(tmp_path, dama
 
 
 def test_memory_is_measured_as_it_is_held_under_the_shipped_unit():
-    unit = Path(__file__).parents[4] / "deploy" / "systemd" / "secagg-server.service"
+    unit = Path(__file__).parents[5] / "deploy" / "systemd" / "secagg-server.service"
     lines = unit.read_text().splitlines()
     told = [line.removeprefix("Environment=") for line in lines if "=MALLOC_" in line]
     assert dict(each.split("=") for each in told) == ALLOCATOR
