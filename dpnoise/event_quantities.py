@@ -10,17 +10,6 @@ from typing import Final
 
 from dpnoise.errors import ParameterError
 
-__all__ = [
-    "MAX_EVENT_DIM",
-    "as_float",
-    "check_count",
-    "check_dim",
-    "check_distance",
-    "check_non_negative",
-    "check_positive",
-    "check_variance",
-]
-
 MAX_EVENT_DIM: Final = 1 << 40
 """Largest dimension: 2^40 coordinates of one byte are a terabyte per client."""
 

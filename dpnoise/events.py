@@ -33,7 +33,6 @@ from typing import ClassVar, TypeAlias
 
 from dpnoise.errors import ParameterError
 from dpnoise.event_quantities import (
-    MAX_EVENT_DIM,
     as_float,
     check_count,
     check_dim,
@@ -42,26 +41,6 @@ from dpnoise.event_quantities import (
     check_positive,
     check_variance,
 )
-
-__all__ = [
-    "MAX_EVENT_DIM",
-    "Adjacency",
-    "Adversary",
-    "BinomialEvent",
-    "Composed",
-    "DiscreteGaussianEvent",
-    "DistributedDiscreteGaussianEvent",
-    "GaussianEvent",
-    "NoiseEvent",
-    "PoissonSampled",
-    "PrivacyEvent",
-    "Repeated",
-    "SecretlySelected",
-    "SkellamEvent",
-    "SkellamMixtureClippedEvent",
-    "SkellamMixtureEvent",
-    "flatten",
-]
 
 
 class Adjacency(enum.Enum):

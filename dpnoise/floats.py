@@ -12,15 +12,6 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "ROUNDING_MARGIN",
-    "FloatArray",
-    "float_above",
-    "float_below",
-    "text_above",
-    "text_below",
-]
-
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 """An array of doubles."""
 

@@ -23,8 +23,6 @@ from typing import Final
 from dpnoise.errors import ParameterError
 from dpnoise.event_quantities import check_count
 
-__all__ = ["MAX_STEPS", "StepTree", "TreeNode"]
-
 MAX_STEPS: Final = 1 << 20
 """Largest number of steps."""
 

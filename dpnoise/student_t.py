@@ -8,8 +8,6 @@ from typing import Final
 
 from dpnoise.errors import ParameterError
 
-__all__ = ["student_quantile"]
-
 _HALVINGS: Final = 200
 _HALF: Final = 0.5
 

@@ -19,22 +19,6 @@ Rule 4: numbers are never reused.  Peers, dashboards and exit codes match on the
 from enum import IntEnum, unique
 from typing import Any, ClassVar, Final
 
-__all__ = [
-    "FINAL_CODES",
-    "FIRST_LOCAL",
-    "ErrorCode",
-    "InputError",
-    "InternalError",
-    "LocalProtocolError",
-    "RemoteProtocolError",
-    "SecAggError",
-    "ServiceError",
-    "SessionAbortedError",
-    "ThresholdNotMetError",
-    "error_code",
-    "printable",
-]
-
 # From here on, numbers are about this machine: misuse, settings, files.
 FIRST_LOCAL: Final = 60
 

@@ -43,14 +43,6 @@ from dpnoise.events import (
     flatten,
 )
 
-__all__ = [
-    "MAX_EPSILON",
-    "Accountant",
-    "GaussianLoss",
-    "check_delta",
-    "check_epsilon",
-]
-
 MAX_EPSILON: Final = 1e4
 """Beyond this, epsilon is reported as infinite: e^10000 protects nobody."""
 

@@ -38,13 +38,6 @@ from dpnoise.events import (
     PrivacyEvent,
 )
 
-__all__ = [
-    "CalibratedNoise",
-    "TriedAccountant",
-    "calibrate",
-    "calibrate_least",
-]
-
 _ROUGH_STEP: Final = 0.03  # its square, half of it, is what a step is wrong by
 _BUMPS: Final = tuple(Fraction(2) ** -bits for bits in (22, *range(14, -4, -2)))
 _NEXT_TO_LEAST: Final = 1 + Fraction(1, 2000)  # from there, no more digits are saved

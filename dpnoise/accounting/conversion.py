@@ -15,13 +15,6 @@ import numpy as np
 from dpnoise.accounting.accountant import check_delta, check_epsilon
 from dpnoise.floats import FloatArray
 
-__all__ = [
-    "renyi_delta",
-    "renyi_epsilon",
-    "renyi_epsilons",
-    "renyi_log_deltas",
-]
-
 
 def renyi_epsilon(orders: FloatArray, divergences: FloatArray, delta: float) -> float:
     """Convert a Rényi curve to epsilon.

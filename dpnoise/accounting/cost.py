@@ -27,8 +27,6 @@ from dpnoise.events import (
     SkellamMixtureEvent,
 )
 
-__all__ = ["MAX_ACCOUNTING_COST", "accounting_cost", "check_accounting_cost"]
-
 MAX_ACCOUNTING_COST: Final = 2e9
 """What a client spends on a description before it says no: about two seconds."""
 

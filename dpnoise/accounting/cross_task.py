@@ -45,18 +45,6 @@ from dpnoise.accounting.registry import accountant_class, make_accountant
 from dpnoise.errors import TheoremNotApplicableError, UnknownEventError
 from dpnoise.events import Adversary, GaussianEvent, PrivacyEvent
 
-__all__ = [
-    "BudgetSpent",
-    "LossLimit",
-    "RequiredChange",
-    "Rule",
-    "TaskLoss",
-    "fits",
-    "gaussian_loss",
-    "room_for",
-    "spent",
-]
-
 # Certified, and closed forms: asking them costs next to nothing.
 _GAUSSIANS: Final = ("skellam-gdp", "mixture-gdp", "log-concave-gdp")
 _ONE_RELEASE: Final = "skellam-gdp"

@@ -32,8 +32,6 @@ from dpnoise.events import (
     flatten,
 )
 
-__all__ = ["default_accountant", "default_accountants"]
-
 _TRUSTED: Final = frozenset({Status.PROVEN, Status.CERTIFIED})
 _FEW_SHIFTS: Final = 128.0
 """Above this sum of squared norms a Gaussian loses less than a tenth of a percent."""

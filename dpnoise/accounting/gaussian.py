@@ -15,14 +15,6 @@ from typing import Final
 from dpnoise.accounting.accountant import check_delta, check_epsilon
 from dpnoise.errors import ParameterError
 
-__all__ = [
-    "analytic_gaussian_stddev",
-    "gaussian_delta",
-    "gaussian_epsilon",
-    "log_normal_tail",
-    "mills_ratio",
-]
-
 _HALF_LOG_TWO_PI: Final = 0.5 * math.log(2.0 * math.pi)
 _CONTINUED_FRACTION_FROM: Final = 5.0  # from here 100 terms reach double precision
 _CONTINUED_FRACTION_TERMS: Final = 100

@@ -19,8 +19,6 @@ from dpnoise.accounting.tradeoff.skellam_gdp import ShiftedRelease, gaussian_equ
 from dpnoise.errors import DPNoiseError, UnknownEventError
 from dpnoise.events import Adjacency, PrivacyEvent, flatten
 
-__all__ = ["to_dp_accounting"]
-
 
 def to_dp_accounting(
     event: PrivacyEvent, *, adjacency: Adjacency = Adjacency.ZERO_OUT

@@ -35,8 +35,6 @@ from dpnoise.events import (
     flatten,
 )
 
-__all__ = ["GaussianReference", "event_gaussian_reference", "gaussian_variance"]
-
 _ANY_VARIANCE: Final = Fraction(16)
 _TOLERANCE: Final = 1e-5
 _NEXT: Final = 1.01  # how much more noise shows how steeply δ falls

@@ -19,8 +19,6 @@ from dpnoise.accounting.statement import Status
 from dpnoise.errors import ParameterError
 from dpnoise.events import Adjacency, Adversary
 
-__all__ = ["accountant_class", "accountant_names", "make_accountant", "make_guesser"]
-
 _PLACES: Final = MappingProxyType(
     {
         "skellam-gdp": ("tradeoff.skellam_gdp", "SkellamGDPAccountant"),

@@ -17,8 +17,6 @@ from typing import Final
 
 from dpnoise.errors import ParameterError
 
-__all__ = ["least_root", "round_up_to_dyadic"]
-
 _SIGNIFICANT_BITS: Final = 24
 _MAX_STEPS: Final = 100
 _MAX_LOG_STEP: Final = 4.0  # a factor of 55 in variance

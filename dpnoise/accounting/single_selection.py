@@ -20,8 +20,6 @@ their losses are composed (`composed_loss`).
 import math
 from typing import Final
 
-__all__ = ["epsilon_before", "epsilon_behind"]
-
 _ROUNDING: Final = 2.0**-48  # four elementary functions
 _LARGE: Final = 1.0  # from here on the exponential factor is taken out
 

@@ -19,15 +19,6 @@ from typing import Any, Self
 from dpnoise.events import Adjacency, Adversary
 from dpnoise.floats import text_above
 
-__all__ = [
-    "PrivacyStatement",
-    "Proof",
-    "Status",
-    "least_reviewed",
-    "privacy_unit",
-    "weakest",
-]
-
 
 class Status(enum.StrEnum):
     """How a privacy figure is known, from strongest to weakest."""

@@ -30,8 +30,6 @@ from dpnoise.event_quantities import MAX_EVENT_DIM
 from dpnoise.events import Adjacency, Adversary, SkellamEvent
 from dpnoise.step_tree import StepTree
 
-__all__ = ["TreeRelease", "account_for_tree"]
-
 
 @dataclass(frozen=True, slots=True)
 class TreeRelease:

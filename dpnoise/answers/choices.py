@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from dpnoise.answers.question import Question, check_total, noise_quantile
 from dpnoise.errors import InputError, ParameterError
 
-__all__ = ["Choice", "Histogram", "Tally"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally:

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from dpnoise.answers.question import Question, check_total, noise_quantile
 from dpnoise.errors import InputError, ParameterError
 
-__all__ = ["Quantile", "Quantiles", "RankTally"]
-
 _MOST_LEVELS: Final = 20
 
 

@@ -24,8 +24,6 @@ from dpnoise.errors import InputError, ParameterError
 from dpnoise.floats import FloatArray
 from dpnoise.samplers.skellam import skellam_weights
 
-__all__ = ["CountBounds", "Question", "check_total", "noise_quantile"]
-
 _PRECISION: Final = 256
 _SKELLAM_UP_TO: Final = 1 << 16
 """Beyond this variance the normal law has the same quantiles to one part in 10^4."""

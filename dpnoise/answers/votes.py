@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from dpnoise.answers.question import Question, check_total, noise_quantile
 from dpnoise.errors import InputError, ParameterError
 
-__all__ = ["VoteTally", "Votes"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VoteTally:

@@ -34,8 +34,6 @@ from dpnoise.mechanisms.parameter_checks import check_choice, check_integer
 from dpnoise.planning import Plan, plan
 from dpnoise.student_t import student_quantile
 
-__all__ = ["compare"]
-
 _MOST_REPEATS: Final = 1 << 20
 
 

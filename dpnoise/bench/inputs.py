@@ -18,8 +18,6 @@ from dpnoise.errors import InputError
 from dpnoise.mechanisms.parameter_checks import check_choice
 from dpnoise.samplers import BitSource
 
-__all__ = ["Inputs", "Vectors", "cohort"]
-
 Vectors: TypeAlias = NDArray[np.floating] | NDArray[np.integer]
 """One client's vector a row, caller's units."""
 

@@ -29,8 +29,6 @@ from dpnoise.mechanisms.noise_share import MAX_CLIENTS
 from dpnoise.mechanisms.parameter_checks import check_number, check_positive
 from dpnoise.planning import Plan, PlanRequest, plan
 
-__all__ = ["budget", "clients"]
-
 _ANY_MODULUS: Final = 1 << 62  # no loss depends on it
 _FEWEST: Final = 2
 _LEAPS: Final = 4

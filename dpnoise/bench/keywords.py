@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from dpnoise.errors import ParameterError
 
-__all__ = ["NO_SETTINGS", "plan_keywords"]
-
 NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 """Nothing beside the arguments."""
 

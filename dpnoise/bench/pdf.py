@@ -16,8 +16,6 @@ from matplotlib.text import Text
 
 from dpnoise.bench.picture import Disc, Sheet, Stroke, drawing
 
-__all__ = ["write_pdf"]
-
 _POINTS_PER_INCH: Final = 72.0
 _ALIGNED: Final[Mapping[str, Literal["left", "center", "right"]]] = MappingProxyType(
     {"start": "left", "middle": "center", "end": "right"}

@@ -15,18 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = [
-    "Curve",
-    "Disc",
-    "Drawing",
-    "Panel",
-    "Point",
-    "Sheet",
-    "Stroke",
-    "Words",
-    "drawing",
-]
-
 # Colours that stay apart for colour-blind readers, after M. Okabe and K. Ito.
 _COLOURS: Final = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),

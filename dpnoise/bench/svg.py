@@ -7,8 +7,6 @@ from html import escape
 
 from dpnoise.bench.picture import Disc, Sheet, Stroke, drawing
 
-__all__ = ["svg_text"]
-
 
 def svg_text(sheet: Sheet) -> str:
     """Return the document; equal sheets give equal text.

@@ -19,8 +19,6 @@ from typing import Any
 from dpnoise.bench.picture import Curve, Panel, Point, Sheet
 from dpnoise.bench.svg import svg_text
 
-__all__ = ["Comparison", "Row"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

@@ -31,8 +31,6 @@ from dpnoise.mechanisms import (
 )
 from dpnoise.samplers import SEED_BYTES, BitSource
 
-__all__ = ["derived_seed", "noisy_sum", "refuse_one_draw"]
-
 _LABEL: Final = b"dpnoise/v1/bench/"
 _ONE_DRAW: Final = _LABEL + b"one draw"
 _BLOCK: Final = 1 << 22  # residues held at once

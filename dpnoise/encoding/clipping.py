@@ -19,15 +19,6 @@ import numpy.typing as npt
 from dpnoise.encoding.vector_norm import squared_norm_bound
 from dpnoise.errors import InputError, ParameterError
 
-__all__ = [
-    "MAX_L2_CLIP",
-    "MIN_L2_CLIP",
-    "check_matrix",
-    "check_vector",
-    "clip_l2",
-    "require_positive",
-]
-
 MIN_L2_CLIP: Final = 2.0**-500
 """Below this, products underflow and the bound of rule 2 would not be rigorous."""
 

@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from dpnoise.errors import ParameterError
 
-__all__ = ["hadamard_matrix", "kronecker_factors", "kronecker_product", "padded_dim"]
-
 _Matrix = npt.NDArray[np.float64]
 
 _SYLVESTER_STEP: Final = 5  # 2^5 = 32

@@ -26,8 +26,6 @@ from dpnoise.encoding.vector_norm import integer_squared_norm
 from dpnoise.errors import CertificateError
 from dpnoise.samplers.parameters import whole_parameter
 
-__all__ = ["MAX_LINF_BOUND", "clip_mixture", "mixture_norm"]
-
 MAX_LINF_BOUND: Final = 1 << 24
 """Keeps the exact sums of `mixture_norm` inside 63 bits."""
 

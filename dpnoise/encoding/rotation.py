@@ -34,15 +34,6 @@ from dpnoise.errors import InputError, ParameterError
 from dpnoise.samplers.bit_source import BitSource
 from dpnoise.samplers.parameters import whole_parameter
 
-__all__ = [
-    "MAX_ROTATED_DIM",
-    "Rotation",
-    "encoded_dim",
-    "flatness",
-    "make_rotation",
-    "rotation_names",
-]
-
 MAX_ROTATED_DIM: Final = 1 << 31
 """Largest number of coordinates: 16 GB of float64."""
 

@@ -24,15 +24,6 @@ from dpnoise.encoding.vector_norm import integer_squared_norm
 from dpnoise.errors import ParameterError
 from dpnoise.samplers.bit_source import PositionedBits
 
-__all__ = [
-    "MAX_ROUNDING_ATTEMPTS",
-    "conditional_norm_bound",
-    "conditional_squared_bound",
-    "round_conditional",
-    "round_stochastic",
-    "round_toward_zero",
-]
-
 MAX_ROUNDING_ATTEMPTS: Final = 64
 """At an acceptance probability of 0.39 all of them fail once in 10^14 vectors; then
 truncation, which is always inside the ball, takes over."""

@@ -22,15 +22,6 @@ from dpnoise.encoding.clipping import check_vector, require_positive
 from dpnoise.encoding.vector_norm import squared_norm_bound
 from dpnoise.errors import CertificateError, ParameterError
 
-__all__ = [
-    "BOUND_GRID",
-    "FRACTIONAL_BITS",
-    "MAX_COORDINATE_BOUND",
-    "FixedPointVector",
-    "natural_coordinate_cap",
-    "to_fixed_point",
-]
-
 FRACTIONAL_BITS: Final = 32
 """Bits after the binary point: one 32-bit word rounds a coordinate without error."""
 

@@ -15,8 +15,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_INTEGER_ENTRY", "integer_squared_norm", "squared_norm_bound"]
-
 _BLOCK: Final = 4096
 # 4096 products and one exactly rounded sum of blocks: below 4100·2^-53 < 2^-40.
 _ENLARGEMENT: Final = 1.0 + 2.0**-40

@@ -18,16 +18,6 @@ import numpy.typing as npt
 
 from dpnoise.errors import InputError, ParameterError
 
-__all__ = [
-    "MAX_MODULUS",
-    "Residues",
-    "centre",
-    "require_modulus",
-    "residue_dtype",
-    "sum_residues",
-    "wrap",
-]
-
 MIN_MODULUS: Final = 2
 """Modulo 1 every sum is 0."""
 

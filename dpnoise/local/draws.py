@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from dpnoise.samplers import BitSource, WideDiscreteGaussian, discrete_gaussian_sampler
 
-__all__ = ["Draws"]
-
 _READ_BYTES: Final = 256
 _COIN_BITS: Final = 64
 # Standard deviation 2^40: the directions of such integer vectors are 2^-40 apart.

@@ -32,8 +32,6 @@ from dpnoise.local.draws import Draws
 from dpnoise.local.parameters import LocalParameters
 from dpnoise.local.randomiser import LocalRandomiser, exact_level, lie_probability
 
-__all__ = ["ScalarDP"]
-
 _MOST_LEVELS: Final = 1 << 20
 """Finer grids gain less than 10^-12 of the squared bound."""
 
@@ -49,7 +47,7 @@ class ScalarDP(LocalRandomiser):
 
     def __init__(self, parameters: LocalParameters) -> None:
         super().__init__(parameters)
-        self.levels = best_levels(parameters.epsilon)
+        self.levels = _best_levels(parameters.epsilon)
 
     @cached_property
     def lie(self) -> Fraction:
@@ -113,7 +111,7 @@ class ScalarDP(LocalRandomiser):
         return (point - centre) / self.slope * unit
 
 
-def best_levels(epsilon: float) -> int:
+def _best_levels(epsilon: float) -> int:
     """Return the k with the smallest maximum of the variance, to within a search step.
 
     Args:

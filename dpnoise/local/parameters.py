@@ -20,8 +20,6 @@ from dpnoise.mechanisms.parameter_checks import (
     read_fields,
 )
 
-__all__ = ["MAX_LOCAL_DIM", "RANDOMISER_NAMES", "LocalParameters"]
-
 RANDOMISER_NAMES: Final = ("separated", "privunit2", "privunit-inf", "scalar-dp")
 """The names of all randomisers, the one for everyday vectors first."""
 

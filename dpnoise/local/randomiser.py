@@ -25,8 +25,6 @@ from dpnoise.local.draws import Draws
 from dpnoise.local.parameters import LocalParameters
 from dpnoise.local.sum_error import Scatter, largest_sum
 
-__all__ = ["LOCAL_LABEL", "LocalRandomiser", "exact_level", "lie_probability", "split"]
-
 LOCAL_LABEL: Final = b"dpnoise/v1/local"
 """Label of the stream that a local randomiser draws from."""
 

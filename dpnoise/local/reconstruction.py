@@ -23,8 +23,6 @@ from dpnoise.local.parameters import MAX_LOCAL_DIM
 from dpnoise.local.sphere_cap import LOG_TAIL_ERROR, MIN_EPSILON, SphereCap
 from dpnoise.mechanisms.parameter_checks import check_integer, check_number
 
-__all__ = ["epsilon_against_reconstruction", "reconstruction_probability"]
-
 
 def reconstruction_probability(
     epsilon: float, *, features: int, cosine: float, prior_excess: float = 0.0

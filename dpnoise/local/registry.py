@@ -10,8 +10,6 @@ from dpnoise.local.randomiser import LocalRandomiser
 from dpnoise.local.separated import Separated
 from dpnoise.local.unit_vector import PrivUnit2, PrivUnitInf
 
-__all__ = ["make_randomiser", "randomiser_names"]
-
 _CLASSES: Final = MappingProxyType(
     {each.name: each for each in (Separated, PrivUnit2, PrivUnitInf, ScalarDP)}
 )

@@ -25,8 +25,6 @@ from dpnoise.local.sphere_cap import MIN_EPSILON, check_epsilon
 from dpnoise.local.sum_error import Scatter
 from dpnoise.local.unit_vector import PrivUnit2
 
-__all__ = ["Separated", "best_magnitude_epsilon"]
-
 _TRIED: Final = 40
 
 

@@ -35,18 +35,6 @@ from typing import Final
 
 from dpnoise.errors import ParameterError
 
-__all__ = [
-    "LOG_TAIL_ERROR",
-    "MAX_EPSILON",
-    "MIN_EPSILON",
-    "CubeCap",
-    "SphereCap",
-    "best_cube_cap",
-    "best_sphere_cap",
-    "check_epsilon",
-    "log_rest",
-]
-
 MIN_EPSILON: Final = 1e-3
 MAX_EPSILON: Final = 1000.0
 """Larger caps than e^-1000 leave the range of floats; such a level hides nothing."""

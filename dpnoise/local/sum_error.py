@@ -59,8 +59,6 @@ from typing import Final
 
 from dpnoise.local.sphere_cap import CubeCap, SphereCap
 
-__all__ = ["Scatter", "largest_sum"]
-
 _ROUNDED_SIGN: Final = 0.43
 """The largest y/artanh y + y², at y = 0.927, less 1, rounded up."""
 

@@ -43,8 +43,6 @@ from dpnoise.local.sphere_cap import (
 )
 from dpnoise.local.sum_error import Scatter
 
-__all__ = ["PrivUnit2", "PrivUnitInf"]
-
 _ENLARGED: Final = 1.0 + 2.0**-40  # pays for the rounding of unit vectors
 # Caps at least as likely are drawn by trying again; narrower ones from their edge.
 _RETRIED: Final = math.log(1 / 16)

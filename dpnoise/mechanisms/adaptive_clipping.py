@@ -29,8 +29,6 @@ from dpnoise.mechanisms.parameter_checks import (
 )
 from dpnoise.mechanisms.parameters import MechanismParameters
 
-__all__ = ["ClippingSchedule", "suggest_flag_amplitude"]
-
 _SIGNIFICANT_BITS: Final = 12  # as exact as anybody needs a clip, and short to write
 
 

@@ -59,8 +59,6 @@ from dpnoise.mechanisms.seeds import (
 from dpnoise.samplers import BitSource
 from dpnoise.samplers.skellam import MAX_TABLE_VARIANCE, MIN_TABLE_VARIANCE
 
-__all__ = ["Mechanism"]
-
 _PUBLIC_ROTATIONS: Final = 4  # a simulation rotates many vectors under one public seed
 
 

@@ -21,8 +21,6 @@ from dpnoise.mechanisms.noise_source import NoiseSource
 from dpnoise.samplers import binomial_sampler
 from dpnoise.samplers.summed_draws import MAX_ADDED_TRIALS
 
-__all__ = ["BinomialMechanism"]
-
 
 class BinomialMechanism(ConditionallyRoundedMechanism):
     """Conditional rounding and centred binomial noise shares.

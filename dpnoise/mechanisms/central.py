@@ -9,8 +9,6 @@ from dpnoise.encoding.wrapping import Residues, wrap
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.seeds import NOISE_LABEL, check_seed
 
-__all__ = ["CentralMechanism"]
-
 
 class CentralMechanism(Mechanism):
     """A mechanism whose noise one trusted party adds to the sum.

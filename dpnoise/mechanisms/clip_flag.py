@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms.parameters import MechanismParameters
 
-__all__ = ["ClipFlag"]
-
 _MOST_COORDINATES: Final = 1 << 21  # few beside 2^28; a server names the amplitude
 
 

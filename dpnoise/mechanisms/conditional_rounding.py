@@ -23,8 +23,6 @@ from dpnoise.errors import ParameterError
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import Rounding
 
-__all__ = ["ConditionallyRoundedMechanism"]
-
 
 class ConditionallyRoundedMechanism(Mechanism):
     """Shared by the mechanisms whose theorem needs a hard bound on integer vectors.

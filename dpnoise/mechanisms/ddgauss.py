@@ -25,8 +25,6 @@ from dpnoise.samplers.discrete_gaussian import (
     discrete_gaussian_table,
 )
 
-__all__ = ["DDGaussMechanism"]
-
 # Here variance and parameter differ by less than one part in 10^130.
 _ALIKE_FROM: Final = 16
 

@@ -38,8 +38,6 @@ from dpnoise.mechanisms.parameter_checks import (
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE, MechanismParameters
 from dpnoise.samplers import discrete_gaussian_sampler
 
-__all__ = ["DiscreteGaussianMechanism", "fixed_point_parameters"]
-
 _MAX_FIXED_POINT_BITS: Final = 26  # a clip of 2^25 grid steps, `MAX_SCALED_CLIP`
 _LARGEST_RHO: Final = 2.0**64  # no promise; below its inverse, no sum
 _TAIL_STDDEVS: Final = 20  # a Gaussian goes beyond once in 10^88 draws

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from dpnoise.encoding.scaling import FRACTIONAL_BITS
 from dpnoise.encoding.wrapping import Residues
 
-__all__ = ["Encoded", "shortening"]
-
 _SHORTENED: Final = 1.0 + 2.0**-20  # what rounding of floats never reaches
 
 

@@ -23,19 +23,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = [
-    "ClipEffect",
-    "ErrorForecast",
-    "Rounding",
-    "WrapEffect",
-    "coordinate_clip_effect",
-    "forecast_error",
-    "mixture_clip_effect",
-    "normal_tail",
-    "rounding_variance",
-    "wrap_effect",
-]
-
 _SMALL_STDDEV: Final = 0.1  # a normal of this deviation exceeds 1 once in 10^23 draws
 _NEGLIGIBLE_EXPONENT: Final = 40.0  # e^-40 is below the last digit of the sum
 _NODES: Final = 1024  # the effect is then right to a tenth of a percent

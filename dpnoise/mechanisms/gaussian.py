@@ -25,8 +25,6 @@ from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
 from dpnoise.samplers import BitSource
 
-__all__ = ["GaussianMechanism", "SimulatedGaussian"]
-
 _UNIFORM_BITS: Final = 53
 
 

@@ -37,15 +37,6 @@ from dpnoise.mechanisms.parameter_checks import (
     read_fraction,
 )
 
-__all__ = [
-    "DEFAULT_SHARE_BITS",
-    "MAX_CLIENTS",
-    "MAX_COUNTED_VARIANCE",
-    "MAX_LADDER",
-    "NoiseRule",
-    "SessionNoise",
-]
-
 MAX_CLIENTS: Final = 1 << 24
 """Largest roster: its square stays exact in 64 bits."""
 

@@ -5,8 +5,6 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DISTANCE_PER_DRAW", "NoiseSource"]
-
 DISTANCE_PER_DRAW: Final = 2.0**-120
 """Charged per draw of distributed noise; every sampler is nearer than this to its law,
 whichever variance the roster of a session asks for."""

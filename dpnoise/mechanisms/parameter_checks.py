@@ -17,19 +17,7 @@ from typing import Final, cast
 
 from dpnoise.errors import ParameterError
 
-__all__ = [
-    "check_choice",
-    "check_flag",
-    "check_fraction",
-    "check_integer",
-    "check_length",
-    "check_number",
-    "check_positive",
-    "read_fields",
-    "read_fraction",
-]
-
-MAX_FRACTION_BITS: Final = 512
+_MAX_FRACTION_BITS: Final = 512
 """Longest numerator or denominator: building a noise table is slow in it."""
 
 _LONGEST: Final = (
@@ -221,9 +209,9 @@ def check_fraction(parameter: str, value: object, *, most: int) -> Fraction:
             nearest=str(most) if value > 0 else None,
         )
     longest = max(value.numerator.bit_length(), value.denominator.bit_length())
-    if longest > MAX_FRACTION_BITS:
+    if longest > _MAX_FRACTION_BITS:
         raise ParameterError(
-            f"{parameter} must have at most {MAX_FRACTION_BITS} bits in numerator and "
+            f"{parameter} must have at most {_MAX_FRACTION_BITS} bits in numerator and "
             f"denominator, got {longest}",
             parameter=parameter,
             value=float(value),

@@ -40,16 +40,6 @@ from dpnoise.mechanisms.parameter_checks import (
     read_fraction,
 )
 
-__all__ = [
-    "DEFAULT_ROUNDING_BIAS",
-    "MAX_DIM",
-    "MAX_SCALED_CLIP",
-    "MAX_SHARE_VARIANCE",
-    "MECHANISM_NAMES",
-    "ROTATION_NAMES",
-    "MechanismParameters",
-]
-
 MECHANISM_NAMES: Final = (
     "skellam-mixture",
     "skellam",

@@ -20,8 +20,6 @@ from dpnoise.mechanisms.skellam_counts import SkellamCountsMechanism
 from dpnoise.mechanisms.skellam_mixture import SkellamMixtureMechanism
 from dpnoise.mechanisms.smm import SMMechanism
 
-__all__ = ["make_mechanism", "mechanism_class", "mechanism_names"]
-
 _CLASSES: Final = MappingProxyType(
     {
         chosen.name: chosen

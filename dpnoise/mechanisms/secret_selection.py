@@ -17,14 +17,6 @@ from typing import Final
 from dpnoise.errors import ParameterError
 from dpnoise.samplers import BitSource
 
-__all__ = [
-    "ALL_CLIENTS",
-    "MAX_SELECTION_DENOMINATOR",
-    "SELECTION_LABEL",
-    "check_selection_rate",
-    "is_selected",
-]
-
 ALL_CLIENTS: Final = Fraction(1)
 """The rate of a task without secret selection."""
 

@@ -12,8 +12,6 @@ from typing import Final
 from dpnoise.errors import InputError
 from dpnoise.samplers import SEED_BYTES
 
-__all__ = ["LAYER_LABEL", "NOISE_LABEL", "ROUNDING_LABEL", "check_seed"]
-
 NOISE_LABEL: Final = b"dpnoise/v1/noise"
 """Label of the stream that the noise share, or its base, is drawn from."""
 

@@ -24,8 +24,6 @@ from dpnoise.mechanisms.noise_source import NoiseSource
 from dpnoise.samplers import skellam_sampler
 from dpnoise.samplers.summed_draws import MAX_ADDED_VARIANCE
 
-__all__ = ["SkellamMechanism", "scale_from_bits"]
-
 _BISECTION_STEPS: Final = 200
 
 

@@ -25,8 +25,6 @@ from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
 from dpnoise.samplers import InversionTable, skellam_table
 
-__all__ = ["SkellamCountsMechanism", "counts_norm"]
-
 
 def counts_norm(linf_bound: int, max_nonzero: int) -> float:
     """Return the L2 bound of vectors of few small whole numbers.

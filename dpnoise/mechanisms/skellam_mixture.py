@@ -25,8 +25,6 @@ from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.samplers import InversionTable, skellam_table
 
-__all__ = ["SkellamMixtureMechanism"]
-
 
 class SkellamMixtureMechanism(Mechanism):
     """Unbiased stochastic rounding, a plain L2 clip, and Skellam noise shares.

@@ -32,8 +32,6 @@ from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import Rounding, mixture_clip_effect
 from dpnoise.samplers import InversionTable, skellam_table
 
-__all__ = ["SMMechanism", "largest_linf_bound", "smallest_noise_variance"]
-
 _THEOREM: Final = "Corollary 1 [Bao22]"
 _LOWEST_ORDER: Final = 2
 _OVERFLOW_GUARD: Final = 2.0**40

@@ -23,8 +23,6 @@ from dpnoise.mechanisms.seeds import check_seed
 from dpnoise.samplers.skellam import skellam_table
 from dpnoise.step_tree import StepTree, TreeNode
 
-__all__ = ["TREE_LABEL", "TreeMember", "simulate_prefix_sums"]
-
 TREE_LABEL: Final = b"dpnoise/v1/tree"
 """Prefix of the labels of the streams that nodes are drawn from."""
 

@@ -30,17 +30,6 @@ from dpnoise.mechanisms.base import Mechanism
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.scale_search import NoiseModel
 
-__all__ = [
-    "CLOSED_FORM",
-    "CLOSED_FORM_WASTES",
-    "CURVE",
-    "asked_accountants",
-    "is_judged",
-    "judging_cost",
-    "late_accountants",
-    "refuse_dear",
-]
-
 CLOSED_FORM: Final = "mixture-gdp"
 """Costs nothing, and wastes noise where it is little."""
 

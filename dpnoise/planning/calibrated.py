@@ -9,8 +9,6 @@ from fractions import Fraction
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.planning.accountant_choice import CURVE
 
-__all__ = ["Calibrated"]
-
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:

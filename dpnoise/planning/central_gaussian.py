@@ -16,8 +16,6 @@ from dpnoise.accounting.reference_gaussian import gaussian_variance
 from dpnoise.events import Adjacency
 from dpnoise.planning.request import PlanRequest
 
-__all__ = ["gaussian_variance_per_sensitivity"]
-
 
 def gaussian_variance_per_sensitivity(request: PlanRequest) -> float:
     """Return the variance that the central Gaussian needs per squared L2 clip.

@@ -17,8 +17,6 @@ from dpnoise.mechanisms.adaptive_clipping import suggest_flag_amplitude
 from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
 from dpnoise.planning.request import PlanRequest
 
-__all__ = ["clip_flag_amplitude"]
-
 _WANTED: Final = 0.05  # standard deviation of the share
 _WORST: Final = 0.5
 _LOUDEST: Final = 0.25  # of the clip

@@ -11,8 +11,6 @@ from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
 from dpnoise.planning.result import CurvePoint, Plan
 from dpnoise.planning.scale_search import NoiseModel, best_scale
 
-__all__ = ["error_curve", "packed_bytes"]
-
 
 def error_curve(made: Plan, *, bits: range = range(2, 25)) -> tuple[CurvePoint, ...]:
     """Forecast the least error at other bit widths, without new calibrations.

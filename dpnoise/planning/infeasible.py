@@ -23,17 +23,6 @@ from dpnoise.planning.scale_search import (
     smallest_scale,
 )
 
-__all__ = [
-    "as_of_accountant",
-    "refuse_beyond_samplers",
-    "refuse_cutting",
-    "refuse_fine",
-    "refuse_hopeless",
-    "refuse_uncovered",
-    "refuse_wrapping",
-    "useful_bits",
-]
-
 _LEAST_EPSILON: Final = 0.1  # the smallest that is offered as the nearest one
 _LARGEST_EXPONENT: Final = -0.5  # of a delta that is still worth offering
 _HOPELESS: Final = 100.0  # times the accepted squared error, ten in every entry

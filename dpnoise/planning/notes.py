@@ -12,8 +12,6 @@ from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
 from dpnoise.planning.request import PlanRequest
 
-__all__ = ["plan_notes"]
-
 _STEPS_TO_TRUNCATE: Final = 8.0
 _FAR_OVER_GAUSSIAN: Final = 2.0
 

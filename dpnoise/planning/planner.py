@@ -76,8 +76,6 @@ from dpnoise.planning.scale_search import (
     smallest_scale,
 )
 
-__all__ = ["plan"]
-
 _P = ParamSpec("_P")
 
 _SEARCHES: Final = 3

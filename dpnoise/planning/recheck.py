@@ -22,8 +22,6 @@ from dpnoise.planning.calibrated import Calibrated
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.result import AccountantTried
 
-__all__ = ["account", "kept_promise"]
-
 _RETRIES: Final = 4
 _MORE: Final = 1 + Fraction(1, 1 << 12)
 

@@ -50,13 +50,6 @@ from dpnoise.mechanisms.registry import mechanism_class
 from dpnoise.mechanisms.secret_selection import ALL_CLIENTS, check_selection_rate
 from dpnoise.mechanisms.skellam_counts import counts_norm
 
-__all__ = [
-    "DEFAULT_LADDER",
-    "DEFAULT_MAX_WRAP_PROBABILITY",
-    "LEAST_VARIANCE",
-    "PlanRequest",
-]
-
 DEFAULT_MAX_WRAP_PROBABILITY = 0.01
 """Where more than one coordinate in a hundred wraps, the modulus is too small."""
 

@@ -22,8 +22,6 @@ from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.scale_search import NoiseFit
 
-__all__ = ["AccountantTried", "CurvePoint", "Plan"]
-
 _PSEUDORANDOM: Final = (
     "Noise is expanded from secret 32-byte seeds by AES-256 in counter mode; figures "
     "hold against adversaries that cannot tell its output from random bits."

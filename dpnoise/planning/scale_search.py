@@ -34,19 +34,6 @@ from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding, forecast_
 from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
 from dpnoise.planning.request import PlanRequest
 
-__all__ = [
-    "NoiseFit",
-    "NoiseModel",
-    "Scale",
-    "accepted_error",
-    "best_scale",
-    "forecast_at",
-    "least_forecast",
-    "least_grid",
-    "smallest_bits",
-    "smallest_scale",
-]
-
 UNBOUNDED_BITS: Final = 62
 _LOWEST_STEPS: Final = 2.0**-12
 _STEPS_TO_TRUNCATE: Final = 8.0

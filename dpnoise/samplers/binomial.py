@@ -15,8 +15,6 @@ from dpnoise.samplers.inversion_table import InversionTable
 from dpnoise.samplers.parameters import CACHED_TABLES, whole_parameter
 from dpnoise.samplers.tail_bounds import SUMMATION_BITS, OneSide, Weights
 
-__all__ = ["MAX_NUM_TRIALS", "binomial_table", "binomial_weights", "even_trials"]
-
 MAX_NUM_TRIALS: Final = 1 << 30
 """Variance 2^28, the largest of the other tables too."""
 

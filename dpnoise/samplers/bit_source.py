@@ -26,8 +26,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from dpnoise.errors import ParameterError
 
-__all__ = ["MAX_POSITION", "SEED_BYTES", "BitSource", "PositionedBits", "fresh_seed"]
-
 SEED_BYTES: Final = 32
 """Length of every seed: 256 bits, the key length of the cipher."""
 

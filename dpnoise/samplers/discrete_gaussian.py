@@ -21,13 +21,6 @@ from dpnoise.samplers.tail_bounds import (
     geometric_rest,
 )
 
-__all__ = [
-    "MAX_VARIANCE_PARAMETER",
-    "MIN_VARIANCE_PARAMETER",
-    "discrete_gaussian_table",
-    "gaussian_weights",
-]
-
 MIN_VARIANCE_PARAMETER: Final = Fraction(1, 64)
 """Below this a draw is zero but for a chance of 2^-45: no noise at all."""
 

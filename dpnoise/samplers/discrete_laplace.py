@@ -20,8 +20,6 @@ from dpnoise.samplers.tail_bounds import (
     geometric_rest,
 )
 
-__all__ = ["MAX_DECAY_RATE", "MIN_DECAY_RATE", "discrete_laplace_table"]
-
 MIN_DECAY_RATE: Final = Fraction(1, 1 << 11)
 """The tail falls slowly: 390 000 cells at this rate, as many as the other laws use."""
 

@@ -52,8 +52,6 @@ from dpnoise.errors import CertificateError, ParameterError
 from dpnoise.samplers.bit_source import BitSource, PositionedBits
 from dpnoise.samplers.tail_bounds import CDF_BITS, TAIL_BITS, Weights, rounded_tails
 
-__all__ = ["MAX_COORDINATE", "InversionTable", "require_coordinates"]
-
 MAX_COORDINATE: Final = 1 << 48
 """Coordinates of one label lie below 2^48: 32 bytes each stay inside the stream."""
 

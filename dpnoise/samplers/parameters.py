@@ -11,8 +11,6 @@ from typing import Final
 
 from dpnoise.errors import ParameterError
 
-__all__ = ["CACHED_TABLES", "MAX_RATIONAL_BITS", "exact_parameter", "whole_parameter"]
-
 CACHED_TABLES: Final = 16
 """Tables kept per law. A session uses one or two; the largest holds 26 MB."""
 

@@ -14,8 +14,6 @@ from dpnoise.samplers.inversion_table import InversionTable
 from dpnoise.samplers.parameters import CACHED_TABLES, exact_parameter
 from dpnoise.samplers.tail_bounds import SUMMATION_BITS, OneSide, Weights
 
-__all__ = ["MAX_POISSON_RATE", "MIN_POISSON_RATE", "poisson_table"]
-
 MIN_POISSON_RATE: Final = Fraction(1, 1 << 20)
 """Below this a draw is zero but for one chance in a million."""
 

@@ -25,22 +25,6 @@ from typing import Final
 
 from dpnoise.samplers.bit_source import BitSource
 
-__all__ = [
-    "DIGITS",
-    "FairBits",
-    "binomial_pmf",
-    "discrete_gaussian_pmf",
-    "discrete_laplace_pmf",
-    "lower_tail",
-    "poisson_pmf",
-    "sample_binomial",
-    "sample_discrete_gaussian",
-    "sample_discrete_laplace",
-    "sample_poisson",
-    "sample_skellam",
-    "skellam_pmf",
-]
-
 DIGITS: Final = 60
 """Significant digits of the probabilities: 1e-60 is far below 2^-136."""
 

@@ -25,13 +25,6 @@ from dpnoise.samplers.tail_bounds import (
     geometric_rest,
 )
 
-__all__ = [
-    "MAX_TABLE_VARIANCE",
-    "MIN_TABLE_VARIANCE",
-    "skellam_table",
-    "skellam_weights",
-]
-
 MIN_TABLE_VARIANCE: Final = Fraction(1, 1 << 20)
 """Below this a draw is zero but for one chance in a million: a mistake in the units."""
 

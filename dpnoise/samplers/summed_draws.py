@@ -26,14 +26,6 @@ from dpnoise.samplers.skellam import (
     skellam_table,
 )
 
-__all__ = [
-    "MAX_ADDED_TRIALS",
-    "MAX_ADDED_VARIANCE",
-    "AddedDraws",
-    "binomial_sampler",
-    "skellam_sampler",
-]
-
 _MOST_DRAWS: Final = 16
 MAX_ADDED_VARIANCE: Final = _MOST_DRAWS * MAX_TABLE_VARIANCE
 MAX_ADDED_TRIALS: Final = _MOST_DRAWS * MAX_NUM_TRIALS

@@ -19,17 +19,6 @@ from typing import Final
 
 from dpnoise.errors import CertificateError
 
-__all__ = [
-    "CDF_BITS",
-    "TAIL_BITS",
-    "OneSide",
-    "Tails",
-    "Weights",
-    "exp_enclosure",
-    "geometric_rest",
-    "rounded_tails",
-]
-
 CDF_BITS: Final = 256
 """Bits of a threshold: 256 keep the rounding error of a table of half a million
 cells below 2^-237, far beneath the tail that a table leaves out."""

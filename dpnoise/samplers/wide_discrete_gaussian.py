@@ -52,12 +52,6 @@ from dpnoise.samplers.inversion_table import InversionTable, require_coordinates
 from dpnoise.samplers.parameters import CACHED_TABLES, exact_parameter
 from dpnoise.samplers.tail_bounds import CDF_BITS, OneSide, Weights, exp_enclosure
 
-__all__ = [
-    "MAX_WIDE_VARIANCE_PARAMETER",
-    "WideDiscreteGaussian",
-    "discrete_gaussian_sampler",
-]
-
 MAX_WIDE_VARIANCE_PARAMETER: Final = Fraction(1 << 100)
 """Standard deviation 2^50: draws stay below 2^54, where sums of 256 fit int64."""
 

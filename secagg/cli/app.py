@@ -40,8 +40,6 @@ from secagg.cli.failures import give_up
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 
-__all__ = ["app", "run"]
-
 app = typer.Typer(
     name="secagg",
     help="Private sums: add up vectors of many clients and learn only the noisy sum.",

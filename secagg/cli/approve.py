@@ -17,7 +17,6 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 if TYPE_CHECKING:
     from secagg.distributed_dp import NoisyTask, PrivacyReport
 
-__all__ = ["approve"]
 
 _SETTINGS: Final = ".toml"
 _MAX_OFFER_BYTES: Final = 1 << 16  # an offer is a few kilobytes; a picture is no offer

@@ -12,8 +12,6 @@ from typing import Generic, TypeAlias, TypeVar
 
 from secagg.errors import SecAggError
 
-__all__ = ["Branch", "Caution", "Finding", "SetupCheck", "State", "findings_of"]
-
 S = TypeVar("S")
 
 

@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from secagg.client.client import Client, Contribution
     from secagg.client.input_files import FileInput
     from secagg.client.participation import Participation
-    from secagg.client.runner import ClientProgress
     from secagg.client.service import CertificateRenewal
+    from secagg.client.session_driver import ClientProgress
     from secagg.config import ClientSettings
     from secagg.errors import SecAggError
 
-__all__ = ["accepts_restored", "client"]
 
 # As many sessions as a client can be set to take part in.
 _WITHOUT_END = 1_000_000
@@ -314,7 +313,7 @@ async def _contribute(
 ) -> "tuple[list[Contribution], Participation | None]":
     """Return what was given, and the client's last part if the task is over."""
     from secagg.client.program import client_of
-    from secagg.client.runner import ClientPhase
+    from secagg.client.session_driver import ClientPhase
     from secagg.errors import ErrorCode, ServiceError
     from secagg.runtime.garbage import keep_what_is_loaded
 
@@ -369,8 +368,8 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
     import asyncio
 
     from secagg.client.program import client_of
-    from secagg.client.runner import ClientPhase
     from secagg.client.service import ClientService
+    from secagg.client.session_driver import ClientPhase
     from secagg.runtime.clock import SystemClock
     from secagg.runtime.garbage import keep_what_is_loaded
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from secagg.testbed.demo.director import DemoResult
     from secagg.testbed.demo.sum_check import SessionCheck
 
-__all__ = ["demo"]
-
 
 def demo(  # noqa: PLR0913 - one parameter per flag
     *,

@@ -15,8 +15,6 @@ from secagg.protocol.rounds import ROUNDS
 from secagg.testbed.demo.settings_file import DemoPlan
 from secagg.testbed.demo.sum_check import SessionCheck
 
-__all__ = ["DemoLines"]
-
 
 class DemoLines:
     """Prints a demo line by line; a `secagg.testbed.demo.director.DemoView`.

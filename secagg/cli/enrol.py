@@ -8,8 +8,6 @@ import typer
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Ask an operator for a certificate; the key never leaves this machine.",
     no_args_is_help=True,

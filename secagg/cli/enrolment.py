@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from secagg.pki.credential_issuer import Issued
     from secagg.protocol.enrolment.credential import CredentialRequest, IssuedCredential
 
-__all__ = ["enrol", "identity"]
 
 enrol = typer.Typer(
     help="Run an issuer: sign, renew, revoke and list credentials.",
@@ -28,10 +27,10 @@ identity = typer.Typer(
     no_args_is_help=True,
 )
 
-IssuerArgument = Annotated[
+_IssuerArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="The issuer's directory.")
 ]
-IdentityArgument = Annotated[
+_IdentityArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="The identity's directory.")
 ]
 TrustDomainOption = Annotated[
@@ -79,7 +78,7 @@ def init(
 @enrol.command("sign")
 def sign(  # noqa: PLR0913 - one parameter per flag
     *,
-    directory: IssuerArgument,
+    directory: _IssuerArgument,
     request: Annotated[
         Path, typer.Argument(metavar="REQUEST", help="What the client has sent.")
     ],
@@ -130,7 +129,7 @@ def sign(  # noqa: PLR0913 - one parameter per flag
 @enrol.command("renew")
 def renew(
     *,
-    directory: IssuerArgument,
+    directory: _IssuerArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The client.")],
     days: DaysOption = 90,
     destination: Annotated[
@@ -161,7 +160,7 @@ def renew(
 @enrol.command("revoke")
 def revoke(
     *,
-    directory: IssuerArgument,
+    directory: _IssuerArgument,
     serials: Annotated[
         list[int] | None,
         typer.Argument(metavar="[SERIAL...]", help="What `enrol list` shows."),
@@ -195,7 +194,7 @@ def revoke(
 
 
 @enrol.command("list")
-def list_issued(*, directory: IssuerArgument, as_json: JSONOption = False) -> None:
+def list_issued(*, directory: _IssuerArgument, as_json: JSONOption = False) -> None:
     """Show what was issued, what of it is live, and the key to pin.
 
     Example: secagg pki enrol list issuer
@@ -277,7 +276,9 @@ def new(
 
 
 @identity.command("renew")
-def renew_identity(*, directory: IdentityArgument, as_json: JSONOption = False) -> None:
+def renew_identity(
+    *, directory: _IdentityArgument, as_json: JSONOption = False
+) -> None:
     """Ask for a further credential for the same key.
 
     Example: secagg pki identity renew identity

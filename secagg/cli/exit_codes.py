@@ -10,15 +10,6 @@ from typing import Final
 
 from secagg.errors import ErrorCode, SecAggError
 
-__all__ = [
-    "EXIT_OK",
-    "EXIT_UNREAD",
-    "EXIT_USAGE",
-    "FIRST_ERROR_EXIT_CODE",
-    "FIRST_SIGNAL_EXIT_CODE",
-    "exit_code_of",
-]
-
 EXIT_OK: Final = 0
 EXIT_USAGE: Final = 2
 # Leaves 3 to 9 for shells and supervisors, which use them for their own purposes.

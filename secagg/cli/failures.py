@@ -14,8 +14,6 @@ import sys
 from collections.abc import Mapping
 from typing import IO
 
-__all__ = ["give_up", "to_json_line", "write_failure"]
-
 
 def give_up(stream: IO[str]) -> None:
     """Write nothing more to a stream that has failed: it would fail again at exit."""

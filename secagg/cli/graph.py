@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from secagg.protocol.graphs.choice import Adversary, GraphChoice
     from secagg.protocol.profiles import Profile
 
-__all__ = ["graph"]
-
 
 def graph(  # noqa: PLR0913 - one parameter per flag
     *,

@@ -21,8 +21,6 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.parameters import Graph
 
-__all__ = ["KeyTraffic", "key_traffic"]
-
 # As in client-01017.
 _NAME: Final = 12
 

@@ -18,7 +18,6 @@ from secagg.errors import ErrorCode
 if TYPE_CHECKING:
     from secagg.testbed.load.result import LoadResult
 
-__all__ = ["load"]
 
 # What uploads may take beside other work of a machine: this, and a little per client.
 _ROUND_SECONDS = 20

@@ -12,7 +12,6 @@ from secagg.errors import ErrorCode, ServiceError
 if TYPE_CHECKING:
     from secagg.distributed_dp import LocalRandomiser, Plan
 
-__all__ = ["adversaries", "layer_table", "local_layer"]
 
 # What the randomiser calls its parameters, and what they are called here.
 _OPTIONS: Final = {

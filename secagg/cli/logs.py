@@ -6,8 +6,6 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["JSONLines", "log_to_stderr"]
-
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 

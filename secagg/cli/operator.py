@@ -15,14 +15,6 @@ if TYPE_CHECKING:
     from secagg.config import HostSettings
     from secagg.storage.reader import StoreReader
 
-__all__ = [
-    "EitherFileOption",
-    "ServerFileOption",
-    "ask",
-    "look",
-    "server_file",
-    "settings_of",
-]
 
 _USUAL_PLACES: Final = (Path("server.toml"), Path("/etc/secagg/server.toml"))
 

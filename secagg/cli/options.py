@@ -9,15 +9,6 @@ if TYPE_CHECKING:
     from secagg.cli.output import Output
     from secagg.protocol.profiles import Profile
 
-__all__ = [
-    "ConfigOption",
-    "JSONOption",
-    "ProfileOption",
-    "SetOption",
-    "ShowSettingsOption",
-    "named_profile",
-    "warn_if_experimental",
-]
 
 _EXPERIMENTAL: Final = (
     "{} is experimental and unreviewed: the argument for what it achieves is ours, and "

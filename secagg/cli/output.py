@@ -20,8 +20,6 @@ from secagg.cli.exit_codes import exit_code_of
 from secagg.cli.failures import give_up, to_json_line, write_failure
 from secagg.errors import SecAggError
 
-__all__ = ["Output"]
-
 
 class Output:
     """The two streams of one command.

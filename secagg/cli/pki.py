@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from secagg.pki.issuance_ledger import IssuanceLedger
     from secagg.transport.peer_identity import PeerIdentity
 
-__all__ = ["app"]
 
 app = typer.Typer(
     help="Issue, renew, revoke and list certificates; and who is enrolled.",
@@ -24,10 +23,10 @@ app = typer.Typer(
 app.add_typer(enrolment.enrol, name="enrol")
 app.add_typer(enrolment.identity, name="identity")
 
-DirectoryArgument = Annotated[
+_DirectoryArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="Where ca.pem and ca.key lie.")
 ]
-HostOption = Annotated[
+_HostOption = Annotated[
     list[str] | None,
     typer.Option(
         "--host",
@@ -42,10 +41,10 @@ TrustDomainOption = Annotated[
 DaysOption = Annotated[
     int, typer.Option("--days", help="How long the certificates are valid.")
 ]
-RequestArgument = Annotated[
+_RequestArgument = Annotated[
     Path, typer.Argument(metavar="REQUEST", help="What `secagg enrol request` made.")
 ]
-DestinationOption = Annotated[
+_DestinationOption = Annotated[
     Path | None,
     typer.Option("--output", metavar="FILE", help="Where to write the certificate."),
 ]
@@ -63,7 +62,7 @@ def init(  # noqa: PLR0913 - one parameter per flag
         int,
         typer.Option("--clients", min=1, max=65_535, help="How many clients to name."),
     ] = 3,
-    host: HostOption = None,
+    host: _HostOption = None,
     trust_domain: TrustDomainOption = "secagg.local",
     days: DaysOption = 90,
     as_json: JSONOption = False,
@@ -139,9 +138,9 @@ def ca(
 @app.command("server")
 def server(
     *,
-    directory: DirectoryArgument,
+    directory: _DirectoryArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The server's name.")],
-    host: HostOption = None,
+    host: _HostOption = None,
     days: DaysOption = 90,
     as_json: JSONOption = False,
 ) -> None:
@@ -165,7 +164,7 @@ def server(
 @app.command("client")
 def client(
     *,
-    directory: DirectoryArgument,
+    directory: _DirectoryArgument,
     names: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="The clients' names.")
     ],
@@ -192,8 +191,8 @@ def client(
 @app.command("sign")
 def sign(  # noqa: PLR0913 - one parameter per flag
     *,
-    directory: DirectoryArgument,
-    request: RequestArgument,
+    directory: _DirectoryArgument,
+    request: _RequestArgument,
     holder: Annotated[
         str,
         typer.Option(
@@ -207,9 +206,9 @@ def sign(  # noqa: PLR0913 - one parameter per flag
         str | None,
         typer.Option("--fingerprint", metavar="sha256:...", help=_FINGERPRINT_HELP),
     ] = None,
-    host: HostOption = None,
+    host: _HostOption = None,
     days: DaysOption = 90,
-    destination: DestinationOption = None,
+    destination: _DestinationOption = None,
     as_json: JSONOption = False,
 ) -> None:
     """Issue the certificate that somebody asks for, whose key stays where it is.
@@ -247,7 +246,7 @@ def sign(  # noqa: PLR0913 - one parameter per flag
 @app.command("renew")
 def renew(  # noqa: PLR0913 - one parameter per flag
     *,
-    directory: DirectoryArgument,
+    directory: _DirectoryArgument,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -268,7 +267,7 @@ def renew(  # noqa: PLR0913 - one parameter per flag
     within: Annotated[
         int, typer.Option("--within", min=0, help="Days, for all that end soon.")
     ] = 30,
-    destination: DestinationOption = None,
+    destination: _DestinationOption = None,
     as_json: JSONOption = False,
 ) -> None:
     """Issue the next certificate of a name: the same client, with the same budget.
@@ -322,7 +321,7 @@ def renew(  # noqa: PLR0913 - one parameter per flag
 @app.command("revoke")
 def revoke(
     *,
-    directory: DirectoryArgument,
+    directory: _DirectoryArgument,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -350,7 +349,7 @@ def revoke(
 
 
 @app.command("list")
-def list_issued(*, directory: DirectoryArgument, as_json: JSONOption = False) -> None:
+def list_issued(*, directory: _DirectoryArgument, as_json: JSONOption = False) -> None:
     """Show what was issued, to whom, and what of it is live.
 
     Example: secagg pki list pki

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         Plan,
     )
 
-__all__ = ["plan"]
 
 _PICTURES: Final = (".png", ".svg", ".pdf")
 

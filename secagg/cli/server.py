@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from secagg.server.admin.views import View
     from secagg.server.task.setup import PreparedTask
 
-__all__ = ["print_task", "server"]
-
 
 def server(  # noqa: PLR0913 - one argument per option
     *,

@@ -14,8 +14,6 @@ from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
 from secagg.server.session.progress import SessionPhase, SessionProgress
 
-__all__ = ["SessionView"]
-
 
 class SessionView:
     """Shows the progress of sessions; use it as a context manager.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from secagg.protocol.receipts.verifier import Verdict
     from secagg.storage.reader import StoreReader
 
-__all__ = ["app"]
 
 app = typer.Typer(
     help="List, explain, watch and abort sessions; judge what is left of one.",

@@ -6,8 +6,6 @@ from secagg.cli.check_results import Finding
 from secagg.cli.checks.preflight import require_all
 from secagg.cli.output import Output
 
-__all__ = ["show_checked"]
-
 
 def show_checked(
     rows: Sequence[tuple[str, str, str]], findings: Sequence[Finding], output: Output

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from secagg.protocol.profiles import Profile
     from secagg.simulation import SimulatedSession
 
-__all__ = ["simulate"]
 
 _GRAPH_BITS: Final = 40
 

@@ -11,8 +11,6 @@ from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Verify the state of a server or a client that does not run.",
     no_args_is_help=True,
@@ -77,7 +75,7 @@ def check(  # noqa: C901 - what was found is said in one place
             return faults, moved, None
 
     faults, moved, restored = asyncio.run(looked())
-    journal = None if kept.store is not None else journal_of(directory)
+    journal = None if kept.store is not None else _journal_of(directory)
     if journal is not None:
         output.line(
             f"the book has journal_mode {journal}; synchronous = FULL and "
@@ -237,7 +235,7 @@ class _Kept:
         return self.store is not None and self.blobs is not None
 
 
-def journal_of(directory: Path) -> str:
+def _journal_of(directory: Path) -> str:
     """Return how the book's file keeps changes, from its header: ``wal`` or else."""
     from secagg.storage.open_store import STORE_FILE
 

@@ -13,8 +13,6 @@ from secagg.cli.tasks import task_rows
 if TYPE_CHECKING:
     from secagg.storage.reader import StoreReader
 
-__all__ = ["budget", "drain", "status"]
-
 
 def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> None:
     """Show an aggregator and its tasks: what runs, who is missing, what is left.

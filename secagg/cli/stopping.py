@@ -19,8 +19,6 @@ from typing import Any, Final, NoReturn, Self
 from secagg.cli.exit_codes import FIRST_SIGNAL_EXIT_CODE
 from secagg.cli.failures import write_failure
 
-__all__ = ["StopSignals"]
-
 _LIKE_CTRL_C: Final = (signal.SIGTERM, signal.SIGHUP)
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from secagg.config import TaskSettings
     from secagg.storage.reader import StoreReader
 
-__all__ = ["app", "task_rows"]
 
 app = typer.Typer(
     help="Add, watch, pause and stop the tasks of an aggregator.",

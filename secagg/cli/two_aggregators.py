@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from secagg.server.rpc.grpc_server import GrpcServer
     from secagg.two_aggregators.client import SharedContribution
 
-__all__ = ["app"]
 
 _Aggregator = TypeVar("_Aggregator", "HelperSettings", "LeaderSettings")
 
@@ -29,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-RestoredOption = Annotated[
+_RestoredOption = Annotated[
     bool,
     typer.Option(
         "--restored",
@@ -43,7 +42,7 @@ def helper(
     *,
     config: ConfigOption,
     overrides: SetOption = None,
-    restored: RestoredOption = False,
+    restored: _RestoredOption = False,
     show_settings: ShowSettingsOption = False,
     as_json: JSONOption = False,
 ) -> None:
@@ -94,7 +93,7 @@ def leader(
     *,
     config: ConfigOption,
     overrides: SetOption = None,
-    restored: RestoredOption = False,
+    restored: _RestoredOption = False,
     show_settings: ShowSettingsOption = False,
     as_json: JSONOption = False,
 ) -> None:

@@ -22,8 +22,6 @@ from secagg.distributed_dp import Unusable, UnusableKind
 from secagg.errors import SecAggError
 from secagg.runtime.clock import Clock
 
-__all__ = ["Application", "DaemonThreads"]
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _Made = TypeVar("_Made")

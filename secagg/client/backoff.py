@@ -13,13 +13,11 @@ from typing import Final
 
 from secagg.crypto.entropy import Entropy
 
-__all__ = ["Backoff"]
-
 FIRST_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 10.0
-SHORTEST_HINT_SECONDS: Final = 0.02
-LONGEST_HINT_SECONDS: Final = 60.0
-PATIENT_FIRST_SECONDS: Final = 1.0
+_SHORTEST_HINT_SECONDS: Final = 0.02
+_LONGEST_HINT_SECONDS: Final = 60.0
+_PATIENT_FIRST_SECONDS: Final = 1.0
 PATIENT_LONGEST_SECONDS: Final = 300.0
 
 
@@ -47,8 +45,8 @@ class Backoff:
         self.attempts += 1
         asked = _clamped(hint_seconds)
         if self.is_patient:
-            most = min(PATIENT_LONGEST_SECONDS, PATIENT_FIRST_SECONDS * doublings)
-            return max(asked, SHORTEST_HINT_SECONDS, most * self._fraction())
+            most = min(PATIENT_LONGEST_SECONDS, _PATIENT_FIRST_SECONDS * doublings)
+            return max(asked, _SHORTEST_HINT_SECONDS, most * self._fraction())
         return self._jittered(
             max(min(LONGEST_SECONDS, FIRST_SECONDS * doublings), asked)
         )
@@ -68,4 +66,4 @@ class Backoff:
 def _clamped(hint_seconds: float | None) -> float:
     if hint_seconds is None:
         return 0.0
-    return min(LONGEST_HINT_SECONDS, max(SHORTEST_HINT_SECONDS, hint_seconds))
+    return min(_LONGEST_HINT_SECONDS, max(_SHORTEST_HINT_SECONDS, hint_seconds))

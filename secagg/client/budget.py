@@ -27,14 +27,6 @@ from secagg.protocol import refund
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.storage.budget_ledger import BudgetKey, Charge, ChargeState, Settlement
 
-__all__ = [
-    "budget_key_of",
-    "charge_of",
-    "max_rosters_of",
-    "peer_of",
-    "settlement_of",
-]
-
 
 def budget_key_of(
     descriptor: SessionDescriptor, *, trust_domain: str | None

@@ -26,6 +26,7 @@ from secagg.errors import (
 )
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import NO_VIEW, Envelope, Message, Round
+from secagg.protocol.packing import MAX_CHUNK_BYTES
 from secagg.runtime.clock import Clock, finish_before
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
@@ -46,19 +47,10 @@ from secagg.wire.calls import (
 )
 from secagg.wire.limits import (
     LEAST_QUIET_SECONDS,
-    MAX_CHUNK_BYTES,
     MAX_HELD_MS,
     MAX_QUIET_SECONDS,
     MessageSizes,
 )
-
-__all__ = [
-    "PATIENT_TELL_SECONDS",
-    "TELL_SECONDS",
-    "AnotherAggregatorError",
-    "ClientCalls",
-    "repeated",
-]
 
 RETRYABLE: Final = frozenset(
     {
@@ -71,7 +63,7 @@ RETRYABLE: Final = frozenset(
 # What may mean that the aggregator's process has ended.
 _LOST: Final = frozenset({ErrorCode.UNREACHABLE, ErrorCode.SHUTTING_DOWN})
 # A link that corrupts every upload will not get better.
-MAX_UPLOAD_RESTARTS: Final = 5
+_MAX_UPLOAD_RESTARTS: Final = 5
 # Whoever looks at a client that gets nowhere is told this often; of one that waits for
 # ever, a log of a night stays readable.
 TELL_SECONDS: Final = 5.0
@@ -510,13 +502,13 @@ class ClientCalls:
                 if error.code is not ErrorCode.UPLOAD_CORRUPT:
                     raise
                 restarts += 1
-                if restarts > MAX_UPLOAD_RESTARTS:
+                if restarts > _MAX_UPLOAD_RESTARTS:
                     raise
                 status = await self.send(asking, deadline)
             else:
                 if not status.complete and status.next_offset <= offset:
                     restarts += 1
-                    if restarts > MAX_UPLOAD_RESTARTS:
+                    if restarts > _MAX_UPLOAD_RESTARTS:
                         raise RemoteProtocolError(
                             "the server takes chunks but never moves on",
                             code=ErrorCode.UPLOAD_CORRUPT,

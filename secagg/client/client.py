@@ -47,10 +47,10 @@ from secagg.client.gate import OwnRules, SessionInfo
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.participation import Participation, last_part, receipt_of
 from secagg.client.retry_policy import AttemptCounter
-from secagg.client.runner import (
+from secagg.client.runner import ClientRunner
+from secagg.client.session_driver import (
     DEFAULT_MAX_PAYLOAD_BYTES,
     ClientProgress,
-    ClientRunner,
     ClientSettings,
     Preparation,
     SessionOutcome,
@@ -94,8 +94,6 @@ from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.tls import TLSIdentity
-
-__all__ = ["Client", "Contribution", "VectorMaker", "check_given", "check_vector_maker"]
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 

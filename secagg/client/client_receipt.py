@@ -37,8 +37,6 @@ from secagg.protocol.receipts.receipt import (
     WrittenBy,
 )
 
-__all__ = ["certificate_of", "concluded", "seen_at_offer", "seen_with"]
-
 
 def seen_at_offer(descriptor: SessionDescriptor) -> AuditReceipt:
     """Return the receipt of a client that has only been offered a session."""

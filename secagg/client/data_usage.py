@@ -18,15 +18,6 @@ from secagg.distributed_dp import (
 from secagg.protocol.policy import TotalBudget
 from secagg.storage.data_claims import Claim, ClaimRow
 
-__all__ = [
-    "DataClaim",
-    "DataUsage",
-    "least_sum",
-    "limit_of",
-    "loss_in",
-    "use_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class DataClaim:

@@ -25,8 +25,6 @@ from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.profiles import Trust
 from secagg.storage.store import Store
 
-__all__ = ["ClientEnrolment", "EnrolledClient", "load_enrolled"]
-
 _SECONDS_PER_DAY: Final = 86_400.0
 
 

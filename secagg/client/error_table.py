@@ -19,8 +19,6 @@ from secagg.errors import (
 from secagg.transport.status import status_code, usual_error
 from secagg.wire.errors import TRAVELLING, fault_name, seen_by_peer
 
-__all__ = ["error_table"]
-
 _WORDS: Final = {
     NextAction.NEXT_SESSION: "next session",
     NextAction.NEXT_ATTEMPT: "next session, counted",

@@ -44,22 +44,6 @@ from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import ChargeRow
 from secagg.storage.data_claims import Claim, ClaimRow
 
-__all__ = [
-    "GATE_CHECKS",
-    "AdmittedSession",
-    "GateCheck",
-    "GateRequest",
-    "GateStage",
-    "KnownFacts",
-    "Need",
-    "OwnEnrolment",
-    "OwnRules",
-    "SessionInfo",
-    "admit",
-    "is_claimed",
-    "run_checks",
-]
-
 
 @unique
 class GateStage(Enum):

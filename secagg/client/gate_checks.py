@@ -34,20 +34,6 @@ from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import Charge, ChargeRow, is_new_charge
 from secagg.storage.data_claims import Claim, ClaimAdversary, ClaimRow
 
-__all__ = [
-    "check_aggregator",
-    "check_budget",
-    "check_claim",
-    "check_clock",
-    "check_end",
-    "check_enrolment_key",
-    "check_limits",
-    "check_list_age",
-    "check_list_number",
-    "check_number",
-    "check_trust_domain",
-]
-
 _DIGITS: Final = 4
 _DELTA_DIGITS: Final = 3
 

@@ -39,8 +39,6 @@ from secagg.wire.calls import (
     WatchSession,
 )
 
-__all__ = ["CallDeadlines", "GrpcConnection", "Traffic"]
-
 _Answer = TypeVar("_Answer")
 
 

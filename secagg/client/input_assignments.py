@@ -15,8 +15,6 @@ from typing import Final
 
 from secagg.runtime.vector_files import write_json
 
-__all__ = ["GivenFiles", "mark_of"]
-
 _NAME: Final = "given-files.json"
 # Sessions follow one another: only the latest ones can be the last that gave a sum.
 _KEPT: Final = 64

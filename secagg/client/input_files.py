@@ -20,8 +20,6 @@ from secagg.client.session_paths import SessionPath
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.vector_files import load_vector, write_bytes
 
-__all__ = ["FileInput", "check_reuse"]
-
 
 def check_reuse(
     *, sessions: int, source: Path, targets: dict[str, Path], same_input_again: bool

@@ -13,8 +13,6 @@ from secagg.storage.journal import decode_ending
 from secagg.storage.rows import SessionState
 from secagg.storage.store import Store
 
-__all__ = ["Participation", "last_part", "receipt_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Participation:

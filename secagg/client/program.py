@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from secagg.client.client import Client
 from secagg.client.enrolment import ClientEnrolment
-from secagg.client.runner import ClientProgress
+from secagg.client.session_driver import ClientProgress
 from secagg.config import ClientSettings
 from secagg.config.total_budget import total_budget
 from secagg.crypto.cipher_suite import CipherSuite
@@ -23,14 +23,6 @@ from secagg.protocol.profiles import Profile
 from secagg.storage.rows import Retention
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
-
-__all__ = [
-    "client_enrolment",
-    "client_of",
-    "client_policy",
-    "read_privacy_limits",
-    "suites_of",
-]
 
 
 def client_of(

@@ -27,8 +27,6 @@ from secagg.errors import (
     SessionAbortedError,
 )
 
-__all__ = ["AttemptCounter", "ErrorStage", "NextAction", "after_error"]
-
 _C: Final = ErrorCode
 
 

@@ -45,7 +45,6 @@ from secagg.client.gate import (
 from secagg.client.retry_policy import ErrorStage
 from secagg.client.session import ClientSession
 from secagg.client.session_driver import (
-    DEFAULT_MAX_PAYLOAD_BYTES,
     ClientParts,
     ClientPhase,
     ClientProgress,
@@ -78,17 +77,6 @@ from secagg.runtime.workers import Workers
 from secagg.storage.change import Role
 from secagg.storage.store import Store
 from secagg.wire.calls import Blob
-
-__all__ = [
-    "DEFAULT_MAX_PAYLOAD_BYTES",
-    "ClientPhase",
-    "ClientProgress",
-    "ClientRunner",
-    "ClientSettings",
-    "MakeInput",
-    "Preparation",
-    "SessionOutcome",
-]
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 

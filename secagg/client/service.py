@@ -33,14 +33,12 @@ from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock, finish_before
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["CertificateRenewal", "ClientService", "run_command"]
-
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 
 SAY_EVERY_SECONDS: Final = 600.0
-RENEW_EVERY_SECONDS: Final = 3600.0
+_RENEW_EVERY_SECONDS: Final = 3600.0
 # A command that fetches a certificate and hangs must not be the last one.
-COMMAND_SECONDS: Final = 600.0
+_COMMAND_SECONDS: Final = 600.0
 
 
 @dataclass(slots=True)
@@ -76,7 +74,7 @@ class CertificateRenewal:
                     exit_code=code,
                     not_valid_after=present.not_valid_after.isoformat(),
                 )
-            await clock.sleep_until(clock.now() + RENEW_EVERY_SECONDS)
+            await clock.sleep_until(clock.now() + _RENEW_EVERY_SECONDS)
 
 
 async def run_command(
@@ -112,7 +110,7 @@ async def run_command(
     except OSError:
         return 127
     try:
-        limit = clock.now() + COMMAND_SECONDS
+        limit = clock.now() + _COMMAND_SECONDS
         return await finish_before(clock, limit, process.wait())
     except TimeoutError:
         return 124

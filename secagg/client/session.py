@@ -86,8 +86,6 @@ from secagg.storage.journal import (
 from secagg.storage.rows import StoredSession
 from secagg.storage.store import Store
 
-__all__ = ["ClientSession"]
-
 
 class ClientSession:
     """One session of one client; make it with `begin` or `resume`.

@@ -68,18 +68,6 @@ from secagg.runtime.workers import Workers
 from secagg.wire.calls import Blob, GetUploadStatus, Wait, carrier_of
 from secagg.wire.limits import message_sizes
 
-__all__ = [
-    "DEFAULT_MAX_PAYLOAD_BYTES",
-    "ClientParts",
-    "ClientPhase",
-    "ClientProgress",
-    "ClientSettings",
-    "Conductor",
-    "MakeInput",
-    "Preparation",
-    "SessionOutcome",
-]
-
 # As part of the round, when a vector is due where the owner has set no time.  Uploads
 # that have begun move the end of the round, so that the rest need not hold all of one.
 _DUE_AT: Final = 0.7

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from secagg.runtime.files import SESSION_PLACE
 
-__all__ = ["SessionPath"]
-
 
 @dataclass(frozen=True, slots=True)
 class SessionPath:

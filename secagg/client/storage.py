@@ -9,8 +9,6 @@ from secagg.storage.budget_ledger import BudgetKey, budget_of
 from secagg.storage.open_store import open_state
 from secagg.storage.store import Store
 
-__all__ = ["ClientStorage", "open_storage"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClientStorage:

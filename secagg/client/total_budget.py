@@ -43,8 +43,6 @@ from secagg.storage.open_store import STORE_FILE, open_state
 from secagg.storage.reader import reading
 from secagg.storage.store import Store
 
-__all__ = ["TotalBudgetLedger", "look_at_use", "turn_at_claims"]
-
 _Result = TypeVar("_Result")
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)

@@ -18,14 +18,6 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.storage.data_claims import Claim, ClaimAdversary
 
-__all__ = [
-    "OwnTotal",
-    "TotalBudgetExceededError",
-    "adversary_of",
-    "claim_for",
-    "loss_of_session",
-]
-
 
 class TotalBudgetExceededError(RemoteProtocolError):
     """A task does not fit into what its data may cost over all tasks."""

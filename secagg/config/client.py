@@ -16,14 +16,6 @@ from secagg.pki.key_files import parse_key
 from secagg.protocol.policy import GROUNDS
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS, Profile
 
-__all__ = [
-    "ClientSection",
-    "ClientSettings",
-    "IdentitySection",
-    "PolicySection",
-    "check_client",
-]
-
 _WITH_IDENTITIES: Final = tuple(
     profile.label for profile in Profile if profile.has_identities
 )

@@ -21,19 +21,6 @@ from secagg.config.server import HostSettings, ServerSettings
 from secagg.config.task import TaskSettings, check_task
 from secagg.config.two_aggregators import HelperSettings, LeaderSettings
 
-__all__ = [
-    "is_client_file",
-    "is_file_of_two_aggregators",
-    "load_client_settings",
-    "load_host_settings",
-    "load_server_settings",
-    "load_task_settings",
-    "names_a_task",
-    "party_of",
-    "task_from_document",
-]
-
-
 _TASK_SECTIONS: Final = tuple(each.name for each in dataclasses.fields(TaskSettings))
 _HOST_SECTIONS: Final = tuple(each.name for each in dataclasses.fields(HostSettings))
 _CLIENT_SECTIONS: Final = ("client", "policy")

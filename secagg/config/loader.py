@@ -28,21 +28,12 @@ from typing import Any, Final, Generic, TypeVar
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.files import read_small
 
-__all__ = [
-    "ENVIRONMENT_PREFIX",
-    "LoadedSettings",
-    "load_settings",
-    "sections_in",
-    "setting",
-    "settings_from",
-]
-
 ENVIRONMENT_PREFIX: Final = "SECAGG_"
 # A text that begins and ends so was written as TOML, or has lost its quotes to a shell.
 # Addresses such as [::1]:7400 only begin so.
 _TOML_MARKS: Final = frozenset({('"', '"'), ("'", "'"), ("[", "]"), ("{", "}")})
 # A settings file is a page or two; more is the wrong file, for example a key or data.
-MAX_FILE_BYTES: Final = 1 << 20
+_MAX_FILE_BYTES: Final = 1 << 20
 
 _Settings = TypeVar("_Settings")
 
@@ -216,7 +207,7 @@ def _built(
 def _document_of(path: Path) -> dict[str, Any]:
     data = read_small(
         path,
-        most=MAX_FILE_BYTES,
+        most=_MAX_FILE_BYTES,
         code=ErrorCode.BAD_SETTINGS,
         what="the settings file",
         if_unreadable="Check the path and that this user may read it.",

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from secagg.config.loader import setting
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 
-__all__ = ["NoiseSection"]
-
 
 @dataclass(frozen=True, slots=True)
 class NoiseSection:

@@ -31,14 +31,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.files import SESSION_PLACE
 from secagg.storage.rollback_mark import default_mark, lock_of
 
-__all__ = [
-    "NamedPath",
-    "client_paths",
-    "refuse_shared_paths",
-    "server_paths",
-    "two_aggregator_paths",
-]
-
 _FILE_URL: Final = "file:"
 # Keys of files that are read, and what for.
 _PURPOSES: Final = {

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from secagg.config.loader import setting
 
-__all__ = ["ProcessSection", "ProgramSection", "TLSSection"]
-
 
 @dataclass(frozen=True, slots=True)
 class TLSSection:

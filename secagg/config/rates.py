@@ -6,8 +6,6 @@ from typing import Final
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["parse_rate"]
-
 _RATE: Final = re.compile(r"\d{1,9}/0*[1-9]\d{0,8}|\d{1,9}(\.\d{1,9})?", re.ASCII)
 
 

@@ -11,8 +11,6 @@ from typing import Final, Self
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["CONTINUOUS", "Schedule", "Slot", "seconds_of"]
-
 CONTINUOUS: Final = "continuous"
 _EVERY: Final = "every "
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])")

@@ -11,8 +11,6 @@ from secagg.config.task import TaskSettings
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 
-__all__ = ["AdmissionSection", "HostSettings", "ServerSection", "ServerSettings"]
-
 _USUAL: Final = AdmissionLimits()
 
 

@@ -21,18 +21,6 @@ from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS, Profile
 from secagg.transport.peer_identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
 
-__all__ = [
-    "CohortSection",
-    "EnrolmentSection",
-    "RoundsSection",
-    "TaskSection",
-    "TaskSettings",
-    "VectorSection",
-    "check_task",
-    "end_of_task",
-    "shortfall_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskSection:

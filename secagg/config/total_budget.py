@@ -7,8 +7,6 @@ from secagg.config.loader import setting
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.policy import TotalBudget
 
-__all__ = ["DataSection", "total_budget"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSection:

@@ -15,16 +15,6 @@ from secagg.config.program import ProcessSection, TLSSection
 from secagg.config.total_budget import DataSection
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 
-__all__ = [
-    "AggregatorSection",
-    "HelperSettings",
-    "LeaderSettings",
-    "OtherSection",
-    "SharedTaskSection",
-    "SharingClientSettings",
-    "load_two_server_settings",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatorSection(ProcessSection):
@@ -55,7 +45,7 @@ class AggregatorSection(ProcessSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderSection(AggregatorSection):
+class _LeaderSection(AggregatorSection):
     """The aggregator that releases the sums."""
 
     sums_dir: Path = setting(
@@ -142,7 +132,7 @@ class OtherSection(TLSSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallerSection:
+class _CallerSection:
     """Whose calls the helper takes for the leader's."""
 
     name: str = setting(
@@ -152,7 +142,7 @@ class CallerSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharingClientSection(ProcessSection):
+class _SharingClientSection(ProcessSection):
     """The client process."""
 
     task: str = setting("Name of the task to take part in.")
@@ -162,7 +152,7 @@ class SharingClientSection(ProcessSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharingPolicySection(DataSection):
+class _SharingPolicySection(DataSection):
     """Floors that no aggregator can lower."""
 
     max_epsilon: float = setting(
@@ -197,7 +187,7 @@ class HelperSettings:
 
     aggregator: AggregatorSection
     tls: TLSSection
-    leader: CallerSection
+    leader: _CallerSection
     task: SharedTaskSection
 
 
@@ -205,7 +195,7 @@ class HelperSettings:
 class LeaderSettings:
     """The leader's file."""
 
-    aggregator: LeaderSection
+    aggregator: _LeaderSection
     tls: TLSSection
     helper: OtherSection
     task: SharedTaskSection
@@ -215,10 +205,10 @@ class LeaderSettings:
 class SharingClientSettings:
     """A client's file."""
 
-    client: SharingClientSection
+    client: _SharingClientSection
     leader: OtherSection
     helper: OtherSection
-    policy: SharingPolicySection
+    policy: _SharingPolicySection
 
 
 _Settings = TypeVar("_Settings", HelperSettings, LeaderSettings, SharingClientSettings)

@@ -20,8 +20,6 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from secagg.crypto.secret_bytes import SecretBytes
 
-__all__ = ["KEY_SIZE", "TAG_SIZE", "AuthenticationError", "open_sealed", "seal"]
-
 KEY_SIZE: Final = 32
 TAG_SIZE: Final = 16
 

@@ -13,8 +13,6 @@ versions.  What a record contains is said by the code that writes it, once.
 
 from typing import Final, Self
 
-__all__ = ["CanonicalEncodingError", "Reader", "Writer"]
-
 _LENGTH_BYTES: Final = 4
 
 

@@ -13,8 +13,6 @@ Source:
 
 import enum
 
-__all__ = ["CipherSuite"]
-
 
 class CipherSuite(enum.IntEnum):
     """A cipher suite; its integer value is the two-byte wire identifier.

@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from secagg.crypto.transcript import check_bitmap
 
-__all__ = ["ClientBitmap"]
-
 
 class ClientBitmap(AbstractSet[int]):
     """Roster indices; immutable, equal to every other set of the same indices.

@@ -17,8 +17,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from secagg.crypto import key_derivation as kdf
 from secagg.crypto.secret_bytes import SecretBytes
 
-__all__ = ["SEED_SIZE", "Entropy", "SeededEntropy", "SystemEntropy"]
-
 SEED_SIZE: Final = 32
 """Bytes of a seed: 256 bits, so that guessing is hopeless even for many targets."""
 

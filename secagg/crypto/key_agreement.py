@@ -23,15 +23,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 from secagg.crypto.entropy import Entropy
 from secagg.crypto.secret_bytes import SecretBytes
 
-__all__ = [
-    "PRIVATE_KEY_SIZE",
-    "PUBLIC_KEY_SIZE",
-    "BadPublicKeyError",
-    "KeyPair",
-    "check_public_key",
-    "public_key_of",
-]
-
 PRIVATE_KEY_SIZE: Final = 32
 PUBLIC_KEY_SIZE: Final = 32
 

@@ -23,25 +23,6 @@ from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.transcript import domain_tag
 
-__all__ = [
-    "ADDITIVE_SHARE",
-    "AEAD_KEY_SIZE",
-    "IV_SIZE",
-    "MAX_EXPAND_SIZE",
-    "NOISE_STREAM",
-    "PAIR_MASK",
-    "SELF_MASK",
-    "SHARE_CHANNEL",
-    "additive_share_key",
-    "entropy_stream_key",
-    "expand",
-    "extract",
-    "noise_seed",
-    "pair_mask_key",
-    "self_mask_key",
-    "share_channel_key",
-]
-
 _HASH: Final = "sha256"
 _HASH_SIZE: Final = 32
 

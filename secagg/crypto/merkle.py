@@ -24,8 +24,6 @@ from typing import Final
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.transcript import domain_tag
 
-__all__ = ["NODE_SIZE", "ROSTER_NODE", "MerkleTree", "ProofError", "proven_top"]
-
 NODE_SIZE: Final = 32
 """Size of leaves, nodes and tops, bytes."""
 

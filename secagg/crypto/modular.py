@@ -17,22 +17,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "MAX_MODULUS",
-    "MIN_MODULUS",
-    "BadVectorError",
-    "UnsignedArray",
-    "add_into",
-    "bit_width",
-    "check_modulus",
-    "check_vector",
-    "is_power_of_two",
-    "reduce_in_place",
-    "subtract_into",
-    "word_dtype",
-    "zeros",
-]
-
 UnsignedArray: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 _WORDS: Final = (np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64))

@@ -41,16 +41,6 @@ from secagg.crypto.modular import (
 )
 from secagg.crypto.secret_bytes import SecretBytes
 
-__all__ = [
-    "CHUNK_BYTES",
-    "IV_SIZE",
-    "KEY_SIZES",
-    "MAX_STREAM_BYTES",
-    "Mask",
-    "add_masks",
-    "expand",
-]
-
 IV_SIZE: Final = 12
 KEY_SIZES: Final = (16, 32)
 

@@ -20,21 +20,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "MAX_ABSCISSA",
-    "PRIME",
-    "FieldArray",
-    "check_abscissae",
-    "check_distinct",
-    "evaluate",
-    "lagrange_at_zero",
-    "lagrange_at_zero_batch",
-    "locate_roots",
-    "parity_check",
-    "reduce_products",
-    "weigh_bytes",
-]
-
 PRIME: Final = 65537
 MAX_ABSCISSA: Final = PRIME - 1
 

@@ -13,8 +13,6 @@ memory; whoever reads the memory of the process reads the secrets.
 import hmac
 from typing import Never, NoReturn
 
-__all__ = ["SecretBytes"]
-
 
 class SecretBytes:
     """An immutable byte string with a redacted representation.

@@ -41,8 +41,6 @@ from secagg.crypto.shamir_codec import (
     LIMBS,
     SECRET_SIZE,
     SHARE_SIZE,
-    BadShareError,
-    check_shares,
     decode_shares,
     encode_shares,
     flagged_limbs,
@@ -50,21 +48,6 @@ from secagg.crypto.shamir_codec import (
     secrets_of,
 )
 from secagg.crypto.shamir_correction import UncorrectableError, find_faulty
-
-__all__ = [
-    "MIN_THRESHOLD",
-    "SECRET_SIZE",
-    "SHARE_SIZE",
-    "BadShareError",
-    "UncorrectableError",
-    "check_shares",
-    "decode_shares",
-    "decode_with_errors",
-    "encode_shares",
-    "reconstruct",
-    "reconstruct_sparse",
-    "share_secrets",
-]
 
 MIN_THRESHOLD: Final = 2
 

@@ -21,19 +21,6 @@ import numpy.typing as npt
 
 from secagg.crypto.prime_field import PRIME, FieldArray
 
-__all__ = [
-    "LIMBS",
-    "SECRET_SIZE",
-    "SHARE_SIZE",
-    "BadShareError",
-    "check_shares",
-    "decode_shares",
-    "encode_shares",
-    "flagged_limbs",
-    "limbs_of",
-    "secrets_of",
-]
-
 SECRET_SIZE: Final = 32
 LIMBS: Final = 16
 SHARE_SIZE: Final = 2 * LIMBS + 2

@@ -27,8 +27,6 @@ from secagg.crypto.prime_field import (
     parity_check,
 )
 
-__all__ = ["UncorrectableError", "find_faulty"]
-
 
 class UncorrectableError(ValueError):
     """More shares are wrong than their number allows to find.

@@ -24,17 +24,6 @@ from nacl.signing import SigningKey, VerifyKey
 from secagg.crypto.entropy import Entropy
 from secagg.crypto.secret_bytes import SecretBytes
 
-__all__ = [
-    "IDENTITY_SIZE",
-    "SEED_SIZE",
-    "SIGNATURE_SIZE",
-    "IdentityKey",
-    "SignatureError",
-    "check_identity",
-    "check_identity_form",
-    "verify",
-]
-
 SEED_SIZE: Final = 32
 IDENTITY_SIZE: Final = 32
 SIGNATURE_SIZE: Final = 64

@@ -24,16 +24,6 @@ import numpy as np
 from secagg.crypto.canonical import CanonicalEncodingError, Writer
 from secagg.crypto.cipher_suite import CipherSuite
 
-__all__ = [
-    "MAX_SET_SIZE",
-    "PROTOCOL_VERSION",
-    "check_bitmap",
-    "decode_set",
-    "domain_tag",
-    "encode_set",
-    "hash_parts",
-]
-
 PROTOCOL_VERSION: Final = b"SecAgg/1"
 MAX_SET_SIZE: Final = 1 << 16
 """Largest roster: the Shamir field has 65536 non-zero abscissae."""

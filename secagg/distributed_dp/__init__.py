@@ -26,6 +26,16 @@ Nothing in here does input or output.
 """
 
 from dpnoise.accounting import PrivacyStatement
+from dpnoise.accounting.accountant import GaussianLoss
+from dpnoise.accounting.cross_task import (
+    BudgetSpent,
+    LossLimit,
+    RequiredChange,
+    TaskLoss,
+    fits,
+    room_for,
+    spent,
+)
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.events import Adjacency
 from dpnoise.floats import text_above, text_below
@@ -53,17 +63,9 @@ from secagg.distributed_dp.aggregator_noise import (
     TwoAggregatorReport,
 )
 from secagg.distributed_dp.data_budget import (
-    BudgetSpent,
-    GaussianLoss,
-    LossLimit,
-    RequiredChange,
-    TaskLoss,
-    fits,
     loss_against_broken_masks,
     loss_against_server,
     loss_between_two,
-    room_for,
-    spent,
 )
 from secagg.distributed_dp.local_layer import (
     local_parameters,

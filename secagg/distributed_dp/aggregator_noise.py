@@ -56,8 +56,6 @@ from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import PrivacyLimits
 
-__all__ = ["AggregatorNoise", "TwoAggregatorReport"]
-
 _AGGREGATORS: Final = 2
 
 

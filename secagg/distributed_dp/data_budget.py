@@ -8,33 +8,13 @@ from functools import lru_cache
 
 from dpnoise.accounting.accountant import GaussianLoss
 from dpnoise.accounting.cross_task import (
-    BudgetSpent,
-    LossLimit,
-    RequiredChange,
     TaskLoss,
-    fits,
     gaussian_loss,
-    room_for,
-    spent,
 )
 from dpnoise.events import Repeated
 from secagg.distributed_dp.aggregator_noise import TwoAggregatorReport
 from secagg.distributed_dp.noise_block import decode_block
 from secagg.distributed_dp.report import PrivacyReport
-
-__all__ = [
-    "BudgetSpent",
-    "GaussianLoss",
-    "LossLimit",
-    "RequiredChange",
-    "TaskLoss",
-    "fits",
-    "loss_against_broken_masks",
-    "loss_against_server",
-    "loss_between_two",
-    "room_for",
-    "spent",
-]
 
 
 def loss_against_server(noise_block: bytes, report: PrivacyReport) -> TaskLoss:

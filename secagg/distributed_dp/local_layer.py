@@ -15,8 +15,6 @@ from dpnoise.planning import PlanRequest
 from dpnoise.planning.request import most_selected
 from secagg.distributed_dp.report import LocalPrivacy
 
-__all__ = ["local_parameters", "local_privacy", "randomised_mse", "randomised_sum"]
-
 # Of the bound, where nobody says how long vectors are: bounds are for the longest.
 _TYPICAL_NORM: Final = 0.2
 _PARTS_OF_WRAPPING: Final = 1024.0

@@ -28,18 +28,6 @@ from secagg.distributed_dp.units import UnitBounds
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.parameters import MAX_NOISE_BLOCK_BYTES
 
-__all__ = [
-    "MAX_STEPS",
-    "NoiseBlock",
-    "NoiseBudget",
-    "bad_block",
-    "canonical_json",
-    "check_cost",
-    "check_sampler",
-    "decode_block",
-    "rational_text",
-]
-
 _BLOCK_VERSION: Final = 2
 _LEAST_UNIT: Final = Fraction(1, 1 << 64)  # products stay floats
 # No digits beyond those of a rate, whose denominator is a million at most.

@@ -15,8 +15,6 @@ from secagg.errors import InputError, LocalProtocolError
 from secagg.protocol.events import PlainVector
 from secagg.protocol.parameters import ProtocolParameters
 
-__all__ = ["decode_integers", "encode_integers"]
-
 
 def encode_integers(
     vector: npt.NDArray[Any], parameters: ProtocolParameters

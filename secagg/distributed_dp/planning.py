@@ -13,8 +13,6 @@ from dpnoise.errors import DPNoiseError, ParameterError
 from dpnoise.planning import Plan
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 
-__all__ = ["plan"]
-
 _P = ParamSpec("_P")
 
 _DOC: Final = """Choose scale, modulus and noise for a privacy budget.

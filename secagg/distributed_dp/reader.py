@@ -21,17 +21,6 @@ from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import NoiseRemoval
 from secagg.protocol.parameters import ProtocolParameters
 
-__all__ = [
-    "TaskNoiseVerifier",
-    "central_gaussian_variance",
-    "certify",
-    "following_terms",
-    "offered_terms",
-    "read_noise_terms",
-    "subtract_layers",
-    "table_hashes",
-]
-
 # Draws of all clients for so many entries stay in the processor's cache.
 _LAYER_CHUNK: Final = 1 << 16
 

@@ -16,11 +16,9 @@ import numpy as np
 
 from secagg.distributed_dp.task import NoisyInput, NoisyTask
 from secagg.errors import InputError
-from secagg.protocol.client.machine import input_digest
+from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.vectors import as_vector
-
-__all__ = ["ReplacedInput", "Unusable", "UnusableKind", "encode_or_zeros"]
 
 
 @unique

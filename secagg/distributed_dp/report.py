@@ -28,14 +28,6 @@ from secagg.distributed_dp.noise_block import (
 )
 from secagg.errors import ErrorCode, RemoteProtocolError
 
-__all__ = [
-    "EPSILON_SLACK",
-    "LocalPrivacy",
-    "PrivacyReport",
-    "check_claim",
-    "statement",
-]
-
 EPSILON_SLACK: Final = 1e-6
 """A claim may be off by the accountant's own rounding, not by a decision."""
 

@@ -24,8 +24,6 @@ from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.errors import ServiceError
 from secagg.runtime.vector_files import write_json
 
-__all__ = ["accounting_digest", "privacy_report"]
-
 _FILE: Final = "privacy-report.json"
 _SOURCES: Final = ("dpnoise", "secagg.distributed_dp")
 

@@ -51,8 +51,6 @@ from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import PrivacyLimits
 
-__all__ = ["NoisyInput", "NoisyTask"]
-
 # Colluders see the ring with the roster and may end sessions that do not suit them, so
 # rosters count and not sums (PROTOCOL §11.3).
 _ROSTERS_PER_SESSION: Final = 10

@@ -23,8 +23,6 @@ from typing import Any, Final, Self
 
 from dpnoise.mechanisms import ClippingSchedule, MechanismParameters
 
-__all__ = ["UnitBounds", "read_unit", "unit_terms"]
-
 # Twelve significant bits between 2^-80 and 2^80; a server's number has no more digits.
 _RATIONAL: Final = re.compile(r"[1-9][0-9]{0,27}/[1-9][0-9]{0,27}")
 

@@ -34,17 +34,6 @@ from secagg.transport.peer_identity import (
 )
 from secagg.transport.tls import read_certificates, read_private_key
 
-__all__ = [
-    "AUTHORITY_DAYS",
-    "LEAF_DAYS",
-    "MAX_LEAF_DAYS",
-    "CertificateAuthority",
-    "IssuedCertificate",
-    "PublicKey",
-    "key_pem",
-    "new_key",
-]
-
 # What gRPC's TLS can use.
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
@@ -53,7 +42,7 @@ AUTHORITY_DAYS: Final = 730
 LEAF_DAYS: Final = 90
 # What public authorities are held to; a longer one is a sign of a forgotten key.
 MAX_LEAF_DAYS: Final = 398
-MAX_AUTHORITY_DAYS: Final = 3650
+_MAX_AUTHORITY_DAYS: Final = 3650
 # Clocks of devices are this wrong at times.
 _CLOCK_SKEW: Final = timedelta(minutes=5)
 _MAX_HOSTS: Final = 100
@@ -144,7 +133,7 @@ class CertificateAuthority:
             .public_key(public)
             .serial_number(_serial(entropy))
             .not_valid_before(start - _CLOCK_SKEW)
-            .not_valid_after(start + _duration(days, MAX_AUTHORITY_DAYS))
+            .not_valid_after(start + _duration(days, _MAX_AUTHORITY_DAYS))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(signs_certificates=True), critical=True)
             .add_extension(

@@ -37,8 +37,6 @@ from secagg.runtime.log_events import (
 )
 from secagg.transport.tls import CertificateNumber
 
-__all__ = ["CertificateRevocations", "read_revoked", "revoked_line", "revoked_text"]
-
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 # A hundred thousand lines: more certificates than an authority of `secagg pki` sees.

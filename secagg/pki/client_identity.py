@@ -18,18 +18,6 @@ from secagg.protocol.enrolment.verification import EnrolmentRules, check_credent
 from secagg.runtime.durable_files import replace_file
 from secagg.runtime.files import disk, read_small
 
-__all__ = [
-    "CREDENTIAL",
-    "IDENTITY_SEED",
-    "REQUEST",
-    "load_client_identity",
-    "new_identity",
-    "read_credential",
-    "read_request",
-    "renew_request",
-    "write_credential",
-]
-
 IDENTITY_SEED: Final = "identity.seed"
 REQUEST: Final = "request.bin"
 CREDENTIAL: Final = "credential.bin"

@@ -42,16 +42,6 @@ from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.runtime.durable_files import replace_file
 from secagg.runtime.files import disk
 
-__all__ = [
-    "CREDENTIAL_DAYS",
-    "ISSUER_SEED",
-    "MAX_CREDENTIAL_DAYS",
-    "RECORD",
-    "REVOCATIONS",
-    "Issued",
-    "Issuer",
-]
-
 ISSUER_SEED: Final = "issuer.seed"
 RECORD: Final = "issued.jsonl"
 REVOCATIONS: Final = "revocations.bin"

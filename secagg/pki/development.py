@@ -18,8 +18,6 @@ from secagg.pki.client_identity import (
 )
 from secagg.pki.credential_issuer import CREDENTIAL_DAYS, Issuer
 
-__all__ = ["DevelopmentEnrolment"]
-
 
 @dataclass(frozen=True, slots=True)
 class DevelopmentEnrolment:

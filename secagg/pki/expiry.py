@@ -15,15 +15,6 @@ from cryptography import x509
 from secagg.runtime.log_events import CERTIFICATE_EXPIRES, TRANSPORT_LOGGER, log_event
 from secagg.transport.tls import TLSIdentity
 
-__all__ = [
-    "URGENT_BEFORE",
-    "WARNED_BEFORE",
-    "Expiry",
-    "ExpiryWarnings",
-    "expiries_of",
-    "level_of",
-]
-
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 # Enough for a holiday and a ticket in somebody else's queue.

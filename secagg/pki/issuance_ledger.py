@@ -49,15 +49,6 @@ from secagg.runtime.json_lines import DurableLines
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.tls import CertificateNumber
 
-__all__ = [
-    "AUTHORITY_STEM",
-    "INDEX",
-    "REVOKED",
-    "IssuanceLedger",
-    "IssuedRow",
-    "parse_holder",
-]
-
 AUTHORITY_STEM: Final = "ca"
 INDEX: Final = "index.jsonl"
 REVOKED: Final = "revoked.txt"

@@ -20,8 +20,6 @@ from secagg.protocol.enrolment.credential import Credential
 from secagg.protocol.enrolment.documents import is_name
 from secagg.runtime.json_lines import DurableLines
 
-__all__ = ["IssuerRecord"]
-
 _ALGORITHM: Final = "ed25519:"
 _MAX_TIME: Final = (1 << 64) - 1
 

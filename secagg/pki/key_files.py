@@ -20,14 +20,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.durable_files import create_file
 from secagg.runtime.files import disk
 
-__all__ = [
-    "is_readable_by_others",
-    "key_text",
-    "parse_key",
-    "read_key",
-    "write_key",
-]
-
 _ALGORITHM: Final = "ed25519:"
 _MADE_BY: Final = "Name the file that `secagg pki identity new` made."
 _TEXT: Final = re.compile(rf"{_ALGORITHM}([0-9a-f]{{64}})", re.ASCII)

@@ -16,8 +16,6 @@ from secagg.protocol.enrolment.revocation_list import (
 from secagg.protocol.profiles import Trust
 from secagg.runtime.files import read_small
 
-__all__ = ["PublishedEnrolment"]
-
 
 @dataclass(frozen=True, slots=True)
 class PublishedEnrolment:

@@ -24,8 +24,6 @@ from secagg.runtime.durable_files import create_file, replace_file
 from secagg.runtime.files import disk, read_small
 from secagg.transport.peer_identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
 
-__all__ = ["FINGERPRINT", "fingerprint_of", "new_request", "read_request", "spki_of"]
-
 FINGERPRINT: Final = "sha256:"
 
 _MAX_REQUEST_BYTES: Final = 64 * 1024

@@ -34,16 +34,6 @@ from secagg.crypto.transcript import domain_tag
 from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
 from secagg.protocol.messages import Advert, Consistency, Quorum
 
-__all__ = [
-    "Signers",
-    "check_bundle_signature",
-    "check_quorum",
-    "check_signature",
-    "check_signed",
-    "sign_bundles",
-    "sign_context",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Signers:

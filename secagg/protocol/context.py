@@ -14,18 +14,6 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import RosterFrame, advert_parts
 
-__all__ = [
-    "committed_roster",
-    "context_of_tree",
-    "mask_context",
-    "noise_commitment",
-    "roster_context",
-    "roster_tree",
-    "self_mask_commitment",
-    "session_context",
-    "unmask_context",
-]
-
 
 def session_context(descriptor: SessionDescriptor) -> bytes:
     """Return ctx0: session id and configuration."""

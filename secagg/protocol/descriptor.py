@@ -20,8 +20,6 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.graphs.ring_bounds import client_demand
 from secagg.protocol.parameters import ProtocolParameters
 
-__all__ = ["SessionDescriptor"]
-
 # The longest that a certificate can name.
 MAX_AGGREGATOR_BYTES: Final = 255
 MAX_TASK_ID_BYTES: Final = 256

@@ -8,8 +8,6 @@ from secagg.protocol.client import machine as client
 from secagg.protocol.profiles import SUPPORTED_PROFILES
 from secagg.protocol.server import machine as server
 
-__all__ = ["mermaid", "state_diagrams"]
-
 
 class _Edge(Protocol):
     @property

@@ -22,8 +22,6 @@ Source:
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-__all__ = ["left_out"]
-
 
 def left_out(
     complaints: Iterable[tuple[str, str]],

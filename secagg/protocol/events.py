@@ -17,21 +17,6 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.membership import Membership
 from secagg.protocol.messages import Envelope, Round
 
-__all__ = [
-    "AbortRequested",
-    "ClientEvent",
-    "InputBound",
-    "InputReady",
-    "NoisyVector",
-    "PlainVector",
-    "Received",
-    "RoundClosed",
-    "ServerEvent",
-    "SessionOffered",
-    "SumComputed",
-]
-
-
 # --- events of both -----------------------------------------------------------------
 
 

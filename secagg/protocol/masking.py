@@ -23,8 +23,6 @@ from secagg.crypto.key_derivation import pair_mask_key, self_mask_key
 from secagg.crypto.prg import Mask, add_masks
 from secagg.protocol.outputs import ComputeSum, MaskJob
 
-__all__ = ["input_masks", "mask_input", "removal_masks"]
-
 Residues = npt.NDArray[np.unsignedinteger[Any]]
 
 

@@ -23,15 +23,6 @@ from secagg.protocol.enrolment.verification import (
 from secagg.protocol.messages import Advert
 from secagg.protocol.profiles import Profile, Trust
 
-__all__ = [
-    "Member",
-    "Membership",
-    "check_adverts",
-    "check_form",
-    "enrolment_rules",
-    "signed_advert",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Membership:

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self
 
-__all__ = ["NoiseCertificate", "NoiseCost"]
-
 
 @dataclass(frozen=True, slots=True)
 class NoiseCost:

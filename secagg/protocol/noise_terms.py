@@ -16,16 +16,6 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import LocalProtocolError
 from secagg.protocol.parameters import ProtocolParameters
 
-__all__ = [
-    "NoiseReader",
-    "NoiseSecrets",
-    "NoiseTerms",
-    "layer_secret",
-    "no_noise",
-    "noise_secrets",
-    "noise_terms",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class NoiseTerms:

@@ -11,24 +11,6 @@ from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.messages import Envelope
 from secagg.protocol.rounds import DropReason
 
-__all__ = [
-    "ClientOutput",
-    "ComputeSum",
-    "DealerFailed",
-    "DropClient",
-    "DroppedKey",
-    "Finish",
-    "MaskAndUpload",
-    "MaskJob",
-    "NoiseRemoval",
-    "Send",
-    "ServerOutput",
-    "ShareDisputed",
-    "Step",
-    "SurvivorSeed",
-]
-
-
 # --- outputs of the server ----------------------------------------------------------
 
 

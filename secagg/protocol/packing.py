@@ -43,18 +43,6 @@ from secagg.crypto.modular import (
     word_dtype,
 )
 
-__all__ = [
-    "BLOCK_VALUES",
-    "MAX_BITS",
-    "MAX_CHUNK_BYTES",
-    "Chunk",
-    "chunk_values",
-    "chunks",
-    "pack",
-    "packed_size",
-    "unpack",
-]
-
 # One chunk of an upload or of a fetched object.  Smaller chunks pay more for calls
 # than for bytes; larger ones lose more when a link breaks.
 MAX_CHUNK_BYTES: Final = 1 << 20

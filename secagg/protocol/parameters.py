@@ -38,16 +38,6 @@ from secagg.protocol.profiles import (
     check_supported,
 )
 
-__all__ = [
-    "MAX_CLIENTS",
-    "MAX_DIMENSION",
-    "MAX_NOISE_BLOCK_BYTES",
-    "MAX_SPARSE_CLIENTS",
-    "PROTOCOL_VERSION",
-    "Graph",
-    "ProtocolParameters",
-]
-
 PROTOCOL_VERSION: Final = 1
 
 # Shamir abscissae are 1..65536 without zero; one roster index each (PROTOCOL §7).

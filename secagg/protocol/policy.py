@@ -21,17 +21,6 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.profiles import Profile
 
-__all__ = [
-    "COLLUDER_FRACTION",
-    "GROUNDS",
-    "NO_NOISE_ACKNOWLEDGEMENT",
-    "ClientPolicy",
-    "ExactSumWaiver",
-    "PrivacyLimits",
-    "TotalBudget",
-    "colluder_fraction_of",
-]
-
 NO_NOISE_ACKNOWLEDGEMENT: Final = (
     "I understand that the sum itself is released without noise"
 )
@@ -41,13 +30,13 @@ GROUNDS: Final = ("proven", "certified", "numerical", "recalled", "published")
 # Of what is merely evaluated or recalled no published proof makes more.
 _PROOF_DECIDES: Final = frozenset({"proven", "certified"})
 # 2^-40 for each session stays below 2^-26 over ten thousand of them.
-DEFAULT_MIN_GRAPH_BITS: Final = 40
+_DEFAULT_MIN_GRAPH_BITS: Final = 40
 COLLUDER_FRACTION: Final = 0.1
 """Part of a roster that noise takes for colluders in profiles that distrust the server:
 a larger roster thins every share, and an absolute number would not grow with it."""
 # A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
-DEFAULT_MAX_DIMENSION: Final = 1 << 26
-MAX_DATA_NAME: Final = 200
+_DEFAULT_MAX_DIMENSION: Final = 1 << 26
+_MAX_DATA_NAME: Final = 200
 """Characters of a name that people choose and read."""
 
 
@@ -83,7 +72,7 @@ class ClientPolicy:
     suites: frozenset[CipherSuite] = frozenset(CipherSuite)
     aggregators: frozenset[str] | None = None
     graphs: frozenset[Graph] = frozenset({Graph.COMPLETE})
-    min_graph_bits: int = DEFAULT_MIN_GRAPH_BITS
+    min_graph_bits: int = _DEFAULT_MIN_GRAPH_BITS
     min_clients: int = 3
     max_clients: int = 10_000
     min_survivors: int = 3
@@ -91,7 +80,7 @@ class ClientPolicy:
     min_colluders: int = 0
     require_majority: bool = True
     whole_roster: bool = False
-    max_dimension: int = DEFAULT_MAX_DIMENSION
+    max_dimension: int = _DEFAULT_MAX_DIMENSION
     max_modulus_bits: int = 62
     require_noise: bool = True
 
@@ -299,9 +288,9 @@ class TotalBudget:
 
     def __post_init__(self) -> None:
         """Refuse what bounds nothing."""
-        if not (self.data.isprintable() and 0 < len(self.data) <= MAX_DATA_NAME):
+        if not (self.data.isprintable() and 0 < len(self.data) <= _MAX_DATA_NAME):
             raise LocalProtocolError(
-                f"data have a name of 1 to {MAX_DATA_NAME} printable characters",
+                f"data have a name of 1 to {_MAX_DATA_NAME} printable characters",
                 next_step="Choose one name for the same data, and keep it.",
             )
         if not (0.0 < self.epsilon < math.inf and 0.0 < self.delta < 1.0):

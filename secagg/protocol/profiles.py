@@ -21,21 +21,6 @@ from typing import ClassVar, Final, Self
 from secagg.crypto.canonical import CanonicalEncodingError, Reader, Writer
 from secagg.errors import ErrorCode, RemoteProtocolError
 
-__all__ = [
-    "MAX_DEADLINE_SECONDS",
-    "MAX_GRAPH_BITS",
-    "SUPPORTED_PROFILES",
-    "TAILS",
-    "HonestCuriousParameters",
-    "MaliciousParameters",
-    "Profile",
-    "RoundDeadlines",
-    "SparseParameters",
-    "Tail",
-    "Trust",
-    "check_supported",
-]
-
 # Beyond this no hash of the session would resist longer.
 MAX_GRAPH_BITS: Final = 128
 # A week: longer rounds outlive the certificates and caches around them.

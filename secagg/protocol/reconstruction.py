@@ -23,13 +23,9 @@ import numpy.typing as npt
 
 from secagg.crypto.key_agreement import public_key_of
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.shamir import (
-    UncorrectableError,
-    decode_with_errors,
-    reconstruct,
-    reconstruct_sparse,
-)
+from secagg.crypto.shamir import decode_with_errors, reconstruct, reconstruct_sparse
 from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.crypto.shamir_correction import UncorrectableError
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.context import self_mask_commitment
 from secagg.protocol.graphs.neighbours import SharingGraph
@@ -37,8 +33,6 @@ from secagg.protocol.messages import Advert, Roster
 from secagg.protocol.outputs import DroppedKey, SurvivorSeed
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.share_bundles import Answer
-
-__all__ = ["InvalidDealerError", "ReconstructedSecrets", "rebuild"]
 
 _Shares = npt.NDArray[np.uint8]
 _Abscissae = npt.NDArray[np.int64]

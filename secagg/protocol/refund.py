@@ -27,8 +27,6 @@ from typing import Final
 from secagg.protocol.messages import Fate
 from secagg.protocol.profiles import Profile
 
-__all__ = ["CHARGES", "Charge", "ReachedStage", "charge_after"]
-
 
 @unique
 class ReachedStage(Enum):

@@ -33,15 +33,6 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.profiles import Profile, RoundDeadlines
 
-__all__ = [
-    "FROM_CLIENTS",
-    "FROM_SERVER",
-    "ROUNDS",
-    "DropReason",
-    "RoundRow",
-    "rounds_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:

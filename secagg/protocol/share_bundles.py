@@ -29,15 +29,6 @@ from secagg.protocol.client.checks import RosterView
 from secagg.protocol.messages import BUNDLE_BYTES, Advert, Complaint
 from secagg.protocol.parameters import Graph, ProtocolParameters
 
-__all__ = [
-    "NOISE_SEED_BYTES",
-    "Answer",
-    "Dealing",
-    "HeldShares",
-    "collect",
-    "deal",
-]
-
 NOISE_SEED_BYTES: Final = 32
 _PAIR_BYTES: Final = 2 * SHARE_SIZE
 

@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from secagg.errors import InputError
 
-__all__ = ["as_vector"]
-
 # A float64 holds every whole number up to here.
 _LARGEST_INTEGER: Final = 1 << 53
 _MAX_ITEMSIZE: Final = 8

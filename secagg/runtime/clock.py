@@ -12,8 +12,6 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Clock", "SystemClock", "finish_before", "is_set_before"]
-
 _Result = TypeVar("_Result")
 
 

@@ -18,8 +18,6 @@ from secagg.errors import ErrorCode
 from secagg.protocol.messages import Envelope
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
-__all__ = ["UNCERTIFIED_AGGREGATOR", "AggregatorConnection", "AggregatorService"]
-
 # The name of an aggregator without a certificate: in memory, or plaintext for tests.
 UNCERTIFIED_AGGREGATOR: Final = "aggregator"
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
-__all__ = ["create_file", "replace_file", "replace_with", "sync_directory"]
-
 PUBLIC: Final = 0o644
 
 

@@ -7,8 +7,6 @@ from typing import Final
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["SESSION_PLACE", "disk", "nearest_place", "read_small"]
-
 SESSION_PLACE: Final = "{session}"
 """What stands for the number of a session in the name of a file."""
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["STAYING", "keep_what_is_loaded", "seldom_collected"]
-
 _USUAL: Final = gc.get_threshold()
 # More objects than all libraries bring (120 thousand for an aggregator).  They are no
 # garbage, and looking through them as they come was a twentieth of a command's start.

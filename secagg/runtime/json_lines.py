@@ -20,8 +20,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.durable_files import create_file
 from secagg.runtime.files import disk
 
-__all__ = ["DurableLines"]
-
 
 class DurableLines:
     """Such a file, open; make it with `create` and `open`.

@@ -16,19 +16,6 @@ from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Final, Protocol
 
-__all__ = [
-    "METRICS",
-    "OTHER",
-    "PROCESS_METRICS",
-    "TASKS_AT_MOST",
-    "BoundedTasks",
-    "Kind",
-    "Meter",
-    "Meters",
-    "Metric",
-    "SilentMeter",
-]
-
 TASKS_AT_MOST: Final = 100
 OTHER: Final = "other"
 

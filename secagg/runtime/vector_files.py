@@ -18,8 +18,6 @@ from secagg.errors import ErrorCode, InputError, ServiceError
 from secagg.protocol.vectors import as_vector
 from secagg.runtime.durable_files import replace_with
 
-__all__ = ["load_vector", "write_bytes", "write_json", "write_vector"]
-
 
 def load_vector(path: Path) -> npt.NDArray[Any]:
     """Read one client's input.

@@ -12,13 +12,11 @@ from functools import cache, partial
 from hashlib import sha256
 from typing import Final, ParamSpec, Self, TypeVar
 
-__all__ = ["Workers"]
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 # Disk and hash work of concurrent uploads.
-GENERAL_THREADS: Final = 4
+_GENERAL_THREADS: Final = 4
 
 
 class Workers:
@@ -29,7 +27,7 @@ class Workers:
     """
 
     def __init__(self, *, general: Executor | None = None) -> None:
-        self._general = general or ThreadPoolExecutor(GENERAL_THREADS, "secagg-worker")
+        self._general = general or ThreadPoolExecutor(_GENERAL_THREADS, "secagg-worker")
 
     @classmethod
     def of_process(cls) -> Self:
@@ -60,7 +58,7 @@ class Workers:
 
 @cache
 def _process_threads() -> Executor:
-    threads = max(GENERAL_THREADS, os.cpu_count() or 1)
+    threads = max(_GENERAL_THREADS, os.cpu_count() or 1)
     return ThreadPoolExecutor(threads, "secagg-client")
 
 

@@ -64,14 +64,12 @@ from secagg.wire.calls import (
     WatchSession,
 )
 
-__all__ = ["Aggregator"]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _Answer = TypeVar("_Answer")
 
 # How often an aggregator says that it is there, where others share its book.
-BEAT_SECONDS: Final = 5.0
+_BEAT_SECONDS: Final = 5.0
 # How long a client waits that asks for a task which nobody here has heard of.
 HEARING_SECONDS: Final = 2.0
 
@@ -238,7 +236,7 @@ class Aggregator:
                 say_refused(error)
             except Exception:  # noqa: BLE001 - a defect must not end this unseen
                 telemetry.log_defect(_LOG, telemetry.MONITORING_FAILED)
-            await clock.sleep_until(clock.now() + BEAT_SECONDS)
+            await clock.sleep_until(clock.now() + _BEAT_SECONDS)
 
     async def run_task(
         self, task: TaskDefinition, *, next_payload: NextPayload, on_sum: OnSum

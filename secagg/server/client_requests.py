@@ -61,8 +61,6 @@ from secagg.wire.calls import (
 from secagg.wire.codec import refuse
 from secagg.wire.limits import MAX_INLINE_BYTES
 
-__all__ = ["ClientRequestHandler"]
-
 _Answer = TypeVar("_Answer")
 _MILLISECONDS: Final = 1000
 
@@ -71,7 +69,7 @@ _MILLISECONDS: Final = 1000
 # is shared: whoever runs the task rings for a session that another one has opened.
 HELD_LOOK_SECONDS: Final = 5.0
 # Whoever has waited as long as it wanted may ask again at once.
-AGAIN_SECONDS: Final = 0.05
+_AGAIN_SECONDS: Final = 0.05
 
 # What lies in the spool; all else is part of a session's state.
 _SPOOLED: Final[Mapping[Blob, str]] = {
@@ -225,7 +223,7 @@ class ClientRequestHandler:
                 await self.offers.heard(ringing, HELD_LOOK_SECONDS)
                 ringing = self.offers.listen()
                 answer = await self._offer(identity, request)
-        return Wait(AGAIN_SECONDS) if isinstance(answer, Wait) else answer
+        return Wait(_AGAIN_SECONDS) if isinstance(answer, Wait) else answer
 
     async def _offer(
         self, identity: str, request: GetOffer

@@ -14,8 +14,6 @@ from secagg.server.session.uploads import UploadSlots
 from secagg.storage.spool import Spool
 from secagg.storage.store import Store
 
-__all__ = ["ServerDependencies"]
-
 
 @dataclass(frozen=True, slots=True)
 class ServerDependencies:

@@ -8,8 +8,6 @@ than by its own end: a restart goes on with it.
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.server.task.runner import TaskRunner
 
-__all__ = ["KnownTasks", "shutting_down"]
-
 
 class KnownTasks:
     """The tasks of one aggregator."""

@@ -10,8 +10,6 @@ from typing import Final
 
 from secagg.runtime.clock import Clock
 
-__all__ = ["Notifier"]
-
 
 class Notifier:
     """Rings for everybody at once.

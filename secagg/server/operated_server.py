@@ -16,8 +16,6 @@ from secagg.server.task.schedule import TaskSchedule
 from secagg.server.task.setup import PreparedTask
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["OperatedServer"]
-
 
 class OperatedServer(Server):
     """A server whose tasks open by their gates, and can be paused."""

@@ -40,14 +40,6 @@ from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = [
-    "Observer",
-    "ServedTask",
-    "plan_task",
-    "serve",
-    "server_of",
-]
-
 _Server = TypeVar("_Server", bound=Server)
 
 

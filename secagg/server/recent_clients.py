@@ -6,8 +6,6 @@ from secagg.protocol.messages import Envelope, Released
 from secagg.runtime.clock import Clock
 from secagg.server.rpc.limits import AggregatorLimits
 
-__all__ = ["RecentClients"]
-
 
 class RecentClients:
     """Remembers when clients called, and what they were told to come back for.

@@ -17,8 +17,6 @@ from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention
 from secagg.storage.store import Store
 
-__all__ = ["purge_regularly"]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 # Receipts are counted in days; a look takes milliseconds.

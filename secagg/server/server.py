@@ -62,8 +62,6 @@ from secagg.transport.in_memory import InMemoryConnection
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["ReleasedSum", "RunningTask", "Server"]
-
 # A client polls a few times a minute at most.  Whoever is there only for those that
 # missed an ending waits no longer for them.
 SETTLE_SECONDS: Final = 15.0

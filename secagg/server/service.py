@@ -40,8 +40,6 @@ from secagg.server.session.progress import SessionProgress
 from secagg.server.supervisor import TaskSupervisor
 from secagg.transport.address import Address
 
-__all__ = ["run_service"]
-
 _LOOK_EVERY_SECONDS: Final = 0.2
 
 

@@ -19,8 +19,6 @@ from typing import Final, Self
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.http.readiness import LOOK_EVERY_SECONDS
 
-__all__ = ["ServiceManager"]
-
 # Two looks may be late before the manager loses its patience.
 _LEAST_PATIENCE_SECONDS: Final = 3 * LOOK_EVERY_SECONDS
 

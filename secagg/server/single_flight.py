@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable
 
 from secagg.runtime.clock import Clock
 
-__all__ = ["LOOK_SECONDS", "SingleFlight"]
-
 # How long a look gathers those who want one: a client that is refused again and again
 # costs the book so many looks and no more.
 LOOK_SECONDS = 0.05

@@ -13,8 +13,6 @@ from secagg.storage.open_store import open_state
 from secagg.storage.spool import Spool, UploadSpool
 from secagg.storage.store import Store
 
-__all__ = ["ServerStorage", "open_storage"]
-
 
 @dataclass(frozen=True, slots=True)
 class ServerStorage:

@@ -20,8 +20,6 @@ from secagg.runtime.vector_files import write_bytes, write_json, write_vector
 from secagg.server.server import ReleasedSum
 from secagg.server.task.setup import PreparedTask
 
-__all__ = ["SumWriter", "write_receipt"]
-
 
 class SumWriter:
     """Writes ``sum-<n>.npy``, ``report-<n>.json`` and ``receipt-<n>.bin``.

@@ -53,8 +53,6 @@ from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.rows import SessionState, TaskRow, TaskState
 from secagg.storage.store import Store, StoreUnavailableError
 
-__all__ = ["TaskSupervisor"]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _Result = TypeVar("_Result")

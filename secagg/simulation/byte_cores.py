@@ -53,8 +53,6 @@ from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.server import machine as server
 
-__all__ = ["ClientCore", "ServerCore"]
-
 Residues = npt.NDArray[np.unsignedinteger[Any]]
 _SEED_BYTES: Final = 32
 _NAME_BYTES: Final = len(Upload(0, bytes(32)).encode())

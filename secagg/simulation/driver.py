@@ -55,15 +55,6 @@ from secagg.protocol.server import machine as server
 from secagg.protocol.server.states import RosterFixed
 from secagg.simulation.enrolled import membership_of
 
-__all__ = [
-    "OFFERED_AT",
-    "InProcessSession",
-    "SessionResult",
-    "accepting",
-    "identity_of",
-    "run_session",
-]
-
 Residues = npt.NDArray[np.unsignedinteger[Any]]
 
 # When every session is offered, in Unix seconds: 2027-01-15, 08:00 UTC.

@@ -17,15 +17,6 @@ from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.membership import Membership
 from secagg.protocol.profiles import Trust
 
-__all__ = [
-    "TRUST_DOMAIN",
-    "identity_in_simulation",
-    "issued_to",
-    "membership_of",
-    "published_in_simulation",
-    "simulated_trust",
-]
-
 TRUST_DOMAIN: Final = "simulation"
 # From 2020 to 2100: as long as no test is about time.
 _NOT_BEFORE: Final = 1_577_836_800

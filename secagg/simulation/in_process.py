@@ -47,8 +47,6 @@ from secagg.runtime import log_events as telemetry
 from secagg.server.server import ReleasedSum, RunningTask, Server
 from secagg.server.task.setup import PreparedTask
 
-__all__ = ["ClippingWarning", "InProcessCohort", "InProcessEnrolment", "local"]
-
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 _TASK: Final = "local"
 _NAME_DIGITS: Final = 16

@@ -13,8 +13,6 @@ from secagg.protocol.messages import Round
 from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import rounds_of
 
-__all__ = ["LossPlan", "plan_losses"]
-
 
 @dataclass(frozen=True, slots=True)
 class LossPlan:

@@ -17,8 +17,6 @@ from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Final
 
-__all__ = ["CostReport", "Meter", "RoundCost", "held_bytes", "peak_rss_bytes"]
-
 
 @dataclass(slots=True)
 class RoundCost:

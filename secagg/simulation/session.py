@@ -52,8 +52,6 @@ from secagg.simulation.driver import InProcessSession, Residues, run_session
 from secagg.simulation.losses import LossPlan
 from secagg.simulation.measurement import CostReport, Meter, held_bytes
 
-__all__ = ["SimulatedSession", "simulate_session"]
-
 # Whose state is weighed: they are all alike, and it takes a while.
 _WEIGHED: Final = 0
 _LAST: Final = ROUNDS[Round.UNMASKING].deadline

@@ -23,16 +23,6 @@ from typing import Final, Protocol
 
 from secagg.errors import ErrorCode, InternalError, ServiceError
 
-__all__ = [
-    "RETRY_SECONDS",
-    "STORE_HOME",
-    "Blob",
-    "Blobs",
-    "FileBlobs",
-    "MemoryBlobs",
-    "checked_name",
-]
-
 RETRY_SECONDS: Final = 30.0
 """When to come back after a store has refused."""
 

@@ -15,20 +15,6 @@ from enum import IntEnum, unique
 
 from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
 
-__all__ = [
-    "Budget",
-    "BudgetKey",
-    "BudgetSpentError",
-    "Charge",
-    "ChargeRow",
-    "ChargeState",
-    "NoiseChangedError",
-    "Settlement",
-    "budget_of",
-    "is_new_charge",
-    "settled",
-]
-
 
 @unique
 class ChargeState(IntEnum):

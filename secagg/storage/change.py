@@ -11,25 +11,7 @@ from typing import Final
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
 from secagg.storage.budget_ledger import Charge, ChargeState, Settlement
 
-__all__ = [
-    "Change",
-    "Committed",
-    "DuplicateRecordError",
-    "Ended",
-    "Lease",
-    "LeaseLostError",
-    "MissedRecords",
-    "NewSession",
-    "NumberTakenError",
-    "Record",
-    "RewrittenSession",
-    "Role",
-    "SessionConflictError",
-    "SessionsSpentError",
-    "first_number_after_restore",
-]
-
-MAX_KIND: Final = (1 << 16) - 1
+_MAX_KIND: Final = (1 << 16) - 1
 """Kinds are written as u16."""
 
 
@@ -73,9 +55,9 @@ class Record:
         Raises:
             LocalProtocolError: The calling program is at fault.
         """
-        if not 0 <= self.kind <= MAX_KIND or self.sender == "":
+        if not 0 <= self.kind <= _MAX_KIND or self.sender == "":
             raise LocalProtocolError(
-                f"a record has a kind up to {MAX_KIND}, and its sender a name"
+                f"a record has a kind up to {_MAX_KIND}, and its sender a name"
             )
 
 

@@ -16,8 +16,6 @@ from typing import Any
 
 from secagg.storage.budget_ledger import BudgetKey
 
-__all__ = ["Claim", "ClaimAdversary", "ClaimRow", "claim_of", "columns_of"]
-
 
 @unique
 class ClaimAdversary(StrEnum):

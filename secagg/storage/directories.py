@@ -4,8 +4,6 @@ from pathlib import Path
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["new_directory"]
-
 
 def new_directory(path: Path) -> Path:
     """Make a directory that was not there, readable by its owner only.

@@ -16,16 +16,14 @@ from typing import Final
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["in_turn"]
-
 # A turn takes some milliseconds; a hundred may wait for theirs.
-WAIT_SECONDS: Final = 30.0
+_WAIT_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.02
 
 
 @asynccontextmanager
 async def in_turn(
-    directory: Path, *, wait_seconds: float = WAIT_SECONDS
+    directory: Path, *, wait_seconds: float = _WAIT_SECONDS
 ) -> AsyncIterator[None]:
     """Keep others away from a directory that they come to by this, too.
 

@@ -10,12 +10,7 @@ from typing import Final
 from secagg.crypto.canonical import Writer
 from secagg.storage.change import NewSession, Record
 
-__all__ = [
-    "chain_next",
-    "chain_start",
-]
-
-CHAIN_BYTES: Final = 16
+_CHAIN_BYTES: Final = 16
 """Bytes of a chain value: enough against a disk; it is no defence against a forger."""
 
 _CHAIN_LABEL: Final = "secagg book v1"
@@ -25,7 +20,7 @@ def chain_start(key: str, new: NewSession) -> bytes:
     """Return the chain value before the first record: it binds name and header."""
     writer = Writer().text(_CHAIN_LABEL).text(key).text(new.role).text(new.task)
     writer.text(new.peer).u64(new.number).blob(new.header)
-    return sha256(writer.getvalue()).digest()[:CHAIN_BYTES]
+    return sha256(writer.getvalue()).digest()[:_CHAIN_BYTES]
 
 
 def chain_next(chain: bytes, sequence: int, record: Record) -> bytes:
@@ -39,4 +34,4 @@ def chain_next(chain: bytes, sequence: int, record: Record) -> bytes:
     writer = Writer().fixed(chain).u64(sequence).u16(record.kind)
     writer.blob((record.sender or "").encode(errors="surrogateescape"))
     writer.blob(record.body)
-    return sha256(writer.getvalue()).digest()[:CHAIN_BYTES]
+    return sha256(writer.getvalue()).digest()[:_CHAIN_BYTES]

@@ -26,8 +26,6 @@ from secagg.storage.reader import StoreReader
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import SENDER_SUFFIX, WHOLE_SUFFIX
 
-__all__ = ["QUARANTINE", "StateFault", "find_state_faults", "set_aside"]
-
 QUARANTINE: Final = "quarantine"
 _NAME: Final = re.compile("[0-9a-f]{64}")
 

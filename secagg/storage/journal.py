@@ -59,27 +59,6 @@ from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
 from secagg.storage.change import Record
 
-__all__ = [
-    "Ending",
-    "RefusalNoted",
-    "StoredEvent",
-    "StoredOffer",
-    "SumAttempt",
-    "decode_answered",
-    "decode_client_event",
-    "decode_ending",
-    "decode_evidence",
-    "decode_offer",
-    "decode_server_event",
-    "encode_answered",
-    "encode_ending",
-    "encode_offer",
-    "evidence_of",
-    "is_answered",
-    "record_of",
-    "sums_begun",
-]
-
 # The journal is our own: the limit only stops a damaged length from taking all memory.
 _MAX_FIELD_BYTES: Final = (1 << 32) - 1
 _SEED_BYTES: Final = 32

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 from secagg.storage.change import Lease, LeaseLostError
 
-__all__ = ["Leases"]
-
 
 class Leases:
     """Who does which work, and until when.

@@ -11,8 +11,6 @@ from typing import Final
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["refuse_network_disk"]
-
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _NETWORK: Final = frozenset(
     {

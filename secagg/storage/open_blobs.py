@@ -9,8 +9,6 @@ from secagg.runtime.vector_files import write_bytes
 from secagg.storage.blobs import STORE_HOME, Blobs, FileBlobs
 from secagg.storage.s3_blobs import S3Blobs
 
-__all__ = ["BlobBinding", "BlobBindingFile", "open_blobs", "refuse_other_blobs"]
-
 _FILE: Final = "file:"
 _BUCKET: Final = "s3:"
 _NAME_BYTES: Final = 16

@@ -14,14 +14,6 @@ from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite.store import SQLiteStore
 from secagg.storage.store import Store
 
-__all__ = [
-    "STORE_FILE",
-    "check_postgres_package",
-    "missing_package",
-    "open_state",
-    "open_store",
-]
-
 _SQLITE: Final = "sqlite:"
 _MEMORY: Final = "sqlite::memory:"
 STORE_FILE: Final = "store.sqlite3"

@@ -39,14 +39,6 @@ from secagg.storage.sqlite.file import (
     stored_text,
 )
 
-__all__ = [
-    "SQLiteReader",
-    "StoreInUseError",
-    "StoreReader",
-    "looking",
-    "reading",
-]
-
 # A server holds the book for as long as it runs: waiting would not help.
 _WAIT_SECONDS: Final = 0.5
 

@@ -22,8 +22,6 @@ from secagg.storage.rows import (
     TaskRow,
 )
 
-__all__ = ["StoreNotFoundError", "StoreQueries"]
-
 
 class StoreNotFoundError(ServiceError):
     """There is no book where one was looked for."""

@@ -11,8 +11,6 @@ from secagg.runtime import log_events as telemetry
 from secagg.storage.rows import Retention
 from secagg.storage.store import Store
 
-__all__ = ["purge_once"]
-
 
 async def purge_once(store: Store, policy: Retention, log: logging.Logger) -> None:
     """Purge a book, and say how many receipts have gone.

@@ -62,17 +62,6 @@ from typing import Final, Self
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = [
-    "SLOT_BYTES",
-    "STORE_ID_BYTES",
-    "Mark",
-    "RollbackMark",
-    "default_mark",
-    "lock_of",
-    "mark_in",
-    "refuse_restored",
-]
-
 STORE_ID_BYTES: Final = 8
 SLOT_BYTES: Final = 4096
 """What a disk writes at once: a write that is cut touches nothing of the other slot."""

@@ -5,21 +5,6 @@ from enum import StrEnum, unique
 
 from secagg.storage.change import Record, Role
 
-__all__ = [
-    "Finding",
-    "PurgeResult",
-    "Replica",
-    "ReplicaRow",
-    "Retention",
-    "SessionRow",
-    "SessionState",
-    "StoredSession",
-    "Tally",
-    "Task",
-    "TaskRow",
-    "TaskState",
-]
-
 
 @unique
 class SessionState(StrEnum):

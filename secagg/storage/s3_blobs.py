@@ -25,8 +25,6 @@ from secagg.crypto.entropy import SystemEntropy
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.storage.blobs import RETRY_SECONDS, Blob, checked_name
 
-__all__ = ["S3Blobs"]
-
 _ADDRESS: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.-]+)*")
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _OBJECTS: Final = "objects"

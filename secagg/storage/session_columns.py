@@ -15,21 +15,6 @@ from secagg.storage.hash_chain import chain_next, chain_start
 from secagg.storage.rows import SessionRow, StoredSession
 from secagg.storage.store import StateDamagedError
 
-__all__ = [
-    "MILLISECONDS",
-    "PURGE_ROWS",
-    "RecordColumns",
-    "SessionColumns",
-    "behind",
-    "chain_start_of",
-    "refuse_beyond",
-    "seconds_left",
-    "session_row",
-    "stored_session",
-    "verified_header",
-    "verified_records",
-]
-
 MILLISECONDS: Final = 1000
 
 # A receipt is rarely removed; a pause of the writer this long is not noticed.

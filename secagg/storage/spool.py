@@ -37,19 +37,6 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.runtime import log_events as telemetry
 from secagg.storage.blobs import RETRY_SECONDS, STORE_HOME, Blobs
 
-__all__ = [
-    "HASH_BLOCK_BYTES",
-    "MIN_CHUNK_BYTES",
-    "MIN_FREE_BYTES",
-    "PAYLOAD",
-    "SENDER_SUFFIX",
-    "SHORT_CHUNKS",
-    "SUM",
-    "WHOLE_SUFFIX",
-    "Spool",
-    "UploadSpool",
-]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 _SESSION_NAME: Final = re.compile("[0-9a-f]{64}")
 _UPLOADS: Final = "uploads"

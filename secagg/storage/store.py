@@ -42,16 +42,6 @@ from secagg.storage.rows import (
     TaskRow,
 )
 
-__all__ = [
-    "AWAY_SECONDS",
-    "StateDamagedError",
-    "Store",
-    "StoreFailoverError",
-    "StoreUnavailableError",
-    "unknown_session",
-]
-
-
 AWAY_SECONDS: Final = 2.0
 """When to try again to reach a book that is away."""
 

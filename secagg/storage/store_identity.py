@@ -7,8 +7,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.storage.rows import Replica, ReplicaRow
 
-__all__ = ["refuse_other_names", "refuse_sessions_of_another"]
-
 # Three signs of life: whoever was silent for longer has ended, or is about to.
 _PRESENT_SECONDS: Final = 15.0
 

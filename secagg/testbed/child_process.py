@@ -21,8 +21,6 @@ from typing import Final
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 
-__all__ = ["ChildProcess", "Listener", "say", "say_failed", "start_child"]
-
 Listener = Callable[[Mapping[str, object]], None]
 # A report of a session with a few hundred lost clients fits.
 _MAX_LINE_BYTES: Final = 1 << 20

@@ -15,8 +15,6 @@ from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.development import DevelopmentEnrolment
 from secagg.pki.key_files import key_text
 
-__all__ = ["RunFolder", "client_name", "settings_head"]
-
 _SETTINGS_HEAD: Final = """\
 [tls]
 ca = "pki/ca.pem"

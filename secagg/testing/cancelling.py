@@ -5,8 +5,6 @@ from collections.abc import Coroutine, Generator
 from types import coroutine
 from typing import Any, TypeVar
 
-__all__ = ["cancelled_at"]
-
 _Result = TypeVar("_Result")
 
 

@@ -30,21 +30,6 @@ from secagg.protocol.profiles import (
 from secagg.simulation.driver import InProcessSession
 from secagg.simulation.enrolled import simulated_trust
 
-__all__ = [
-    "LENIENT_POLICY",
-    "RecordedSession",
-    "any_noise",
-    "lenient_rules",
-    "noised_task",
-    "offer_of",
-    "one_hot",
-    "parameters_for",
-    "report_of",
-    "signing_parameters_for",
-    "sparse_parameters_for",
-    "with_noise",
-]
-
 # For tests that are not about policy: every floor at its lowest.
 LENIENT_POLICY = ClientPolicy(
     profiles=frozenset(Profile),

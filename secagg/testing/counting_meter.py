@@ -4,8 +4,6 @@ from collections import Counter
 
 from secagg.runtime.metrics import Metric
 
-__all__ = ["CountingMeter"]
-
 
 class CountingMeter:
     """Implements `secagg.runtime.metrics.Meter`.

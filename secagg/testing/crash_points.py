@@ -37,15 +37,6 @@ from secagg.storage.spool import Spool
 from secagg.storage.store import Store
 from secagg.wire.calls import CALLS, Reference, Request, Wait, WatchSession
 
-__all__ = [
-    "CrashSwitch",
-    "CrashingConnection",
-    "CrashingSpool",
-    "CrashingStore",
-    "MortalConnection",
-    "SimulatedCrashError",
-]
-
 _Answer = TypeVar("_Answer")
 
 

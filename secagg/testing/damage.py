@@ -6,8 +6,6 @@ from typing import Final
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 
-__all__ = ["damaged_copies"]
-
 # A bit of a cell, a field, more than a page's header.
 _SIZES: Final = (1, 8, 600)
 

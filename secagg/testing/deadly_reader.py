@@ -7,8 +7,6 @@ from pathlib import Path
 
 from secagg.server.engine.mask_removal import UploadReader
 
-__all__ = ["DeadlyReader"]
-
 
 @dataclass(frozen=True)
 class DeadlyReader:

@@ -68,8 +68,6 @@ from secagg.testing.observed_connection import (
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import Request
 
-__all__ = ["RESTART_SECONDS", "TASK_ID", "Deployment", "entropy_of", "one_hot_input"]
-
 TASK_ID = "a-task"
 # How long somebody takes to notice that a process is gone and to start it again.
 RESTART_SECONDS = 3.0

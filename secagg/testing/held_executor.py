@@ -4,8 +4,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["HeldExecutor"]
-
 _Result = TypeVar("_Result")
 _Parameters = ParamSpec("_Parameters")
 

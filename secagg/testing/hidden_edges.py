@@ -6,8 +6,6 @@ from secagg.crypto.cipher_suite import CipherSuite
 from secagg.protocol.graphs.edge_selection import EdgeTrees
 from secagg.protocol.server.states import Cohort
 
-__all__ = ["hiding_trees"]
-
 
 def hiding_trees(
     cohort: Cohort, hidden: AbstractSet[tuple[int, int]], suite: CipherSuite

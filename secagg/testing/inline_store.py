@@ -12,8 +12,6 @@ from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.sqlite.file import SQLiteFile
 from secagg.storage.sqlite.store import SQLiteStore
 
-__all__ = ["ask", "inline_store"]
-
 _Answer = TypeVar("_Answer")
 
 

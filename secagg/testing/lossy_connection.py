@@ -23,8 +23,6 @@ from secagg.wire.calls import (
     WatchSession,
 )
 
-__all__ = ["Fault", "LossyConnection"]
-
 _Answer = TypeVar("_Answer")
 _Calls = type[Request[Any]]
 

@@ -7,8 +7,6 @@ from secagg.protocol.messages import Envelope
 from secagg.runtime.connection import AggregatorConnection
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
-__all__ = ["Lie", "LyingConnection", "instead"]
-
 _Answer = TypeVar("_Answer")
 Lie = Callable[[Any], Any]
 

@@ -18,14 +18,6 @@ from typing import Any, Final, TypeVar
 from secagg.server.engine import Engine, Pool
 from secagg.storage.sqlite.executor import InlineExecutor
 
-__all__ = [
-    "STARTED_AT",
-    "DeadlockError",
-    "ManualClock",
-    "inline_engine",
-    "run",
-]
-
 # The date at which manual clocks start: 2027-01-15, 08:00 UTC.
 STARTED_AT: Final = 1_800_000_000.0
 

@@ -33,8 +33,6 @@ from secagg.wire.calls import (
     WatchSession,
 )
 
-__all__ = ["CorruptEntropy", "ObservedConnection", "TaskObserver"]
-
 _Answer = TypeVar("_Answer")
 
 

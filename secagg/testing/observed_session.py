@@ -23,8 +23,6 @@ from secagg.simulation.driver import identity_of
 from secagg.testing.cohorts import RecordedSession
 from secagg.testing.knowledge import Facts, RevealedSum, check
 
-__all__ = ["ObservedSession"]
-
 
 @dataclass
 class ObservedSession(RecordedSession):

@@ -5,8 +5,6 @@ from typing import TypeVar
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import GetOffer, Request
 
-__all__ = ["OffersOnly"]
-
 _Answer = TypeVar("_Answer")
 
 

@@ -19,8 +19,6 @@ from secagg.wire.calls import (
     WatchSession,
 )
 
-__all__ = ["PAUSES", "PausingConnection"]
-
 _Answer = TypeVar("_Answer")
 
 # Before which call a client can stop, by the name of the message.

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-__all__ = ["PowerCut", "shares_a_sqlite_library"]
-
 _POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
 # Where the tables of SQLite's `sqlite3_vfs` and `sqlite3_io_methods` hold a function.
 _VFS_BYTES, _OPEN = 21 * _POINTER, 5 * _POINTER

@@ -8,8 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-__all__ = ["PATIENCE_SECONDS", "Programs"]
-
 # Far beyond what is needed: only a hang reaches it.
 PATIENCE_SECONDS: Final = 120
 

@@ -14,8 +14,6 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 
-__all__ = ["RecordingClient"]
-
 # Told the number of the session, the residues, and what their noise was drawn from; on
 # a thread.
 Record = Callable[[int, npt.NDArray[np.unsignedinteger[Any]], NoiseSecrets], None]

@@ -35,8 +35,6 @@ from secagg.testing.manual_clock import inline_engine
 from secagg.testing.shared_store import SharedStore
 from secagg.transport.in_memory import InMemoryConnection
 
-__all__ = ["Replicas"]
-
 
 @dataclass(eq=False)
 class Replicas(Deployment):

@@ -2,8 +2,6 @@
 
 from secagg.crypto.entropy import Entropy
 
-__all__ = ["RecordingEntropy", "ScriptedEntropy"]
-
 
 class ScriptedEntropy:
     """Hands out the given tokens in order, and nothing else.

@@ -14,8 +14,6 @@ from secagg.errors import ErrorCode
 from secagg.protocol.messages import Envelope
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
-__all__ = ["ScriptedService"]
-
 _Answer = TypeVar("_Answer")
 
 

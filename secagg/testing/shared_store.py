@@ -13,8 +13,6 @@ from secagg.storage.change import Change, Lease
 from secagg.storage.store import Store
 from secagg.testing.manual_clock import ManualClock
 
-__all__ = ["SharedStore"]
-
 _POLL_SECONDS: Final = 2.0
 _MOST_TURNS: Final = 4
 

@@ -3,8 +3,6 @@
 from secagg.storage.change import Role
 from secagg.storage.rows import StoredSession
 
-__all__ = ["stored_header"]
-
 
 def stored_header(header: bytes) -> StoredSession:
     """Return a running session with this header and nothing else, for decoders."""

@@ -14,8 +14,6 @@ from secagg.simulation import InProcessSession
 from secagg.storage.spool import Spool
 from secagg.testing.cohorts import one_hot, parameters_for
 
-__all__ = ["expected_sum", "spool_uploads", "summing_session"]
-
 
 def summing_session(
     modulus: int,

@@ -18,9 +18,7 @@ from secagg.pki.certificate_authority import CertificateAuthority, IssuedCertifi
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSFiles, TLSIdentity
 
-__all__ = ["TLSDeployment"]
-
-LONGER_DAYS = 200
+_LONGER_DAYS = 200
 
 
 class TLSDeployment:
@@ -51,7 +49,7 @@ class TLSDeployment:
 
     def longer_client(self, name: str) -> TLSIdentity:
         """Return a client of ours whose certificate outlives those of the others."""
-        return self.load(self.ours.issue_client(name, days=LONGER_DAYS), Role.CLIENT)
+        return self.load(self.ours.issue_client(name, days=_LONGER_DAYS), Role.CLIENT)
 
     def load(
         self,

@@ -41,16 +41,6 @@ from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.receipt import NameList, PartStatement
 from secagg.wire.calls import Request
 
-__all__ = [
-    "HELPER_KEY",
-    "LEADER_KEY",
-    "TASK",
-    "Between",
-    "TwoAggregators",
-    "noise_for",
-    "watched_noise",
-]
-
 _Answer = TypeVar("_Answer")
 
 TASK = "between-two"

@@ -8,8 +8,6 @@ from typing import Final, Self
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["Address"]
-
 _MAX_PORT: Final = 65_535
 
 

@@ -14,15 +14,6 @@ from typing import Final
 
 from secagg.wire.limits import MAX_MESSAGE_BYTES
 
-__all__ = [
-    "CLIENT_OPTIONS",
-    "HEALTH_SERVER_OPTIONS",
-    "HEALTH_SERVICE",
-    "SERVER_OPTIONS",
-    "SERVICE",
-    "TEST_IDENTITY_KEY",
-]
-
 SERVICE: Final = "secagg.v1.SecAggService"
 HEALTH_SERVICE: Final = "grpc.health.v1.Health"
 # Read by a server that serves plaintext for tests only.
@@ -59,7 +50,7 @@ READ_BYTES: Final = 8 << 10
 
 # What gRPC collects before TLS seals it: a buffer of this size for each connection, and
 # as much that is written to of the one behind it.
-TLS_FRAME_BYTES: Final = 4 << 10
+_TLS_FRAME_BYTES: Final = 4 << 10
 
 # A health check carries the name of a service.
 MAX_HEALTH_BYTES: Final = 1024
@@ -87,7 +78,7 @@ SERVER_OPTIONS: Final[_Options] = [
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
     ("grpc.experimental.tcp_max_read_buffer_size", READ_BYTES),
-    ("grpc.tsi.max_frame_size", TLS_FRAME_BYTES),
+    ("grpc.tsi.max_frame_size", _TLS_FRAME_BYTES),
     # Otherwise a second aggregator on the same port takes half of the clients.
     ("grpc.so_reuseport", 0),
 ]

@@ -31,8 +31,6 @@ from secagg.transport.handshake import Expected, UnexpectedPeerError, meet, unre
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["AggregatorChannel"]
-
 
 class AggregatorChannel:
     """Opened at its first use, because that may take a handshake.

@@ -31,14 +31,6 @@ from secagg.transport.address import Address
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity, identity_of
 
-__all__ = [
-    "HANDSHAKE_SECONDS",
-    "Expected",
-    "UnexpectedPeerError",
-    "meet",
-    "unreachable",
-]
-
 _Result = TypeVar("_Result")
 
 # A handshake takes two round trips: slow mobile links need a second of it.

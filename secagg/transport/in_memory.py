@@ -16,8 +16,6 @@ from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorService
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 from secagg.wire.errors import seen_by_peer
 
-__all__ = ["InMemoryConnection"]
-
 _Answer = TypeVar("_Answer")
 
 

@@ -22,8 +22,6 @@ from typing import Final, Self
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
 
-__all__ = ["DEFAULT_TRUST_DOMAIN", "RESERVED_SUFFIX", "PeerIdentity", "Role"]
-
 DEFAULT_TRUST_DOMAIN: Final = "secagg.local"
 
 # DNS names below it say who an aggregator is.  `.internal` is reserved for private

@@ -28,8 +28,6 @@ from secagg.runtime.log_events import (
 )
 from secagg.transport.tls import MAX_PEM_BYTES, TLSIdentity
 
-__all__ = ["ReloadingIdentity"]
-
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 

@@ -26,8 +26,6 @@ from secagg.wire.errors import decode_error, encode_error, seen_by_peer
 from secagg.wire.google_status import STATUS_KEY, encode_google_status
 from secagg.wire.limits import MAX_ERROR_TEXT_BYTES
 
-__all__ = ["DETAIL_KEY", "error_of", "status_code", "status_of", "usual_error"]
-
 # The suffix makes it a binary header in gRPC.
 DETAIL_KEY: Final = "secagg-error-bin"
 # Tells gRPC's own retry layer that the answer is final; the application decides.

@@ -32,18 +32,6 @@ from secagg.runtime.files import read_small
 from secagg.runtime.log_events import KEY_FILE_PERMISSIONS, TRANSPORT_LOGGER, log_event
 from secagg.transport.peer_identity import RESERVED_SUFFIX, PeerIdentity, Role
 
-__all__ = [
-    "MAX_PEM_BYTES",
-    "CertificateNumber",
-    "TLSFiles",
-    "TLSIdentity",
-    "identity_in_pem",
-    "identity_of",
-    "number_in_pem",
-    "read_certificates",
-    "read_private_key",
-]
-
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 # A chain of this many certificates of 4096-bit keys stays below it.

@@ -60,13 +60,6 @@ from secagg.two_aggregators.verification import verify_shared_receipt
 from secagg.wire.calls import Blob
 from secagg.wire.limits import message_sizes
 
-__all__ = [
-    "SharedContribution",
-    "TwoAggregatorClient",
-    "refuse_one_key",
-    "total_between_two",
-]
-
 _OFFER_SECONDS: Final = 600.0
 _AGAIN_SECONDS: Final = 0.5
 

@@ -27,15 +27,6 @@ from secagg.protocol.policy import ClientPolicy, PrivacyLimits
 from secagg.storage.budget_ledger import Charge
 from secagg.two_aggregators.offers import check_pair
 
-__all__ = [
-    "PAIR_CHECKS",
-    "AdmittedPair",
-    "PairRequest",
-    "PairRules",
-    "admit_pair",
-    "charge_of_pair",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairRules:

@@ -70,8 +70,6 @@ from secagg.wire.calls import (
 )
 from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
 
-__all__ = ["Helper"]
-
 _Result = TypeVar("_Result")
 
 _SHARE: Final = 1

@@ -22,8 +22,6 @@ from secagg.protocol.packing import packed_size, unpack
 from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.receipt import NameList, PartStatement
 
-__all__ = ["AgreedAnswer", "HelperAnswer"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HelperAnswer:

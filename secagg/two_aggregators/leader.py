@@ -94,9 +94,6 @@ from secagg.wire.calls import (
 )
 from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
 
-__all__ = ["Leader"]
-
-
 _Read = TypeVar("_Read")
 
 _SHARE: Final = 1

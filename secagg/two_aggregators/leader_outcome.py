@@ -17,8 +17,6 @@ from secagg.two_aggregators.receipt import (
     TwoAggregatorReceipt,
 )
 
-__all__ = ["LeaderOutcome"]
-
 
 class LeaderOutcome:
     """A session that is over.

@@ -10,8 +10,6 @@ from secagg.runtime import metrics
 from secagg.runtime.clock import Clock
 from secagg.runtime.metrics import Meter
 
-__all__ = ["Measures"]
-
 
 @dataclass(frozen=True, slots=True)
 class Measures:

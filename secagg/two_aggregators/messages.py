@@ -17,8 +17,6 @@ from secagg.protocol.parameters import MAX_CLIENTS
 from secagg.wire.codec import refuse
 from secagg.wire.limits import MAX_DESCRIPTOR_BYTES, SESSION_ID_BYTES
 
-__all__ = ["AcceptedShares", "HelperShare", "NoisyShare", "names_of", "write_names"]
-
 
 @dataclass(frozen=True, slots=True)
 class HelperShare:

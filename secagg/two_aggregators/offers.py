@@ -16,16 +16,8 @@ from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import RoundDeadlines
 from secagg.storage.change import first_number_after_restore
 
-__all__ = [
-    "MAX_AHEAD",
-    "check_pair",
-    "check_terms",
-    "cohort_parameters",
-    "highest_believed",
-]
-
-DEFAULT_COLLECT_SECONDS: Final = 300
-DEFAULT_AGREE_SECONDS: Final = 60
+_DEFAULT_COLLECT_SECONDS: Final = 300
+_DEFAULT_AGREE_SECONDS: Final = 60
 # One that has lost its book catches up with the other; one that lies does not use up
 # all numbers.
 MAX_AHEAD: Final = 1 << 20
@@ -49,8 +41,8 @@ def cohort_parameters(
     *,
     min_survivors: int,
     max_clients: int,
-    collect_seconds: int = DEFAULT_COLLECT_SECONDS,
-    agree_seconds: int = DEFAULT_AGREE_SECONDS,
+    collect_seconds: int = _DEFAULT_COLLECT_SECONDS,
+    agree_seconds: int = _DEFAULT_AGREE_SECONDS,
 ) -> ProtocolParameters:
     """Return cohort and deadlines of a task between two aggregators.
 

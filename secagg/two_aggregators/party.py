@@ -51,8 +51,6 @@ from secagg.wire.calls import (
     WatchSession,
 )
 
-__all__ = ["POLL_SECONDS", "Party"]
-
 _LOG: Final = logging.getLogger(SERVER_LOGGER)
 
 KEPT: Final = Retention(keep_receipts=1000)

@@ -63,19 +63,7 @@ from secagg.two_aggregators.serving import serving
 from secagg.two_aggregators.shared_sum import TwoAggregatorSum
 from secagg.two_aggregators.watching import watching
 
-__all__ = [
-    "ReleasingLeader",
-    "ServedHelper",
-    "WrittenSum",
-    "check_name",
-    "give_vector",
-    "helping",
-    "leading",
-    "noise_of",
-    "receipt_key_of",
-]
-
-PAUSE_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 5.0
 """Before the next session, after one that has released nothing."""
 
 
@@ -261,7 +249,7 @@ class ReleasingLeader:
                 await self._keep_receipt()
                 written(await self._write(released))
                 continue
-            await self._clock.sleep_until(self._clock.now() + PAUSE_SECONDS)
+            await self._clock.sleep_until(self._clock.now() + _PAUSE_SECONDS)
 
     async def _keep_receipt(self) -> None:
         """Write the receipt of the last session, before anything else is told of it."""

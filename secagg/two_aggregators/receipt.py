@@ -27,17 +27,6 @@ from secagg.protocol.receipts.receipt import SHARED_MAGIC, Outcome
 from secagg.two_aggregators.messages import MAX_NAMES_BYTES, names_of, write_names
 from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
 
-__all__ = [
-    "COMMITMENT_BYTES",
-    "MAX_CLIENT_RECEIPT_BYTES",
-    "MAX_SHARED_RECEIPT_BYTES",
-    "NameList",
-    "NamePath",
-    "Names",
-    "PartStatement",
-    "TwoAggregatorReceipt",
-]
-
 COMMITMENT_BYTES: Final = 4 + NODE_SIZE
 """Size of what is signed of a list of names."""
 

@@ -7,8 +7,6 @@ from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.crypto.signature import IdentityKey
 from secagg.pki.key_files import read_key, write_key
 
-__all__ = ["receipt_key_in"]
-
 _FILE: Final = "receipt.key"
 
 

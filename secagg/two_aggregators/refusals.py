@@ -11,17 +11,6 @@ from secagg.errors import (
 )
 from secagg.wire.calls import Request
 
-__all__ = [
-    "FOR_GOOD",
-    "SILENCE",
-    "no_more_sums",
-    "no_such_call",
-    "no_such_session",
-    "no_such_task",
-    "refused_by_helper",
-    "second_upload",
-]
-
 SILENCE: Final = frozenset(
     {
         ErrorCode.UNREACHABLE,

@@ -10,8 +10,6 @@ from secagg.transport.tls import TLSIdentity
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader
 
-__all__ = ["serving"]
-
 
 @asynccontextmanager
 async def serving(

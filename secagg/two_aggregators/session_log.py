@@ -9,8 +9,6 @@ from secagg.storage.rows import StoredSession
 from secagg.storage.store import Store
 from secagg.two_aggregators.measures import Measures
 
-__all__ = ["SessionLog"]
-
 
 class SessionLog:
     """Appends records, one commit at a time; make it with `create` or `resume`.

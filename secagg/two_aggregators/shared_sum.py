@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from secagg.distributed_dp import AggregatorNoise
 
-__all__ = ["TwoAggregatorSum"]
-
 
 @dataclass(frozen=True, slots=True)
 class TwoAggregatorSum:

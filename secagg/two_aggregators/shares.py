@@ -16,8 +16,6 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.protocol.packing import chunks, unpack
 from secagg.protocol.parameters import ProtocolParameters
 
-__all__ = ["leader_share", "sum_of_seeds", "sum_of_uploads"]
-
 _ADDED: Final = 1
 _TAKEN_OFF: Final = -1
 

@@ -26,8 +26,6 @@ from secagg.two_aggregators.receipt import (
     TwoAggregatorReceipt,
 )
 
-__all__ = ["TwoAggregatorVerdict", "shown_between_two", "verify_shared_receipt"]
-
 
 @dataclass(frozen=True, slots=True)
 class TwoAggregatorVerdict:

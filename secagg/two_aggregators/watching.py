@@ -22,8 +22,6 @@ from secagg.transport.address import Address
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader
 
-__all__ = ["watching"]
-
 
 @asynccontextmanager
 async def watching(  # noqa: PLR0913 - a party, and what is said of its process

@@ -48,12 +48,12 @@ from secagg.protocol.messages import (
     Survivors,
     is_neighbourhood,
 )
+from secagg.protocol.packing import MAX_CHUNK_BYTES
 from secagg.protocol.parameters import MAX_CLIENTS
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 from secagg.v1 import messages_pb2, secagg_service_pb2
 from secagg.wire.codec import bounded_bytes, exact_bytes, in_range, parse, refuse
 from secagg.wire.limits import (
-    MAX_CHUNK_BYTES,
     MAX_DESCRIPTOR_BYTES,
     MAX_HELD_MS,
     MAX_INLINE_BYTES,
@@ -64,34 +64,6 @@ from secagg.wire.limits import (
     SESSION_ID_BYTES,
     MessageSizes,
 )
-
-__all__ = [
-    "CALLS",
-    "Access",
-    "AdvertiseKeys",
-    "Blob",
-    "BlobChunk",
-    "Call",
-    "ChooseEdges",
-    "Deadline",
-    "FetchChunk",
-    "GetOffer",
-    "GetUpdate",
-    "GetUploadStatus",
-    "Reference",
-    "ReportViolation",
-    "Request",
-    "RevealShares",
-    "SendMessage",
-    "ShareKeys",
-    "SignConsistency",
-    "UploadChunk",
-    "UploadStatus",
-    "Wait",
-    "WatchSession",
-    "carrier_of",
-    "check_inline_size",
-]
 
 _Answer_co = TypeVar("_Answer_co", covariant=True)
 

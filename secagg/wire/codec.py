@@ -18,14 +18,6 @@ from google.protobuf.message import DecodeError, Message
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.wire.limits import MAX_MESSAGE_BYTES
 
-__all__ = [
-    "bounded_bytes",
-    "exact_bytes",
-    "in_range",
-    "parse",
-    "refuse",
-]
-
 _Message = TypeVar("_Message", bound=Message)
 
 

@@ -32,14 +32,6 @@ from secagg.wire.limits import (
     MAX_UPLOAD_BYTES,
 )
 
-__all__ = [
-    "TRAVELLING",
-    "decode_error",
-    "encode_error",
-    "fault_name",
-    "seen_by_peer",
-]
-
 # The errors that a peer may be told of.
 TRAVELLING: Final = frozenset(code for code in ErrorCode if code < FIRST_LOCAL)
 

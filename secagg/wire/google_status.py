@@ -16,8 +16,6 @@ from secagg.errors import SecAggError, ServiceError, printable
 from secagg.v1 import google_status_pb2
 from secagg.wire.limits import MAX_ERROR_TEXT_BYTES
 
-__all__ = ["DOMAIN", "STATUS_KEY", "encode_google_status"]
-
 # The suffix makes it a binary header in gRPC; the name is gRPC's own.
 STATUS_KEY: Final = "grpc-status-details-bin"
 # Whose reasons these are.

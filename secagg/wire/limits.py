@@ -34,26 +34,6 @@ from secagg.protocol.parameters import (
 )
 from secagg.protocol.profiles import SparseParameters
 
-__all__ = [
-    "LEAST_QUIET_SECONDS",
-    "MAX_CHUNK_BYTES",
-    "MAX_DESCRIPTOR_BYTES",
-    "MAX_DETAIL_BYTES",
-    "MAX_ERROR_TEXT_BYTES",
-    "MAX_HELD_MS",
-    "MAX_INLINE_BYTES",
-    "MAX_MESSAGE_BYTES",
-    "MAX_OBJECT_BYTES",
-    "MAX_QUIET_SECONDS",
-    "MAX_RETRY_AFTER_SECONDS",
-    "MAX_UPLOAD_BYTES",
-    "SESSION_ID_BYTES",
-    "SHARE_BYTES",
-    "MessageSizes",
-    "check_transportable",
-    "message_sizes",
-]
-
 # The largest message that every gRPC implementation accepts without being told to.
 MAX_MESSAGE_BYTES: Final = 4 << 20
 

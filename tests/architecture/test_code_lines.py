@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COUNTER = runpy.run_path(str(ROOT / "benchmarks" / "code_lines.py"))
 # Lower a ceiling when the package has shrunk. Raising one needs a decision record.
-CEILINGS = {"secagg": 59_200, "dpnoise": 15_400}
+CEILINGS = {"secagg": 57_600, "dpnoise": 14_950}
 
 
 @pytest.mark.parametrize("package", CEILINGS)

@@ -18,12 +18,17 @@ def modules():
         yield found.name
 
 
+def public_members(module):
+    """Every public class and function that a module defines."""
+    for name, member in vars(module).items():
+        is_own = getattr(member, "__module__", None) == module.__name__
+        if is_own and callable(member) and not name.startswith("_"):
+            yield name, member
+
+
 def signatures(module):
-    """Every public callable that a module exports, and every public method of it."""
-    for name in getattr(module, "__all__", ()):
-        member = getattr(module, name)
-        if not callable(member):
-            continue
+    """Every public callable of a module, and every public method of it."""
+    for name, member in public_members(module):
         yield name, member
         if inspect.isclass(member):
             for method, function in inspect.getmembers(member, inspect.isroutine):
@@ -46,7 +51,6 @@ def test_public_signatures_say_which_quantity_they_mean(module_name):
 def test_public_names_of_dpnoise_are_documented(module_name):
     module = importlib.import_module(module_name)
     assert module.__doc__
-    for name in getattr(module, "__all__", ()):
-        member = getattr(module, name)
+    for name, member in public_members(module):
         if inspect.isclass(member) or inspect.isfunction(member):
             assert member.__doc__, f"{module_name}.{name}"

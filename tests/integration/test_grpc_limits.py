@@ -13,6 +13,7 @@ import pytest
 from secagg.client.grpc_connection import CallDeadlines, GrpcConnection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.messages import Envelope, Roster
+from secagg.protocol.packing import MAX_CHUNK_BYTES
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.rpc.guards import CallLimits, refuse_expired
 from secagg.testing.manual_clock import ManualClock
@@ -37,7 +38,7 @@ from secagg.wire.calls import (
     UploadStatus,
     WatchSession,
 )
-from secagg.wire.limits import MAX_CHUNK_BYTES, MAX_MESSAGE_BYTES
+from secagg.wire.limits import MAX_MESSAGE_BYTES
 
 SESSION = bytes(32)
 ROSTER = Envelope(Roster, b"r")

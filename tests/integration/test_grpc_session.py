@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.runner import ClientRunner, ClientSettings
+from secagg.client.runner import ClientRunner
+from secagg.client.session_driver import ClientSettings
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.events import PlainVector

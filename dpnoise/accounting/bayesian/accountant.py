@@ -42,8 +42,6 @@ from dpnoise.errors import InputError, ParameterError
 from dpnoise.events import Adversary, GaussianEvent, PoissonSampled, Repeated
 from dpnoise.floats import FloatArray, text_above
 
-__all__ = ["ORDERS", "BayesianAccountant", "Level", "PopulationStatement"]
-
 ORDERS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 """The orders λ; few, because the failure probability is divided among them."""
 

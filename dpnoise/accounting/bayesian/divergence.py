@@ -18,8 +18,6 @@ import numpy as np
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.floats import FloatArray
 
-__all__ = ["SampledGaussian"]
-
 
 @dataclass(frozen=True, slots=True)
 class SampledGaussian:

@@ -20,8 +20,6 @@ from dpnoise.errors import InputError, ParameterError
 from dpnoise.floats import FloatArray
 from dpnoise.student_t import student_quantile
 
-__all__ = ["Interval", "upper_mean"]
-
 _HALVINGS = 200
 
 

@@ -21,8 +21,6 @@ from dpnoise.accounting.accountant import check_delta
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.floats import FloatArray
 
-__all__ = ["typical_epsilon"]
-
 
 def typical_epsilon(
     divergences: FloatArray,

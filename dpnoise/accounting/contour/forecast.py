@@ -39,8 +39,6 @@ from dpnoise.accounting.contour.moment_table import (
 )
 from dpnoise.floats import FloatArray
 
-__all__ = ["bound_cost", "curve_cost"]
-
 _ONCE: Final = 1.5e8  # composition, and all else that does not grow
 _ONCE_EACH: Final = 1e7  # the search for contours
 _PAIRS: Final = 2.0  # of contours, if those for epsilon and for delta do not agree

@@ -16,8 +16,6 @@ import numpy as np
 
 from dpnoise.floats import FloatArray
 
-__all__ = ["CoordinateGrid", "CoordinateNorm"]
-
 
 class CoordinateNorm(enum.Enum):
     """What the sum over coordinates bounds; the moments are measured against it."""

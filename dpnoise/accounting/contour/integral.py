@@ -43,19 +43,6 @@ from dpnoise.accounting.contour.lattice import MAX_CONTOUR_VARIANCE, ContourLatt
 from dpnoise.accounting.contour.moment_table import LOG_NEGLIGIBLE_TAIL, MomentTable
 from dpnoise.floats import FloatArray
 
-__all__ = [
-    "COARSE",
-    "FINE",
-    "CellWidths",
-    "ContourBound",
-    "ContourResolution",
-    "Direction",
-    "cell_widths",
-    "laplace_log_constant",
-    "least_contour",
-    "steepest_contour",
-]
-
 
 class Direction(enum.Enum):
     """Which world the adversary is in when the loss is measured."""

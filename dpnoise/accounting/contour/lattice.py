@@ -24,8 +24,6 @@ import numpy as np
 from dpnoise.errors import CertificateError, ParameterError, TheoremNotApplicableError
 from dpnoise.floats import FloatArray
 
-__all__ = ["MAX_CONTOUR_VARIANCE", "MIN_CONTOUR_VARIANCE", "ContourLattice"]
-
 MAX_CONTOUR_VARIANCE: Final = float(1 << 26)
 """Grid variances above this would need windows of more than 10^5 integers; the
 moment tables would then take minutes, and no common modulus has room for them."""

@@ -42,12 +42,6 @@ from dpnoise.events import (
 )
 from dpnoise.floats import float_below
 
-__all__ = [
-    "ARITHMETIC_ASSUMPTION",
-    "MixtureContourAccountant",
-    "contour_bound",
-]
-
 ARITHMETIC_ASSUMPTION = (
     "Floating point follows IEEE 754, and numpy's exp, expm1, log, log1p, sin and cos "
     "err by at most 4 units in the last place."

@@ -41,14 +41,6 @@ from dpnoise.events import (
 )
 from dpnoise.floats import FloatArray
 
-__all__ = [
-    "MixturePLDAccountant",
-    "contour_curve",
-    "contours_from",
-    "guessed_curve",
-    "mixture_pair",
-]
-
 _CONTOUR_SPACING: Final = (
     0.5  # in deviations of the tilted loss; costs 3 % of δ at most
 )

@@ -36,9 +36,7 @@ from dpnoise.accounting.contour.grid import CoordinateGrid, CoordinateNorm
 from dpnoise.accounting.contour.lattice import ContourLattice
 from dpnoise.floats import FloatArray
 
-__all__ = ["FEW_ENTRIES", "LOG_NEGLIGIBLE_TAIL", "ROWS_BLOCK", "MomentTable"]
-
-ComplexArray: TypeAlias = npt.NDArray[np.complex128]
+_ComplexArray: TypeAlias = npt.NDArray[np.complex128]
 
 _ULP: Final = 2.0**-52
 LOG_NEGLIGIBLE_TAIL: Final = -55.0
@@ -88,9 +86,9 @@ class _Series:
 class _Expansion:
     """N, its derivatives and error bounds at (cell, contour cell) centres."""
 
-    value: ComplexArray
-    in_p: ComplexArray
-    in_w: ComplexArray
+    value: _ComplexArray
+    in_p: _ComplexArray
+    in_w: _ComplexArray
     error: FloatArray  # of N anywhere in the cell, beyond first order
 
 

@@ -26,8 +26,6 @@ import numpy as np
 from dpnoise.accounting.loss.dominating_pair import LOSS_ERROR, DominatingPair
 from dpnoise.floats import FloatArray
 
-__all__ = ["DELTA_FLOOR", "TRANSFORM_ASSUMPTION", "ComposedLoss"]
-
 TRANSFORM_ASSUMPTION: Final = (
     "Floating point follows IEEE 754, and Fourier transforms err by at most "
     "8·log2(length)·2^-52 relative to the 2-norm."

@@ -26,8 +26,6 @@ import numpy.typing as npt
 from dpnoise.errors import CertificateError
 from dpnoise.floats import FloatArray
 
-__all__ = ["LOSS_ERROR", "DominatingPair", "Indices"]
-
 Indices: TypeAlias = npt.NDArray[np.int64]
 
 _INFLATION: Final = 1.0 + 1e-8

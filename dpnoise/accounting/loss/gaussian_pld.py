@@ -46,13 +46,6 @@ from dpnoise.events import (
 )
 from dpnoise.floats import FloatArray
 
-__all__ = [
-    "CoinedGaussians",
-    "ComposedLossAccountant",
-    "GaussianPLDAccountant",
-    "gaussian_pair",
-]
-
 _POINT_SPACING: Final = 1.5e-3  # in deviations of the loss: 4·10^-7 of its variance
 _TAIL_DEVIATIONS: Final = 9.5  # delta there is below 10^-20
 _LARGEST_LOSS: Final = 600.0  # e^600 still is a float; more loss protects nobody

@@ -42,17 +42,6 @@ from dpnoise.samplers.discrete_gaussian import gaussian_weights
 from dpnoise.samplers.skellam import skellam_weights
 from dpnoise.samplers.tail_bounds import Weights
 
-__all__ = [
-    "LARGEST_POWER",
-    "LARGEST_SQUARED_SHIFT",
-    "LARGEST_VARIANCE",
-    "IntegerLaw",
-    "ShiftBounds",
-    "envelope_pair",
-    "power_pair",
-    "shift_pair",
-]
-
 LARGEST_VARIANCE: Final = Fraction(1 << 20)
 """Beyond, integer noise is a Gaussian to a few parts in a million."""
 

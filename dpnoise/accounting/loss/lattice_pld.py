@@ -45,8 +45,6 @@ from dpnoise.events import (
     SkellamEvent,
 )
 
-__all__ = ["LatticePLDAccountant", "shift_bounds"]
-
 _Release: TypeAlias = SkellamEvent | DiscreteGaussianEvent | BinomialEvent
 
 _ROUNDED_NORM: Final = 1 + Fraction(1, 1 << 40)

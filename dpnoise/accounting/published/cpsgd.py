@@ -20,8 +20,6 @@ from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import Adjacency, Adversary, BinomialEvent, NoiseEvent
 
-__all__ = ["BinomialPaperAccountant", "binomial_epsilon"]
-
 # The constants of the theorem for fair coins, p = 1/2.
 _B: Final = 1.0 / 3.0
 _C: Final = 1.75 * math.sqrt(2.0)

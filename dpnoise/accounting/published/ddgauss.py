@@ -26,12 +26,6 @@ from dpnoise.events import (
 )
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray, float_below
 
-__all__ = [
-    "DDGaussPaperAccountant",
-    "DistributedGaussianCurve",
-    "sum_divergence_term",
-]
-
 _NEGLIGIBLE_EXPONENT = 800.0  # e^-800 vanishes in double precision
 
 

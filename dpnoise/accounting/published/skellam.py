@@ -22,8 +22,6 @@ from dpnoise.events import (
 )
 from dpnoise.floats import FloatArray, float_below
 
-__all__ = ["PublishedSkellamCurve", "SkellamPaperAccountant"]
-
 
 @dataclass(frozen=True, slots=True)
 class PublishedSkellamCurve(RenyiCurve):

@@ -32,14 +32,6 @@ from dpnoise.events import (
 )
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray, float_below
 
-__all__ = [
-    "PublishedMixtureCurve",
-    "SMMPaperAccountant",
-    "largest_linf_bound",
-    "least_noise_variance",
-    "mixture_bound",
-]
-
 
 def mixture_bound(
     orders: FloatArray,

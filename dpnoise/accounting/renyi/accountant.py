@@ -25,8 +25,6 @@ from dpnoise.accounting.renyi.subsampling import MAX_SAMPLED_ORDER, sampled_dive
 from dpnoise.events import Adjacency, Adversary, NoiseEvent
 from dpnoise.floats import FloatArray
 
-__all__ = ["RenyiAccountant"]
-
 _MAX_EPSILON: Final = (
     1000.0  # beyond some order bounds explode, and no slope leads back
 )

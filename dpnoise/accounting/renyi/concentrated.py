@@ -19,8 +19,6 @@ from dpnoise.events import (
 )
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray, float_below
 
-__all__ = ["ConcentratedCurve", "ZCDPAccountant", "gaussian_curve"]
-
 
 @dataclass(frozen=True, slots=True)
 class ConcentratedCurve(RenyiCurve):

@@ -10,8 +10,6 @@ import math
 
 from dpnoise.floats import FloatArray
 
-__all__ = ["RenyiCurve"]
-
 
 class RenyiCurve(abc.ABC):
     """Bounds on the Rényi divergence of one release, as a function of the order.

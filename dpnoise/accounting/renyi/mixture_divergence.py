@@ -45,8 +45,6 @@ from dpnoise.accounting.renyi.skellam_lattice import (
 from dpnoise.accounting.renyi.skellam_rdp import published_shift_bound
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray
 
-__all__ = ["mixture_divergence_per_square"]
-
 _FIRST_POINT: Final = 1.0 / 32.0
 _FIRST_POINT_OF_SMALL_NOISE: Final = 1.0 / 256.0  # skewed ratios need a closer start
 _NEAR_ONE: Final = -0.5  # L − 1 above which log1p serves; around here both do

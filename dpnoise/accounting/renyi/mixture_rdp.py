@@ -33,8 +33,6 @@ from dpnoise.events import (
 )
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray, float_below
 
-__all__ = ["ExactMixtureCurve", "MixtureRDPAccountant"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExactMixtureCurve(RenyiCurve):

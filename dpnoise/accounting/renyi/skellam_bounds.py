@@ -19,14 +19,6 @@ from dpnoise.events import (
 )
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray
 
-__all__ = [
-    "integer_l1_sensitivity",
-    "scaled_vector_bound",
-    "sensitivities_of",
-    "shift_bound",
-    "vector_bound",
-]
-
 
 def shift_bound(
     orders: FloatArray, *, shift: float, noise_variance: float

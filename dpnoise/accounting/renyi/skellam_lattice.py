@@ -31,8 +31,6 @@ import numpy as np
 from dpnoise.accounting.renyi.skellam_bounds import shift_bound
 from dpnoise.floats import FloatArray
 
-__all__ = ["MAX_LATTICE_VARIANCE", "SUM_MARGIN", "SkellamLattice", "lattice_for"]
-
 MAX_LATTICE_VARIANCE: Final = float(1 << 14)
 """Above, published bounds are within some 0.1 % of exact sums and cost nothing."""
 

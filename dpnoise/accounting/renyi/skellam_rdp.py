@@ -35,14 +35,6 @@ from dpnoise.events import (
 )
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray, float_below
 
-__all__ = [
-    "ExactSkellamCurve",
-    "SkellamRDPAccountant",
-    "exact_skellam_curve",
-    "integer_shift_divergence",
-    "published_shift_bound",
-]
-
 _EXACT_SHIFTS: Final = 32
 # The published bound exceeds the truth by a relative 1/v or so, hence the larger the
 # variance the fewer shifts deserve an exact sum.

@@ -29,8 +29,6 @@ import numpy as np
 from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray
 
-__all__ = ["MAX_SAMPLED_ORDER", "sampled_divergences"]
-
 MAX_SAMPLED_ORDER: Final = 1024
 """Largest order under sampling: an order costs one moment for every order below it."""
 

@@ -77,8 +77,6 @@ from dpnoise.accounting.tradeoff.unit_shift import (
 )
 from dpnoise.floats import float_below
 
-__all__ = ["binomial_shift", "discrete_gaussian_sum_shift", "periodic_part"]
-
 _CELLS: Final = 1024
 _MARGIN: Final = 1.0 + 2.0**-30  # some 10^4 floating-point operations, all positive
 _LEAST_EXPONENT: Final = 2.0  # β below: R exceeds 1 for any two shares

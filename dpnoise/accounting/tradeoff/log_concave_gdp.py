@@ -21,8 +21,6 @@ from dpnoise.events import (
     NoiseEvent,
 )
 
-__all__ = ["LogConcaveGDPAccountant"]
-
 
 class LogConcaveGDPAccountant(SkellamGDPAccountant):
     """Adds up squared Gaussian shifts of discrete Gaussian and binomial shares.

@@ -43,8 +43,6 @@ from dpnoise.events import (
     SkellamMixtureEvent,
 )
 
-__all__ = ["MixtureGDPAccountant"]
-
 _MARGIN: Final = 1.0 + 2.0**-48
 _LARGEST_EXPONENT: Final = 700.0
 _SAMPLED_SHARE: Final = 0.01  # of delta that the charge of a sampled account may take

@@ -34,8 +34,6 @@ from dpnoise.events import (
 )
 from dpnoise.floats import FloatArray
 
-__all__ = ["MixtureSimpleAccountant"]
-
 # Last digits of another library's functions must not turn a yes into a no.
 _ROUNDED_UP: Final = 1.0 + 1e-9
 

@@ -36,8 +36,6 @@ import functools
 import math
 from typing import Final
 
-__all__ = ["MOMENT_ORDERS", "moments_of_unit_shift", "worst_quotients"]
-
 MOMENT_ORDERS: Final = (
     *range(2, 33),
     *range(34, 65, 3),

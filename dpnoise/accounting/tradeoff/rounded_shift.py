@@ -52,8 +52,6 @@ from dpnoise.accounting.tradeoff.unit_shift import skellam_shift_closed_form
 from dpnoise.events import SkellamMixtureClippedEvent, SkellamMixtureEvent
 from dpnoise.floats import float_below
 
-__all__ = ["REACHES", "RoundedShift", "largest_rounded", "rounded_shift"]
-
 REACHES: Final = (
     *(2.0 + step / 16.0 for step in range(225)),
     *(16.5 + step / 2.0 for step in range(96)),

@@ -29,8 +29,6 @@ from typing import Final
 
 from dpnoise.errors import CertificateError, ParameterError
 
-__all__ = ["MAX_CERTIFIED_VARIANCE", "ShiftCertificate", "certify_unit_shift"]
-
 MAX_CERTIFIED_VARIANCE: Final = 1 << 14
 """Above, some 1700 thresholds and a quarter of a second buy less than 1e-5 of noise."""
 

@@ -44,13 +44,6 @@ from dpnoise.events import (
     SkellamEvent,
 )
 
-__all__ = [
-    "GaussianEquivalent",
-    "ShiftedRelease",
-    "SkellamGDPAccountant",
-    "gaussian_equivalent",
-]
-
 ShiftedRelease: TypeAlias = (
     SkellamEvent
     | DiscreteGaussianEvent

@@ -55,15 +55,6 @@ from typing import Final
 from dpnoise.accounting.tradeoff.shift_certificate import certify_unit_shift
 from dpnoise.floats import float_below
 
-__all__ = [
-    "CLOSED_FORM_FROM",
-    "ShiftBound",
-    "discrete_gaussian_shift",
-    "lower_branch",
-    "skellam_shift",
-    "skellam_shift_closed_form",
-]
-
 CLOSED_FORM_FROM: Final = 4096
 """From this variance on the closed form loses less than 2.5e-5 of the variance."""
 

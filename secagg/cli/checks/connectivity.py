@@ -29,8 +29,6 @@ from secagg.transport.handshake import Expected, meet
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.wire.calls import GetOffer, Wait
 
-__all__ = ["ConnectivityCheck"]
-
 _ANSWER_SECONDS: Final = 5.0
 
 

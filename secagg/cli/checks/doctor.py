@@ -6,8 +6,6 @@ from secagg.cli.operator import EitherFileOption, server_file
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 
-__all__ = ["doctor"]
-
 
 def doctor(*, config: EitherFileOption = None, as_json: JSONOption = False) -> None:
     """Look at everything that a server or a client needs, and say what to do.

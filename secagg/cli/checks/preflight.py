@@ -39,20 +39,6 @@ from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 
-__all__ = [
-    "check_client_enrolment",
-    "check_output",
-    "check_payload",
-    "check_port",
-    "check_server_enrolment",
-    "check_server_paths",
-    "check_state_dir",
-    "check_writable",
-    "identity_of",
-    "require_all",
-    "written_files",
-]
-
 
 def written_files(outputs: Mapping[str, Path]) -> list[tuple[str, Path]]:
     """Return every file that options of a client have it write, with its option.

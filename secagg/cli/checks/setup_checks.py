@@ -112,24 +112,6 @@ from secagg.transport.tls import read_certificates
 from secagg.two_aggregators.client import refuse_one_key
 from secagg.two_aggregators.program import check_name, noise_of, receipt_key_of
 
-__all__ = [
-    "SETUP_CHECKS",
-    "ClientSetup",
-    "PartySetup",
-    "ServerSetup",
-    "SharingSetup",
-    "check_mark_alone",
-    "client_findings",
-    "doctor_findings",
-    "owner_of",
-    "party_findings",
-    "refuse_unmarked",
-    "server_findings",
-    "sharing_findings",
-    "shown_findings",
-    "start_findings",
-]
-
 S = TypeVar("S")
 
 _SLOW_DISK_SECONDS: Final = 0.1
@@ -183,7 +165,7 @@ class ClientSetup:
         return self.way
 
 
-PartySettings: TypeAlias = LeaderSettings | HelperSettings
+_PartySettings: TypeAlias = LeaderSettings | HelperSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +179,7 @@ class PartySetup:
     """
 
     file: Path
-    settings: PartySettings
+    settings: _PartySettings
     accepts_restored: bool = False
 
 
@@ -238,16 +220,16 @@ def checks_of(setup: Setup) -> tuple[Branch[Any], ...]:
 def start_findings(setup: Setup) -> list[Finding]:
     """Run the checks of a start."""
     checks = findings_of(checks_of(setup), setup, only=lambda check: check.starts)
-    return run_coroutine(checks)
+    return _run_coroutine(checks)
 
 
 def shown_findings(setup: Setup) -> list[Finding]:
     """Run the checks of `--show-settings`: all that this machine can tell."""
     checks = findings_of(checks_of(setup), setup, only=lambda check: check.is_local)
-    return run_coroutine(checks)
+    return _run_coroutine(checks)
 
 
-def run_coroutine(coroutine: Coroutine[Any, Any, list[Finding]]) -> list[Finding]:
+def _run_coroutine(coroutine: Coroutine[Any, Any, list[Finding]]) -> list[Finding]:
     """Run checks to their end, before the program has an event loop."""
     return asyncio.run(coroutine)
 
@@ -319,7 +301,7 @@ async def party_findings(
     """
 
     def load() -> PartySetup:
-        settings: PartySettings
+        settings: _PartySettings
         if kind is LeaderSettings:
             settings = load_two_server_settings(
                 LeaderSettings, path, environment=os.environ

@@ -29,23 +29,6 @@ from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.profiles import Profile
 
-__all__ = [
-    "RosterView",
-    "check_delivery",
-    "check_edge_odds",
-    "check_layers",
-    "check_noise_suffices",
-    "check_overlap",
-    "check_ring",
-    "check_ring_survivors",
-    "check_roster",
-    "check_sharers",
-    "check_shown",
-    "check_size",
-    "check_survivors",
-    "check_unique_keys",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RosterView:

@@ -84,25 +84,6 @@ from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import HonestCuriousParameters
 
-__all__ = [
-    "advertise",
-    "agree",
-    "choose_edges",
-    "complaints_of",
-    "input_digest",
-    "mask_noised",
-    "mask_plain",
-    "open_bundles",
-    "rebind",
-    "remask",
-    "repeat",
-    "reveal",
-    "reveal_agreed",
-    "session_facts",
-    "share_along_edges",
-    "share_keys",
-]
-
 
 def input_digest(vector: PlainVector | NoisyVector) -> bytes:
     """Return 32 bytes that bind an input to a session (PROTOCOL §12)."""

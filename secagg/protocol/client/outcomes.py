@@ -20,8 +20,6 @@ from secagg.protocol.outputs import Finish, Step
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.refund import Charge, ReachedStage, charge_after
 
-__all__ = ["complete", "fail", "give_up", "ignore", "leave", "miss"]
-
 
 def complete(
     state: Masked | Signed | Answered, event: Received, _: ClientPolicy

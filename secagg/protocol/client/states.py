@@ -23,27 +23,6 @@ from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.refund import Charge
 from secagg.protocol.share_bundles import HeldShares
 
-__all__ = [
-    "Accepted",
-    "Advertised",
-    "Agreement",
-    "Answered",
-    "ClientState",
-    "ClientStep",
-    "Completed",
-    "Delivered",
-    "EdgesChosen",
-    "Failed",
-    "Idle",
-    "Masked",
-    "ReadyForInput",
-    "ReadyForNoisedInput",
-    "ReadyForPlainInput",
-    "SessionFacts",
-    "Shared",
-    "Signed",
-]
-
 # SHA-256 of the message that opened each round, to tell repeats from contradictions.
 Accepted = Mapping[Round, bytes]
 

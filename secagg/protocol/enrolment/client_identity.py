@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from secagg.crypto.signature import IdentityKey
 from secagg.protocol.enrolment.credential import IssuedCredential
 
-__all__ = ["ClientIdentity"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClientIdentity:

@@ -36,13 +36,6 @@ from secagg.protocol.enrolment.documents import (
     read_header,
 )
 
-__all__ = [
-    "CREDENTIAL_BYTES",
-    "Credential",
-    "CredentialRequest",
-    "IssuedCredential",
-]
-
 CREDENTIAL_BYTES: Final = IDENTITY_SIZE + 8 + 8 + 4 + SIGNATURE_SIZE
 """Bytes of `Credential.encode_into`: everything but the name."""
 

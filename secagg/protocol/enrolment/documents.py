@@ -11,18 +11,6 @@ from secagg.crypto.canonical import Reader
 from secagg.crypto.transcript import domain_tag
 from secagg.errors import ErrorCode, RemoteProtocolError
 
-__all__ = [
-    "MAX_NAME_BYTES",
-    "VERSION",
-    "decoded",
-    "enrolment_tag",
-    "is_name",
-    "not_a_name",
-    "read_header",
-    "read_name",
-    "read_version",
-]
-
 _Value = TypeVar("_Value")
 
 VERSION: Final = 1

@@ -32,14 +32,6 @@ from secagg.protocol.enrolment.documents import (
 )
 from secagg.protocol.profiles import Trust
 
-__all__ = [
-    "MAX_REVOCATION_BYTES",
-    "NO_DIGEST",
-    "RevocationList",
-    "read_revocations",
-    "refuse_older",
-]
-
 MAX_REVOCATION_BYTES: Final = 4 << 20
 """Longest list: a million serials, more than twice the largest cohort each year."""
 

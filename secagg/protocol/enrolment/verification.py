@@ -28,13 +28,6 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.enrolment.credential import Credential
 from secagg.protocol.enrolment.documents import is_name, not_a_name
 
-__all__ = [
-    "EnrolmentRules",
-    "VerifiedCredentials",
-    "check_credential",
-    "check_signing_credential",
-]
-
 # Two full rosters of the largest cohort, at about 120 bytes each.
 _MAX_REMEMBERED: Final = 1 << 17
 

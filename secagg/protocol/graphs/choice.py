@@ -49,19 +49,6 @@ from secagg.protocol.parameters import (
     ProtocolParameters,
 )
 
-__all__ = [
-    "DEFAULT_LIVENESS_BITS",
-    "MAX_RING_CLIENTS",
-    "Adversary",
-    "GraphChoice",
-    "GraphDemand",
-    "GraphOdds",
-    "choose_graph",
-    "complete_graph",
-    "drawn_edges",
-    "odds_of",
-]
-
 # One session in a thousand million that ends for want of holders disturbs nobody.
 DEFAULT_LIVENESS_BITS: Final = 30
 # Up to here the odds are exact to 1e-8.

@@ -33,8 +33,6 @@ import numpy.typing as npt
 
 from secagg.protocol.graphs.ring_bounds import bits_of, log_corrupt_holders
 
-__all__ = ["EdgeBound", "judge_edges", "log_set_apart"]
-
 _Floats = npt.NDArray[np.floating[Any]]
 # A cohort's smallest and largest roster, for a task or two at a time.
 _KNOWN_TABLES: Final = 4

@@ -33,15 +33,6 @@ from secagg.protocol.messages import Edges, EdgesPublished, ListProof
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import SparseParameters
 
-__all__ = [
-    "EdgeTrees",
-    "check_edges",
-    "check_edges_signature",
-    "check_published",
-    "draw_neighbors",
-    "sign_edges",
-]
-
 _EDGE_NODE: Final = "edge node"
 _IN_NODE: Final = "in node"
 _U32: Final = 1 << 32

@@ -10,8 +10,6 @@ Rounding is below 1e-12 for populations up to 60, below 1e-8 up to 10^6.
 import math
 from functools import lru_cache
 
-__all__ = ["log_choose", "log_drawn"]
-
 # Terms below this part of the sum so far are shorter than its last digit, even all of
 # them together: beyond the mode they fall, and a tail has at most 2^20 of them.
 _NEGLIGIBLE = 2.0**-72

@@ -21,14 +21,6 @@ from typing import Protocol
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.parameters import Graph, ProtocolParameters
 
-__all__ = [
-    "CompleteGraph",
-    "DrawnGraph",
-    "HararyRing",
-    "SharingGraph",
-    "sharing_graph",
-]
-
 
 class SharingGraph(Protocol):
     """Who shares what with whom, over roster indices 0..n-1."""

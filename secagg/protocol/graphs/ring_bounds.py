@@ -26,15 +26,6 @@ from typing import Final
 
 from secagg.protocol.graphs.hypergeometric import log_choose, log_drawn
 
-__all__ = [
-    "bits_of",
-    "client_demand",
-    "log_corrupt_holders",
-    "log_planned_cut",
-    "log_short_of_holders",
-    "server_demand",
-]
-
 # Far above what two libraries' logarithms differ by, far below what anybody notices.
 _MARGIN_BITS: Final = 0.01
 

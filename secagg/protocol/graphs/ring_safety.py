@@ -41,17 +41,6 @@ from secagg.protocol.graphs.neighbours import HararyRing, SharingGraph
 from secagg.protocol.graphs.ring_bounds import bits_of, log_corrupt_holders
 from secagg.protocol.parameters import ProtocolParameters
 
-__all__ = [
-    "RingRisk",
-    "cannot_be_cut",
-    "graph_risk",
-    "graph_shortcoming",
-    "holder_bits",
-    "is_worst_case_safe",
-    "log_cut",
-    "ring_risk",
-]
-
 _Living = npt.NDArray[np.bool_]
 _Counts = npt.NDArray[np.signedinteger[Any]]
 

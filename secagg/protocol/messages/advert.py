@@ -9,11 +9,9 @@ from secagg.protocol.messages.encoding import SIGNATURE_BYTES, decode
 from secagg.protocol.messages.round import Round
 from secagg.protocol.parameters import MAX_NOISE_LAYERS
 
-__all__ = ["MAX_ADVERT_BYTES", "MAX_IDENTITY_BYTES", "Advert", "advert_parts"]
-
 # A SPIFFE id has at most 2048 bytes, but people read these in logs and tables.
 MAX_IDENTITY_BYTES: Final = 255
-KEY_BYTES: Final = 32
+_KEY_BYTES: Final = 32
 COMMITMENT_BYTES: Final = 32
 # Name with its length, form, credential; two keys, H_b, count and commitments; the
 # signature; and the three lengths around these.
@@ -104,7 +102,7 @@ class Advert:
             credential = Credential.decode_from(who, name=identity)
         who.end()
         keys = Reader(key_part, "keys of an advert")
-        encryption, masking = keys.fixed(KEY_BYTES), keys.fixed(KEY_BYTES)
+        encryption, masking = keys.fixed(_KEY_BYTES), keys.fixed(_KEY_BYTES)
         commitment = keys.fixed(COMMITMENT_BYTES)
         layers = tuple(keys.fixed(COMMITMENT_BYTES) for _ in range(keys.u8()))
         keys.end()

@@ -17,8 +17,6 @@ from secagg.protocol.messages.encoding import (
 from secagg.protocol.messages.round import Round
 from secagg.protocol.parameters import MAX_CLIENTS, MAX_SPARSE_CLIENTS
 
-__all__ = ["MAX_EDGES_BYTES", "Edges", "EdgesPublished", "ListProof"]
-
 # A client can draw all others at most.
 MAX_EDGES_BYTES: Final = 4 * MAX_SPARSE_CLIENTS + SIGNATURE_BYTES
 

@@ -11,16 +11,6 @@ from typing import Final, TypeVar
 from secagg.crypto.canonical import Reader, Writer
 from secagg.errors import ErrorCode, RemoteProtocolError
 
-__all__ = [
-    "DIGEST_BYTES",
-    "SIGNATURE_BYTES",
-    "check_ascending",
-    "decode",
-    "read_count",
-    "read_proof",
-    "write_proof",
-]
-
 DIGEST_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 

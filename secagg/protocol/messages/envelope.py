@@ -13,8 +13,6 @@ from secagg.protocol.messages.shares import Bundles, Complaint, Delivery, Shares
 from secagg.protocol.messages.survivors import Consistency, Quorum, Survivors
 from secagg.protocol.messages.upload import Upload
 
-__all__ = ["KINDS", "Envelope", "Message", "Update", "is_neighbourhood"]
-
 Update = (
     Roster
     | Neighbourhood

@@ -9,8 +9,6 @@ from secagg.errors import ErrorCode, error_code, printable
 from secagg.protocol.messages.encoding import DIGEST_BYTES, decode
 from secagg.protocol.messages.round import Round
 
-__all__ = ["MAX_REASON_BYTES", "Aborted", "Fate", "Released"]
-
 MAX_REASON_BYTES: Final = 1000
 
 

@@ -23,8 +23,6 @@ from secagg.protocol.messages.encoding import (
 from secagg.protocol.messages.round import Round
 from secagg.protocol.parameters import MAX_CLIENTS
 
-__all__ = ["NEIGHBOURHOOD_FORM", "Neighbourhood", "Roster", "RosterFrame", "rank_key"]
-
 _RING_ORDER: Final = domain_tag("ring", "order", None)
 
 # The form of a roster: whole, or as far as one reader needs it.

@@ -2,8 +2,6 @@
 
 from enum import IntEnum, unique
 
-__all__ = ["Round"]
-
 
 @unique
 class Round(IntEnum):

@@ -9,11 +9,9 @@ from secagg.protocol.messages.encoding import SIGNATURE_BYTES, decode
 from secagg.protocol.messages.round import Round
 from secagg.protocol.parameters import MAX_CLIENTS
 
-__all__ = ["BUNDLE_BYTES", "Bundles", "Complaint", "Delivery", "Shares"]
-
 # Sealed: sender, receiver, abscissa (4 bytes each), two shares of 34 bytes, 16 of tag.
 BUNDLE_BYTES: Final = 3 * 4 + 2 * 34 + 16
-MAX_SET_BYTES: Final = -(-MAX_CLIENTS // 8)
+_MAX_SET_BYTES: Final = -(-MAX_CLIENTS // 8)
 _MAX_BYTES: Final = (1 << 32) - 1  # what a length prefix can say
 _GRIEVANCES: Final = frozenset(
     {ErrorCode.BAD_SHARE_CIPHERTEXT, ErrorCode.SHARE_CONFUSION}
@@ -81,7 +79,7 @@ class Delivery:
             "delivery",
             data,
             lambda r: cls(
-                r.blob(max_bytes=MAX_SET_BYTES), r.blob(max_bytes=_MAX_BYTES)
+                r.blob(max_bytes=_MAX_SET_BYTES), r.blob(max_bytes=_MAX_BYTES)
             ),
         )
 

@@ -14,8 +14,6 @@ from secagg.protocol.messages.encoding import (
 from secagg.protocol.messages.round import Round
 from secagg.protocol.parameters import MAX_CLIENTS
 
-__all__ = ["Consistency", "Quorum", "RosterProof", "Survivors"]
-
 
 @dataclass(frozen=True, slots=True)
 class Survivors:

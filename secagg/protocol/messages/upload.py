@@ -7,8 +7,6 @@ from secagg.crypto.canonical import Reader, Writer
 from secagg.protocol.messages.encoding import DIGEST_BYTES, decode
 from secagg.protocol.messages.round import Round
 
-__all__ = ["NO_VIEW", "Upload"]
-
 # Between two aggregators there is no U2, hence no view that could differ.
 NO_VIEW: Final = bytes(DIGEST_BYTES)
 

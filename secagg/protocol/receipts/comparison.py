@@ -18,8 +18,6 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.receipts.receipt import Outcome
 from secagg.protocol.receipts.verifier import Verdict
 
-__all__ = ["ShownSession", "check_one_session", "shown_in"]
-
 
 @dataclass(frozen=True, slots=True)
 class ShownSession:

@@ -20,17 +20,6 @@ from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.transcript import domain_tag
 from secagg.errors import ErrorCode, RemoteProtocolError
 
-__all__ = [
-    "EVIDENCE_BYTES",
-    "MAX_RECEIPT_BYTES",
-    "SHARED_MAGIC",
-    "AuditReceipt",
-    "Dispute",
-    "Outcome",
-    "RosterCommitment",
-    "WrittenBy",
-]
-
 SHARED_MAGIC: Final = b"SecAgg-between/1"
 """How a receipt of two aggregators begins (`two_aggregators.receipt`), 16 bytes."""
 

@@ -58,16 +58,6 @@ from secagg.protocol.receipts.receipt import (
     WrittenBy,
 )
 
-__all__ = [
-    "Finding",
-    "NoiseVerifier",
-    "ReceiptError",
-    "Step",
-    "Verdict",
-    "judging",
-    "verify_receipt",
-]
-
 
 class NoiseVerifier(Protocol):
     """Judges the noise of a session from its offer, as clients do.

@@ -64,18 +64,6 @@ from secagg.protocol.server.states import (
     Unmasking,
 )
 
-__all__ = [
-    "close_advertise_keys",
-    "close_choose_edges",
-    "close_masked_input",
-    "close_share_keys",
-    "record_advert",
-    "record_bundles",
-    "record_complaint",
-    "record_edges",
-    "record_upload",
-]
-
 _SEED_BYTES: Final = 32
 
 

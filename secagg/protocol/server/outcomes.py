@@ -23,15 +23,6 @@ from secagg.protocol.server.states import (
     Unmasking,
 )
 
-__all__ = [
-    "abort",
-    "abort_requested",
-    "abort_summing",
-    "complete",
-    "dropped_for",
-    "too_few",
-]
-
 
 def complete(state: Summing, event: SumComputed) -> ServerStep:
     """Release the sum."""

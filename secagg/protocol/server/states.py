@@ -37,24 +37,6 @@ from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.outputs import ComputeSum, ServerOutput, Step
 from secagg.protocol.share_bundles import Answer
 
-__all__ = [
-    "AdvertiseKeys",
-    "ChooseEdges",
-    "Cohort",
-    "Completed",
-    "ConsistencyCheck",
-    "Enrolment",
-    "Failed",
-    "MaskedInputCollection",
-    "RosterFixed",
-    "ServerState",
-    "ServerStep",
-    "Session",
-    "ShareKeys",
-    "Summing",
-    "Unmasking",
-]
-
 _NAME_OF: Final[Mapping[type[Message], str]] = {
     Advert: "advert",
     Edges: "list of neighbours",

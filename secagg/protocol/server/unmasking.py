@@ -34,14 +34,6 @@ from secagg.protocol.server.states import (
 )
 from secagg.protocol.share_bundles import Answer
 
-__all__ = [
-    "close_consistency",
-    "close_unmasking",
-    "record_shares",
-    "record_signature",
-]
-
-
 # --- ConsistencyCheck ---------------------------------------------------------------
 
 

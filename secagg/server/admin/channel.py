@@ -23,16 +23,6 @@ from secagg.errors import ErrorCode, SecAggError, ServiceError
 if TYPE_CHECKING:
     from secagg.config import HostSettings
 
-__all__ = [
-    "MAX_MESSAGE_BYTES",
-    "NoAdminSocketError",
-    "admin_socket_of",
-    "call_admin",
-    "read_message",
-    "short_path",
-    "watch_admin",
-    "write_message",
-]
 
 MAX_MESSAGE_BYTES: Final = 64 << 20
 """A task that invites 65535 clients by name, or a session that names each of them a few

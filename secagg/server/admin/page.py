@@ -21,8 +21,6 @@ from secagg.server.operated_server import OperatedServer
 from secagg.server.session.progress import LiveSession, named
 from secagg.storage.rows import TaskState
 
-__all__ = ["operator_page"]
-
 _REFRESH_SECONDS: Final = 5
 _SESSIONS_SHOWN: Final = 25
 # A page stays readable when a thousand clients are awaited.

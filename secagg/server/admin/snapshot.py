@@ -23,8 +23,6 @@ from secagg.server.telemetry.process_metrics import free_bytes, process_readings
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.rows import TaskState
 
-__all__ = ["StatusSnapshot"]
-
 # A replica that was not seen for so long has left, and nobody need look at it.
 _GONE_SECONDS: Final = 3600.0
 

@@ -44,8 +44,6 @@ from secagg.storage.change import Role
 from secagg.storage.rows import TaskRow
 from secagg.storage.store import Store
 
-__all__ = ["AdminSocket"]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _CALLERS_AT_MOST: Final = 16

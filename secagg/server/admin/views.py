@@ -30,20 +30,6 @@ from secagg.storage.change import Role
 from secagg.storage.reader import StoreReader
 from secagg.storage.rows import SessionRow, SessionState, TaskRow, TaskState
 
-__all__ = [
-    "MAX_LISTED",
-    "Live",
-    "View",
-    "budgets_view",
-    "find_task",
-    "sessions_view",
-    "short_of_budget",
-    "show_session",
-    "state_of",
-    "task_view",
-    "tasks_view",
-]
-
 View = dict[str, object]
 Live = Callable[[], Iterable[LiveSession]]
 

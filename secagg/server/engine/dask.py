@@ -14,8 +14,6 @@ from distributed.security import Security
 
 from secagg.server.engine.engine import Pool
 
-__all__ = ["open_pool"]
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 

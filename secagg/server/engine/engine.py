@@ -18,8 +18,6 @@ from typing import Final, ParamSpec, Self, TypeVar
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 
-__all__ = ["Engine", "EngineLostError", "Pool", "thread_engine"]
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 

@@ -41,13 +41,11 @@ from secagg.runtime.metrics import ENGINE_JOBS, MASK_COORDINATES, Meter, SilentM
 from secagg.runtime.workers import Workers
 from secagg.server.engine import Engine, EngineLostError
 
-__all__ = ["MaskExecutor", "UploadReader", "check_packed_vector"]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 # Below this many (mask, coordinate) pairs, about 50 ms of work, a second worker costs
 # more than it saves.
-MIN_WORK_PER_PART: Final = 1 << 26
+_MIN_WORK_PER_PART: Final = 1 << 26
 _MASKS_PER_LAYER: Final = 8  # what a draw costs, in coordinates of a mask
 
 
@@ -90,7 +88,7 @@ class MaskExecutor:
         workers: Workers,
         engine: Engine | None = None,
         *,
-        min_work_per_part: int = MIN_WORK_PER_PART,
+        min_work_per_part: int = _MIN_WORK_PER_PART,
         meter: Meter | None = None,
     ) -> None:
         self._meter = meter or SilentMeter()

@@ -21,8 +21,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.server.engine import ray as ray_pool
 from secagg.server.engine.engine import Engine, Pool, thread_engine
 
-__all__ = ["ENGINES", "open_engine"]
-
 ENGINES: Final = (
     '"threads", "processes", "dask:tls://host:8786" (TLS as Dask is configured on this '
     'machine), "dask:tcp://127.0.0.1:8786", or "ray:auto" (with RAY_USE_TLS=1 beyond '

@@ -15,8 +15,6 @@ from typing import Final, ParamSpec, TypeVar
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.engine.engine import Pool
 
-__all__ = ["open_pool"]
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 

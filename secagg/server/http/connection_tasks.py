@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["ConnectionTasks"]
-
 
 class ConnectionTasks:
     """The callers of one listener."""

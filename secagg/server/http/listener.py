@@ -22,8 +22,6 @@ from secagg.runtime import log_events as telemetry
 from secagg.server.http.connection_tasks import ConnectionTasks
 from secagg.transport.address import Address
 
-__all__ = ["Answer", "HTTPListener", "Page", "text"]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _CALLERS_AT_MOST: Final = 32

@@ -25,15 +25,6 @@ from secagg.server.telemetry.open_telemetry import OpenTelemetry
 from secagg.server.telemetry.prometheus import PrometheusMeter
 from secagg.transport.address import Address
 
-__all__ = [
-    "MonitoringEndpoints",
-    "check_collector",
-    "exporter_of",
-    "meter_of",
-    "page_address",
-    "watching",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class MonitoringEndpoints:

@@ -12,8 +12,6 @@ from secagg.server.http.readiness import LOOK_EVERY_SECONDS, Readiness
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.telemetry.prometheus import CONTENT_TYPE, PrometheusMeter, Reading
 
-__all__ = ["Probes"]
-
 
 class Probes:
     """Answers probes and scrapes of one aggregator.

@@ -22,13 +22,11 @@ from secagg.storage.rows import SessionState
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.storage.store import Store
 
-__all__ = ["LOOK_EVERY_SECONDS", "Readiness"]
-
 LOOK_EVERY_SECONDS: Final = 5.0
-CLOCK_BEHIND_SECONDS: Final = 60.0
+_CLOCK_BEHIND_SECONDS: Final = 60.0
 """How far the clock may be behind the newest commit of the store."""
 
-CLOCK_WAIT_SECONDS: Final = 600.0
+_CLOCK_WAIT_SECONDS: Final = 600.0
 """How long such a clock is waited for."""
 
 _WRITE_SECONDS: Final = 2.0
@@ -110,11 +108,11 @@ class Readiness:
                 await self._compare_with_store()
             except SecAggError as error:
                 return f"storage refuses: {error}"
-            self._clock_until = self._clock.now() + CLOCK_WAIT_SECONDS
+            self._clock_until = self._clock.now() + _CLOCK_WAIT_SECONDS
         if self._newest is None:
             return ""
         behind = self._newest - self._clock.date()
-        if behind <= CLOCK_BEHIND_SECONDS:
+        if behind <= _CLOCK_BEHIND_SECONDS:
             self._newest = None
             return ""
         if self._clock.now() < self._clock_until:
@@ -143,7 +141,7 @@ class Readiness:
             return
         # The database counts for deadlines: what this clock says is for the log alone.
         differ = await self._store.now() - self._clock.date()
-        if abs(differ) > CLOCK_BEHIND_SECONDS:
+        if abs(differ) > _CLOCK_BEHIND_SECONDS:
             telemetry.log_event(
                 _LOG,
                 logging.WARNING,

@@ -18,8 +18,6 @@ from typing import Final, cast
 from secagg.errors import ErrorCode, ServiceError
 from secagg.wire.codec import refuse
 
-__all__ = ["MESSAGES_OF_ONE_CALLER", "UPLOADS_OF_ONE_CALLER", "BodyReader"]
-
 # Whoever is turned away comes back when many of those before it are done.
 _LONG_SECONDS: Final = 5.0
 # Turns that one caller may hold or wait for: a client sends its chunks one after the

@@ -9,8 +9,6 @@ from secagg.runtime.clock import Clock
 from secagg.runtime.metrics import Meter
 from secagg.wire.calls import GetOffer, Request
 
-__all__ = ["measured_call"]
-
 
 @contextmanager
 def measured_call(meter: Meter, clock: Clock, request: Request[Any]) -> Iterator[None]:

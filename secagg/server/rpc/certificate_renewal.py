@@ -11,8 +11,6 @@ import grpc
 
 from secagg.transport.reloading_identity import ReloadingIdentity
 
-__all__ = ["server_credentials"]
-
 
 def server_credentials(followed: ReloadingIdentity) -> grpc.ServerCredentials:
     """Return credentials that demand a certificate from every client.

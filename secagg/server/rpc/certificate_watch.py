@@ -19,8 +19,6 @@ from secagg.runtime.clock import Clock
 from secagg.runtime.log_events import MONITORING_FAILED, TRANSPORT_LOGGER, log_defect
 from secagg.transport.reloading_identity import ReloadingIdentity
 
-__all__ = ["LOOK_EVERY_SECONDS", "CertificateWatch"]
-
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 LOOK_EVERY_SECONDS: Final = 60.0

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["ConcurrencyLimit"]
-
 
 class ConcurrencyLimit:
     """Places that clients take.

@@ -71,8 +71,6 @@ from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import CALLS, Call, UploadChunk, WatchSession
 from secagg.wire.codec import parse
 
-__all__ = ["GrpcServer", "run_until_signalled"]
-
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 # Clients whose streams are ended come back after this long, to whoever serves then.

@@ -57,26 +57,6 @@ from secagg.transport.status import status_of
 from secagg.transport.tls import CertificateNumber, identity_in_pem, number_in_pem
 from secagg.wire.calls import CALLS, Access
 
-__all__ = [
-    "ACCESS",
-    "AdmissionGuard",
-    "Answer",
-    "AuthenticationGuard",
-    "Authenticator",
-    "CallContext",
-    "CallLimits",
-    "Caller",
-    "ErrorGuard",
-    "Guard",
-    "MetadataAuthenticator",
-    "RefusalLog",
-    "Stream",
-    "TLSAuthenticator",
-    "caller",
-    "guarded_service",
-    "refuse_expired",
-]
-
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 _CALLER: Final[ContextVar[str]] = ContextVar("secagg_caller")
 # Before what is no identity; no name of a client has it.

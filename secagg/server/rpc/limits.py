@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Final, Self
 
-__all__ = ["AggregatorLimits"]
-
 # Long beside a call within a process, and short beside whoever waits for its answer.
 _NEAR_SECONDS: Final = 0.05
 

@@ -10,8 +10,6 @@ from typing import Final
 from secagg.errors import ErrorCode
 from secagg.runtime.clock import Clock
 
-__all__ = ["RefusalCounts"]
-
 _SLICE_SECONDS: Final = 60.0
 _SLICES: Final = 60
 

@@ -24,8 +24,6 @@ from secagg.server.task.definition import OnAborted, OnEnded, OnSum, SessionSum
 from secagg.server.task.history import TaskHistory
 from secagg.storage.spool import SUM
 
-__all__ = ["SessionCloser"]
-
 
 class _AsksFacts(Protocol):
     """Says what a task knows from its sessions."""

@@ -9,8 +9,6 @@ from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.updates import session_is_over
 from secagg.wire.calls import BlobChunk, FetchChunk, Wait
 
-__all__ = ["EndedSession"]
-
 
 class EndedSession:
     """What clients may still ask about a session that is over.

@@ -17,12 +17,10 @@ from secagg.runtime import log_events as telemetry
 from secagg.runtime.metrics import ROUND_SECONDS, SUM_SECONDS, Meter
 from secagg.server.session.progress import DroppedClient, SessionProgress, named
 
-__all__ = ["SessionLog"]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 # A log line stays readable when a thousand clients are lost at once.
-NAMED_AT_MOST: Final = 20
+_NAMED_AT_MOST: Final = 20
 
 
 class SessionLog:
@@ -92,7 +90,7 @@ class SessionLog:
             differing=differing,
             clients=sharers,
             reason="this server, or most clients, compute other tables",
-            tables=named([each.hex() for each in tables], NAMED_AT_MOST),
+            tables=named([each.hex() for each in tables], _NAMED_AT_MOST),
             next_step="Compare the releases of secagg, dpnoise and their libraries "
             "here and at a client.",
         )
@@ -135,7 +133,7 @@ class SessionLog:
                     code=outcome.code.name,
                     reason=outcome.reason,
                     lost=named(
-                        [lost.identity for lost in progress.dropped], NAMED_AT_MOST
+                        [lost.identity for lost in progress.dropped], _NAMED_AT_MOST
                     ),
                 )
             case _:

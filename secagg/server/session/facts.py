@@ -32,8 +32,6 @@ from secagg.server.session.progress import DroppedClient, SessionPhase, SessionP
 from secagg.server.session.receipt import SessionReceipt
 from secagg.storage.journal import RefusalNoted
 
-__all__ = ["SessionFacts"]
-
 
 class SessionFacts:
     """Gathers the facts of one session.

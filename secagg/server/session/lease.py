@@ -19,8 +19,6 @@ from secagg.server.session.state import patiently
 from secagg.storage.change import Lease
 from secagg.storage.store import Store
 
-__all__ = ["SessionLease"]
-
 # How long a sum waits for a replica that stands still, or is cut off from the book, and
 # may come back; a third of it between signs of life.
 LEASE_SECONDS: Final = 12.0

@@ -11,15 +11,6 @@ from enum import StrEnum, unique
 
 from secagg.protocol.messages import Round
 
-__all__ = [
-    "DroppedClient",
-    "LiveSession",
-    "ProgressFeed",
-    "SessionPhase",
-    "SessionProgress",
-    "named",
-]
-
 
 @unique
 class SessionPhase(StrEnum):

@@ -17,8 +17,6 @@ from secagg.protocol.graphs.ring_safety import RingRisk
 from secagg.protocol.messages import Aborted, Fate, Released
 from secagg.protocol.noise_certificate import NoiseCertificate
 
-__all__ = ["SessionReceipt"]
-
 _FORMAT: Final = 1
 _UNREADABLE: Final = (
     ArithmeticError,  # of a rational that is none

@@ -24,8 +24,6 @@ from secagg.protocol.server import machine as server
 from secagg.storage.journal import StoredEvent, decode_server_event
 from secagg.storage.rows import StoredSession
 
-__all__ = ["SessionRecord"]
-
 _VERSION: Final = 2
 _MAX_DESCRIPTOR_BYTES: Final = 1 << 16
 

@@ -55,11 +55,9 @@ from secagg.storage.rows import SessionState, StoredSession
 from secagg.storage.spool import PAYLOAD
 from secagg.storage.store_identity import refuse_sessions_of_another
 
-__all__ = ["SessionRegistry"]
-
-NONCE_BYTES: Final = 32
+_NONCE_BYTES: Final = 32
 # Payloads are stored before their sessions: younger ones may be somebody's next.
-ORPHAN_SECONDS: Final = 86400.0
+_ORPHAN_SECONDS: Final = 86400.0
 
 
 class SessionRegistry:
@@ -311,7 +309,7 @@ class SessionRegistry:
         if stored is not None:
             return not stored.ended
         age = await self._workers.run(self._context.spool.age_seconds, session_id)
-        return age < ORPHAN_SECONDS
+        return age < _ORPHAN_SECONDS
 
     async def _resume(
         self, stored: StoredSession, *, instead_of: SessionRunner | None = None
@@ -398,7 +396,7 @@ class SessionRegistry:
             aggregator=self._aggregator,
             task_id=task.task_id,
             session_number=number,
-            server_nonce=self._context.entropy.token(NONCE_BYTES),
+            server_nonce=self._context.entropy.token(_NONCE_BYTES),
             session_end=await self._end_of_one_that_opens_now(task),
             payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,

@@ -33,8 +33,6 @@ from secagg.storage.change import Role
 from secagg.storage.rows import Retention
 from secagg.storage.store import Store, StoreUnavailableError
 
-__all__ = ["SessionReports", "next_step_after", "report_of", "reports_in"]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _FORMAT: Final = 1

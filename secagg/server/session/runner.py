@@ -93,8 +93,6 @@ from secagg.wire.calls import (
 )
 from secagg.wire.limits import LEAST_QUIET_SECONDS
 
-__all__ = ["WAITING_SECONDS", "SessionRunner"]
-
 # How much longer than its rounds a session may last: until then it waits for clients.
 # Half of what clients grant for clocks that differ (R5.0-2).
 WAITING_SECONDS: Final = CLOCK_TOLERANCE_SECONDS // 2

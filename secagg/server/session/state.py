@@ -73,23 +73,13 @@ from secagg.storage.store import (
     StoreUnavailableError,
 )
 
-__all__ = [
-    "DurableState",
-    "JournalPosition",
-    "MakeChange",
-    "MakeEvent",
-    "came_too_late",
-    "patiently",
-    "say_refused",
-]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _Result = TypeVar("_Result")
 
 # A full disk is often freed by somebody else within a minute; then the session aborts.
-STORAGE_ATTEMPTS: Final = 12
-STORAGE_RETRY_SECONDS: Final = 5.0
+_STORAGE_ATTEMPTS: Final = 12
+_STORAGE_RETRY_SECONDS: Final = 5.0
 # What a person has to look at.
 _LASTING: Final = frozenset({ErrorCode.RESTORED_STATE, ErrorCode.STATE_DAMAGED})
 
@@ -101,11 +91,11 @@ MakeChange: TypeAlias = Callable[[server.ServerState], Change | None]
 # A commit costs about the same for one message as for thirty.  So those of messages
 # take a twentieth of the time, and who comes meanwhile shares the next one.  But nobody
 # waits longer than this for others, and nobody for those who cannot come.
-GATHERING_PER_COMMIT: Final = 20.0
-MAX_GATHERING_SECONDS: Final = 0.05
+_GATHERING_PER_COMMIT: Final = 20.0
+_MAX_GATHERING_SECONDS: Final = 0.05
 
 # A timer that the book does not believe is set again, but not at once.
-NOT_DUE_SECONDS: Final = 0.5
+_NOT_DUE_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,7 +502,7 @@ class DurableState:
                 return
             if due and self._position == known:
                 # It is not due; the deadline is known now.
-                soon = self._clock.now() + NOT_DUE_SECONDS
+                soon = self._clock.now() + _NOT_DUE_SECONDS
                 self.deadline = max(self.deadline or soon, soon)
                 return
 
@@ -548,7 +538,7 @@ class DurableState:
             raise
         lasted = self._clock.now() - began
         self._meter.observe(STORE_COMMIT_SECONDS, lasted)
-        gathering = min(GATHERING_PER_COMMIT * lasted, MAX_GATHERING_SECONDS)
+        gathering = min(_GATHERING_PER_COMMIT * lasted, _MAX_GATHERING_SECONDS)
         self._gathering_ends = began + gathering
         if isinstance(answer, Committed):
             self._position = JournalPosition(answer.sequence, answer.chain)
@@ -640,7 +630,7 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _R
         DeliveryDeferredError: At once.  Others may take what cannot be put to use here.
         ServiceError: STORAGE_FAILED, a dozen times within a minute.
     """
-    for _ in range(STORAGE_ATTEMPTS - 1):
+    for _ in range(_STORAGE_ATTEMPTS - 1):
         try:
             return await write()
         except (
@@ -654,7 +644,7 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _R
             if error.code in _LASTING:
                 raise
             say_refused(error)
-            await clock.sleep_until(clock.now() + STORAGE_RETRY_SECONDS)
+            await clock.sleep_until(clock.now() + _STORAGE_RETRY_SECONDS)
     return await write()
 
 

@@ -31,8 +31,6 @@ from secagg.storage.change import LeaseLostError
 from secagg.storage.journal import SumAttempt
 from secagg.storage.spool import SUM
 
-__all__ = ["MOST_ATTEMPTS", "SumRelease"]
-
 # How often a sum may take its aggregator down.  Once may be another program's fault,
 # twice too little memory beside it; the third time it is the sum's.
 MOST_ATTEMPTS: Final = 3

@@ -24,17 +24,6 @@ from secagg.runtime.clock import Clock
 from secagg.wire.calls import Wait
 from secagg.wire.limits import LEAST_QUIET_SECONDS, MAX_QUIET_SECONDS
 
-__all__ = [
-    "expiry_of",
-    "idle_timeout",
-    "is_below_min_clients",
-    "keepalive_interval",
-    "missing_in",
-    "until",
-    "utc_now",
-    "wait_of",
-]
-
 # Machines sleep and dates are set right: the date is read this often, in seconds.
 _LOOK_EVERY: Final = 60.0
 # Of a round's time, as long as a stream may be quiet in it.

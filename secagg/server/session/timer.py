@@ -29,12 +29,10 @@ from secagg.server.session.state import DurableState, patiently
 from secagg.server.session.timeouts import is_below_min_clients
 from secagg.storage.change import Change
 
-__all__ = ["RoundTimer"]
-
 # Bytes that arrived within this share of the deadline keep MaskedInputCollection open.
-UPLOAD_GRACE: Final = 0.25
+_UPLOAD_GRACE: Final = 0.25
 # Every chunk asks for time, and an extension is a commit.
-EXTEND_EVERY_SECONDS: Final = 5.0
+_EXTEND_EVERY_SECONDS: Final = 5.0
 # A date that was set by more than this makes an offer that clients may refuse.
 _DATE_SET_SECONDS: Final = CLOCK_TOLERANCE_SECONDS // 2
 _LOOK_AT_DATE_SECONDS: Final = 60.0
@@ -145,7 +143,7 @@ class RoundTimer:
         """Note that bytes of an upload have arrived."""
         if isinstance(self._state, server.MaskedInputCollection):
             seconds = self._seconds_of(Round.MASKED_INPUT_COLLECTION)
-            wanted = self._clock.now() + UPLOAD_GRACE * seconds
+            wanted = self._clock.now() + _UPLOAD_GRACE * seconds
             self._wanted_until = min(wanted, self.opened_at + 2 * seconds)
             if self._wanted_until > self._deadline:
                 self._woken.set()
@@ -247,8 +245,8 @@ class RoundTimer:
 
     def _may_extend(self, now: float) -> bool:
         """Whether the last extension is so old that another one costs little."""
-        grace = UPLOAD_GRACE * self._seconds_of(self._state.ROUND)
-        return now >= self._extended_at + min(EXTEND_EVERY_SECONDS, grace / 4)
+        grace = _UPLOAD_GRACE * self._seconds_of(self._state.ROUND)
+        return now >= self._extended_at + min(_EXTEND_EVERY_SECONDS, grace / 4)
 
     async def _give_time(self) -> None:
         """Give the open round its whole time, in the book too (rule 2)."""

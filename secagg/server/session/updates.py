@@ -29,8 +29,6 @@ from secagg.protocol.server import machine as server
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk
 from secagg.wire.codec import refuse
 
-__all__ = ["ReadableUpdates", "piece_of", "session_is_over"]
-
 # Clients fetch pieces side by side.  The largest delivery, of 65 535 clients on the
 # complete graph, has 6.3 MB.
 KEPT_UPDATES: Final = 8

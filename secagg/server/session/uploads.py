@@ -42,8 +42,6 @@ from secagg.server.engine.mask_removal import check_packed_vector
 from secagg.storage.spool import HASH_BLOCK_BYTES, Spool
 from secagg.wire.calls import UploadChunk, UploadStatus
 
-__all__ = ["UploadReceiver", "UploadSlots"]
-
 RETRY_SECONDS: Final = 0.2
 
 

@@ -14,17 +14,6 @@ from secagg.server.session.progress import SessionProgress
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.task.schedule import TaskSchedule
 
-__all__ = [
-    "DeliveryDeferredError",
-    "NextPayload",
-    "OnAborted",
-    "OnAttemptsExhausted",
-    "OnEnded",
-    "OnSum",
-    "SessionSum",
-    "TaskDefinition",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDefinition:

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-__all__ = ["folder_of", "privacy_folder_of"]
-
 # A file system allows 255 bytes, and a name should fit on a line.
 _MAX_FOLDER: Final = 100
 # The folder of one task may lie among the files of another

@@ -26,8 +26,6 @@ from secagg.protocol.disputes import left_out
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, Released
 from secagg.server.session.receipt import SessionReceipt
 
-__all__ = ["TaskHistory"]
-
 _VERSION: Final = 3
 
 

@@ -19,8 +19,6 @@ from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.task.definition import DeliveryDeferredError
 
-__all__ = ["PendingWrites"]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 # Somebody makes room and looks: the files should be there by then.

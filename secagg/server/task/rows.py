@@ -23,8 +23,6 @@ from secagg.server.task.stored import encode_settings, row_of
 from secagg.storage.rows import TaskRow, TaskState
 from secagg.storage.store import Store
 
-__all__ = ["ChangedMeanwhileError", "TaskRows", "refuse_stopped"]
-
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 

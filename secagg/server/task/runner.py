@@ -26,12 +26,10 @@ from secagg.storage.change import Role
 from secagg.storage.rows import SessionState
 from secagg.storage.store import StoreFailoverError, StoreUnavailableError
 
-__all__ = ["TaskRunner"]
-
 _Result = TypeVar("_Result")
 
 # How long to wait for the word of an operator that another aggregator has taken.
-OVERTAKEN_SECONDS: Final = 1.0
+_OVERTAKEN_SECONDS: Final = 1.0
 
 
 class TaskRunner:
@@ -187,7 +185,7 @@ class TaskRunner:
             await self._patiently(self._sessions.look)
             runner = self._open_elsewhere()
         if runner is None:  # a change that its keeper is about to hear of
-            await self._clock.sleep_until(self._clock.now() + OVERTAKEN_SECONDS)
+            await self._clock.sleep_until(self._clock.now() + _OVERTAKEN_SECONDS)
         return runner
 
     async def _open_here(self, payload: bytes, *, attempt: int) -> SessionRunner | None:

@@ -13,8 +13,6 @@ from typing import Any, Final
 from secagg.config.schedule import Schedule
 from secagg.runtime.clock import Clock
 
-__all__ = ["TaskSchedule"]
-
 # Machines sleep and dates are set right: the date is read this often, in seconds.
 _LOOK_EVERY: Final = 60.0
 

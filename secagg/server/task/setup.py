@@ -70,16 +70,6 @@ from secagg.storage.rows import Task, TaskState
 from secagg.storage.store import Store
 from secagg.wire.limits import check_transportable
 
-__all__ = [
-    "Cohort",
-    "PreparedTask",
-    "plan_noise",
-    "prepare_task",
-    "published_enrolment",
-    "settle_task",
-    "spare_sessions",
-]
-
 # Sums of a thousand clients with entries up to four million stay exact.
 _DEFAULT_BITS_WITHOUT_NOISE: Final = 32
 _SESSIONS_PER_SPARE: Final = 20
@@ -464,7 +454,7 @@ def _report(
     return privacy_report(noised, reports, keep=keep)
 
 
-def local_randomiser(settings: TaskSettings) -> LocalParameters | None:
+def _local_randomiser(settings: TaskSettings) -> LocalParameters | None:
     """Return what makes vectors private before they are encoded; None for nothing.
 
     Raises:
@@ -513,7 +503,7 @@ def plan_noise(settings: TaskSettings) -> Plan:
             code=ErrorCode.BAD_SETTINGS,
             next_step="Set both.",
         )
-    randomiser = local_randomiser(settings)
+    randomiser = _local_randomiser(settings)
     layer = None if randomiser is None else make_randomiser(randomiser)
     asked: dict[str, Any] = dict(  # noqa: C408 - the keywords of `plan`
         clients=cohort.max_clients,
@@ -628,7 +618,7 @@ def _work_out(
     noised = NoisyTask.from_plan(
         made,
         protocol,
-        randomiser=local_randomiser(settings),
+        randomiser=_local_randomiser(settings),
         clip=adaptive_clip(settings),
     )
     expected = made.most_estimate_mse + noised.randomiser_mse

@@ -21,14 +21,6 @@ from secagg.protocol.parameters import ProtocolParameters
 from secagg.storage.reader import StoreReader
 from secagg.storage.rows import Task, TaskRow
 
-__all__ = [
-    "StoredTask",
-    "decode_settings",
-    "encode_settings",
-    "recall",
-    "row_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:

@@ -19,8 +19,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.metrics import METRICS, BoundedTasks, Kind, Metric
 
-__all__ = ["OpenTelemetry"]
-
 # Facts of events that a trace may carry: numbers, and words of lists of our own.
 _SHOWN: Final = frozenset(
     {"answered", "code", "expected", "number", "round", "session", "task"}

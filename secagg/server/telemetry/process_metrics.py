@@ -10,8 +10,6 @@ from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.telemetry.prometheus import Reading
 from secagg.transport.tls import TLSIdentity
 
-__all__ = ["free_bytes", "process_readings"]
-
 
 def process_readings(
     identity: TLSIdentity | None,

@@ -7,8 +7,6 @@ from typing import Any, Final
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.metrics import METRICS, OTHER, BoundedTasks, Kind, Metric
 
-__all__ = ["CONTENT_TYPE", "PrometheusMeter", "Reading"]
-
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 # A gauge, its value and its labels.

@@ -12,8 +12,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from secagg.errors import ErrorCode, LocalProtocolError
 
-__all__ = ["POSTGRESQL", "judged_address"]
-
 POSTGRESQL: Final = "postgresql:"
 
 # What an address may say beside host, port, user and database.

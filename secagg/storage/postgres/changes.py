@@ -63,21 +63,6 @@ from secagg.storage.session_columns import (
 )
 from secagg.storage.store import StateDamagedError, unknown_session
 
-__all__ = [
-    "CommitResult",
-    "Outcome",
-    "apply_change",
-    "count_commit",
-    "mark_restored",
-    "pass_over_numbers",
-    "purge_receipts",
-    "put_claim",
-    "put_facts",
-    "put_task",
-    "see_revocations",
-    "settle_charge",
-]
-
 Outcome: TypeAlias = Committed | MissedRecords | Ended
 
 

@@ -75,8 +75,6 @@ from secagg.storage.rollback_mark import (
 )
 from secagg.storage.store import AWAY_SECONDS, StateDamagedError, StoreUnavailableError
 
-__all__ = ["PostgresLink", "explained_failures", "session_settings"]
-
 _LOG: Final = logging.getLogger(SERVER_LOGGER)
 
 _Result = TypeVar("_Result")

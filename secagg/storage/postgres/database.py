@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ["Database", "Row"]
-
 Row: TypeAlias = Sequence[Any]
 """The columns of one row, in the order in which they were asked for."""
 

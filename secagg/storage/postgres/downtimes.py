@@ -6,8 +6,6 @@ moves the deadlines of all open rounds, before any timer may close one.
 
 from typing import Final
 
-__all__ = ["SILENCE_MILLISECONDS", "silence_between"]
-
 # Three signs of life.
 SILENCE_MILLISECONDS: Final = 15_000
 """Time without any aggregator that counts for no deadline, when it was longer."""

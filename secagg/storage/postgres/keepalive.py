@@ -9,14 +9,6 @@ the two apart, when they are asked to.
 import socket
 from typing import Any, Final
 
-__all__ = [
-    "IDLE_SECONDS",
-    "PROBES",
-    "PROBE_SECONDS",
-    "UNHEARD_MILLISECONDS",
-    "notice_silence",
-]
-
 # A connection on which nothing is said is asked after so long, so often.
 IDLE_SECONDS: Final = 4
 PROBE_SECONDS: Final = 2

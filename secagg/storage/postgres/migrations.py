@@ -16,8 +16,6 @@ from typing import Final
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.postgres.database import Database
 
-__all__ = ["SCHEMA", "migrate", "refuse_other_schema"]
-
 SCHEMA: Final = "secagg"
 """The tables stand in a schema of their own, beside whatever else is there."""
 

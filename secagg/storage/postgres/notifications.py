@@ -21,21 +21,6 @@ from secagg.storage.rows import Replica
 from secagg.storage.session_columns import MILLISECONDS
 from secagg.storage.store_identity import refuse_other_names
 
-__all__ = [
-    "CHANNEL",
-    "SOMEBODY_WAS_THERE",
-    "begin_alone",
-    "forget_leases",
-    "give_lease_back",
-    "heartbeat",
-    "name_blobs",
-    "note_presence",
-    "notify",
-    "renew_lease",
-    "take_lease",
-    "was_somebody_there",
-]
-
 CHANNEL: Final = "secagg"
 """Wakes the replicas that share a book, in its own database."""
 

@@ -45,28 +45,6 @@ from secagg.storage.session_columns import (
 )
 from secagg.storage.store import StateDamagedError, StoreFailoverError, unknown_session
 
-__all__ = [
-    "FIRST_NUMBER",
-    "INSTANT",
-    "TIMELINE",
-    "find_faults",
-    "held_lease",
-    "lease_words",
-    "list_replicas",
-    "list_sessions",
-    "load_session",
-    "missed",
-    "read_charges",
-    "read_claims",
-    "read_instant",
-    "read_revocations",
-    "read_tally",
-    "read_tasks",
-    "session_at",
-    "snapshot",
-    "why_not",
-]
-
 INSTANT: Final = (
     "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
 )

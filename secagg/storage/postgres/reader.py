@@ -17,8 +17,6 @@ from secagg.storage.postgres.connection import explained_failures, session_setti
 from secagg.storage.postgres.migrations import refuse_other_schema
 from secagg.storage.reader_protocol import StoreNotFoundError, StoreQueries
 
-__all__ = ["PostgresReader", "reading_postgres"]
-
 
 class PostgresReader(StoreQueries):
     """Implements `StoreReader` for as long as `reading_postgres` lasts."""

@@ -38,8 +38,6 @@ from secagg.storage.rows import (
 )
 from secagg.storage.session_columns import MILLISECONDS
 
-__all__ = ["PostgresStore"]
-
 _Result = TypeVar("_Result")
 
 

@@ -70,20 +70,6 @@ from secagg.storage.sqlite.rows import (
 )
 from secagg.storage.store import unknown_session
 
-__all__ = [
-    "Outcome",
-    "SessionRows",
-    "apply_change",
-    "mark_restored",
-    "missed",
-    "purge_receipts",
-    "put_claim",
-    "put_facts",
-    "put_task",
-    "see_revocations",
-    "settle_charge",
-]
-
 Outcome: TypeAlias = Committed | MissedRecords | Ended
 
 

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import ParamSpec, TypeVar
 
-__all__ = ["InlineExecutor"]
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 

@@ -39,15 +39,6 @@ from secagg.storage.sqlite.queries import read_mark
 from secagg.storage.sqlite.rows import SCHEMA
 from secagg.storage.store import StateDamagedError
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "SQLiteFile",
-    "explained",
-    "refuse_foreign",
-    "schema_of",
-    "stored_text",
-]
-
 SCHEMA_VERSION: Final = 1
 
 # Long enough for a predecessor that drains or for a person's command that reads.

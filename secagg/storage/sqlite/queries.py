@@ -42,23 +42,6 @@ from secagg.storage.sqlite.rows import (
 )
 from secagg.storage.store import StateDamagedError
 
-__all__ = [
-    "chain_at",
-    "find_faults",
-    "list_replicas",
-    "list_sessions",
-    "load_session",
-    "read_charges",
-    "read_claims",
-    "read_mark",
-    "read_revocations",
-    "read_tally",
-    "read_tasks",
-    "records_of",
-    "session_at",
-    "tally_at",
-]
-
 
 def load_session(
     database: sqlite3.Connection, key: str, *, after: int, instant: int

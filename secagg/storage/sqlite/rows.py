@@ -16,22 +16,6 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from secagg.storage.session_columns import SessionColumns
 from secagg.storage.store import StateDamagedError
 
-__all__ = [
-    "CHARGES",
-    "CLAIMS",
-    "REVOCATIONS",
-    "SCHEMA",
-    "SESSIONS",
-    "TALLIES",
-    "TASKS",
-    "ChargeColumns",
-    "ChecksummedTable",
-    "ClaimColumns",
-    "RevocationColumns",
-    "TallyColumns",
-    "TaskColumns",
-]
-
 _Value: TypeAlias = int | float | str | bytes | None
 _Row = TypeVar("_Row")
 

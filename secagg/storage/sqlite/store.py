@@ -43,8 +43,6 @@ from secagg.storage.sqlite.changes import Outcome
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.sqlite.file import SQLiteFile
 
-__all__ = ["SQLiteStore"]
-
 _Result = TypeVar("_Result")
 _Batch = list[tuple[Change, asyncio.Future[Outcome]]]
 

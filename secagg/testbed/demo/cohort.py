@@ -11,8 +11,6 @@ from secagg.testbed.demo.layout import DemoLayout
 from secagg.testbed.demo.settings_file import DemoPlan
 from secagg.testbed.run_folder import client_name
 
-__all__ = ["Cohort", "Loss"]
-
 # Starting an interpreter keeps a core busy; more at once only compete.
 _STARTS_AT_ONCE = 4
 

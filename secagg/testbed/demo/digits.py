@@ -17,12 +17,10 @@ import numpy.typing as npt
 
 from secagg.errors import ErrorCode, ServiceError
 
-__all__ = ["CLASSES", "FEATURES", "Shard", "deal_out", "load_shard", "save_shard"]
-
 CLASSES: Final = 10
 # Eight by eight pixels and a constant.
 FEATURES: Final = 65
-TEST_PICTURES: Final = 360
+_TEST_PICTURES: Final = 360
 MIN_PICTURES: Final = 8
 _PIXEL_MAXIMUM: Final = 16.0
 _MEAN_PIXEL: Final = 0.3
@@ -69,7 +67,7 @@ def deal_out(clients: int) -> tuple[list[Shard], Shard]:
     order = _fixed_order(len(labels))
     features = _features_of(np.asarray(pixels, dtype=np.float64)[order])
     labels = np.asarray(labels, dtype=np.int64)[order]
-    training = len(labels) - TEST_PICTURES
+    training = len(labels) - _TEST_PICTURES
     cuts = _unequal_cuts(training, clients)
     shards = [
         Shard(features[start:stop], labels[start:stop])

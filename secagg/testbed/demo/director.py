@@ -40,8 +40,6 @@ from secagg.testbed.demo.settings_file import DemoPlan, write_server_settings
 from secagg.testbed.demo.sum_check import SessionCheck, check_session
 from secagg.testbed.run_folder import client_name
 
-__all__ = ["DemoResult", "DemoView", "run_demo"]
-
 # After the aggregator has ended, clients have nothing to wait for.
 _FAREWELL_SECONDS: Final = 5.0
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from secagg.testbed.run_folder import RunFolder
 
-__all__ = ["TASK_ID", "DemoLayout"]
-
 TASK_ID = "digits"
 
 

@@ -48,8 +48,6 @@ from secagg.testbed.demo.softmax_model import DIMENSION, SoftmaxModel
 from secagg.testing.pausing_connection import PAUSES, PausingConnection
 from secagg.testing.recording_client import RecordingClient
 
-__all__ = ["main"]
-
 # What a client of the demo waits for the next step while others are being restarted.
 _WAIT_SECONDS: Final = 60.0
 # Codes that say that the task is over, not that something is wrong.

@@ -22,8 +22,6 @@ from secagg.crypto.entropy import Entropy
 from secagg.testbed.demo.digits import Shard
 from secagg.testbed.demo.softmax_model import DIMENSION, L2_CLIP, SoftmaxModel
 
-__all__ = ["central_gaussian_accuracies", "nonprivate_accuracies"]
-
 _REPETITIONS: Final = 8
 
 

@@ -10,8 +10,6 @@ from secagg.testbed.demo.layout import TASK_ID, DemoLayout
 from secagg.testbed.demo.softmax_model import DIMENSION, L2_CLIP
 from secagg.testbed.run_folder import settings_head
 
-__all__ = ["DemoPlan", "write_server_settings"]
-
 _TEMPLATE: Final = """\
 # Written by `secagg demo`; the same kind of file as deploy/config/server.full.toml.
 {head}

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from secagg.testbed.demo.digits import CLASSES, FEATURES, Shard
 
-__all__ = ["DIMENSION", "L2_CLIP", "SoftmaxModel"]
-
 DIMENSION: Final = FEATURES * CLASSES
 # Updates of a shard are a little longer than this in the first steps and shorter
 # towards the end: clipping costs little accuracy, and the noise scales with it.

@@ -21,8 +21,6 @@ from secagg.testbed.demo.layout import DemoLayout
 from secagg.testbed.demo.softmax_model import SoftmaxModel
 from secagg.testbed.run_folder import client_name
 
-__all__ = ["SessionCheck", "check_session"]
-
 # Whoever is lost in one of these is not in the sum.
 _BEFORE_THE_SUM: Final = frozenset({"SHARE_KEYS", "MASKED_INPUT_COLLECTION"})
 

@@ -26,10 +26,8 @@ from secagg.testbed.child_process import say, say_failed
 from secagg.testbed.demo.layout import DemoLayout
 from secagg.testbed.demo.softmax_model import SoftmaxModel
 
-__all__ = ["main"]
 
-
-class Trainer:
+class _Trainer:
     """Hands out the model and improves it by each sum."""
 
     def __init__(self, layout: DemoLayout) -> None:
@@ -87,7 +85,7 @@ def main(directory: Path) -> int:
             layout.server_settings, environment=os.environ
         ).settings
         prepared = asyncio.run(plan_task(settings))
-        trainer = Trainer(layout)
+        trainer = _Trainer(layout)
         observer = Observer(
             listening=lambda address: say("listening", address=str(address)),
             progress=_tell,

@@ -27,8 +27,6 @@ from secagg.server.session.progress import SessionProgress
 from secagg.testbed.child_process import say, say_failed
 from secagg.testbed.load.layout import LoadLayout
 
-__all__ = ["main"]
-
 _SAMPLE_SECONDS: Final = 0.5
 # A cohort that gathers is told of in steps of so many clients.
 _TOLD_EVERY: Final = 32

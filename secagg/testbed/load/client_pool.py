@@ -48,8 +48,6 @@ from secagg.testbed.load.plan import LoadPlan
 from secagg.testbed.load.vectors import vector_of
 from secagg.testbed.run_folder import client_name
 
-__all__ = ["main"]
-
 # Clients of one process that are on their way into the session (rule 3).
 _ARRIVING: Final = 8
 # For vectors and masks of all clients of a process: what they wait for is a core.

@@ -11,8 +11,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Envelope
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
-__all__ = ["SpreadConnection"]
-
 _Answer = TypeVar("_Answer")
 
 # One call that fails may be one too many for an aggregator that is busy.

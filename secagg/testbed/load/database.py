@@ -19,8 +19,6 @@ from typing import Final
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 
-__all__ = ["OWN_DATABASE", "Database", "database_of"]
-
 OWN_DATABASE: Final = "postgresql"
 """Asks for a server that lasts as long as the load test."""
 

@@ -32,8 +32,6 @@ from secagg.testbed.load.result import LoadResult, ServerCost, mean_traffic
 from secagg.testbed.load.vectors import expected_sum
 from secagg.testbed.run_folder import client_name
 
-__all__ = ["ALLOCATOR", "run_load"]
-
 ALLOCATOR: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072"}
 """What the shipped unit tells the allocator of the C library: memory is measured as it
 is held in service."""

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from secagg.testbed.run_folder import RunFolder
 
-__all__ = ["TASK_ID", "LoadLayout"]
-
 TASK_ID = "load"
 
 

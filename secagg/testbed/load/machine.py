@@ -16,8 +16,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.testbed.load.plan import LoadPlan
 
-__all__ = ["Machine", "check_machine", "crowds_of"]
-
 # One event loop serves these without making them wait for each other; more processes
 # than cores only take memory.
 _CLIENTS_PER_CORE: Final = 250

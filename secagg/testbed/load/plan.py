@@ -10,8 +10,6 @@ from secagg.protocol.profiles import Profile
 from secagg.testbed.load.layout import TASK_ID, LoadLayout
 from secagg.testbed.run_folder import settings_head
 
-__all__ = ["LoadPlan", "write_server_settings"]
-
 # One client in so many may fail beside those that vanish: a fault is then a figure of
 # the result, and not the end of the session.
 _FAULTS_PER_CLIENTS: Final = 100

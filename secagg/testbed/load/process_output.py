@@ -9,8 +9,6 @@ from secagg.protocol.messages import Round
 from secagg.testbed.load.result import ClosedRound
 from secagg.testbed.run_folder import client_name
 
-__all__ = ["Heard", "HeardServer"]
-
 # A cohort is told of this often while it gathers.
 _TELL_PARTS: Final = 10
 

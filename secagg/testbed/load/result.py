@@ -7,8 +7,6 @@ from typing import Any
 from secagg.protocol.messages import Round
 from secagg.wire.calls import CALLS
 
-__all__ = ["CallTraffic", "ClosedRound", "LoadResult", "ServerCost", "mean_traffic"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClosedRound:

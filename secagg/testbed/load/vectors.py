@@ -10,8 +10,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["expected_sum", "vector_of"]
-
 # The largest prime below 2^12: 65 535 clients stay below 2^28.
 _PRIME: Final = 4093
 

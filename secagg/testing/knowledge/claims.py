@@ -34,8 +34,6 @@ from secagg.testing.knowledge.facts import Facts, SelfMask, Session
 from secagg.testing.knowledge.noise import noise_shortfall
 from secagg.testing.knowledge.sums import RevealedSum, revealed_sums
 
-__all__ = ["Claim", "ForbiddenKnowledgeError", "Violation", "check", "violations"]
-
 # ctx2 and U3.
 _SetName = tuple[bytes, frozenset[int]]
 # A session and ctx1.

@@ -34,12 +34,9 @@ from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import KeyPair, public_key_of
 from secagg.crypto.key_derivation import share_channel_key
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.shamir import (
-    UncorrectableError,
-    decode_with_errors,
-    reconstruct,
-)
+from secagg.crypto.shamir import decode_with_errors, reconstruct
 from secagg.crypto.shamir_codec import SHARE_SIZE, check_shares
+from secagg.crypto.shamir_correction import UncorrectableError
 from secagg.crypto.transcript import domain_tag
 from secagg.protocol import context
 from secagg.protocol.messages import Advert
@@ -56,8 +53,6 @@ from secagg.testing.knowledge.facts import (
     Session,
     Theft,
 )
-
-__all__ = ["Closure", "Kind", "Known", "close", "shortened"]
 
 # Sealed: dealer, holder and point, 4 bytes each, and two shares (PROTOCOL §6.1).
 _BUNDLE_BYTES: Final = 3 * 4 + 2 * SHARE_SIZE + TAG_SIZE

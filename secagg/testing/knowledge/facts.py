@@ -50,21 +50,6 @@ from secagg.protocol.messages import (
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, noise_terms
 from secagg.protocol.parameters import ProtocolParameters
 
-__all__ = [
-    "Answer",
-    "Facts",
-    "MaskName",
-    "MaskView",
-    "MaskedVector",
-    "PairMask",
-    "RosterView",
-    "SealedBundles",
-    "SelfMask",
-    "Session",
-    "SignedSet",
-    "Theft",
-]
-
 
 class SelfMask(NamedTuple):
     """The mask that a client expands from its own seed b, under one ctx2."""

@@ -13,8 +13,6 @@ from secagg.protocol.share_bundles import NOISE_SEED_BYTES
 from secagg.testing.knowledge.facts import Facts, MaskView
 from secagg.testing.knowledge.sums import RevealedSum
 
-__all__ = ["noise_shortfall"]
-
 
 def noise_shortfall(facts: Facts, revealed: RevealedSum) -> str | None:
     """Say by how much a sum has too little noise; None if it has enough.

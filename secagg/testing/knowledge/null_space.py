@@ -3,8 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["left_null_space"]
-
 _Matrix = npt.NDArray[np.int64]
 
 

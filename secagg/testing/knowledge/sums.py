@@ -43,8 +43,6 @@ from secagg.testing.knowledge.facts import (
 )
 from secagg.testing.knowledge.null_space import left_null_space
 
-__all__ = ["RevealedSum", "expanded", "recover", "revealed_sums"]
-
 _LARGE_PRIME: Final = (1 << 31) - 1
 
 

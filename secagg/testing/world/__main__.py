@@ -13,8 +13,6 @@ from typing import Final
 
 from secagg.testing.world.run import SERVER, Run, simulate
 
-__all__: list[str] = []
-
 # Seeds between two lines of progress.
 _TELL_EVERY: Final = 500
 _SHOWN: Final = 10

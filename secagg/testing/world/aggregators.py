@@ -24,8 +24,6 @@ from secagg.testing.world.plan import THIRD, Plan
 from secagg.testing.world.tasks import prepared_of, settings_of
 from secagg.testing.world.witness import Witness
 
-__all__ = ["Aggregators", "without_files"]
-
 # Nothing of a world lies in files.
 _NOWHERE: Final = Path("/nowhere")
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from secagg.testing.world.loop import Process
 
-__all__ = ["Attendance"]
-
 # What the product forgives it may count; what is longer it must not.
 _LONG_SECONDS: Final = 15.0
 

@@ -36,8 +36,6 @@ from secagg.transport.reloading_identity import ReloadingIdentity
 from secagg.transport.tls import TLSIdentity, number_in_pem
 from secagg.wire.calls import CALLS, Reference, Request, WatchSession
 
-__all__ = ["Door", "TakenBack"]
-
 _Answer = TypeVar("_Answer")
 _DOMAIN: Final = "world.example"
 

@@ -27,8 +27,6 @@ from secagg.wire.calls import (
     UploadStatus,
 )
 
-__all__ = ["ClientsSeen", "received"]
-
 _BEGUN, _BOUND, _ANSWERED, _ENDED = "begun", "bound", "answered", "ended"
 _SPENT = "spent"
 # What must be on a client's disk before it says something.

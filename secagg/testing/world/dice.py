@@ -7,8 +7,6 @@ from typing import Final, TypeVar
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 
-__all__ = ["Dice", "entropy_of"]
-
 _Thing = TypeVar("_Thing")
 _BLOCK: Final = 4096
 _WORD: Final = 1 << 32

@@ -14,8 +14,6 @@ from secagg.testing.world.machines import Disk
 from secagg.testing.world.plan import Direction
 from secagg.wire.calls import UploadStatus
 
-__all__ = ["LOST_SECONDS", "Directed"]
-
 # Longer than all rounds of a session take, extensions included.
 LOST_SECONDS: Final = 2000.0
 

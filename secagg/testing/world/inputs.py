@@ -21,8 +21,6 @@ from secagg.protocol.noise_certificate import NoiseCertificate
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
 
-__all__ = ["Inputs"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Input:

@@ -2,8 +2,6 @@
 
 from secagg.protocol.messages import Message, Round
 
-__all__ = ["Journal"]
-
 
 class Journal:
     """One session, as the disk has it.

@@ -22,8 +22,6 @@ from secagg.errors import LocalProtocolError
 from secagg.testing.manual_clock import DeadlockError
 from secagg.testing.world.dice import Dice
 
-__all__ = ["OneThread", "Process", "VirtualLoop", "own_process"]
-
 _Result = TypeVar("_Result")
 _Task = asyncio.Task[Any]
 

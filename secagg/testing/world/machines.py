@@ -41,12 +41,10 @@ from secagg.testing.world.loop import (
     own_process,
 )
 
-__all__ = ["Disk", "DiskFault", "Machine", "OnCommit", "SimulatedStore"]
-
 _Result = TypeVar("_Result")
 
 # Hints may be late: as often a book looks by itself.
-HINT_SECONDS: Final = 15.0
+_HINT_SECONDS: Final = 15.0
 # `PRAGMA synchronous`: a commit waits for the disk.
 _FULL: Final = 2
 # Lies in no directory: see `_MarkInMemory`.
@@ -327,7 +325,7 @@ class SimulatedStore(SQLiteStore):
         try:
             while self.is_shared and not self._is_closed:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(HINT_SECONDS):
+                    async with asyncio.timeout(_HINT_SECONDS):
                         await hint.wait()
                 hint.clear()
                 yield

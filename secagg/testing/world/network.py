@@ -22,11 +22,9 @@ from secagg.testing.world.loop import Process
 from secagg.testing.world.witness import Witness
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
-__all__ = ["Link", "Listener", "Network", "Weather"]
-
 _Answer = TypeVar("_Answer")
 # As long as keepalives take to notice that nobody is there.
-SILENT_SECONDS: Final = 80.0
+_SILENT_SECONDS: Final = 80.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +120,7 @@ class Network:
         self.witness.step()
         if self.is_cut_off(client) or dice.chance(weather.loss):
             if self.is_cut_off(client) or dice.chance(weather.hush):
-                await asyncio.sleep(SILENT_SECONDS * dice.uniform())
+                await asyncio.sleep(_SILENT_SECONDS * dice.uniform())
             raise _Lost
 
     def is_cut_off(self, client: str) -> bool:

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Final
 
-__all__ = ["Notes", "short"]
-
 
 class Notes:
     """What is written down of one run.

@@ -17,8 +17,6 @@ from secagg.testing.world.plan import Saying, Word
 from secagg.testing.world.tasks import WorldTask, settings_of
 from secagg.testing.world.witness import Witness
 
-__all__ = ["Operator"]
-
 # Until it is tried again, at the same aggregator or another one.
 _AGAIN_SECONDS: Final = 3.0
 # How often the operator looks whether a task has paused itself.

@@ -18,8 +18,6 @@ from secagg.testing.cohorts import LENIENT_POLICY
 from secagg.testing.world.tasks import WorldTask, privacy_limits_of
 from secagg.testing.world.witness import Witness
 
-__all__ = ["WorldClient"]
-
 # A client that is no service gives up after a while, and is started again.
 _PATIENCE_SECONDS: Final = 900.0
 

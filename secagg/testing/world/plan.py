@@ -9,8 +9,6 @@ from secagg.testing.world.dice import Dice
 from secagg.testing.world.network import Weather
 from secagg.testing.world.tasks import Kind, WorldTask
 
-__all__ = ["Blow", "Direction", "Incident", "Plan", "Saying", "Word"]
-
 # After so many steps nothing goes wrong any more, and everybody should come to an end.
 LAST_STEP: Final = 1500
 # What a task is, by lot: large cohorts cost the time of several small ones.

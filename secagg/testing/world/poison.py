@@ -11,8 +11,6 @@ from secagg.server.engine.mask_removal import MaskExecutor, UploadReader
 from secagg.testing.world.loop import own_process
 from secagg.testing.world.servers_seen import ServersSeen
 
-__all__ = ["Poison"]
-
 
 class Poison:
     """Ends processes by the first sum that is computed.

@@ -20,8 +20,6 @@ from secagg.protocol.receipts.verifier import Finding, Verdict, verify_receipt
 from secagg.simulation.enrolled import simulated_trust
 from secagg.testing.world.journals import Journal
 
-__all__ = ["complaints"]
-
 
 def complaints(data: bytes, journal: Journal) -> Iterator[str]:
     """Yield what is wrong with a receipt of a released sum.

@@ -20,6 +20,7 @@ from unittest import mock
 from secagg.client.storage import ClientStorage
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
+from secagg.protocol.packing import MAX_CHUNK_BYTES
 from secagg.runtime.clock import SystemClock
 from secagg.server.admin.views import tasks_view
 from secagg.server.rpc.limits import AggregatorLimits
@@ -44,9 +45,6 @@ from secagg.testing.world.plan import LAST_STEP, Blow, Incident, Plan, Saying
 from secagg.testing.world.poison import Poison
 from secagg.testing.world.tasks import WorldTask
 from secagg.testing.world.witness import Witness
-from secagg.wire.limits import MAX_CHUNK_BYTES
-
-__all__ = ["SERVER", "Run", "simulate", "simulate_plan"]
 
 SERVER: Final = "server"
 # How long somebody takes to start a process again.
@@ -55,13 +53,13 @@ RESTART_SECONDS: Final = 3.0
 # have an input left to give, ends it.
 PATIENCE_SECONDS: Final = 3 * 3600.0
 # How long services are left alone when no aggregator runs any more.
-GRACE_SECONDS: Final = 1800.0
+_GRACE_SECONDS: Final = 1800.0
 # Nobody waits for anything as long as this.
-TOO_LONG_SECONDS: Final = 8 * 3600.0
+_TOO_LONG_SECONDS: Final = 8 * 3600.0
 # As long as it takes at most to make a connection to a database.
-GIVE_UP_SECONDS: Final = 10.0
+_GIVE_UP_SECONDS: Final = 10.0
 # Clocks of machines differ by as much; clients grant more.
-SKEW_SECONDS: Final = 60.0
+_SKEW_SECONDS: Final = 60.0
 # What a client whose owner does nothing meets once, and not again.
 _FINAL: Final = frozenset(
     {ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATION, ErrorCode.RESTORED_STATE}
@@ -233,7 +231,7 @@ class _World:
         ends = {taking_part} if self.plan.is_operated else {serving, taking_part}
         minding = asyncio.ensure_future(self.operator.mind(self.plan.tasks))
         try:
-            async with asyncio.timeout(TOO_LONG_SECONDS):
+            async with asyncio.timeout(_TOO_LONG_SECONDS):
                 await asyncio.wait(
                     ends,
                     return_when=asyncio.FIRST_COMPLETED,
@@ -260,7 +258,7 @@ class _World:
     async def _leave(self, taking_part: "asyncio.Future[None]") -> None:
         """Wait for clients; services that nobody answers any more are ended."""
         if self.plan.is_patient:
-            await asyncio.wait({taking_part}, timeout=GRACE_SECONDS)
+            await asyncio.wait({taking_part}, timeout=_GRACE_SECONDS)
             for name in self.names:
                 if name not in self.endings:
                     self.dismissed.add(name)
@@ -407,7 +405,7 @@ class _World:
             name,
             disk=self.disks[name],
             entropy=entropy,
-            skew=SKEW_SECONDS * (2.0 * self.dice.uniform() - 1.0),
+            skew=_SKEW_SECONDS * (2.0 * self.dice.uniform() - 1.0),
         )
         self.machines[name] = machine
         if machine.disk.owner == SERVER:
@@ -538,7 +536,7 @@ class _World:
         if not self._is_cut_off():
             return None
         return self.store_dice.choice(
-            (0.0, GIVE_UP_SECONDS * self.store_dice.uniform())
+            (0.0, _GIVE_UP_SECONDS * self.store_dice.uniform())
         )
 
     def has_room(self) -> bool:

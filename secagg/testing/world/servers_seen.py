@@ -36,8 +36,6 @@ from secagg.testing.world.tasks import prepared_of
 from secagg.testing.world.watched import Watched
 from secagg.wire.calls import Reference, Request, SendMessage, UploadStatus
 
-__all__ = ["ServersSeen"]
-
 # Clocks of books count milliseconds.
 _TOLERANCE: Final = 0.002
 # What was asked for before an aggregator knew better may take so long to be stored:

@@ -26,16 +26,6 @@ from secagg.testing.cohorts import (
     with_noise,
 )
 
-__all__ = [
-    "PAYLOAD",
-    "Kind",
-    "WorldTask",
-    "parameters_of",
-    "prepared_of",
-    "privacy_limits_of",
-    "settings_of",
-]
-
 PAYLOAD: Final = b"a model"
 _SPARE: Final = 1
 _SUMS: Final = 2

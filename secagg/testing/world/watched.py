@@ -7,8 +7,6 @@ from secagg.storage.rows import TaskState
 from secagg.testing.observed_connection import TaskObserver
 from secagg.testing.world.tasks import WorldTask
 
-__all__ = ["Watched"]
-
 
 @dataclass(slots=True)
 class Watched:

@@ -51,8 +51,6 @@ from secagg.testing.world.servers_seen import ServersSeen
 from secagg.testing.world.tasks import WorldTask
 from secagg.testing.world.watched import Watched
 
-__all__ = ["Witness"]
-
 
 class Witness(Notes):
     """Sees everything of one run.

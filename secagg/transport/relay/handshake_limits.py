@@ -17,15 +17,6 @@ from typing import Final, Literal
 from secagg.errors import ErrorCode, ServiceError
 from secagg.transport.address import Address
 
-__all__ = [
-    "FILES_PER_CONNECTION",
-    "MOST_CONNECTIONS",
-    "PROBES",
-    "RESERVED_FILES",
-    "AdmissionLimits",
-    "raise_file_limit",
-]
-
 # The relay's two ends and gRPC's, all in one process.
 FILES_PER_CONNECTION: Final = 3
 # For everything else: storage, chunks in work, threads, probes of health.

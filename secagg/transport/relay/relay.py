@@ -47,8 +47,6 @@ from secagg.transport.address import Address
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.tls import CertificateNumber
 
-__all__ = ["Rejection", "Relay", "begins_http2", "begins_tls"]
-
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 # A ClientHello with a post-quantum key share takes 2 KiB.

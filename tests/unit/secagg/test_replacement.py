@@ -8,7 +8,7 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask, Unusable, UnusableKind, encode_or_zeros
 from secagg.distributed_dp.units import unit_terms
 from secagg.errors import InputError
-from secagg.protocol.client.machine import input_digest
+from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.testing.cohorts import offer_of
 

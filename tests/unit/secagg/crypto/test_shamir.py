@@ -10,15 +10,13 @@ from secagg.crypto import shamir
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.shamir import (
-    BadShareError,
-    UncorrectableError,
-    decode_shares,
     decode_with_errors,
-    encode_shares,
     reconstruct,
     reconstruct_sparse,
     share_secrets,
 )
+from secagg.crypto.shamir_codec import BadShareError, decode_shares, encode_shares
+from secagg.crypto.shamir_correction import UncorrectableError
 
 
 class ScriptedWords:
@@ -255,7 +253,3 @@ def test_shapes_that_do_not_fit_are_refused():
         reconstruct_sparse(np.array([[1, 2]]), np.zeros((1, 3, 34), np.uint8))
     with pytest.raises(ValueError, match="shape"):
         decode_with_errors([1, 2], np.zeros((3, 34), np.uint8), 2)
-
-
-def test_the_public_names_are_exported_in_one_place():
-    assert set(shamir.__all__) >= {"share_secrets", "reconstruct", "check_shares"}

@@ -24,6 +24,7 @@ from secagg.protocol.messages import (
     Survivors,
     Upload,
 )
+from secagg.protocol.packing import MAX_CHUNK_BYTES
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.testing.cohorts import offer_of
 from secagg.v1 import messages_pb2, secagg_service_pb2
@@ -49,7 +50,6 @@ from secagg.wire.calls import (
     WatchSession,
 )
 from secagg.wire.limits import (
-    MAX_CHUNK_BYTES,
     MAX_INLINE_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_OBJECT_BYTES,
