@@ -17,8 +17,8 @@ $(STAMP_RUN): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[examples]'
 	@touch $@
 
-$(STAMP_DEV): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,examples,viz]'
+$(STAMP_DEV): pyproject.toml tests/support/pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,examples,viz]' -e tests/support
 	@touch $@ $(STAMP_RUN)
 
 $(STAMP_SERVICES): $(STAMP_DEV)
@@ -141,7 +141,7 @@ fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=.
 	  --fuzz-inputs=$(or $(INPUTS),10000000) --fuzz-seed=$(or $(SEED),$(shell date +%s))
 
 simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=..., or SEED=...
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m secagg.testing.world \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m secagg_testing.world \
 	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000) --processes 2)
 
 chaos: $(STAMP_SERVICES)   ## real processes, killed and cut off: make chaos SERVERS=... SUMS=... BLOWS=...

@@ -5,6 +5,7 @@ import time
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from measurement import cpu_seconds, emit
+from secagg_testing.cohorts import one_hot, parameters_for
 
 from secagg.crypto.modular import bit_width
 from secagg.protocol import masking
@@ -15,7 +16,6 @@ from secagg.protocol.outputs import MaskAndUpload
 from secagg.protocol.packing import pack
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import InProcessSession, identity_of
-from secagg.testing.cohorts import one_hot, parameters_for
 
 # CPU seconds of a whole session at n = 100, d = 2^20, noise and rotation excluded.
 TARGET_SECONDS = 0.1

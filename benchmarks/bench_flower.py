@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from measurement import emit
+from secagg_testing.cohorts import parameters_for
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.protocol.messages import Round
 from secagg.simulation import LossPlan, simulate_session
-from secagg.testing.cohorts import parameters_for
 
 _SCRIPT: Final = Path(__file__).with_name("flower_session.py")
 _PYTHON: Final = "SECAGG_FLOWER_PYTHON"

@@ -10,13 +10,13 @@ import sys
 from typing import Final
 
 from measurement import emit
+from secagg_testing.cohorts import parameters_for
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.protocol.messages import Round
 from secagg.simulation import LossPlan, simulate_session
 from secagg.simulation.measurement import CostReport
-from secagg.testing.cohorts import parameters_for
 
 _BITS: Final = 32
 _REPEATS: Final = 3

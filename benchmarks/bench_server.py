@@ -4,13 +4,13 @@ import sys
 import time
 
 from measurement import emit
+from secagg_testing.cohorts import one_hot, parameters_for
 
 from secagg.crypto.modular import UnsignedArray
 from secagg.protocol.events import Received, RoundClosed, ServerEvent
 from secagg.protocol.messages import Advert, Bundles, Round, Shares, Upload
 from secagg.protocol.outputs import ComputeSum, ServerOutput
 from secagg.simulation import InProcessSession, run_session
-from secagg.testing.cohorts import one_hot, parameters_for
 
 _NAME_OF = {
     Advert: "adverts",

@@ -12,6 +12,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from measurement import cpu_seconds, emit
+from secagg_testing.cohorts import parameters_for
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import KeyPair
@@ -20,7 +21,6 @@ from secagg.protocol.messages import Round
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.simulation import LossPlan, plan_losses, simulate_session
 from secagg.simulation.measurement import CostReport
-from secagg.testing.cohorts import parameters_for
 
 _REPEATS: Final = 5
 

@@ -12,6 +12,16 @@
 It holds no checks. The code that knows a limit checks it.
 """
 
+__all__ = [
+    "CalibrationError",
+    "CertificateError",
+    "DPNoiseError",
+    "InputError",
+    "ParameterError",
+    "TheoremNotApplicableError",
+    "UnknownEventError",
+]
+
 
 class DPNoiseError(Exception):
     """Root of every exception that dpnoise raises on purpose."""

@@ -42,6 +42,25 @@ from dpnoise.event_quantities import (
     check_variance,
 )
 
+__all__ = [
+    "Adjacency",
+    "Adversary",
+    "BinomialEvent",
+    "Composed",
+    "DiscreteGaussianEvent",
+    "DistributedDiscreteGaussianEvent",
+    "GaussianEvent",
+    "NoiseEvent",
+    "PoissonSampled",
+    "PrivacyEvent",
+    "Repeated",
+    "SecretlySelected",
+    "SkellamEvent",
+    "SkellamMixtureClippedEvent",
+    "SkellamMixtureEvent",
+    "flatten",
+]
+
 
 class Adjacency(enum.Enum):
     """Which two worlds must look alike."""

@@ -36,6 +36,16 @@ from secagg.simulation.in_process import InProcessCohort
 from secagg.simulation.in_process import local as async_local
 from secagg.transport.address import Address
 
+__all__ = [
+    "BlockingClient",
+    "BlockingCohort",
+    "BlockingServer",
+    "BlockingTask",
+    "Client",
+    "Server",
+    "local",
+]
+
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _Opened = TypeVar("_Opened")

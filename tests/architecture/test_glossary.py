@@ -16,7 +16,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LEFT = Path(__file__).with_name("banned_words.toml")
 GLOSSARY = "docs/glossary.md"  # names every word that it replaces
-FOLDERS = ("secagg", "dpnoise", "docs", "deploy", "examples", "protos", "benchmarks")
+FOLDERS = (
+    "secagg",
+    "dpnoise",
+    "docs",
+    "deploy",
+    "examples",
+    "protos",
+    "benchmarks",
+    "tests/support",
+)
 ENDINGS = {".md", ".py", ".proto", ".toml", ".yaml", ".yml", ".sh", ".service", ".html"}
 ENDINGS |= {".tpl", ".tex", ".pv", ".pml"}
 HEAD = """\

@@ -6,6 +6,7 @@ import typing
 from pathlib import Path
 
 import pytest
+from secagg_testing.cohorts import offer_of
 
 from secagg.client.program import client_policy, read_privacy_limits
 from secagg.config import (
@@ -16,7 +17,6 @@ from secagg.config import (
 )
 from secagg.distributed_dp import NoisyTask
 from secagg.server.task.setup import prepare_task
-from secagg.testing.cohorts import offer_of
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "config"
 KINDS = {"server": ServerSettings, "client": ClientSettings}

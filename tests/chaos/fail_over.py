@@ -28,8 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from run import Balancer, Chaos, free_port
-
-from secagg.testing.world.dice import Dice
+from secagg_testing.world.dice import Dice
 
 # Looks of an aggregator at its own health are five seconds apart.
 READY_SECONDS = 60.0

@@ -41,11 +41,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from secagg_testing.world.dice import Dice
 
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.server.session.lease import LEASE_SECONDS
-from secagg.testing.world.dice import Dice
 
 ENVIRONMENT = {
     **{key: value for key, value in os.environ.items() if "SECAGG" not in key},

@@ -19,6 +19,14 @@ from typing import Any
 
 import grpc
 import pytest
+from secagg_testing.cohorts import (
+    RecordedSession,
+    any_noise,
+    one_hot,
+    parameters_for,
+    sparse_parameters_for,
+)
+from secagg_testing.stored_header import stored_header
 
 from secagg.conformance import read_vectors
 from secagg.crypto.canonical import Reader, Writer
@@ -64,14 +72,6 @@ from secagg.simulation.driver import accepting, identity_of
 from secagg.simulation.enrolled import issued_to, simulated_trust
 from secagg.storage import journal
 from secagg.storage.change import Record
-from secagg.testing.cohorts import (
-    RecordedSession,
-    any_noise,
-    one_hot,
-    parameters_for,
-    sparse_parameters_for,
-)
-from secagg.testing.stored_header import stored_header
 from secagg.transport import status
 from secagg.two_aggregators.messages import AcceptedShares, HelperShare, NoisyShare
 from secagg.two_aggregators.receipt import NamePath, TwoAggregatorReceipt

@@ -6,6 +6,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from secagg_testing.cohorts import offer_of, parameters_for
+from secagg_testing.stored_header import stored_header
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Aborted, Fate, Released
@@ -15,8 +17,6 @@ from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import StoredTask
 from secagg.storage import journal
 from secagg.storage.change import Record
-from secagg.testing.cohorts import offer_of, parameters_for
-from secagg.testing.stored_header import stored_header
 
 DESCRIPTOR = offer_of(parameters_for(3, dimension=4, threshold=2))
 RECEIPTS = [

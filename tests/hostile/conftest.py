@@ -1,8 +1,7 @@
 """Every session in memory that a hostile test plays is checked when it is over."""
 
 import pytest
-
-from secagg.testing.observed_session import ObservedSession
+from secagg_testing.observed_session import ObservedSession
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for, with_noise
+from secagg_testing.inline_store import inline_store
+from secagg_testing.scripted_service import ScriptedService
+from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.client import Client
 from secagg.client.grpc_connection import GrpcConnection
@@ -31,10 +35,6 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.spool import UploadSpool
-from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_store import inline_store
-from secagg.testing.scripted_service import ScriptedService
-from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import (

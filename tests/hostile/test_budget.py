@@ -10,24 +10,24 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for, with_noise
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import Deployment
+from secagg_testing.knowledge import (
+    Claim,
+    ForbiddenKnowledgeError,
+    close,
+    revealed_sums,
+)
+from secagg_testing.lossy_connection import Fault
+from secagg_testing.lying_connection import LyingConnection
 
 from secagg.client.runner import ClientRunner
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.simulation.driver import identity_of
 from secagg.storage.budget_ledger import BudgetSpentError, ChargeState, Settlement
 from secagg.storage.sqlite import changes as sqlite_changes
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import Deployment
-from secagg.testing.knowledge import (
-    Claim,
-    ForbiddenKnowledgeError,
-    close,
-    revealed_sums,
-)
-from secagg.testing.lossy_connection import Fault
-from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import GetOffer, RevealShares, UploadChunk
 
 CLIENTS = 4

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from secagg_testing.cohorts import one_hot, sparse_parameters_for
 
 from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.secret_bytes import SecretBytes
@@ -14,7 +15,6 @@ from secagg.protocol.events import AbortRequested, Received
 from secagg.protocol.messages import Aborted, Envelope, Fate, Round
 from secagg.protocol.server import machine as server
 from secagg.simulation.driver import InProcessSession
-from secagg.testing.cohorts import one_hot, sparse_parameters_for
 
 CLIENTS, LOSSES = 12, 3
 PARAMETERS = sparse_parameters_for(

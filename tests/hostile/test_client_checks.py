@@ -4,6 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import (
+    LENIENT_POLICY,
+    any_noise,
+    one_hot,
+    parameters_for,
+)
+from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.aead import seal
 from secagg.crypto.cipher_suite import CipherSuite
@@ -37,13 +44,6 @@ from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import MaliciousParameters, Trust
 from secagg.protocol.refund import Charge
 from secagg.simulation import OFFERED_AT, identity_of
-from secagg.testing.cohorts import (
-    LENIENT_POLICY,
-    any_noise,
-    one_hot,
-    parameters_for,
-)
-from secagg.testing.observed_session import ObservedSession
 
 CLIENTS = 5
 

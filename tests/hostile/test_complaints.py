@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from secagg_testing.cohorts import one_hot, parameters_for
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client
@@ -19,7 +20,6 @@ from secagg.protocol.outputs import Send
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, identity_of
-from secagg.testing.cohorts import one_hot, parameters_for
 
 CLIENTS, THRESHOLD, MODULUS = 7, 3, 1 << 20
 GARBAGE = ErrorCode.BAD_SHARE_CIPHERTEXT

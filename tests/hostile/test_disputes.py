@@ -9,6 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for, signing_parameters_for
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import Deployment
+from secagg_testing.inline_store import ask
 
 from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.crypto.shamir_codec import SHARE_SIZE
@@ -31,11 +36,6 @@ from secagg.simulation import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.change import Role
 from secagg.storage.rows import SessionState
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for, signing_parameters_for
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import Deployment
-from secagg.testing.inline_store import ask
 from secagg.wire.calls import (
     ReportViolation,
     RevealShares,

@@ -9,6 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import one_hot, sparse_parameters_for
+from secagg_testing.hidden_edges import hiding_trees
+from secagg_testing.observed_session import ObservedSession
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client
@@ -25,9 +28,6 @@ from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
 from secagg.simulation import identity_of, run_session
 from secagg.simulation.driver import accepting
-from secagg.testing.cohorts import one_hot, sparse_parameters_for
-from secagg.testing.hidden_edges import hiding_trees
-from secagg.testing.observed_session import ObservedSession
 
 CLIENTS, DEGREE, COLLUDER, LOSSES = 12, 7, 11, 3
 MODULUS = 1 << 20

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from secagg_testing.cohorts import one_hot, parameters_for, signing_parameters_for
 
 from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.protocol.client import machine as client
@@ -13,7 +14,6 @@ from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, identity_of
-from secagg.testing.cohorts import one_hot, parameters_for, signing_parameters_for
 
 CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 

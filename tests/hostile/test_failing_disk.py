@@ -8,6 +8,12 @@ import contextlib
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.damage import damaged_copies
+from secagg_testing.deployment import RESTART_SECONDS, Deployment
+from secagg_testing.inline_store import ask, inline_store
 
 from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode, SecAggError, ServiceError
@@ -17,12 +23,6 @@ from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Role
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.damage import damaged_copies
-from secagg.testing.deployment import RESTART_SECONDS, Deployment
-from secagg.testing.inline_store import ask, inline_store
 
 CLIENTS = 4
 VICTIM = 2

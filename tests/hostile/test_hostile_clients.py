@@ -9,6 +9,11 @@ import hashlib
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import ask
+from secagg_testing.lying_connection import LyingConnection
 
 from secagg.client.session_driver import SessionOutcome
 from secagg.crypto.entropy import SeededEntropy
@@ -22,11 +27,6 @@ from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import identity_of
 from secagg.storage.change import Role
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask
-from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,

@@ -12,6 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import LENIENT_POLICY, parameters_for
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.lying_connection import LyingConnection, instead
 
 from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.crypto.transcript import decode_set, encode_set
@@ -31,12 +37,6 @@ from secagg.protocol.policy import ClientPolicy
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.simulation.driver import identity_of
 from secagg.storage.change import Role
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_store
-from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,

@@ -9,6 +9,8 @@ docs/attacks.md.
 from dataclasses import replace
 
 import pytest
+from secagg_testing.cohorts import one_hot, signing_parameters_for
+from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import KeyPair
@@ -46,8 +48,6 @@ from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
 from secagg.simulation import OFFERED_AT, enrolled, identity_of
 from secagg.simulation.driver import accepting
-from secagg.testing.cohorts import one_hot, signing_parameters_for
-from secagg.testing.observed_session import ObservedSession
 
 CLIENTS, COLLUDER = 6, 5
 HONEST = range(COLLUDER)

@@ -7,6 +7,7 @@ what no rule can see, and expect another context, under which nothing opens.
 from dataclasses import replace
 
 import pytest
+from secagg_testing.cohorts import one_hot, parameters_for
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import KeyPair
@@ -26,7 +27,6 @@ from secagg.protocol.messages import (
 from secagg.protocol.policy import ClientPolicy
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import accepting, identity_of
-from secagg.testing.cohorts import one_hot, parameters_for
 
 CLIENTS, DEGREE, MODULUS = 12, 4, 1 << 20
 LOW_ORDER = bytes(32)

@@ -22,6 +22,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import lenient_rules
+from secagg_testing.crash_points import CrashingStore, CrashSwitch
+from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.lying_connection import LyingConnection
+from secagg_testing.manual_clock import ManualClock
 
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.grpc_connection import GrpcConnection
@@ -55,11 +60,6 @@ from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, Record
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.storage.spool import UploadSpool
-from secagg.testing.cohorts import lenient_rules
-from secagg.testing.crash_points import CrashingStore, CrashSwitch
-from secagg.testing.inline_store import ask, inline_store
-from secagg.testing.lying_connection import LyingConnection
-from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity

@@ -4,6 +4,7 @@ import base64
 import re
 
 import pytest
+from secagg_testing.cohorts import RecordedSession, one_hot, parameters_for
 
 from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.secret_bytes import SecretBytes
@@ -22,7 +23,6 @@ from secagg.protocol.messages import (
 from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import run_session
-from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
 
 CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for
 
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.modular import add_into, subtract_into, zeros
@@ -25,7 +26,6 @@ from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import simulated_trust
-from secagg.testing.cohorts import parameters_for
 
 CLIENTS, DIM, LADDER, BITS = 10, 1000, 4, 20
 MODULUS = 1 << BITS

@@ -4,6 +4,8 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from secagg_testing.cohorts import any_noise, one_hot, parameters_for, with_noise
+from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -12,8 +14,6 @@ from secagg.protocol.events import InputReady, NoisyVector, Received
 from secagg.protocol.messages import Envelope, Round, Survivors
 from secagg.protocol.server import machine as server
 from secagg.simulation import identity_of, run_session
-from secagg.testing.cohorts import any_noise, one_hot, parameters_for, with_noise
-from secagg.testing.observed_session import ObservedSession
 
 CLIENTS = 6
 PARAMETERS = with_noise(parameters_for(CLIENTS, dimension=8, threshold=3))

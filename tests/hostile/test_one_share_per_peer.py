@@ -9,6 +9,8 @@ import itertools
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from secagg_testing.cohorts import one_hot, parameters_for
+from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.shamir_codec import SHARE_SIZE
 from secagg.crypto.transcript import encode_set
@@ -19,8 +21,6 @@ from secagg.protocol.events import InputBound, InputReady, Received
 from secagg.protocol.messages import Envelope, Round, Shares, Survivors, rank_key
 from secagg.protocol.outputs import Send
 from secagg.simulation.driver import accepting, identity_of
-from secagg.testing.cohorts import one_hot, parameters_for
-from secagg.testing.observed_session import ObservedSession
 
 CLIENTS = 6
 

@@ -14,6 +14,19 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import (
+    lenient_rules,
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
+from secagg_testing.deployment import TASK_ID, Deployment, one_hot_input
+from secagg_testing.inline_store import inline_store
+from secagg_testing.lossy_connection import Fault
+from secagg_testing.lying_connection import LyingConnection
+from secagg_testing.replicas import Replicas
+from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client import session as client_session
 from secagg.client.client import Client
@@ -36,19 +49,6 @@ from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import (
-    lenient_rules,
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
-from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
-from secagg.testing.inline_store import inline_store
-from secagg.testing.lossy_connection import Fault
-from secagg.testing.lying_connection import LyingConnection
-from secagg.testing.replicas import Replicas
-from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
 from secagg.wire.calls import GetUploadStatus, SignConsistency, UploadChunk
 

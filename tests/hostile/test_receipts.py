@@ -14,6 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from secagg_testing.cohorts import (
+    any_noise,
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
 
 from secagg.cli import main
 from secagg.cli.exit_codes import EXIT_OK, exit_code_of
@@ -63,12 +69,6 @@ from secagg.simulation.enrolled import (
     membership_of,
     published_in_simulation,
     simulated_trust,
-)
-from secagg.testing.cohorts import (
-    any_noise,
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
 )
 
 CLIENTS = 6

@@ -14,6 +14,9 @@ from collections import defaultdict
 from typing import NamedTuple
 
 import pytest
+from secagg_testing.cohorts import one_hot, parameters_for
+from secagg_testing.knowledge import Claim, close, revealed_sums, violations
+from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
@@ -32,9 +35,6 @@ from secagg.protocol.outputs import MaskAndUpload
 from secagg.protocol.parameters import Profile
 from secagg.protocol.refund import Charge, ReachedStage, charge_after
 from secagg.simulation import identity_of
-from secagg.testing.cohorts import one_hot, parameters_for
-from secagg.testing.knowledge import Claim, close, revealed_sums, violations
-from secagg.testing.observed_session import ObservedSession
 
 CLIENTS, THRESHOLD, MODULUS = 4, 3, 1 << 20
 READER, COLLUDER = 0, 3

@@ -4,6 +4,14 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from secagg_testing.cohorts import (
+    RecordedSession,
+    any_noise,
+    one_hot,
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+)
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client
@@ -21,14 +29,6 @@ from secagg.protocol.outputs import MaskAndUpload
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
-from secagg.testing.cohorts import (
-    RecordedSession,
-    any_noise,
-    one_hot,
-    parameters_for,
-    signing_parameters_for,
-    sparse_parameters_for,
-)
 
 CLIENTS = 5
 PLAIN = parameters_for(

@@ -7,19 +7,19 @@ colluder, enough for the sum, stay on the old disk.  One client has not been ask
 import shutil
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for, with_noise
+from secagg_testing.deployment import Deployment
+from secagg_testing.inline_store import inline_store
+from secagg_testing.knowledge import Claim, ForbiddenKnowledgeError
+from secagg_testing.lossy_connection import Fault
+from secagg_testing.lying_connection import LyingConnection
 
 from secagg.client.session_driver import ClientSettings
 from secagg.errors import ErrorCode
 from secagg.protocol.server import machine as server
 from secagg.server.session.runner import SessionRunner
 from secagg.simulation.driver import identity_of
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.deployment import Deployment
-from secagg.testing.inline_store import inline_store
-from secagg.testing.knowledge import Claim, ForbiddenKnowledgeError
-from secagg.testing.lossy_connection import Fault
-from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import GetUpdate, RevealShares, UploadChunk
 
 CLIENTS, UNASKED, COLLUDER = 4, 2, 3

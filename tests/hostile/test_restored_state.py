@@ -7,6 +7,11 @@ sends nothing more; and every input of that session counts as summed.
 import shutil
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for, signing_parameters_for
+from secagg_testing.crash_points import CrashingStore, CrashSwitch
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import ask, inline_store
 
 from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
@@ -22,11 +27,6 @@ from secagg.storage.journal import decode_ending, decode_offer
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for, signing_parameters_for
-from secagg.testing.crash_points import CrashingStore, CrashSwitch
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_store
 from secagg.wire.calls import GetUpdate
 
 CLIENTS = 3

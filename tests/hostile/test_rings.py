@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from secagg_testing.cohorts import LENIENT_POLICY, one_hot, parameters_for
 
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -15,7 +16,6 @@ from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.server import handlers as server_rounds
 from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, identity_of
-from secagg.testing.cohorts import LENIENT_POLICY, one_hot, parameters_for
 
 CLIENTS, DEGREE, MODULUS = 12, 4, 1 << 20
 

@@ -9,18 +9,18 @@ from functools import cache
 from itertools import count
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import signing_parameters_for
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import Deployment
+from secagg_testing.knowledge import Claim, ForbiddenKnowledgeError
+from secagg_testing.lying_connection import LyingConnection, instead
 
 from secagg.client.session import ClientSession
 from secagg.client.session_driver import SessionOutcome
 from secagg.crypto.transcript import encode_set
 from secagg.protocol.client.states import Signed
 from secagg.protocol.messages import Survivors
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import signing_parameters_for
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import Deployment
-from secagg.testing.knowledge import Claim, ForbiddenKnowledgeError
-from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import GetUpdate, SignConsistency, WatchSession
 
 CLIENTS, VICTIM = 4, 0

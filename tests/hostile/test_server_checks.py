@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from secagg_testing.cohorts import one_hot, parameters_for
+from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.shamir_codec import SHARE_SIZE
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -36,8 +38,6 @@ from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import DropReason, rounds_of
 from secagg.protocol.server import machine as server
 from secagg.simulation import identity_of
-from secagg.testing.cohorts import one_hot, parameters_for
-from secagg.testing.observed_session import ObservedSession
 
 CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 

@@ -16,6 +16,9 @@ from itertools import combinations_with_replacement, product
 from typing import NamedTuple
 
 import pytest
+from secagg_testing.cohorts import one_hot, signing_parameters_for
+from secagg_testing.knowledge import Facts, check
+from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.shamir_codec import SHARE_SIZE
 from secagg.crypto.transcript import encode_set
@@ -40,9 +43,6 @@ from secagg.protocol.profiles import Profile
 from secagg.simulation import identity_of
 from secagg.simulation.driver import accepting
 from secagg.simulation.enrolled import membership_of
-from secagg.testing.cohorts import one_hot, signing_parameters_for
-from secagg.testing.knowledge import Facts, check
-from secagg.testing.observed_session import ObservedSession
 
 DIMENSION = 2
 # Clients and colluders: all cohorts in which an honest client has an honest peer.

@@ -18,6 +18,15 @@ from fractions import Fraction
 from itertools import combinations_with_replacement, product
 
 import pytest
+from secagg_testing.cohorts import offer_of, signing_parameters_for
+from secagg_testing.knowledge import (
+    Claim,
+    Facts,
+    ForbiddenKnowledgeError,
+    check,
+    close,
+)
+from secagg_testing.knowledge.sums import recover, revealed_sums
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.modular import word_dtype
@@ -61,15 +70,6 @@ from secagg.protocol.receipts.verifier import (
 from secagg.protocol.refund import Charge
 from secagg.simulation.driver import OFFERED_AT, accepting
 from secagg.simulation.enrolled import membership_of, simulated_trust
-from secagg.testing.cohorts import offer_of, signing_parameters_for
-from secagg.testing.knowledge import (
-    Claim,
-    Facts,
-    ForbiddenKnowledgeError,
-    check,
-    close,
-)
-from secagg.testing.knowledge.sums import recover, revealed_sums
 
 DIMENSION = 2
 WEST, EAST = "west", "east"

@@ -9,6 +9,8 @@ import sys
 
 import grpc.aio
 import pytest
+from secagg_testing.scripted_service import ScriptedService
+from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.config.files import load_host_settings
@@ -16,8 +18,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.server.program import server_of
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.server import Server
-from secagg.testing.scripted_service import ScriptedService
-from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
 from secagg.transport.channel_options import HEALTH_SERVICE
 from secagg.transport.relay.handshake_limits import AdmissionLimits
@@ -34,7 +34,7 @@ from pathlib import Path
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.program import server_of
 from secagg.server.server import Server
-from secagg.testing.scripted_service import ScriptedService
+from secagg_testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.peer_identity import Role

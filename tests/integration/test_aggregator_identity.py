@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 from cryptography.x509 import DNSName, IPAddress, UniformResourceIdentifier
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from secagg_testing.scripted_service import ScriptedService
+from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.testing.scripted_service import ScriptedService
-from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
 from secagg.transport.handshake import Expected
 from secagg.transport.peer_identity import PeerIdentity, Role

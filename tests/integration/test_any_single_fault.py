@@ -10,6 +10,11 @@ import contextlib
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for, with_noise
+from secagg_testing.crash_points import CrashSwitch, SimulatedCrashError
+from secagg_testing.deployment import RESTART_SECONDS, TASK_ID, Deployment
+from secagg_testing.lossy_connection import Fault
 
 from secagg.client.backoff import Backoff
 from secagg.client.retry_policy import AttemptCounter
@@ -19,11 +24,6 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.protocol.messages import Round
 from secagg.simulation import identity_of
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.crash_points import CrashSwitch, SimulatedCrashError
-from secagg.testing.deployment import RESTART_SECONDS, TASK_ID, Deployment
-from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import (
     AdvertiseKeys,
     GetUploadStatus,
@@ -277,7 +277,7 @@ def test_what_lasts_longer_than_a_round_costs_the_task_no_sum(fault):
 def test_a_server_that_is_away_for_longer_than_a_round_finishes_its_task(
     fault, monkeypatch
 ):
-    away = "secagg.testing.deployment.RESTART_SECONDS"
+    away = "secagg_testing.deployment.RESTART_SECONDS"
     monkeypatch.setattr(away, LONGER_THAN_A_ROUND)
     deployment, endings = run(fault)
     assert_all_sums(deployment, endings)

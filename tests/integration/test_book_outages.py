@@ -10,6 +10,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for, with_noise
+from secagg_testing.deployment import Deployment, entropy_of
+from secagg_testing.inline_store import ask, inline_store
 
 from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
@@ -25,10 +29,6 @@ from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import StoreFailoverError, StoreUnavailableError
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.deployment import Deployment, entropy_of
-from secagg.testing.inline_store import ask, inline_store
 
 CLIENTS, SUMS = 3, 2
 PARAMETERS = with_noise(

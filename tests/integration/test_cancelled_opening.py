@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import asyncpg
 import pytest
+from secagg_testing.cancelling import cancelled_at
+from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.client import Client
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.server.server import Server
 from secagg.storage.open_store import open_store
 from secagg.storage.rollback_mark import RollbackMark
-from secagg.testing.cancelling import cancelled_at
-from secagg.testing.tls_deployment import TLSDeployment
 
 
 async def cancel_everywhere(make):

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secagg_testing.programs import PATIENCE_SECONDS, Programs
 
 from secagg.cli import main
 from secagg.distributed_dp import TaskNoiseVerifier
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.protocol.receipts.verifier import verify_receipt
-from secagg.testing.programs import PATIENCE_SECONDS, Programs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
 
@@ -28,7 +28,7 @@ from secagg import Address, Client, GrpcConnection, Role, TLSIdentity
 from secagg.config import load_client_settings
 from secagg.client.input_files import FileInput
 from secagg.client.program import client_policy, read_privacy_limits
-from secagg.testing.pausing_connection import PausingConnection
+from secagg.testbed.demo.pausing_connection import PausingConnection
 
 async def main(config, vector, session, before, *overrides):
     settings = load_client_settings(

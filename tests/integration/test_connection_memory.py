@@ -5,12 +5,12 @@ import hashlib
 from contextlib import AsyncExitStack
 
 import pytest
+from secagg_testing.manual_clock import ManualClock
+from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.rpc.guards import CallLimits
-from secagg.testing.manual_clock import ManualClock
-from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.wire.calls import AdvertiseKeys, UploadChunk, UploadStatus
 

@@ -11,6 +11,16 @@ together with one client, another one at every point (`Deployment.run` checks it
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+)
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import Deployment, one_hot_input
+from secagg_testing.inline_store import ask
+from secagg_testing.lossy_connection import Fault
 
 from secagg.client.session_driver import SessionOutcome
 from secagg.protocol.client import machine as client
@@ -21,16 +31,6 @@ from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.change import Role
 from secagg.storage.journal import decode_ending
 from secagg.storage.rows import SessionState
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    sparse_parameters_for,
-)
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import Deployment, one_hot_input
-from secagg.testing.inline_store import ask
-from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import GetUploadStatus, UploadChunk
 
 CLIENTS = 4

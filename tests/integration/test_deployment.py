@@ -4,6 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import LENIENT_POLICY, parameters_for
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import Deployment, one_hot_input
+from secagg_testing.inline_store import ask
+from secagg_testing.lossy_connection import Fault
+from secagg_testing.lying_connection import LyingConnection
 
 from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, SessionAbortedError
@@ -14,13 +21,6 @@ from secagg.simulation import identity_of
 from secagg.storage.change import Role
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import SUM
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import Deployment, one_hot_input
-from secagg.testing.inline_store import ask
-from secagg.testing.lossy_connection import Fault
-from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,

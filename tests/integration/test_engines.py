@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 
 import numpy as np
 import pytest
+from secagg_testing.deadly_reader import DeadlyReader
+from secagg_testing.summing import expected_sum, spool_uploads, summing_session
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.packing import unpack
@@ -17,8 +19,6 @@ from secagg.server.engine import Engine, open_engine
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.testing.deadly_reader import DeadlyReader
-from secagg.testing.summing import expected_sum, spool_uploads, summing_session
 
 ENGINES = os.environ.get("SECAGG_ENGINES", "threads processes dask").split()
 

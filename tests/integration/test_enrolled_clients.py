@@ -9,6 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import signing_parameters_for, with_noise
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.lossy_connection import Fault
+from secagg_testing.lying_connection import LyingConnection, instead
+from secagg_testing.replicas import Replicas
 
 from secagg.client.participation import receipt_of
 from secagg.client.retry_policy import ErrorStage, NextAction, after_error
@@ -27,14 +35,6 @@ from secagg.simulation.enrolled import (
 )
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.change import Role
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import signing_parameters_for, with_noise
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_store
-from secagg.testing.lossy_connection import Fault
-from secagg.testing.lying_connection import LyingConnection, instead
-from secagg.testing.replicas import Replicas
 from secagg.wire.calls import (
     BlobChunk,
     FetchChunk,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.tls_deployment import TLSDeployment
 
 import secagg
 from secagg.crypto.entropy import SystemEntropy
@@ -13,7 +14,6 @@ from secagg.pki.credential_issuer import Issuer
 from secagg.pki.development import DevelopmentEnrolment
 from secagg.pki.key_files import key_text
 from secagg.protocol.receipts.verifier import Finding, verify_receipt
-from secagg.testing.tls_deployment import TLSDeployment
 
 NAMES = ("ada", "bob", "cyd", "dan")
 WAIVER = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)

@@ -9,11 +9,11 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from secagg_testing.scripted_service import ScriptedService
+from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.testing.scripted_service import ScriptedService
-from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
 from secagg.wire.calls import AdvertiseKeys
 

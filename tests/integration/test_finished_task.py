@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secagg_testing.lying_connection import LyingConnection
 
 from secagg.client.client import Client
 from secagg.client.grpc_connection import GrpcConnection
@@ -15,7 +16,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.server.program import Observer, plan_task, serve
 from secagg.server.sum_writer import SumWriter
-from secagg.testing.lying_connection import LyingConnection
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity

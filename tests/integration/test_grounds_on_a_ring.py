@@ -11,6 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import LENIENT_POLICY, parameters_for, with_noise
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import Deployment
 
 from secagg.client.session_driver import SessionOutcome
 from secagg.distributed_dp import NoisyTask
@@ -22,10 +26,6 @@ from secagg.server.server import ReleasedSum
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.sum_writer import SumWriter
 from secagg.server.task.setup import PreparedTask
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import LENIENT_POLICY, parameters_for, with_noise
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import Deployment
 
 CLIENTS = 12
 POLICY: ClientPolicy = replace(LENIENT_POLICY, min_graph_bits=1)

@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
+from secagg_testing.cohorts import offer_of
+from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import (
@@ -27,8 +29,6 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.testing.cohorts import offer_of
-from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.channel_options import TEST_IDENTITY_KEY
 from secagg.transport.in_memory import InMemoryConnection

@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
@@ -16,7 +17,6 @@ from secagg.server.rpc import grpc_server
 from secagg.server.rpc import guards as call_guards
 from secagg.server.rpc.body_reader import BodyReader
 from secagg.server.rpc.grpc_server import GrpcServer, run_until_signalled
-from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.channel_options import SERVICE
 from secagg.wire.calls import AdvertiseKeys, ShareKeys, WatchSession

@@ -9,6 +9,8 @@ import threading
 import grpc
 import grpc.aio
 import pytest
+from secagg_testing.manual_clock import ManualClock
+from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.grpc_connection import CallDeadlines, GrpcConnection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
@@ -16,8 +18,6 @@ from secagg.protocol.messages import Envelope, Roster
 from secagg.protocol.packing import MAX_CHUNK_BYTES
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.rpc.guards import CallLimits, refuse_expired
-from secagg.testing.manual_clock import ManualClock
-from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.channel_options import (
     CLIENT_OPTIONS,

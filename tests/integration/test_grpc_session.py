@@ -5,6 +5,9 @@ import time
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import lenient_rules
+from secagg_testing.inline_store import inline_store
+from secagg_testing.manual_clock import ManualClock
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.runner import ClientRunner
@@ -21,9 +24,6 @@ from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.testing.cohorts import lenient_rules
-from secagg.testing.inline_store import inline_store
-from secagg.testing.manual_clock import ManualClock
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity

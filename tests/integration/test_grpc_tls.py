@@ -9,13 +9,13 @@ import grpc
 import grpc.aio
 import pytest
 from cryptography.x509 import UniformResourceIdentifier
+from secagg_testing.scripted_service import ScriptedService
+from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.rpc.guards import ACCESS, CallLimits
-from secagg.testing.scripted_service import ScriptedService
-from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport import status
 from secagg.transport.address import Address
 from secagg.transport.channel_options import TEST_IDENTITY_KEY

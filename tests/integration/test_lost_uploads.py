@@ -6,6 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import ask
 
 from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -16,14 +24,6 @@ from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Role
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask
 from secagg.wire.calls import (
     GetUploadStatus,
     Request,

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from secagg_testing.programs import PATIENCE_SECONDS, Programs
 
 from secagg.cli import main
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
-from secagg.testing.programs import PATIENCE_SECONDS, Programs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
 TASK = f"""

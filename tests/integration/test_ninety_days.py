@@ -10,6 +10,8 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from secagg_testing.manual_clock import ManualClock
+from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.service import CertificateRenewal
 from secagg.errors import ServiceError
@@ -21,8 +23,6 @@ from secagg.pki.issuance_ledger import (
 )
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.rpc.guards import TLSAuthenticator
-from secagg.testing.manual_clock import ManualClock
-from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.reloading_identity import ReloadingIdentity

@@ -7,6 +7,10 @@ from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
+from secagg_testing.inline_store import inline_store
+from secagg_testing.manual_clock import run
+from secagg_testing.offers_only import OffersOnly
+from secagg_testing.two_aggregators import TASK, TwoAggregators, noise_for
 
 import secagg
 from secagg.cli import main
@@ -30,10 +34,6 @@ from secagg.server.task.setup import PreparedTask, settle_task
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import BudgetSpentError
 from secagg.storage.spool import UploadSpool
-from secagg.testing.inline_store import inline_store
-from secagg.testing.manual_clock import run
-from secagg.testing.offers_only import OffersOnly
-from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import GetOffer
 

@@ -5,6 +5,12 @@ import logging
 from dataclasses import replace
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.lossy_connection import Fault
+from secagg_testing.lying_connection import LyingConnection
 
 from secagg.client.backoff import Backoff
 from secagg.client.participation import Participation, last_part
@@ -29,12 +35,6 @@ from secagg.runtime.clock import finish_before
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.session.runner import WAITING_SECONDS
 from secagg.simulation import identity_of
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.lossy_connection import Fault
-from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import AdvertiseKeys, GetOffer, GetUpdate, UploadChunk, Wait
 
 FOUR = parameters_for(4, dimension=9, threshold=3)

@@ -5,6 +5,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.crash_points import CrashingStore, CrashSwitch
+from secagg_testing.deployment import RESTART_SECONDS, Deployment
+from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.replicas import Replicas
 
 from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
@@ -14,12 +20,6 @@ from secagg.server.session.report import next_step_after, report_of
 from secagg.server.session.sum_release import MOST_ATTEMPTS
 from secagg.storage.change import Committed, Role
 from secagg.storage.journal import SumAttempt, decode_server_event, record_of
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.crash_points import CrashingStore, CrashSwitch
-from secagg.testing.deployment import RESTART_SECONDS, Deployment
-from secagg.testing.inline_store import ask, inline_store
-from secagg.testing.replicas import Replicas
 
 CLIENTS = 4
 PARAMETERS = parameters_for(CLIENTS, dimension=7, threshold=3)

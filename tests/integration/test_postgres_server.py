@@ -7,11 +7,11 @@ import time
 import asyncpg
 import numpy as np
 import pytest
+from secagg_testing.programs import PATIENCE_SECONDS, Programs
 
 from secagg.cli import main
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
-from secagg.testing.programs import PATIENCE_SECONDS, Programs
 
 SERVER = f"""
 [server]

@@ -5,6 +5,18 @@ import json
 from dataclasses import replace
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import (
+    LENIENT_POLICY,
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
+from secagg_testing.crash_points import CrashingStore, CrashSwitch
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.lossy_connection import Fault
+from secagg_testing.lying_connection import LyingConnection, instead
 
 from secagg.client.client_receipt import concluded, seen_at_offer
 from secagg.client.participation import receipt_of
@@ -35,18 +47,6 @@ from secagg.server.sum_writer import SumWriter
 from secagg.server.task.setup import PreparedTask
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.journal import decode_client_event, decode_offer
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import (
-    LENIENT_POLICY,
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
-from secagg.testing.crash_points import CrashingStore, CrashSwitch
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_store
-from secagg.testing.lossy_connection import Fault
-from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import GetUpdate, UploadChunk, WatchSession
 
 CLIENTS = 12

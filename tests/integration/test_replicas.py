@@ -14,6 +14,13 @@ from typing import cast
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import entropy_of
+from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.replicas import Replicas
+from secagg_testing.shared_store import SharedStore
 
 from secagg.client.session_driver import SessionOutcome
 from secagg.errors import (
@@ -38,13 +45,6 @@ from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.sqlite.store import SQLiteStore
 from secagg.storage.store import Store
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import entropy_of
-from secagg.testing.inline_store import ask, inline_store
-from secagg.testing.replicas import Replicas
-from secagg.testing.shared_store import SharedStore
 from secagg.wire.calls import GetOffer
 
 CLIENTS = 4

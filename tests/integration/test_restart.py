@@ -6,6 +6,12 @@ import logging
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.crash_points import CrashingStore, CrashSwitch
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.lossy_connection import Fault
 
 from secagg.cli.logs import JSONLines
 from secagg.client.session_driver import ClientSettings, SessionOutcome
@@ -23,12 +29,6 @@ from secagg.storage.journal import decode_offer, decode_server_event
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.crash_points import CrashingStore, CrashSwitch
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_store
-from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,

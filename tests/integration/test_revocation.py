@@ -4,15 +4,15 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from secagg_testing.manual_clock import ManualClock
+from secagg_testing.scripted_service import ScriptedService
+from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_revocations import revoked_line
 from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.testing.manual_clock import ManualClock
-from secagg.testing.scripted_service import ScriptedService
-from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport.address import Address
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.relay.relay import Rejection

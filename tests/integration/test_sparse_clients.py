@@ -10,6 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import sparse_parameters_for
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import ask
+from secagg_testing.lossy_connection import Fault
+from secagg_testing.lying_connection import LyingConnection, instead
 
 from secagg.client.participation import receipt_of
 from secagg.client.session_driver import SessionOutcome
@@ -19,13 +26,6 @@ from secagg.protocol.receipts.receipt import WrittenBy
 from secagg.protocol.receipts.verifier import Finding, verify_receipt
 from secagg.server import client_requests as client_desk
 from secagg.simulation.enrolled import published_in_simulation
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import sparse_parameters_for
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask
-from secagg.testing.lossy_connection import Fault
-from secagg.testing.lying_connection import LyingConnection, instead
 from secagg.wire.calls import Blob, ChooseEdges, FetchChunk, GetUpdate, WatchSession
 
 CLIENTS, CRASHING = 5, 2

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secagg_testing.programs import PATIENCE_SECONDS, Programs
 
 from secagg.cli import main
-from secagg.testing.programs import PATIENCE_SECONDS, Programs
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 

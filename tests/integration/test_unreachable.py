@@ -12,14 +12,14 @@ from datetime import UTC, datetime, timedelta
 import grpc.aio
 import pytest
 from cryptography.x509 import DNSName, IPAddress, UniformResourceIdentifier
+from secagg_testing.manual_clock import ManualClock
+from secagg_testing.scripted_service import ScriptedService
+from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.clock import SystemClock
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.testing.manual_clock import ManualClock
-from secagg.testing.scripted_service import ScriptedService
-from secagg.testing.tls_deployment import TLSDeployment
 from secagg.transport import grpc_channel as aggregator_channel
 from secagg.transport.address import Address
 from secagg.transport.handshake import HANDSHAKE_SECONDS, Expected, meet

@@ -5,6 +5,10 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import TASK_ID, Deployment
 
 from secagg.client.backoff import Backoff
 from secagg.client.retry_policy import (
@@ -25,10 +29,6 @@ from secagg.errors import (
 )
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.clock import finish_before
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import TASK_ID, Deployment
 
 CLIENTS, MINUTE = 4, 60.0
 

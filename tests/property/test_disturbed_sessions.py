@@ -14,6 +14,14 @@ from fractions import Fraction
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from secagg_testing.cohorts import (
+    one_hot,
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+    with_noise,
+)
+from secagg_testing.observed_session import ObservedSession
 
 from secagg.client.client_receipt import concluded, seen_at_offer, seen_with
 from secagg.crypto.modular import add_into, reduce_in_place, zeros
@@ -39,14 +47,6 @@ from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
 from secagg.server.session.facts import SessionFacts
 from secagg.simulation.driver import accepting, identity_of
-from secagg.testing.cohorts import (
-    one_hot,
-    parameters_for,
-    signing_parameters_for,
-    sparse_parameters_for,
-    with_noise,
-)
-from secagg.testing.observed_session import ObservedSession
 
 DIMENSION = 7
 FAULTS = st.sampled_from([ErrorCode.BAD_SHARE_CIPHERTEXT, ErrorCode.SHARE_CONFUSION])

@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import Deployment
+from secagg_testing.inline_store import ask
+from secagg_testing.lossy_connection import Fault
 
 from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.messages import Round
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.storage.change import Role
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import Deployment
-from secagg.testing.inline_store import ask
-from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import (
     AdvertiseKeys,
     FetchChunk,

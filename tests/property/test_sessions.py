@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from secagg_testing.cohorts import RecordedSession, one_hot, parameters_for
+from secagg_testing.observed_session import ObservedSession
 
 from secagg.errors import ErrorCode
 from secagg.protocol.client import machine as client
@@ -19,8 +21,6 @@ from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import accepting
-from secagg.testing.cohorts import RecordedSession, one_hot, parameters_for
-from secagg.testing.observed_session import ObservedSession
 
 CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
+from secagg_testing.cohorts import offer_of, parameters_for, report_of
+from secagg_testing.two_aggregators import TASK, noise_for
+
 from secagg.client.budget import budget_key_of
 from secagg.client.gate import (
     GateRequest,
@@ -29,8 +32,6 @@ from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import ChargeRow, ChargeState
 from secagg.storage.data_claims import ClaimAdversary
-from secagg.testing.cohorts import offer_of, parameters_for, report_of
-from secagg.testing.two_aggregators import TASK, noise_for
 from secagg.two_aggregators.gate import PairRequest, PairRules
 from tests.rules import drivers
 

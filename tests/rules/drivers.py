@@ -14,6 +14,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import (
+    offer_of,
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
+from secagg_testing.scripted_service import ScriptedService
+from secagg_testing.two_aggregators import Between, TwoAggregators, noise_for
 
 from secagg.client.client import Client
 from secagg.client.enrolment import ClientEnrolment
@@ -36,15 +45,6 @@ from secagg.protocol.policy import (
     TotalBudget,
 )
 from secagg.protocol.profiles import MaliciousParameters, Profile, Trust
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import (
-    offer_of,
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
-from secagg.testing.scripted_service import ScriptedService
-from secagg.testing.two_aggregators import Between, TwoAggregators, noise_for
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.two_aggregators.client import total_between_two
 from secagg.wire.calls import (

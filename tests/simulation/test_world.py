@@ -13,6 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from secagg_testing.world import Direction, Plan, simulate, simulate_plan
+from secagg_testing.world.directed import Directed
+from secagg_testing.world.plan import Blow
+from secagg_testing.world.tasks import Kind, parameters_of
 
 from secagg.client.calls import ClientCalls
 from secagg.client.client_receipt import seen_with
@@ -39,10 +43,6 @@ from secagg.storage.rows import TaskRow
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite import file as sqlite_file
 from secagg.storage.store import StoreUnavailableError
-from secagg.testing.world import Direction, Plan, simulate, simulate_plan
-from secagg.testing.world.directed import Directed
-from secagg.testing.world.plan import Blow
-from secagg.testing.world.tasks import Kind, parameters_of
 
 
 def test_a_seed_is_a_run():
@@ -215,7 +215,7 @@ def test_a_restart_that_does_not_come_is_a_fault(monkeypatch):
 
 
 def test_workers_end_with_the_process_that_started_them():
-    words = ["-m", "secagg.testing.world", "--seeds", "1000000", "--processes", "2"]
+    words = ["-m", "secagg_testing.world", "--seeds", "1000000", "--processes", "2"]
     with subprocess.Popen([sys.executable, *words]) as parent:
         workers = []
         while len(workers) < 2:

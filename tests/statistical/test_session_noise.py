@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from scipy import stats
+from secagg_testing.cohorts import parameters_for
 
 from dpnoise.encoding import centre
 from dpnoise.samplers import reference
@@ -28,7 +29,6 @@ from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import simulated_trust
-from secagg.testing.cohorts import parameters_for
 
 FALSE_ALARM = 1e-6
 CLIENTS, SURVIVORS, DIM, LADDER = 10, 6, 1 << 18, 4

@@ -6,7 +6,7 @@ Rule 1: it is the product's own client; its floors are real, and it computes eps
         itself before it joins.
 Rule 2: for the demo's check of exactness it writes the integers that it is about to
         mask into a private file.  This is the only program that does so, with a double
-        of `secagg.testing`; the product has no switch for it.
+        of `secagg_testing`; the product has no switch for it.
 Rule 3: a client that is to be lost stops before the message it was told, says so, and
         waits to be killed.
 """
@@ -44,9 +44,9 @@ from secagg.runtime.vector_files import write_vector
 from secagg.testbed.child_process import say, say_failed
 from secagg.testbed.demo.digits import load_shard
 from secagg.testbed.demo.layout import TASK_ID, DemoLayout
+from secagg.testbed.demo.pausing_connection import PAUSES, PausingConnection
+from secagg.testbed.demo.recording_client import RecordingClient
 from secagg.testbed.demo.softmax_model import DIMENSION, SoftmaxModel
-from secagg.testing.pausing_connection import PAUSES, PausingConnection
-from secagg.testing.recording_client import RecordingClient
 
 # What a client of the demo waits for the next step while others are being restarted.
 _WAIT_SECONDS: Final = 60.0

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import offer_of
 
 import secagg
 from secagg.crypto.modular import add_into, zeros
@@ -16,7 +17,6 @@ from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.policy import PrivacyLimits
 from secagg.server.task.history import TaskHistory
-from secagg.testing.cohorts import offer_of
 
 CLIENTS, DIM = 24, 12
 ASKED = {

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from secagg_testing.cohorts import offer_of
 
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.protocol import parameters as module
@@ -32,7 +33,6 @@ from secagg.protocol.profiles import (
     SparseParameters,
     Trust,
 )
-from secagg.testing.cohorts import offer_of
 
 TRUST = Trust("sums.example", b"\7" * 32, 3, b"\1" * 32)
 COMPLETE = ProtocolParameters(

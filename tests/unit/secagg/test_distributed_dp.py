@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import offer_of, parameters_for, with_noise
 
 import secagg
 from secagg.crypto.cipher_suite import CipherSuite
@@ -36,7 +37,6 @@ from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.policy import PrivacyLimits
 from secagg.protocol.profiles import HonestCuriousParameters, Profile
 from secagg.simulation import InProcessSession, run_session
-from secagg.testing.cohorts import offer_of, parameters_for, with_noise
 
 CLIENTS, DIM = 6, 20
 CONTEXT = bytes(32)

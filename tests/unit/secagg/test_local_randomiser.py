@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import offer_of
 
 import secagg
 from secagg.client.client import Client
@@ -19,7 +20,6 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.server.task.setup import plan_noise, prepare_task
-from secagg.testing.cohorts import offer_of
 from secagg.transport.in_memory import InMemoryConnection
 
 ROOT = Path(__file__).parents[3]

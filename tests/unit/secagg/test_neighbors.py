@@ -1,8 +1,8 @@
 import pytest
+from secagg_testing.cohorts import parameters_for, sparse_parameters_for
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.graphs.neighbours import CompleteGraph, DrawnGraph, sharing_graph
-from secagg.testing.cohorts import parameters_for, sparse_parameters_for
 
 
 def ring(size=20, degree=6, seed=b"g" * 32):

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.scripted_entropy import ScriptedEntropy
 
 from secagg.conformance import VECTOR_FILES, read_vectors
 from secagg.crypto import key_derivation as kdf
@@ -50,8 +52,6 @@ from secagg.protocol.profiles import (
     RoundDeadlines,
     Trust,
 )
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.scripted_entropy import ScriptedEntropy
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "tests" / "vectors" / "protocol"

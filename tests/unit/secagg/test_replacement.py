@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import offer_of
 
 import secagg
 from secagg.crypto.secret_bytes import SecretBytes
@@ -10,7 +11,6 @@ from secagg.distributed_dp.units import unit_terms
 from secagg.errors import InputError
 from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.testing.cohorts import offer_of
 
 CLIENTS, DIM = 4, 6
 SESSION = b"i" * 32

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from secagg_testing.cohorts import LENIENT_POLICY
+from secagg_testing.inline_store import inline_store
 
 from secagg.client.session import ClientSession
 from secagg.conformance import read_vectors
@@ -12,8 +14,6 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import KINDS, Aborted
 from secagg.runtime.workers import Workers
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing.cohorts import LENIENT_POLICY
-from secagg.testing.inline_store import inline_store
 from secagg.v1 import errors_pb2
 from secagg.wire.errors import decode_error
 

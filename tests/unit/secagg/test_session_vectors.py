@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from secagg_testing.cohorts import LENIENT_POLICY, lenient_rules
+from secagg_testing.scripted_entropy import ScriptedEntropy
 
 from secagg.client.gate import (
     GateRequest,
@@ -61,8 +63,6 @@ from secagg.protocol.profiles import HonestCuriousParameters, Profile, Trust
 from secagg.protocol.rounds import ROUNDS, DropReason
 from secagg.protocol.server import machine as server
 from secagg.server.engine.mask_removal import check_packed_vector
-from secagg.testing.cohorts import LENIENT_POLICY, lenient_rules
-from secagg.testing.scripted_entropy import ScriptedEntropy
 
 SESSIONS = {
     session["name"]: session for session in read_vectors("sessions")["sessions"]

@@ -5,12 +5,12 @@ from dataclasses import replace
 from hashlib import sha256
 
 import pytest
+from secagg_testing.cohorts import offer_of, parameters_for
 
 from secagg.cli import main
 from secagg.cli.exit_codes import exit_code_of
 from secagg.distributed_dp import NoisyTask, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.testing.cohorts import offer_of, parameters_for
 
 
 @pytest.fixture(name="parameters", scope="module")

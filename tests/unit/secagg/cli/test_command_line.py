@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for
 
 from secagg import distributed_dp
 from secagg.cli import main
@@ -24,7 +25,6 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.graphs.choice import odds_of
 from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.storage.spool import MIN_FREE_BYTES
-from secagg.testing.cohorts import parameters_for
 
 CONFIG = Path(__file__).parents[4] / "deploy" / "config"
 VERBS = [

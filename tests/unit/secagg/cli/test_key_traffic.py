@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from secagg_testing.cohorts import signing_parameters_for, sparse_parameters_for
 
 from secagg.cli.key_traffic import key_traffic
 from secagg.crypto.entropy import SystemEntropy
@@ -17,7 +18,6 @@ from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.simulation import LossPlan, simulate_session
 from secagg.simulation.driver import InProcessSession, identity_of
-from secagg.testing.cohorts import signing_parameters_for, sparse_parameters_for
 
 
 def parameters(clients, degree):

@@ -9,6 +9,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 import typer
+from secagg_testing.cohorts import offer_of, parameters_for
 
 from secagg.cli import main
 from secagg.config import load_task_settings
@@ -22,7 +23,6 @@ from secagg.storage.budget_ledger import BudgetKey, Charge, ChargeState, Settlem
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.open_store import open_store
-from secagg.testing.cohorts import offer_of, parameters_for
 
 HOST = """
 [server]

@@ -15,6 +15,13 @@ import grpc
 import httpx
 import numpy as np
 import pytest
+from secagg_testing.manual_clock import run
+from secagg_testing.two_aggregators import (
+    HELPER_KEY,
+    LEADER_KEY,
+    TwoAggregators,
+    noise_for,
+)
 
 import secagg
 from secagg.cli import main
@@ -36,13 +43,6 @@ from secagg.pki.certificate_revocations import revoked_line
 from secagg.pki.key_files import key_text
 from secagg.runtime.garbage import STAYING
 from secagg.server.rpc import grpc_server
-from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import (
-    HELPER_KEY,
-    LEADER_KEY,
-    TwoAggregators,
-    noise_for,
-)
 from secagg.transport.channel_options import HEALTH_SERVICE
 from secagg.transport.tls import number_in_pem
 from secagg.two_aggregators import SharedContribution

@@ -9,6 +9,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import inline_store
+from secagg_testing.lying_connection import LyingConnection
 
 from secagg.client.client import Client
 from secagg.client.storage import ClientStorage
@@ -17,11 +22,6 @@ from secagg.protocol.policy import PrivacyLimits
 from secagg.runtime.log_events import CLIENT_LOGGER
 from secagg.runtime.workers import Workers
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import inline_store
-from secagg.testing.lying_connection import LyingConnection
 from secagg.wire.calls import UploadChunk
 
 CLIENTS, DIM = 4, 6

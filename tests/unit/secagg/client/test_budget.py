@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from secagg_testing.cohorts import offer_of, parameters_for, with_noise
+from secagg_testing.inline_store import inline_store
 
 from secagg.client.budget import (
     charge_of,
@@ -20,8 +22,6 @@ from secagg.storage.budget_ledger import (
     Settlement,
 )
 from secagg.storage.change import Change, NewSession, Role
-from secagg.testing.cohorts import offer_of, parameters_for, with_noise
-from secagg.testing.inline_store import inline_store
 
 
 def noised(epsilon=8.0):

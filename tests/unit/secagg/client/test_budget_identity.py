@@ -5,6 +5,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import offer_of, parameters_for, with_noise
+from secagg_testing.inline_store import inline_store
 
 from secagg.client.budget import charge_of
 from secagg.client.client import Client
@@ -24,8 +26,6 @@ from secagg.storage.budget_ledger import (
 from secagg.storage.data_claims import Claim
 from secagg.storage.open_store import open_state
 from secagg.storage.spool import UploadSpool
-from secagg.testing.cohorts import offer_of, parameters_for, with_noise
-from secagg.testing.inline_store import inline_store
 from secagg.transport.in_memory import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")

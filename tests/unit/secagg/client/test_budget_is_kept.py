@@ -4,6 +4,9 @@ import asyncio
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for, with_noise
+from secagg_testing.inline_store import inline_store
+from secagg_testing.offers_only import OffersOnly
 
 from secagg.client.client import Client
 from secagg.distributed_dp import report
@@ -13,9 +16,6 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_store import inline_store
-from secagg.testing.offers_only import OffersOnly
 from secagg.transport.in_memory import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")

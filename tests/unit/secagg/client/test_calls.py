@@ -4,6 +4,14 @@ import asyncio
 import hashlib
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+)
+from secagg_testing.held_executor import HeldExecutor
+from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.calls import AnotherAggregatorError, ClientCalls
 from secagg.crypto.entropy import SeededEntropy
@@ -30,14 +38,6 @@ from secagg.protocol.messages import (
 )
 from secagg.runtime.workers import Workers
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    sparse_parameters_for,
-)
-from secagg.testing.held_executor import HeldExecutor
-from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.handshake import UnexpectedPeerError
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import (

@@ -6,6 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for, with_noise
+from secagg_testing.inline_store import inline_store
+from secagg_testing.lossy_connection import LossyConnection
+from secagg_testing.offers_only import OffersOnly
 
 from secagg.client.client import Client
 from secagg.client.participation import Participation
@@ -30,11 +34,7 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.rows import Retention
 from secagg.storage.spool import UploadSpool
-from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_store import inline_store
-from secagg.testing.lossy_connection import LossyConnection
-from secagg.testing.offers_only import OffersOnly
-from secagg.testing.pausing_connection import PausingConnection
+from secagg.testbed.demo.pausing_connection import PausingConnection
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import AdvertiseKeys
 

@@ -4,6 +4,8 @@ import dataclasses
 import time
 
 import pytest
+from secagg_testing.cohorts import lenient_rules, offer_of, signing_parameters_for
+from secagg_testing.crash_points import CrashingStore, CrashSwitch, SimulatedCrashError
 
 from secagg.client.enrolment import ClientEnrolment, EnrolledClient, load_enrolled
 from secagg.client.gate import GateRequest, GateStage, KnownFacts, Need, admit
@@ -25,8 +27,6 @@ from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.enrolment.verification import check_credential
 from secagg.protocol.profiles import MaliciousParameters, Trust
 from secagg.storage.open_store import open_store
-from secagg.testing.cohorts import lenient_rules, offer_of, signing_parameters_for
-from secagg.testing.crash_points import CrashingStore, CrashSwitch, SimulatedCrashError
 
 ISSUER = IdentityKey.from_bytes(SecretBytes(bytes([1]) * 32))
 CLIENT = IdentityKey.from_bytes(SecretBytes(bytes([2]) * 32))

@@ -3,6 +3,11 @@
 import asyncio
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import lenient_rules, parameters_for
+from secagg_testing.deployment import TASK_ID, one_hot_input
+from secagg_testing.inline_store import inline_store
+from secagg_testing.scripted_entropy import RecordingEntropy, ScriptedEntropy
 
 from secagg.client.runner import ClientRunner
 from secagg.crypto.entropy import SeededEntropy
@@ -15,11 +20,6 @@ from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import lenient_rules, parameters_for
-from secagg.testing.deployment import TASK_ID, one_hot_input
-from secagg.testing.inline_store import inline_store
-from secagg.testing.scripted_entropy import RecordingEntropy, ScriptedEntropy
 from secagg.transport.in_memory import InMemoryConnection
 
 NONCE, GRAPH_SEED = b"n" * 32, b"g" * 32

@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass, replace
 
 import pytest
+from secagg_testing.cohorts import noised_task, offer_of, parameters_for
 
 from dpnoise.accounting import Proof, Status
 from secagg.client.gate import GateRequest, GateStage, KnownFacts, OwnRules, admit
@@ -15,7 +16,6 @@ from secagg.protocol.policy import (
     ExactSumWaiver,
     PrivacyLimits,
 )
-from secagg.testing.cohorts import noised_task, offer_of, parameters_for
 
 DIMENSION = 5  # which the rotation of a noised task makes longer
 FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import offer_of, parameters_for
 
 from secagg.client.gate import SessionInfo
 from secagg.client.input_files import FileInput
 from secagg.errors import InputError
-from secagg.testing.cohorts import offer_of, parameters_for
 
 OFFER = offer_of(
     parameters_for(3, dimension=4, threshold=2),

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import offer_of
 
 from secagg.client.gate import SessionInfo
 from secagg.client.input_files import FileInput
@@ -14,7 +15,6 @@ from secagg.protocol.policy import (
     ExactSumWaiver,
     PrivacyLimits,
 )
-from secagg.testing.cohorts import offer_of
 
 PARAMETERS = ProtocolParameters(
     modulus=256,

@@ -4,6 +4,8 @@ import asyncio
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for, with_noise
+from secagg_testing.inline_store import inline_store
 
 from secagg.client.client import Client
 from secagg.errors import InputError, LocalProtocolError
@@ -16,9 +18,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.testing.cohorts import parameters_for, with_noise
-from secagg.testing.inline_store import inline_store
-from secagg.testing.pausing_connection import PausingConnection
+from secagg.testbed.demo.pausing_connection import PausingConnection
 from secagg.transport.in_memory import InMemoryConnection
 
 DIMENSION = 4

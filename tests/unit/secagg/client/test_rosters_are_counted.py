@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for, sparse_parameters_for
+from secagg_testing.inline_store import inline_store
 
 from secagg.client import session as session_module
 from secagg.client.budget import max_rosters_of
@@ -23,8 +25,6 @@ from secagg.simulation.driver import OFFERED_AT, InProcessSession, accepting
 from secagg.simulation.enrolled import membership_of
 from secagg.storage.change import Role
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing.cohorts import parameters_for, sparse_parameters_for
-from secagg.testing.inline_store import inline_store
 
 CLIENTS = 6
 LIMIT = 3

@@ -6,6 +6,20 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import (
+    LENIENT_POLICY,
+    lenient_rules,
+    offer_of,
+    parameters_for,
+    with_noise,
+)
+from secagg_testing.crash_points import CrashSwitch
+from secagg_testing.deployment import TASK_ID, Deployment, one_hot_input
+from secagg_testing.held_executor import HeldExecutor
+from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.lying_connection import LyingConnection, instead
+from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.backoff import Backoff
 from secagg.client.runner import ClientRunner
@@ -45,20 +59,6 @@ from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.change import Role
 from secagg.storage.rows import SessionState
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import (
-    LENIENT_POLICY,
-    lenient_rules,
-    offer_of,
-    parameters_for,
-    with_noise,
-)
-from secagg.testing.crash_points import CrashSwitch
-from secagg.testing.deployment import TASK_ID, Deployment, one_hot_input
-from secagg.testing.held_executor import HeldExecutor
-from secagg.testing.inline_store import ask, inline_store
-from secagg.testing.lying_connection import LyingConnection, instead
-from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.handshake import UnexpectedPeerError
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secagg_testing.inline_store import inline_store
 
 from secagg.client import program
 from secagg.client.application import Application
@@ -26,7 +27,6 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.testing.inline_store import inline_store
 from secagg.transport.in_memory import InMemoryConnection
 
 CLIENTS, DIM = 4, 6

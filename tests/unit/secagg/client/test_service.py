@@ -6,6 +6,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.backoff import PATIENT_LONGEST_SECONDS, Backoff
 from secagg.client.calls import PATIENT_TELL_SECONDS, ClientCalls
@@ -23,8 +25,6 @@ from secagg.errors import (
 from secagg.runtime.clock import finish_before
 from secagg.runtime.workers import Workers
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.transport.tls import TLSFiles
 from secagg.wire.calls import GetOffer

@@ -11,6 +11,14 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import lenient_rules, offer_of, parameters_for, with_noise
+from secagg_testing.crash_points import (
+    CrashingStore,
+    CrashSwitch,
+    SimulatedCrashError,
+)
+from secagg_testing.inline_store import inline_store
+from secagg_testing.offers_only import OffersOnly
 
 from secagg.client.client import Client
 from secagg.client.gate_checks import check_claim
@@ -41,14 +49,6 @@ from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.data_claims import ClaimAdversary
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing.cohorts import lenient_rules, offer_of, parameters_for, with_noise
-from secagg.testing.crash_points import (
-    CrashingStore,
-    CrashSwitch,
-    SimulatedCrashError,
-)
-from secagg.testing.inline_store import inline_store
-from secagg.testing.offers_only import OffersOnly
 from secagg.transport.in_memory import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secagg_testing.two_aggregators import LEADER_KEY
 
 from secagg.cli import main
 from secagg.cli.checks.preflight import written_files
@@ -30,7 +31,6 @@ from secagg.config.two_aggregators import (
 )
 from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.key_files import key_text
-from secagg.testing.two_aggregators import LEADER_KEY
 
 CONFIG = Path(__file__).parents[4] / "deploy" / "config"
 IO = {

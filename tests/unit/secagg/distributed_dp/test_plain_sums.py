@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for
 
 from secagg.distributed_dp.plain_sums import decode_integers, encode_integers
 from secagg.errors import InputError, LocalProtocolError
-from secagg.testing.cohorts import parameters_for
 
 
 def parameters(modulus=1 << 8, **overrides):

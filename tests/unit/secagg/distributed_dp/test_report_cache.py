@@ -5,6 +5,7 @@ from dataclasses import replace
 from importlib import resources
 
 import pytest
+from secagg_testing.cohorts import noised_task, parameters_for
 
 from secagg.distributed_dp import NoisyTask, PrivacyReport, report, report_cache
 from secagg.distributed_dp.report_cache import (
@@ -14,7 +15,6 @@ from secagg.distributed_dp.report_cache import (
 )
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.policy import PrivacyLimits
-from secagg.testing.cohorts import noised_task, parameters_for
 
 
 def task_for(steps: int) -> NoisyTask:

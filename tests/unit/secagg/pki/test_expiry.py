@@ -1,10 +1,11 @@
 import dataclasses
 import datetime as dt
 
+from secagg_testing.scripted_service import ScriptedService
+
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.expiry import ExpiryWarnings
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from secagg_testing.cohorts import offer_of
 
 from secagg.crypto.canonical import CanonicalEncodingError, Reader
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -19,7 +20,6 @@ from secagg.protocol.profiles import (
     SparseParameters,
     Trust,
 )
-from secagg.testing.cohorts import offer_of
 
 TRUST = Trust("sums.example", b"\7" * 32, 3, b"\1" * 32)
 COMMON = {

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import one_hot, parameters_for
 
 from secagg.crypto.canonical import Reader
 from secagg.crypto.shamir import reconstruct
@@ -12,7 +13,6 @@ from secagg.protocol.messages import Envelope, Roster, Round
 from secagg.protocol.policy import ClientPolicy
 from secagg.simulation import InProcessSession
 from secagg.simulation.driver import accepting
-from secagg.testing.cohorts import one_hot, parameters_for
 
 CLIENTS, THRESHOLD = 6, 4
 

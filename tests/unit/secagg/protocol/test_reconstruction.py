@@ -4,6 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import public_key_of
@@ -18,7 +19,6 @@ from secagg.protocol.graphs.neighbours import CompleteGraph, sharing_graph
 from secagg.protocol.messages import Advert, Roster
 from secagg.protocol.reconstruction import rebuild
 from secagg.protocol.share_bundles import Answer
-from secagg.testing.cohorts import parameters_for
 
 CLIENTS, THRESHOLD = 8, 3
 PARAMETERS = parameters_for(CLIENTS, dimension=1, threshold=THRESHOLD)

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for
 
 from secagg.protocol.messages import Round
 from secagg.protocol.parameters import Profile
@@ -12,7 +13,6 @@ from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
 from secagg.protocol.share_bundles import Answer
 from secagg.simulation import InProcessSession, identity_of
-from secagg.testing.cohorts import parameters_for
 
 CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
 

@@ -1,11 +1,11 @@
 import asyncio
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.manual_clock import DeadlockError, ManualClock
 
 from secagg.runtime.clock import SystemClock, finish_before, is_set_before
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.manual_clock import DeadlockError, ManualClock
 
 
 def test_work_that_ends_in_time_returns_its_result():

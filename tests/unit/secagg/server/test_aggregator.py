@@ -5,6 +5,10 @@ import hashlib
 from dataclasses import replace
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import LENIENT_POLICY, parameters_for
+from secagg_testing.held_executor import HeldExecutor
+from secagg_testing.inline_store import inline_store
 
 from secagg.config.schedule import Schedule
 from secagg.crypto.entropy import SeededEntropy
@@ -43,10 +47,6 @@ from secagg.storage.change import Role
 from secagg.storage.rows import Retention
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import LENIENT_POLICY, parameters_for
-from secagg.testing.held_executor import HeldExecutor
-from secagg.testing.inline_store import inline_store
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,

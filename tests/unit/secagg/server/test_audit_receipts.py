@@ -7,6 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+    with_noise,
+)
 
 from secagg.cli import main
 from secagg.cli.exit_codes import EXIT_OK, exit_code_of
@@ -47,12 +53,6 @@ from secagg.server.server import Server
 from secagg.server.session.facts import SessionFacts
 from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.simulation import InProcessSession, identity_of, run_session
-from secagg.testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    sparse_parameters_for,
-    with_noise,
-)
 
 NOISE = TaskNoiseVerifier()
 # The block of the session with noise describes no mechanism that we could draw.

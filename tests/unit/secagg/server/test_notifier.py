@@ -2,8 +2,9 @@
 
 import asyncio
 
+from secagg_testing import manual_clock
+
 from secagg.server.notifier import Notifier
-from secagg.testing import manual_clock
 
 
 def listening(bell, clock, heard, seconds):

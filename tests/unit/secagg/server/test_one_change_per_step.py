@@ -5,6 +5,12 @@ import logging
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.crash_points import CrashingStore, CrashSwitch
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.lossy_connection import Fault
 
 from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode
@@ -16,12 +22,6 @@ from secagg.storage.change import (
     Role,
     SessionsSpentError,
 )
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.crash_points import CrashingStore, CrashSwitch
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask, inline_store
-from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import RevealShares, ShareKeys, UploadChunk
 
 CLIENTS = 4

@@ -3,6 +3,9 @@
 import asyncio
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.inline_store import inline_store
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
@@ -12,9 +15,6 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.inline_store import inline_store
 from secagg.wire.calls import GetOffer
 
 

@@ -4,12 +4,12 @@ import asyncio
 import logging
 
 import pytest
+from secagg_testing import manual_clock
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime import log_events as telemetry
 from secagg.server.retention import PURGE_EVERY_SECONDS, purge_regularly
 from secagg.storage.rows import PurgeResult, Retention
-from secagg.testing import manual_clock
 
 POLICY = Retention(keep_receipts_days=3.0, keep_receipts=16)
 

@@ -6,13 +6,13 @@ import socket
 from types import SimpleNamespace
 
 import pytest
+from secagg_testing import manual_clock
 
 from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.http.monitoring import watching
 from secagg.server.http.readiness import LOOK_EVERY_SECONDS
 from secagg.server.service_manager import ServiceManager
-from secagg.testing import manual_clock
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ from secagg.storage.change import Role
 from secagg.storage.open_store import STORE_FILE
 from secagg.storage.reader import reading
 from secagg.storage.rows import SessionState, TaskState
-from secagg.testing.pausing_connection import PausingConnection
+from secagg.testbed.demo.pausing_connection import PausingConnection
 from secagg.wire.calls import GetOffer, Wait
 
 WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)

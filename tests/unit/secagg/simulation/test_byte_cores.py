@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import signing_parameters_for, sparse_parameters_for
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.modular import zeros
@@ -27,7 +28,6 @@ from secagg.protocol.profiles import Profile
 from secagg.simulation.byte_cores import ClientCore, ServerCore
 from secagg.simulation.driver import accepting
 from secagg.simulation.enrolled import membership_of
-from secagg.testing.cohorts import signing_parameters_for, sparse_parameters_for
 
 NAMES = ("ann", "bob", "cleo", "dan")
 DIMENSION = 5

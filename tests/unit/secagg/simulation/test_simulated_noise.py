@@ -3,13 +3,13 @@
 from fractions import Fraction
 
 import pytest
+from secagg_testing.cohorts import parameters_for
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask, plan
 from secagg.protocol.messages import Round
 from secagg.simulation import LossPlan, simulate_session
-from secagg.testing.cohorts import parameters_for
 
 CLIENTS, TOLERATED, DIM = 100, 30, 30
 

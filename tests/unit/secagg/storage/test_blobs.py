@@ -9,6 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import obstore
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.inline_store import inline_store
+from secagg_testing.lossy_connection import Fault
+from secagg_testing.replicas import Replicas
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
 from secagg.protocol.packing import packed_size
@@ -16,11 +21,6 @@ from secagg.storage.blobs import Blob, FileBlobs, MemoryBlobs
 from secagg.storage.open_blobs import BlobBindingFile, open_blobs, refuse_other_blobs
 from secagg.storage.s3_blobs import S3Blobs
 from secagg.storage.spool import UploadSpool
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.inline_store import inline_store
-from secagg.testing.lossy_connection import Fault
-from secagg.testing.replicas import Replicas
 from secagg.wire.calls import UploadChunk
 
 HOME = "0" * 64

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import offer_of
 
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, ServiceError
@@ -45,7 +46,6 @@ from secagg.protocol.refund import Charge
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage import journal
 from secagg.storage.change import Record
-from secagg.testing.cohorts import offer_of
 
 DESCRIPTOR = offer_of(
     ProtocolParameters(

@@ -9,6 +9,7 @@ import itertools
 
 import asyncpg
 import pytest
+from secagg_testing.cohorts import RecordedSession, one_hot, signing_parameters_for
 
 from secagg.errors import (
     ErrorCode,
@@ -52,7 +53,6 @@ from secagg.storage.hash_chain import chain_next, chain_start
 from secagg.storage.journal import decode_server_event, record_of
 from secagg.storage.open_store import open_store
 from secagg.storage.rows import Retention, SessionState, Tally, Task, TaskState
-from secagg.testing.cohorts import RecordedSession, one_hot, signing_parameters_for
 
 STORES = ("file", "memory", "postgresql")
 

@@ -2,9 +2,9 @@ import datetime as dt
 import shutil
 
 import pytest
+from secagg_testing.manual_clock import ManualClock
 
 from secagg.pki.certificate_authority import CertificateAuthority
-from secagg.testing.manual_clock import ManualClock
 from secagg.transport.peer_identity import Role
 from secagg.transport.reloading_identity import ReloadingIdentity
 from secagg.transport.tls import TLSIdentity

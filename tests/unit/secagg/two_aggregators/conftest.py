@@ -1,8 +1,7 @@
 """What several tests of sums between two aggregators watch."""
 
 import pytest
-
-from secagg.testing.two_aggregators import watched_noise
+from secagg_testing.two_aggregators import watched_noise
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import asyncio
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.two_aggregators import Between, TwoAggregators, noise_for
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.testing import manual_clock
-from secagg.testing.two_aggregators import Between, TwoAggregators, noise_for
 from secagg.wire.calls import GetOffer, UploadChunk
 
 VECTORS = [np.full(5, 0.1)] * 4

@@ -4,20 +4,20 @@ import asyncio
 
 import numpy as np
 import pytest
-
-from secagg.client.storage import ClientStorage
-from secagg.errors import ErrorCode, ServiceError
-from secagg.server.storage import ServerStorage
-from secagg.storage.change import Role
-from secagg.testing.crash_points import (
+from secagg_testing.crash_points import (
     CrashingSpool,
     CrashingStore,
     CrashSwitch,
     SimulatedCrashError,
 )
-from secagg.testing.inline_store import inline_store
-from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
+from secagg_testing.inline_store import inline_store
+from secagg_testing.manual_clock import run
+from secagg_testing.two_aggregators import TASK, TwoAggregators, noise_for
+
+from secagg.client.storage import ClientStorage
+from secagg.errors import ErrorCode, ServiceError
+from secagg.server.storage import ServerStorage
+from secagg.storage.change import Role
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 PARTS = ("leader", "helper")

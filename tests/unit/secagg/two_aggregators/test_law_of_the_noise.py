@@ -23,13 +23,13 @@ from unittest import mock
 import numpy as np
 import pytest
 from scipy import stats
+from secagg_testing.manual_clock import run
+from secagg_testing.two_aggregators import TwoAggregators, noise_for, watched_noise
 
 from dpnoise.encoding import centre
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
-from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import TwoAggregators, noise_for, watched_noise
 from secagg.two_aggregators import cohort_parameters
 
 ENTRIES, CLIENTS = 1 << 19, 3

@@ -7,6 +7,9 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from secagg_testing.lying_connection import LyingConnection, instead
+from secagg_testing.manual_clock import run
+from secagg_testing.two_aggregators import TASK, TwoAggregators, noise_for
 
 from secagg.errors import (
     ErrorCode,
@@ -20,9 +23,6 @@ from secagg.protocol.messages import Envelope, Released, Round
 from secagg.protocol.packing import packed_size
 from secagg.storage.change import Role
 from secagg.storage.rows import Retention, SessionState
-from secagg.testing.lying_connection import LyingConnection, instead
-from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.two_aggregators import party
 from secagg.two_aggregators.messages import AcceptedShares, HelperShare, NoisyShare

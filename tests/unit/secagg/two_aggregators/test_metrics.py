@@ -5,11 +5,11 @@ import re
 
 import numpy as np
 import pytest
+from secagg_testing.manual_clock import run
+from secagg_testing.two_aggregators import TASK, Between, TwoAggregators, noise_for
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.server.telemetry.prometheus import PrometheusMeter
-from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import TASK, Between, TwoAggregators, noise_for
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import GetOffer, UploadChunk
 

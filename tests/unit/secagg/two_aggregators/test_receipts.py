@@ -9,6 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from nacl.signing import VerifyKey
+from secagg_testing.lying_connection import LyingConnection
+from secagg_testing.manual_clock import run
+from secagg_testing.two_aggregators import (
+    HELPER_KEY,
+    LEADER_KEY,
+    TwoAggregators,
+    noise_for,
+)
 
 from secagg.cli import main
 from secagg.cli.exit_codes import EXIT_OK, exit_code_of
@@ -28,14 +36,6 @@ from secagg.protocol.policy import PrivacyLimits
 from secagg.protocol.receipts.comparison import check_one_session
 from secagg.protocol.receipts.receipt import Outcome
 from secagg.protocol.receipts.verifier import ReceiptError, Step
-from secagg.testing.lying_connection import LyingConnection
-from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import (
-    HELPER_KEY,
-    LEADER_KEY,
-    TwoAggregators,
-    noise_for,
-)
 from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.receipt import NameList, PartStatement, TwoAggregatorReceipt
 from secagg.two_aggregators.receipt_key import receipt_key_in

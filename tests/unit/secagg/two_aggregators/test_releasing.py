@@ -8,12 +8,12 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from secagg_testing.lying_connection import LyingConnection
+from secagg_testing.manual_clock import run
+from secagg_testing.two_aggregators import TASK, Between, TwoAggregators, noise_for
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.packing import pack
-from secagg.testing.lying_connection import LyingConnection
-from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import TASK, Between, TwoAggregators, noise_for
 from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.program import ReleasingLeader
 from secagg.wire.calls import (

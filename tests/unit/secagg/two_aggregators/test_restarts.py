@@ -6,6 +6,18 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from secagg_testing import two_aggregators
+from secagg_testing.inline_store import inline_store
+from secagg_testing.lying_connection import LyingConnection
+from secagg_testing.manual_clock import run
+from secagg_testing.two_aggregators import (
+    HELPER_KEY,
+    LEADER_KEY,
+    TASK,
+    Between,
+    TwoAggregators,
+    noise_for,
+)
 
 from secagg.errors import (
     ErrorCode,
@@ -18,18 +30,6 @@ from secagg.server.storage import ServerStorage
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
 from secagg.storage.spool import SUM, UploadSpool
-from secagg.testing import two_aggregators
-from secagg.testing.inline_store import inline_store
-from secagg.testing.lying_connection import LyingConnection
-from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import (
-    HELPER_KEY,
-    LEADER_KEY,
-    TASK,
-    Between,
-    TwoAggregators,
-    noise_for,
-)
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.two_aggregators.messages import HelperShare, NoisyShare
 from secagg.two_aggregators.verification import verify_shared_receipt

@@ -5,6 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import offer_of
+from secagg_testing.inline_store import inline_store
+from secagg_testing.lying_connection import LyingConnection
+from secagg_testing.manual_clock import run
+from secagg_testing.two_aggregators import TASK, TwoAggregators, noise_for
 
 from secagg.client.storage import ClientStorage
 from secagg.client.total_claim import TotalBudgetExceededError
@@ -18,11 +23,6 @@ from secagg.errors import (
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.storage.budget_ledger import BudgetSpentError
 from secagg.storage.change import Role, SessionsSpentError
-from secagg.testing.cohorts import offer_of
-from secagg.testing.inline_store import inline_store
-from secagg.testing.lying_connection import LyingConnection
-from secagg.testing.manual_clock import run
-from secagg.testing.two_aggregators import TASK, TwoAggregators, noise_for
 from secagg.two_aggregators.client import total_between_two
 from secagg.two_aggregators.offers import check_pair
 from secagg.wire.calls import Blob, FetchChunk, GetOffer, UploadChunk, UploadStatus

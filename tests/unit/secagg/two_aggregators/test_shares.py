@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from secagg_testing.two_aggregators import noise_for
 
 from dpnoise import Adversary, make_accountant
 from secagg.crypto import key_derivation as kdf
@@ -17,7 +18,6 @@ from secagg.distributed_dp.noise_block import decode_block
 from secagg.errors import InputError, RemoteProtocolError
 from secagg.protocol.packing import pack
 from secagg.protocol.policy import PrivacyLimits
-from secagg.testing.two_aggregators import noise_for
 from secagg.two_aggregators import cohort_parameters
 from secagg.two_aggregators.shares import leader_share, sum_of_seeds, sum_of_uploads
 

@@ -2,6 +2,7 @@ import hashlib
 import math
 
 import pytest
+from secagg_testing.cohorts import offer_of
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.messages import (
@@ -26,7 +27,6 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.packing import MAX_CHUNK_BYTES
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.testing.cohorts import offer_of
 from secagg.v1 import messages_pb2, secagg_service_pb2
 from secagg.wire import calls
 from secagg.wire.calls import (

@@ -1,6 +1,11 @@
 from dataclasses import replace
 
 import pytest
+from secagg_testing.cohorts import (
+    offer_of,
+    signing_parameters_for,
+    sparse_parameters_for,
+)
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.descriptor import (
@@ -24,11 +29,6 @@ from secagg.protocol.parameters import (
 )
 from secagg.protocol.profiles import SparseParameters
 from secagg.simulation.enrolled import simulated_trust
-from secagg.testing.cohorts import (
-    offer_of,
-    signing_parameters_for,
-    sparse_parameters_for,
-)
 from secagg.wire import limits
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secagg_testing.two_aggregators import HELPER_KEY, LEADER_KEY
 
 from secagg.cli import main
 from secagg.cli.checks import setup_checks
@@ -18,7 +19,6 @@ from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.key_files import key_text
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.storage.open_store import open_state
-from secagg.testing.two_aggregators import HELPER_KEY, LEADER_KEY
 
 ROOT = Path(__file__).parents[5]
 KEY = key_text(LEADER_KEY.public_bytes)

@@ -8,6 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import (
+    any_noise,
+    one_hot,
+    parameters_for,
+    signing_parameters_for,
+)
 
 from secagg.crypto.transcript import encode_set
 from secagg.errors import (
@@ -29,12 +35,6 @@ from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.profiles import HonestCuriousParameters, Profile
 from secagg.protocol.server import machine as server
 from secagg.simulation.driver import InProcessSession
-from secagg.testing.cohorts import (
-    any_noise,
-    one_hot,
-    parameters_for,
-    signing_parameters_for,
-)
 
 CLIENTS = 6
 PARAMETERS = parameters_for(CLIENTS, dimension=4, threshold=3)

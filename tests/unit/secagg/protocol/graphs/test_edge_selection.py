@@ -5,6 +5,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 import pytest
+from secagg_testing.cohorts import sparse_parameters_for
 
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.entropy import SeededEntropy
@@ -21,7 +22,6 @@ from secagg.protocol.graphs.edge_selection import (
     sign_edges,
 )
 from secagg.protocol.messages import Edges
-from secagg.testing.cohorts import sparse_parameters_for
 
 SUITE = CipherSuite.AES_256_CTR
 CTX1 = bytes(range(32))

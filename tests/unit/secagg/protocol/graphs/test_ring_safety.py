@@ -13,6 +13,7 @@ from math import comb
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for
 
 from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.crypto.transcript import encode_set
@@ -33,7 +34,6 @@ from secagg.protocol.graphs.ring_safety import (
     log_cut,
     ring_risk,
 )
-from secagg.testing.cohorts import parameters_for
 
 COLLUDERS = range(4)
 RINGS = [(n, k) for n in range(4, 14) for k in range(2, n - 1, 2)]

@@ -3,6 +3,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from secagg_testing.cohorts import parameters_for, sparse_parameters_for
 
 from secagg.cli import main
 from secagg.cli.exit_codes import exit_code_of
@@ -27,7 +28,6 @@ from secagg.protocol.receipts.verifier import (
     verify_receipt,
 )
 from secagg.simulation.driver import InProcessSession
-from secagg.testing.cohorts import parameters_for, sparse_parameters_for
 
 CLIENTS = 12
 FILE = read_vectors("receipts")

@@ -4,6 +4,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from secagg_testing.counting_meter import CountingMeter
+from secagg_testing.manual_clock import inline_engine
+from secagg_testing.summing import expected_sum, spool_uploads, summing_session
 
 from secagg.crypto.modular import BadVectorError, word_dtype
 from secagg.errors import ErrorCode, ServiceError
@@ -15,9 +18,6 @@ from secagg.server.engine.mask_removal import MaskExecutor, check_packed_vector
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing.counting_meter import CountingMeter
-from secagg.testing.manual_clock import inline_engine
-from secagg.testing.summing import expected_sum, spool_uploads, summing_session
 
 
 def compute(engine, job, spool, **options):

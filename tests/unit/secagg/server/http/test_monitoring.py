@@ -14,6 +14,7 @@ import grpc.aio
 import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from secagg_testing import manual_clock
 
 from secagg.client.client import Client
 from secagg.config import load_task_settings
@@ -37,7 +38,6 @@ from secagg.server.http.readiness import LOOK_EVERY_SECONDS, Readiness
 from secagg.server.operated_server import OperatedServer
 from secagg.server.supervisor import TaskSupervisor
 from secagg.server.telemetry.prometheus import PrometheusMeter
-from secagg.testing import manual_clock
 from secagg.transport.address import Address
 from secagg.transport.relay.relay import Rejection
 from secagg.wire.calls import CALLS

@@ -3,11 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.runtime.clock import finish_before
 from secagg.server.rpc.certificate_watch import CertificateWatch
-from secagg.testing import manual_clock
-from secagg.testing.tls_deployment import TLSDeployment
 
 
 def test_a_defect_is_said_and_the_watch_goes_on(tmp_path, caplog):

@@ -1,11 +1,11 @@
 import logging
 
 import pytest
+from secagg_testing.manual_clock import ManualClock
 
 from secagg.errors import ErrorCode
 from secagg.server.rpc.guards import RefusalLog
 from secagg.server.rpc.refusals import RefusalCounts
-from secagg.testing.manual_clock import ManualClock
 
 
 def test_refusals_are_counted_by_code_for_an_hour():

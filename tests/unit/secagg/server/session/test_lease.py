@@ -2,6 +2,9 @@
 
 import asyncio
 
+from secagg_testing import manual_clock
+from secagg_testing.counting_meter import CountingMeter
+
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.session.lease import (
     LEASE_SECONDS,
@@ -9,8 +12,6 @@ from secagg.server.session.lease import (
     SessionLease,
 )
 from secagg.storage.leases import Leases
-from secagg.testing import manual_clock
-from secagg.testing.counting_meter import CountingMeter
 
 
 class SharedStore:

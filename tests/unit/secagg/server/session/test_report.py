@@ -7,6 +7,11 @@ import re
 import stat
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import ask
+from secagg_testing.lossy_connection import Fault
 
 from secagg.cli.output import Output
 from secagg.cli.sessions import _print_session
@@ -24,11 +29,6 @@ from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.server.task.stored import encode_settings
 from secagg.simulation import identity_of
 from secagg.storage.rows import Retention, Task, TaskState
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.deployment import TASK_ID, Deployment
-from secagg.testing.inline_store import ask
-from secagg.testing.lossy_connection import Fault
 from secagg.wire.calls import AdvertiseKeys, UploadChunk
 
 FOUR = parameters_for(4, dimension=9, threshold=3)

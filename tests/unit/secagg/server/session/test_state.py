@@ -4,6 +4,10 @@ import asyncio
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.counting_meter import CountingMeter
+from secagg_testing.inline_store import inline_store
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.events import RoundClosed
@@ -14,10 +18,6 @@ from secagg.server.session.state import DurableState, JournalPosition
 from secagg.simulation import InProcessSession, identity_of
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.counting_meter import CountingMeter
-from secagg.testing.inline_store import inline_store
 
 CLIENTS = 3
 

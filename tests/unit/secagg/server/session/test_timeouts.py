@@ -2,12 +2,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.cohorts import parameters_for
 
 from secagg.protocol.messages import Round
 from secagg.protocol.profiles import RoundDeadlines
 from secagg.server.session.timeouts import idle_timeout, keepalive_interval, until
-from secagg.testing import manual_clock
-from secagg.testing.cohorts import parameters_for
 
 MOMENT = datetime(2027, 1, 31, 18, tzinfo=UTC)
 

@@ -4,10 +4,10 @@ import asyncio
 import types
 
 import pytest
+from secagg_testing.cohorts import parameters_for
+from secagg_testing.manual_clock import ManualClock
 
 from secagg.server.session.timer import RoundTimer
-from secagg.testing.cohorts import parameters_for
-from secagg.testing.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

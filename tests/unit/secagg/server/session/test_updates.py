@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.events import AbortRequested
@@ -10,7 +11,6 @@ from secagg.protocol.server import machine as server
 from secagg.server.session import updates as readable_module
 from secagg.server.session.updates import KEPT_UPDATES, ReadableUpdates
 from secagg.simulation import InProcessSession, identity_of
-from secagg.testing.cohorts import parameters_for
 from secagg.wire.calls import Blob, FetchChunk, Reference
 
 CLIENTS = KEPT_UPDATES + 2

@@ -5,13 +5,13 @@ import gc
 from concurrent.futures import Executor, Future
 
 import pytest
+from secagg_testing.cohorts import parameters_for
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.workers import Workers
 from secagg.server.session.uploads import UploadReceiver, UploadSlots
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.testing.cohorts import parameters_for
 from secagg.wire.calls import UploadChunk
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from secagg_testing.cohorts import offer_of, parameters_for
 
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.protocol.messages import Aborted, Fate, Released
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.task.history import TaskHistory
-from secagg.testing.cohorts import offer_of, parameters_for
 
 COLLUDERS = 2
 DESCRIPTOR = offer_of(

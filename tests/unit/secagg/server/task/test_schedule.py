@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
+from secagg_testing.manual_clock import STARTED_AT, DeadlockError, ManualClock, run
 
 from secagg.config.schedule import Schedule
 from secagg.server.task.schedule import TaskSchedule
-from secagg.testing.manual_clock import STARTED_AT, DeadlockError, ManualClock, run
 
 HOURLY = Schedule(3600, 600)
 # Manual clocks start at a full hour.

@@ -3,6 +3,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from secagg_testing.crash_points import CrashingStore, CrashSwitch
+from secagg_testing.inline_store import ask, inline_store
 
 from secagg.config import load_server_settings
 from secagg.distributed_dp import NoisyTask, plan, report
@@ -13,8 +15,6 @@ from secagg.server.task.setup import Cohort, PreparedTask, prepare_task, settle_
 from secagg.server.task.stored import decode_settings, encode_settings, recall, row_of
 from secagg.simulation.in_process import InProcessEnrolment
 from secagg.storage.rows import Task, TaskState
-from secagg.testing.crash_points import CrashingStore, CrashSwitch
-from secagg.testing.inline_store import ask, inline_store
 
 BASE = """
 [tls]

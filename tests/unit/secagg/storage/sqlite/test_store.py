@@ -10,6 +10,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from secagg_testing import manual_clock
+from secagg_testing.damage import damaged_copies
+from secagg_testing.inline_store import inline_store
+from secagg_testing.power_cut import PowerCut, shares_a_sqlite_library
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
@@ -30,10 +34,6 @@ from secagg.storage.rows import Retention, SessionState, Task, TaskState
 from secagg.storage.sqlite import file as sqlite_file
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import StateDamagedError, unknown_session
-from secagg.testing import manual_clock
-from secagg.testing.damage import damaged_copies
-from secagg.testing.inline_store import inline_store
-from secagg.testing.power_cut import PowerCut, shares_a_sqlite_library
 
 # 1500 of each were tried once.
 DAMAGED = int(os.environ.get("SECAGG_DAMAGED_COPIES", "300"))

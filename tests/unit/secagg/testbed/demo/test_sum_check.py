@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from secagg_testing.cohorts import parameters_for
 
 from secagg.crypto.modular import word_dtype
 from secagg.runtime.vector_files import write_vector
@@ -8,7 +9,6 @@ from secagg.testbed.demo.layout import DemoLayout
 from secagg.testbed.demo.softmax_model import SoftmaxModel
 from secagg.testbed.demo.sum_check import check_session
 from secagg.testbed.run_folder import client_name
-from secagg.testing.cohorts import parameters_for
 
 MODULUS = 1 << 8
 WORD = word_dtype(MODULUS)

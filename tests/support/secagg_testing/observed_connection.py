@@ -1,0 +1,162 @@
+"""Connections that tell a knowledge ledger what clients hear and say over them.
+
+Rule 1: it stands next to its client, behind all faults and lies: it sees what the
+        client was told in the end, whoever made it.
+Rule 2: what a client says counts as heard, also when it is lost on the way: the
+        adversary may be the one who loses it.
+Rule 3: a corrupt client runs as the others do; the adversary has its seeds.
+
+Rule 4: what names a session that was never offered is passed over: only a client
+        whose disk was damaged says it, and nobody else has keys for it.
+"""
+
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+
+from secagg.crypto.entropy import SEED_SIZE, Entropy
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import Envelope
+from secagg.protocol.packing import unpack
+from secagg.runtime.connection import AggregatorConnection
+from secagg.wire.calls import (
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    Reference,
+    Request,
+    SendMessage,
+    UploadChunk,
+    Wait,
+    WatchSession,
+)
+from secagg_testing.knowledge import Facts
+
+_Answer = TypeVar("_Answer")
+
+
+class TaskObserver:
+    """Sees all sessions of a task, over the connections of all its clients.
+
+    Attributes:
+        facts: What the adversary sees.
+        masked: The sessions for which each client has masked an input, by its name.
+    """
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.masked: dict[str, set[bytes]] = {}
+        self._offered: dict[bytes, SessionDescriptor] = {}
+        self._uploads: dict[tuple[bytes, str, bytes], bytearray] = {}
+        # Messages that were only referred to, and what was fetched of them so far.
+        self._referred: dict[tuple[bytes, str, Blob], tuple[Reference, bytearray]] = {}
+
+    def heard(self, sender: str, request: Request[Any]) -> None:
+        """Note what a client says."""
+        if getattr(request, "session_id", None) not in self._offered:
+            return  # rule 4
+        match request:
+            case SendMessage(session_id, message):
+                envelope = Envelope(request.KIND, message)
+                self.facts.heard(session_id, sender, envelope)
+            case UploadChunk(session_id):
+                self.masked.setdefault(sender, set()).add(session_id)
+                self._heard_chunk(sender, request)
+
+    def said(self, receiver: str, request: Request[Any], answer: object) -> None:
+        """Note what a client was told."""
+        if isinstance(answer, SessionDescriptor):
+            self._offered[answer.session_id] = answer
+            self.facts.session(answer)
+        session_id = getattr(request, "session_id", None)
+        if session_id not in self._offered:
+            return  # rule 4
+        match answer:
+            case Envelope():
+                self.facts.said(session_id, receiver, answer)
+            case Reference():
+                key = (session_id, receiver, answer.blob)
+                self._referred[key] = (answer, bytearray())
+            case BlobChunk(data) if isinstance(request, FetchChunk):
+                self._said_piece(receiver, request, data)
+
+    def _said_piece(self, receiver: str, piece: FetchChunk, data: bytes) -> None:
+        """Put the pieces of a large message together, and read it when it is whole."""
+        key = (piece.session_id, receiver, piece.blob)
+        if key not in self._referred:
+            return  # a payload, or the sum
+        reference, fetched = self._referred[key]
+        fetched[piece.offset :] = data
+        if sha256(fetched).digest() == reference.digest:
+            envelope = Envelope(reference.kind, bytes(fetched))
+            self.facts.said(piece.session_id, receiver, envelope)
+
+    def _heard_chunk(self, sender: str, chunk: UploadChunk) -> None:
+        """Put the pieces of an upload together, and read it when it is whole."""
+        key = (chunk.session_id, sender, chunk.digest)
+        stored = self._uploads.setdefault(key, bytearray(chunk.total_size))
+        stored[chunk.offset : chunk.offset + len(chunk.data)] = chunk.data
+        if sha256(stored).digest() == chunk.digest:
+            of = self._offered[chunk.session_id].parameters
+            vector = unpack(bytes(stored), of.dimension, of.bits, of.modulus)
+            self.facts.heard_vector(chunk.session_id, sender, vector)
+
+
+class ObservedConnection:
+    """An `AggregatorConnection` under observation.
+
+    Args:
+        inner: Where calls go.
+        observer: Who is told.
+    """
+
+    def __init__(self, inner: AggregatorConnection, observer: TaskObserver) -> None:
+        self._inner = inner
+        self._observer = observer
+        self.identity: Final = inner.identity
+
+    @property
+    def aggregator(self) -> str:
+        """See `AggregatorConnection.aggregator`."""
+        return self._inner.aggregator
+
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`."""
+        return await self._inner.meet()
+
+    @property
+    def trust_domain(self) -> str | None:
+        """See `AggregatorConnection.trust_domain`."""
+        return self._inner.trust_domain
+
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """Make the call, and note what is asked and answered."""
+        self._observer.heard(self.identity, request)
+        answer = await self._inner.call(request)
+        self._observer.said(self.identity, request, answer)
+        return answer
+
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
+        """Watch, and note every update."""
+        async for update in self._inner.watch(request):
+            self._observer.said(self.identity, request, update)
+            yield update
+
+
+class CorruptEntropy:
+    """The entropy of a corrupt client: the adversary sees each seed that is drawn."""
+
+    def __init__(self, inner: Entropy, identity: str, facts: Facts) -> None:
+        self._inner = inner
+        self._identity = identity
+        self._facts = facts
+
+    def token(self, size: int, /) -> bytes:
+        """Draw from the inner source."""
+        drawn = self._inner.token(size)
+        if size == SEED_SIZE:
+            self._facts.corrupt(self._identity, SecretBytes(drawn))
+        return drawn

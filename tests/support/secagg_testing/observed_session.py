@@ -1,0 +1,112 @@
+"""A session in one process that tells a knowledge ledger what is said and let out.
+
+Rule 1: what an honest client lets out counts as heard, also when a test loses it on
+        its way: the adversary may be the one who loses it.
+Rule 2: what a test sends in a client's name was made by the adversary, who learns
+        nothing from it.
+Rule 3: its book charges a client when its input is masked, and gives back what the
+        client's end state says.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.protocol.agreement import sign_bundles
+from secagg.protocol.client import machine as client
+from secagg.protocol.events import ClientEvent, Received, SessionOffered
+from secagg.protocol.messages import BUNDLE_BYTES, Bundles, Envelope, Upload
+from secagg.protocol.outputs import ClientOutput, MaskAndUpload, Send
+from secagg.protocol.refund import Charge
+from secagg.simulation.driver import identity_of
+from secagg_testing.cohorts import RecordedSession
+from secagg_testing.knowledge import Facts, RevealedSum, check
+
+
+@dataclass
+class ObservedSession(RecordedSession):
+    """A session in one process; `facts` sees what passes between the parties.
+
+    Attributes:
+        facts: What the adversary sees; may be shared by several sessions of a task.
+        corrupt: Clients whose secrets the adversary has; they run as the others do.
+        garbage: For a corrupt client, to whom it sends bundles that nobody can open.
+        charged: How many sessions each client has paid for, by name.
+    """
+
+    facts: Facts = field(default_factory=Facts)
+    corrupt: frozenset[int] = frozenset()
+    garbage: Mapping[int, AbstractSet[int]] = field(default_factory=dict)
+    charged: dict[str, int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Tell the ledger of the offer."""
+        super().__post_init__()
+        self.session_id = self.descriptor.session_id
+        self.facts.session(self.descriptor, self.read_noise)
+
+    def to_client(self, number: int, event: ClientEvent) -> tuple[ClientOutput, ...]:
+        """Apply an event at a client; note what it was told and what it lets out."""
+        name = identity_of(number)
+        match event:
+            case SessionOffered(seed=seed) if number in self.corrupt:
+                self.facts.corrupt(name, SecretBytes(seed.reveal()))
+            case Received(envelope):
+                self.facts.said(self.session_id, name, envelope)
+        outputs = super().to_client(number, event)
+        for output in outputs:
+            match output:
+                case Send(envelope):
+                    self.facts.heard(self.session_id, name, envelope)
+                case MaskAndUpload():
+                    self.charged[name] = 1
+        ended = self.clients[number]
+        if (
+            isinstance(ended, client.Completed | client.Failed)
+            and ended.charge is Charge.GIVEN_BACK
+        ):
+            self.charged.pop(name, None)
+        return outputs
+
+    def message(self, number: int, output: ClientOutput) -> Received | None:
+        """Return what the server receives; note a masked input."""
+        received = super().message(number, output)
+        if received is not None and isinstance(output, MaskAndUpload):
+            digest = Upload.decode(received.envelope.data).digest
+            vector = self.unpacked(self.uploads[digest])
+            self.facts.heard_vector(self.session_id, identity_of(number), vector)
+        if received is not None and received.envelope.kind is Bundles:
+            envelope = self._spoilt(number, received.envelope)
+            return replace(received, envelope=envelope)
+        return received
+
+    def _spoilt(self, dealer: int, envelope: Envelope) -> Envelope:
+        """Change the bundles of those who shall get garbage."""
+        state = self.clients[dealer]
+        if dealer not in self.garbage or not isinstance(state, client.Shared):
+            return envelope
+        sealed = bytearray(Bundles.decode(envelope.data).sealed)
+        view = state.roster
+        receivers = [h for h in view.graph.holders(view.index) if h != view.index]
+        for place, receiver in enumerate(receivers):
+            name = view.adverts[receiver].identity
+            if name in map(identity_of, self.garbage[dealer]):
+                sealed[place * BUNDLE_BYTES] ^= 1
+        signature = b""
+        if state.agreement is not None:
+            signature = sign_bundles(
+                state.agreement.key,
+                bytes(sealed),
+                ctx1=view.ctx1,
+                index=view.index,
+                suite=self.parameters.suite,
+            )
+        return Envelope.of(Bundles(bytes(sealed), signature))
+
+    def check(self) -> tuple[RevealedSum, ...]:
+        """Check that the adversary knows no more than it may; see `knowledge.check`.
+
+        For the only session of its `facts`, over or not.
+        """
+        return check(self.facts, charged=self.charged)

@@ -1,0 +1,86 @@
+"""Starts `secagg` as users start it, in processes, and leaves none behind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+# Far beyond what is needed: only a hang reaches it.
+PATIENCE_SECONDS: Final = 120
+
+
+class Programs:
+    """Programs that run in one directory; use it as a context manager.
+
+    Args:
+        directory: Where they run.
+        environment: What they find in theirs beside what this process has; settings of
+            `secagg` that this one has are kept from them.
+
+    Attributes:
+        directory: Where they run.
+        environment: All that they find in theirs.
+        started: All that were started, in order.
+    """
+
+    def __init__(
+        self, directory: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.directory: Final = directory
+        self.environment: Final = {
+            **{key: value for key, value in os.environ.items() if "SECAGG" not in key},
+            "OPENBLAS_NUM_THREADS": "1",
+            **(environment or {}),
+        }
+        self.started: Final[list[subprocess.Popen[str]]] = []
+
+    def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run one command of `secagg` to its end, which may be a failure."""
+        return subprocess.run(
+            [sys.executable, "-m", "secagg", *words],
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        """Start one command of `secagg`; its two streams are one, to be read."""
+        return self.python("-m", "secagg", *words)
+
+    def python(self, *words: str) -> "subprocess.Popen[str]":
+        """Start Python, in a group of its own: signals of a terminal are for it."""
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=self.directory,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()

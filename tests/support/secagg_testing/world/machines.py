@@ -1,0 +1,505 @@
+"""Disks that outlive processes, and books on them that fail as disks do.
+
+Rule 1: what a process has committed and synced is there for the next one, and nothing
+        else is: a kill drops what was not synced.
+Rule 2: a disk may refuse before a transaction, and fall silent after it.  Then it has
+        happened, and the process does not know.
+Rule 3: a disk may be put back to an older state.  Its rollback mark is not put back.
+Rule 4: a server may be cut off from its book, which is then a database: nothing comes
+        through, in either direction.  What was under way may have happened.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from secagg.crypto.entropy import Entropy
+from secagg.errors import ErrorCode, ServiceError
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.change import Change, Committed, Lease
+from secagg.storage.leases import Leases
+from secagg.storage.postgres import downtimes as silences
+from secagg.storage.rollback_mark import Mark, RollbackMark
+from secagg.storage.rows import Replica, Task
+from secagg.storage.session_columns import MILLISECONDS
+from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite import changes as sqlite_changes
+from secagg.storage.sqlite.changes import Outcome
+from secagg.storage.sqlite.file import SQLiteFile
+from secagg.storage.sqlite.rows import SESSIONS
+from secagg.storage.sqlite.store import SQLiteStore
+from secagg.storage.store import StoreUnavailableError
+from secagg_testing.world.loop import (
+    OneThread,
+    Process,
+    VirtualLoop,
+    own_process,
+)
+
+_Result = TypeVar("_Result")
+
+# Hints may be late: as often a book looks by itself.
+_HINT_SECONDS: Final = 15.0
+# `PRAGMA synchronous`: a commit waits for the disk.
+_FULL: Final = 2
+# Lies in no directory: see `_MarkInMemory`.
+_NOWHERE: Final = Path("/the mark of a simulated disk")
+
+
+class DiskFault(Enum):
+    """What a disk does to one transaction."""
+
+    NONE = auto()
+    REFUSE = auto()
+    FALL_SILENT = auto()
+
+
+class OnCommit(Protocol):
+    """Told of every change that is on a disk, and of every word of an operator."""
+
+    def __call__(self, disk: "Disk", change: Change | Task) -> None:
+        """Take a note."""
+        ...
+
+
+class Disk:
+    """The disk of one party: book, rollback mark and, at a server, the spool.
+
+    Args:
+        owner: Whose it is, for the trace.
+        entropy: Names the book.
+        now: The date, in Unix seconds.
+        fault: Asked before each transaction what becomes of it.
+        on_commit: Told of every change that is on the disk.
+        on_lost: Told when a kill has dropped what was committed.
+        on_unnoticed: Told when a state that was put back is opened as if it were not.
+        away: Whether the process that asks is cut off from the book: for how many
+            seconds it then waits in vain; None if it is not.
+        is_read: Asked before each look whether it succeeds.
+        is_heard: Asked whether somebody who waits hears of a change.
+        is_cut_off: Whether the process that asks is cut off from the book.
+        is_shared: Whether several processes write to the book.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a world decides
+        self,
+        owner: str,
+        *,
+        entropy: Entropy,
+        now: Callable[[], float],
+        fault: Callable[["Disk"], DiskFault],
+        on_commit: OnCommit,
+        on_lost: Callable[[], None],
+        on_unnoticed: Callable[[], None],
+        away: Callable[[], float | None],
+        is_read: Callable[[], bool],
+        is_heard: Callable[[], bool],
+        is_cut_off: Callable[[], bool],
+        is_shared: bool = False,
+    ) -> None:
+        self.owner: Final = owner
+        self.now: Final = now
+        self.fault: Final = fault
+        self.on_commit: Final = on_commit
+        self.on_lost: Final = on_lost
+        self.on_unnoticed: Final = on_unnoticed
+        self.away: Final = away
+        self.is_read: Final = is_read
+        self.is_heard: Final = is_heard
+        self.is_cut_off: Final = is_cut_off
+        self.is_shared: Final = is_shared
+        self._alive: int | None = None
+        self._holders: dict[str, Process] = {}
+        self.leases: Final = Leases(now, lambda name: self._holders[name].is_gone)
+        self.hints: list[asyncio.Event] = []
+        self._blobs = _Blobs(strike=self.strike, look=self.look)
+        self._entropy = entropy
+        self._mark = _MarkInMemory()
+        self._file = _File(self._mark, entropy)
+        self._backup: bytes | None = None
+        self._is_put_back = False
+
+    @property
+    def is_put_back(self) -> bool:
+        """Whether the next process finds an older state than the last one left."""
+        return self._is_put_back
+
+    def open(self, *, accept_restored: bool) -> "SimulatedStore":
+        """Open the book for one process.
+
+        Raises:
+            ServiceError: RESTORED_STATE.
+        """
+        if self._is_put_back:
+            self._file.judge(self._entropy, accept_restored=accept_restored)
+            self._is_put_back = False
+            if not accept_restored:
+                self.on_unnoticed()
+        return SimulatedStore(self)
+
+    def note_holder(self, name: str) -> None:
+        """Note which process takes leases under a name: its end will be seen."""
+        process = own_process()
+        if process is not None:
+            self._holders[name] = process
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nobody has said of late that a server is at work."""
+        return bool(silences.silence_between(self._alive, self._instant()))
+
+    def note_presence(self) -> None:
+        """Hear that a server is at work; time without any counts for no deadline."""
+        now = self._instant()
+        silence = silences.silence_between(self._alive, now)
+        self._alive = now
+        if silence:
+            with self._file.writing() as database:
+                for row in tuple(SESSIONS.find(database, "deadline IS NOT NULL")):
+                    deadline = (row.deadline or 0) + silence
+                    SESSIONS.put(database, replace(row, deadline=deadline))
+
+    def _instant(self) -> int:
+        return int(self.now() * MILLISECONDS)
+
+    def back_up(self) -> None:
+        """Keep a copy of the book as it is now."""
+        self._backup = self._file.content()
+
+    def put_back(self) -> bool:
+        """Put the copy back, if there is one and the book has moved on since."""
+        if self._backup is None or self._backup == self._file.content():
+            return False
+        self._file = _File(self._mark, self._entropy, self._backup)
+        self._backup, self._is_put_back = None, True
+        return True
+
+    def lose_power(self) -> None:
+        """Drop what was committed and not synced; a database has its own machine."""
+        content = None if self.is_shared else self._file.synced()
+        if content is not None:
+            self._file = _File(self._mark, self._entropy, content)
+            self._is_put_back = True
+            self.on_lost()
+
+    def open_spool(self) -> UploadSpool:
+        """Open the spool for one process."""
+        return UploadSpool(self._blobs)
+
+    @property
+    def file(self) -> SQLiteFile:
+        """The book's file."""
+        return self._file
+
+    async def reach(self) -> None:
+        """Get through to the book, or hear after a while that one cannot.
+
+        Raises:
+            StoreUnavailableError: The process is cut off.
+        """
+        seconds = self.away()
+        if seconds is not None:
+            await asyncio.sleep(seconds)
+            raise _unreachable()
+
+    def look(self) -> None:
+        """Refuse to be read, or do not.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        if not self.is_read():
+            raise _refused()
+
+    def strike(self) -> bool:
+        """Refuse a write, or return whether to fall silent after it.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        fault = self.fault(self)
+        if fault is DiskFault.REFUSE:
+            raise _refused()
+        return fault is DiskFault.FALL_SILENT
+
+
+class Machine(Process):
+    """A process with what it finds on its machine.
+
+    Args:
+        loop: Where it runs.
+        name: For the trace.
+        disk: Its party's.
+        entropy: Its own, new with every process.
+        skew: How far its date is off, in seconds.
+    """
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        name: str,
+        *,
+        disk: Disk,
+        entropy: Entropy,
+        skew: float,
+    ) -> None:
+        super().__init__(loop, name)
+        self.disk: Final = disk
+        self.entropy: Final = entropy
+        self.skew: Final = skew
+
+
+class SimulatedStore(SQLiteStore):
+    """The product's book on a simulated disk, which several processes may share."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk.file, OneThread(), disk.now, owns_thread=False)
+        self._disk = disk
+        self._leases = disk.leases  # type: ignore[misc]  # those of all its books
+
+    @property
+    def is_shared(self) -> bool:
+        """See `Book.is_shared`."""
+        return self._disk.is_shared
+
+    async def put_task(self, task: Task, *, expect_version: int) -> bool:
+        """See `Book.put_task`."""
+
+        def put() -> bool:
+            is_silent = self._disk.strike()
+            with self._file.writing() as database:
+                is_stored = sqlite_changes.put_task(
+                    database, task, expect_version=expect_version
+                )
+            if is_stored:
+                self._tell_others()
+                self._disk.on_commit(self._disk, task)
+            if is_silent:
+                raise _refused()
+            return is_stored
+
+        self._check_open()
+        return await self._run(put)
+
+    async def commit(self, change: Change) -> Outcome:
+        """See `Book.commit`."""
+        await self._disk.reach()
+        outcome = await super().commit(change)
+        await self._disk.reach()  # else it has happened, and the answer is lost
+        return outcome
+
+    async def now(self) -> float:
+        """See `Book.now`."""
+        await self._disk.reach()
+        return await super().now()
+
+    async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
+        """See `Book.take`."""
+        self._disk.note_holder(holder)
+        return await self._run(
+            lambda: self._leases.take(name, holder=holder, seconds=seconds)
+        )
+
+    async def renew(self, lease: Lease, *, seconds: float) -> bool:
+        """See `Book.renew`."""
+        return await self._run(lambda: self._leases.renew(lease, seconds=seconds))
+
+    async def give_back(self, lease: Lease) -> None:
+        """See `Book.give_back`."""
+        await self._run(lambda: self._leases.give_back(lease))
+
+    async def heartbeat(self, _: Replica) -> None:
+        """See `Book.heartbeat`; it takes no time here."""
+        if self.is_shared and not self._disk.is_cut_off():
+            self._disk.note_presence()
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yield when others have written; a hint may be late."""
+        hint = asyncio.Event()
+        self._disk.hints.append(hint)
+        try:
+            while self.is_shared and not self._is_closed:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_HINT_SECONDS):
+                        await hint.wait()
+                hint.clear()
+                yield
+        finally:
+            self._disk.hints.remove(hint)
+
+    async def close(self) -> None:
+        """Finish what is under way; the disk stays."""
+        if not self._is_closed:
+            self._is_closed = True
+            if self._all_written is not None:
+                await asyncio.shield(self._all_written)  # as the product does
+
+    async def _read(self, query: Callable[..., _Result]) -> _Result:
+        def read() -> _Result:
+            self._disk.look()
+            with self._file.reading() as database:
+                return query(database)
+
+        self._check_open()
+        return await self._run(read)
+
+    async def _run(self, call: Callable[[], _Result]) -> _Result:
+        await self._disk.reach()
+        answer = await super()._run(lambda: self._arrived(call))
+        await self._disk.reach()
+        return answer
+
+    def _arrived(self, call: Callable[[], _Result]) -> _Result:
+        """Do what was asked for, unless the link was cut before it arrived."""
+        if self._disk.away() is not None:
+            raise _unreachable()
+        return call()
+
+    def _commit_all(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
+        return self._arrived(lambda: self._commit_arrived(changes))
+
+    def _commit_arrived(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
+        is_silent = self._disk.strike()
+        outcomes = self._commit_due(changes)
+        self._tell_others()
+        for change, outcome in zip(changes, outcomes, strict=True):
+            if isinstance(outcome, Committed):
+                self._disk.on_commit(self._disk, change)
+        if is_silent:
+            raise _refused()
+        return outcomes
+
+    def _commit_due(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
+        """Commit; no timer closes a round before a silence is made up for."""
+        is_early = self.is_shared and self._disk.is_silent
+        held = [is_early and change.due for change in changes]
+        free = [c for c, is_held in zip(changes, held, strict=True) if not is_held]
+        others = iter(super()._commit_all(free))
+        return [
+            self._stands(change) if is_held else next(others)
+            for change, is_held in zip(changes, held, strict=True)
+        ]
+
+    def _stands(self, change: Change) -> Outcome:
+        with self._file.reading() as database:
+            return sqlite_changes.missed(
+                database,
+                change.key,
+                expect=change.expect,
+                previous=change.previous,
+                now=self._now(),
+            )
+
+    def _tell_others(self) -> None:
+        for hint in self._disk.hints:
+            if self._disk.is_heard():
+                hint.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Blobs(MemoryBlobs):
+    """Uploads and sums on a simulated disk.
+
+    Attributes:
+        strike: Refuses a write, or says whether to fall silent after it.
+        look: Refuses to be read.
+    """
+
+    strike: Callable[[], bool] = field(kw_only=True, repr=False)
+    look: Callable[[], None] = field(kw_only=True, repr=False)
+
+    def read(
+        self, name: str, offset: int = 0, max_bytes: int | None = None
+    ) -> tuple[bytes, int] | None:
+        """Read a piece of an object, unless the disk refuses."""
+        self.look()
+        return MemoryBlobs.read(self, name, offset, max_bytes)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Store an object, unless the disk refuses."""
+        is_silent = self.strike()
+        is_new = MemoryBlobs.create(self, name, data)
+        if is_silent:
+            raise _refused()
+        return is_new
+
+
+class _MarkInMemory(RollbackMark):
+    """The rollback mark of a simulated disk: what is put back leaves it alone."""
+
+    def __init__(self) -> None:
+        super().__init__(_NOWHERE)
+        self._mark: Mark | None = None
+
+    def hold(self, *, wait_seconds: float) -> None:
+        """Do nothing: nobody else has it."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    def read(self) -> Mark | None:
+        """Return the mark."""
+        return self._mark
+
+    def write(self, mark: Mark) -> None:
+        """Replace the mark."""
+        self._mark = mark
+
+
+class _File(SQLiteFile):
+    """A book's file in memory."""
+
+    def __init__(
+        self, mark: _MarkInMemory, entropy: Entropy, content: bytes | None = None
+    ) -> None:
+        new = content is None
+        super().__init__(
+            None, mark=mark if new else None, accept_restored=False, entropy=entropy
+        )
+        if content is not None:
+            self._database.deserialize(content)
+            self._mark, self._marked = mark, None
+            self._state = self._read_state()
+        self._is_synced = self._pragma("synchronous") == _FULL
+        self._unsynced: bytes | None = None
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """See `SQLiteFile.writing`; keep what is synced before what is not."""
+        if not self._is_synced and self._unsynced is None:
+            self._unsynced = self.content()
+        with super().writing() as database:
+            yield database
+
+    def synced(self) -> bytes | None:
+        """Return what is on the disk; None if that is all."""
+        return None if self._unsynced == self.content() else self._unsynced
+
+    def content(self) -> bytes:
+        """Return its bytes."""
+        return self._database.serialize()
+
+    def judge(self, entropy: Entropy, *, accept_restored: bool) -> None:
+        """Compare it with the mark, as opening a file does."""
+        self._judge_mark(entropy, accept_restored=accept_restored)
+
+
+def _unreachable() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        "the database cannot be reached",
+        next_step="Wait: the aggregator goes on when it is back.",
+    )
+
+
+def _refused() -> ServiceError:
+    return ServiceError(
+        "the disk does not answer",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Try again; it may be free by then.",
+        retry_after_seconds=1.0,
+    )

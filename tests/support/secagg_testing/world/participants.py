@@ -1,0 +1,119 @@
+"""The clients of a world: the product's own, which say whose an input is."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from secagg.client.client import Client
+from secagg.client.enrolment import EnrolledClient
+from secagg.client.service import ClientService
+from secagg.crypto.modular import UnsignedArray, zeros
+from secagg.errors import LocalProtocolError, SecAggError
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.events import NoisyVector, PlainVector
+from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.runtime.connection import AggregatorConnection
+from secagg.simulation.enrolled import identity_in_simulation
+from secagg_testing.cohorts import LENIENT_POLICY
+from secagg_testing.world.tasks import WorldTask, privacy_limits_of
+from secagg_testing.world.witness import Witness
+
+# A client that is no service gives up after a while, and is started again.
+_PATIENCE_SECONDS: Final = 900.0
+
+
+class WorldClient(Client):
+    """A client of a world.
+
+    Args:
+        connection: To the aggregators.
+        number: Which of the clients of all tasks it is.
+        task: In which it takes part.
+        witness: Told of its inputs, and of what it gets for them.
+        is_patient: It runs as a service does.
+    """
+
+    def __init__(
+        self,
+        connection: AggregatorConnection,
+        number: int,
+        *,
+        task: WorldTask,
+        witness: Witness,
+        is_patient: bool,
+    ) -> None:
+        super().__init__(
+            connection,
+            task=task.name,
+            privacy_limits=privacy_limits_of(task.kind),
+            cohort=LENIENT_POLICY,
+            attempts=5,
+            wait_seconds=None if is_patient else _PATIENCE_SECONDS,
+        )
+        self._number = number
+        self._of = task
+        self._witness = witness
+        self._name = connection.identity
+        self._is_patient = is_patient
+
+    async def take_part(self) -> None:
+        """Give a vector to every session of the task, until its end.
+
+        Raises:
+            SecAggError: A person has to act, or somebody who starts it again.
+        """
+        if self._is_patient:
+            await self._serve()
+            return
+        async for given in self.contributions(self._vector):
+            self._witness.clients.contributed(self._name, given)
+
+    async def _serve(self) -> None:
+        async def failed(_: SecAggError) -> None:
+            """Say nothing: the trace has it."""
+
+        await ClientService(
+            client=self,
+            make=self._vector,
+            accept=lambda _: None,
+            on_given=lambda given: self._witness.clients.contributed(self._name, given),
+            on_failed=failed,
+        ).run()
+
+    def _vector(self, _: object) -> np.ndarray[Any, Any]:
+        """Return what is given where noise is drawn: 1 at the own place."""
+        vector = np.zeros(self._of.kind.clients)
+        vector[self._place] = 1.0
+        return vector
+
+    @property
+    def _place(self) -> int:
+        return self._number - self._of.first
+
+    def _enrolled(self, name: str) -> EnrolledClient | None:
+        if not self._of.parameters.profile.has_identities:
+            return None
+        return EnrolledClient(identity_in_simulation(name, self._number + 1))
+
+    def _make_input(
+        self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
+    ) -> PlainVector | NoisyVector:
+        if payload != self._of.payload:
+            raise LocalProtocolError("another payload than the operator's")
+        made: PlainVector | NoisyVector
+        block = descriptor.parameters.noise_block
+        if self._of.kind.has_noise:
+            made = super()._make_input(descriptor, payload, secrets)
+        elif block:  # noise of nothing, so that a sum says who is in it
+            made = NoisyVector(self._one_hot(descriptor), block, secrets.context)
+        else:
+            made = PlainVector(self._one_hot(descriptor))
+        if not self._witness.inputs.note(self._name, descriptor, made, secrets):
+            self._witness.fault(f"{self._name} makes two inputs for one session")
+        return made
+
+    def _one_hot(self, descriptor: SessionDescriptor) -> UnsignedArray:
+        parameters = descriptor.parameters
+        vector = zeros(parameters.dimension, parameters.modulus)
+        vector[self._place] = parameters.modulus - 1
+        return vector

@@ -1,0 +1,34 @@
+"""What is known of one task: by which server and client are judged alike."""
+
+from dataclasses import dataclass, field
+
+from secagg.protocol.messages import Round
+from secagg.storage.rows import TaskState
+from secagg_testing.observed_connection import TaskObserver
+from secagg_testing.world.tasks import WorldTask
+
+
+@dataclass(slots=True)
+class Watched:
+    """What is known of one task.
+
+    Attributes:
+        task: The task.
+        observer: Tells the knowledge ledger.
+        rounds: Of every session.
+        highest: The highest session number on the disk.
+        words: What the disk has had of an operator's words.
+        spent: Sessions for which U3 was fixed.
+    """
+
+    task: WorldTask
+    observer: TaskObserver
+    rounds: tuple[Round, ...]
+    highest: int = 0
+    words: list[TaskState] = field(default_factory=list)
+    spent: set[bytes] = field(default_factory=set)
+
+    @property
+    def state(self) -> TaskState | None:
+        """What the disk has of an operator's word; None before any."""
+        return self.words[-1] if self.words else None
