@@ -1,11 +1,9 @@
-"""How commands find an aggregator: over its socket, or in the book that it left.
+"""How commands reach an aggregator: over its socket, or in the store that it left.
 
-Rule 1: an aggregator that runs is asked; the book of one that does not is read, and
-        the views are the same (`secagg.server.admin.views`).
-Rule 2: what changes anything takes an aggregator that runs.
+The answers are the same (`secagg.server.admin.operations`). What changes anything
+needs an aggregator that runs.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,7 +11,6 @@ import typer
 
 if TYPE_CHECKING:
     from secagg.config import HostSettings
-    from secagg.storage.reader import StoreReader
 
 
 _USUAL_PLACES: Final = (Path("server.toml"), Path("/etc/secagg/server.toml"))
@@ -73,42 +70,20 @@ def settings_of(given: Path | None) -> "HostSettings":
     return load_host_settings(server_file(given), environment=os.environ).settings
 
 
-def ask(
-    given: Path | None, verb: str, arguments: Mapping[str, object] | None = None
-) -> dict[str, Any]:
-    """Ask the aggregator that runs.
-
-    Raises:
-        SecAggError: What it answers, or UNREACHABLE when none runs.
-    """
-    import asyncio
-
-    from secagg.server.admin.channel import admin_socket_of, call_admin
-
-    settings = settings_of(given)
-    return asyncio.run(call_admin(admin_socket_of(settings), verb, arguments))
-
-
-def look(
-    given: Path | None,
-    verb: str,
-    arguments: Mapping[str, object],
-    read: "Callable[[StoreReader], Awaitable[dict[str, Any]]]",
-) -> dict[str, Any]:
-    """Ask the aggregator if it runs, else read its book.
+def ask(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]:
+    """Have an operation answered by the aggregator, or from its store if it stopped.
 
     Args:
         given: What `--config` says.
-        verb: What to ask.
-        arguments: With what.
-        read: Makes the same answer from the book.
+        name: Of the operation.
+        arguments: Of the operation.
 
     Raises:
-        SecAggError: What it answers; STORAGE_FAILED when there is nothing to read.
+        SecAggError: What it answers; UNREACHABLE where a process is needed and none
+            runs; STORAGE_FAILED when there is nothing to read.
     """
     import asyncio
 
-    from secagg.errors import ErrorCode, ServiceError
     from secagg.server.admin.channel import (
         NoAdminSocketError,
         admin_socket_of,
@@ -118,20 +93,28 @@ def look(
     settings = settings_of(given)
     socket = admin_socket_of(settings)
     try:
-        return asyncio.run(call_admin(socket, verb, arguments))
+        return asyncio.run(call_admin(socket, name, arguments))
     except NoAdminSocketError:
-        pass
-    # What reads a book is loaded where there is one to read.
+        # What reads a store is loaded where one is read.
+        from secagg.server.admin.operations import operation_of
+
+        if not operation_of(name).is_offline:
+            raise
+    return asyncio.run(_stored(settings, socket, name, arguments))
+
+
+async def _stored(
+    settings: "HostSettings", socket: Path, name: str, arguments: dict[str, object]
+) -> dict[str, Any]:
+    from secagg.errors import ErrorCode, ServiceError
+    from secagg.server.admin.operations import Sources, operation_of
     from secagg.storage.reader import StoreInUseError, looking
 
     server = settings.server
-
-    async def copied() -> dict[str, Any]:
-        async with looking(server.state_dir, store=server.store) as reader:
-            return await read(reader)
-
     try:
-        return asyncio.run(copied())
+        async with looking(server.state_dir, store=server.store) as store:
+            sources = Sources(store, server.state_dir)
+            return await operation_of(name).call(sources, arguments)
     except StoreInUseError:
         raise ServiceError(
             f"an aggregator has {server.state_dir} open, but answers no commands at "

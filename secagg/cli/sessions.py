@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.operator import ServerFileOption, ask, look, settings_of
+from secagg.cli.operator import ServerFileOption, ask, settings_of
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, ServiceError, printable
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from secagg.errors import RemoteProtocolError
     from secagg.protocol.receipts.comparison import ShownSession
     from secagg.protocol.receipts.verifier import Verdict
-    from secagg.storage.reader import StoreReader
 
 
 app = typer.Typer(
@@ -58,20 +57,13 @@ def list_sessions(  # noqa: PLR0913 - one argument per option
     if outcome is not None:
         _check_outcome(outcome)
 
-    async def read(store: "StoreReader") -> dict[str, Any]:
-        from secagg.server.admin.views import sessions_view
-
-        return {
-            "sessions": await sessions_view(
-                store, task=task, since=seconds, outcome=outcome, limit=limit
-            )
-        }
-
-    answer = look(
+    answer = ask(
         config,
         "session.list",
-        {"task": task, "since": seconds, "outcome": outcome, "limit": limit},
-        read,
+        task=task,
+        since=seconds,
+        outcome=outcome,
+        limit=limit,
     )
     output = Output(as_json=as_json)
     if not as_json:
@@ -118,15 +110,7 @@ def show_one(
 
     Example: secagg sessions show 7 --task digits --config server.toml
     """
-
-    async def read(store: "StoreReader") -> dict[str, Any]:
-        from secagg.server.admin.views import show_session
-        from secagg.server.session.report import reports_in
-
-        reports = reports_in(settings_of(config).server.state_dir)
-        return await show_session(store, task, number, reports=reports)
-
-    answer = look(config, "session.show", {"task": task, "number": number}, read)
+    answer = ask(config, "session.show", task=task, number=number)
     output = Output(as_json=as_json)
     if not as_json:
         _print_session(answer, output)
@@ -192,9 +176,7 @@ def abort(
 
     Example: secagg sessions abort 7 --task digits --reason "wrong model"
     """
-    answer = ask(
-        config, "session.abort", {"task": task, "number": number, "reason": reason}
-    )
+    answer = ask(config, "session.abort", task=task, number=number, reason=reason)
     output = Output(as_json=as_json)
     output.line(f"session {number} of task {task!r} ends without a sum")
     output.result(answer)

@@ -1,17 +1,14 @@
 """`secagg status`, `secagg budget` and `secagg drain`: one look at an aggregator."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from secagg.cli.operator import ServerFileOption, ask, look, server_file, settings_of
+from secagg.cli.operator import ServerFileOption, ask, server_file
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 from secagg.cli.tasks import task_rows
-
-if TYPE_CHECKING:
-    from secagg.storage.reader import StoreReader
 
 
 def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> None:
@@ -21,24 +18,7 @@ def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> N
 
     Example: secagg status --config server.toml
     """
-
-    async def read(store: "StoreReader") -> dict[str, Any]:
-        import shutil
-
-        from secagg.runtime.files import nearest_place
-        from secagg.server.admin.views import tasks_view
-
-        # A book in a database is there when the disk of its aggregator is lost.
-        place = nearest_place(settings_of(config).server.state_dir)
-        return {
-            "server": {
-                "is_running": False,
-                "free_bytes": shutil.disk_usage(place).free,
-            },
-            "tasks": await tasks_view(store),
-        }
-
-    answer = look(config, "status", {}, read)
+    answer = ask(config, "status")
     output = Output(as_json=as_json)
     if not as_json:
         _print_status(answer, output)
@@ -102,15 +82,7 @@ def budget(
     if is_client_file(file):
         answer = _client_budget(file, task)
     else:
-
-        async def read(store: "StoreReader") -> dict[str, Any]:
-            from secagg.server.admin.views import budgets_view
-
-            state_dir = settings_of(config).server.state_dir
-            views = await budgets_view(store, state_dir, task=task)
-            return {"role": "server", "budgets": views}
-
-        answer = look(config, "budget", {"task": task}, read)
+        answer = ask(config, "budget", task=task)
     budgets: list[dict[str, Any]] = answer["budgets"]
     if not as_json:
         if not budgets:
@@ -252,7 +224,7 @@ def drain(
     Example: secagg drain --finish --config server.toml
     """
     output = Output(as_json=as_json)
-    answer = ask(config, "drain", {"finish": finish})
+    answer = ask(config, "drain", finish=finish)
     output.line(
         "the aggregator ends when its sessions are over"
         if finish

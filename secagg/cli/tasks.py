@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from secagg.cli.operator import ServerFileOption, ask, look
+from secagg.cli.operator import ServerFileOption, ask
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
     from secagg.config import TaskSettings
-    from secagg.storage.reader import StoreReader
 
 
 app = typer.Typer(
@@ -62,7 +61,7 @@ def add(
     """
     output = Output(as_json=as_json)
     settings = _confirmed(file, output, yes=yes)
-    answer = ask(config, "task.add", _settings_of(settings, file))
+    answer = ask(config, "task.add", **_settings_of(settings, file))
     _print_one(answer, output)
 
 
@@ -87,7 +86,8 @@ def apply(
     answer = ask(
         config,
         "task.apply",
-        _settings_of(settings, file) | {"version": expect_version},
+        **_settings_of(settings, file),
+        version=expect_version,
     )
     _print_one(answer, output)
 
@@ -98,13 +98,7 @@ def list_tasks(*, config: ServerFileOption = None, as_json: JSONOption = False) 
 
     Example: secagg tasks list --config server.toml
     """
-
-    async def read(store: "StoreReader") -> dict[str, Any]:
-        from secagg.server.admin.views import tasks_view
-
-        return {"tasks": await tasks_view(store)}
-
-    answer = look(config, "task.list", {}, read)
+    answer = ask(config, "task.list")
     output = Output(as_json=as_json)
     if not as_json:
         output.table(
@@ -126,15 +120,7 @@ def show(
 
     Example: secagg tasks show digits --config server.toml
     """
-
-    async def read(store: "StoreReader") -> dict[str, Any]:
-        from secagg.server.admin.views import find_task, task_view
-        from secagg.storage.change import Role
-
-        row = await find_task(store, task)
-        return task_view(row, await store.sessions(role=Role.SERVER, task=task))
-
-    answer = look(config, "task.show", {"task": task}, read)
+    answer = ask(config, "task.show", task=task)
     _print_one(answer, Output(as_json=as_json))
 
 
@@ -156,7 +142,9 @@ def pause(
     answer = ask(
         config,
         "task.pause",
-        {"task": task, "reason": reason, "version": expect_version},
+        task=task,
+        reason=reason,
+        version=expect_version,
     )
     _print_one(answer, Output(as_json=as_json))
 
@@ -173,7 +161,7 @@ def resume(
 
     Example: secagg tasks resume digits --config server.toml
     """
-    answer = ask(config, "task.resume", {"task": task, "version": expect_version})
+    answer = ask(config, "task.resume", task=task, version=expect_version)
     _print_one(answer, Output(as_json=as_json))
 
 
@@ -195,7 +183,9 @@ def stop(
     answer = ask(
         config,
         "task.stop",
-        {"task": task, "reason": reason, "version": expect_version},
+        task=task,
+        reason=reason,
+        version=expect_version,
     )
     _print_one(answer, Output(as_json=as_json))
 

@@ -14,35 +14,28 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
-from secagg.config import task_from_document
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime import log_events as telemetry
 from secagg.server.admin.channel import read_message, short_path, write_message
-from secagg.server.admin.snapshot import StatusSnapshot
-from secagg.server.admin.views import (
-    MAX_LISTED,
-    View,
-    budgets_view,
-    find_task,
-    sessions_view,
-    show_session,
-    task_view,
-    tasks_view,
+from secagg.server.admin.operations import (
+    ServerControl,
+    Sources,
+    TaskFilter,
+    operation_of,
+    read_arguments,
 )
+from secagg.server.admin.snapshot import StatusSnapshot
+from secagg.server.admin.views import View
 from secagg.server.http.connection_tasks import ConnectionTasks
 from secagg.server.operated_server import OperatedServer
 from secagg.server.session.progress import SessionPhase, SessionProgress
-from secagg.server.session.report import reports_in
 from secagg.server.supervisor import TaskSupervisor
-from secagg.storage.change import Role
-from secagg.storage.rows import TaskRow
-from secagg.storage.store import Store
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
@@ -51,8 +44,6 @@ _REQUEST_SECONDS: Final = 10.0
 # A caller of this machine that was suspended gives its place to others.
 _TAKING_SECONDS: Final = 30.0
 _ROOT: Final = 0
-
-_Verb = Callable[["_Arguments"], Awaitable[View]]
 
 
 class AdminSocket:
@@ -77,28 +68,17 @@ class AdminSocket:
         finish: Callable[[bool], None],
     ) -> None:
         self._path = path
-        self._server = server
-        self._keeper = keeper
         self._state_dir = state_dir
-        self._finish = finish
-        self._overview = StatusSnapshot(server, state_dir)
+        snapshot = StatusSnapshot(server, state_dir)
+        self._control = ServerControl(server, keeper, snapshot, finish)
         self._callers = ConnectionTasks()
         self._listener: asyncio.AbstractServer | None = None
-        self._verbs: Mapping[str, _Verb] = {
-            "status": self._status,
-            "task.add": self._add,
-            "task.apply": self._apply,
-            "task.list": self._list_tasks,
-            "task.show": self._show_task,
-            "task.pause": self._pause,
-            "task.resume": self._resume,
-            "task.stop": self._stop,
-            "session.list": self._list_sessions,
-            "session.show": self._show_session,
-            "session.abort": self._abort,
-            "budget": self._budget,
-            "drain": self._drain,
-        }
+
+    @property
+    def _sources(self) -> Sources:
+        return Sources(
+            self._control.server.storage.store, self._state_dir, self._control
+        )
 
     async def __aenter__(self) -> Self:
         """Listen.
@@ -190,11 +170,11 @@ class AdminSocket:
     ) -> None:
         number, verb = request.get("id"), str(request.get("verb"))
         try:
-            arguments = _Arguments(request.get("args"))
+            arguments = request.get("args")
             if verb == "session.watch":
                 await self._watch(number, arguments, reader, writer)
                 return
-            data = await self._verbs.get(verb, _unknown)(arguments)
+            data = await operation_of(verb).call(self._sources, arguments)
             await _send(writer, {"id": number, "ok": True, "data": data})
         except SecAggError as error:
             await _refuse(writer, number, error)
@@ -214,18 +194,18 @@ class AdminSocket:
     async def _watch(
         self,
         number: object,
-        arguments: "_Arguments",
+        arguments: object,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
         """Tell of every change of a session until the caller goes."""
-        task = arguments.text_or_none("task")
+        task = read_arguments(TaskFilter, arguments).task
 
         async def tell() -> None:
             # The first change may take hours; whoever watches is heard at once.
             await _send(writer, {"id": number, "ok": True, "more": True, "data": {}})
-            open_now = (live.progress for live in self._server.live())
-            async for progress in self._server.progress(open_now):
+            open_now = (live.progress for live in self._control.server.live())
+            async for progress in self._control.server.progress(open_now):
                 if task is None or progress.task_id == task:
                     await _send(
                         writer,
@@ -245,159 +225,6 @@ class AdminSocket:
             for each in (telling, leaving):
                 each.cancel()
             await asyncio.gather(telling, leaving, return_exceptions=True)
-
-    # --- verbs ------------------------------------------------------------------------
-
-    @property
-    def _store(self) -> Store:
-        return self._server.storage.store
-
-    async def _status(self, _: "_Arguments") -> View:
-        return await self._overview.status()
-
-    async def _add(self, arguments: "_Arguments") -> View:
-        settings = task_from_document(
-            arguments.table("settings"), origin=arguments.text("origin")
-        )
-        return await self._told(await self._keeper.add(settings))
-
-    async def _apply(self, arguments: "_Arguments") -> View:
-        settings = task_from_document(
-            arguments.table("settings"), origin=arguments.text("origin")
-        )
-        return await self._told(
-            await self._keeper.apply(
-                settings, expect_version=arguments.number_or_none("version")
-            )
-        )
-
-    async def _list_tasks(self, _: "_Arguments") -> View:
-        server = self._server
-        return {
-            "tasks": await tasks_view(
-                self._store, server.live, server.pending_writes.refused
-            )
-        }
-
-    async def _show_task(self, arguments: "_Arguments") -> View:
-        return await self._told(await find_task(self._store, arguments.text("task")))
-
-    async def _pause(self, arguments: "_Arguments") -> View:
-        return await self._told(
-            await self._keeper.pause(
-                arguments.text("task"),
-                reason=arguments.text("reason"),
-                expect_version=arguments.number_or_none("version"),
-            )
-        )
-
-    async def _resume(self, arguments: "_Arguments") -> View:
-        return await self._told(
-            await self._keeper.resume(
-                arguments.text("task"),
-                expect_version=arguments.number_or_none("version"),
-            )
-        )
-
-    async def _stop(self, arguments: "_Arguments") -> View:
-        return await self._told(
-            await self._keeper.stop(
-                arguments.text("task"),
-                reason=arguments.text("reason"),
-                expect_version=arguments.number_or_none("version"),
-            )
-        )
-
-    async def _told(self, row: TaskRow) -> View:
-        running = await self._store.sessions(role=Role.SERVER, task=row.task.task_id)
-        server = self._server
-        return task_view(row, running, server.live(), server.pending_writes.refused)
-
-    async def _list_sessions(self, arguments: "_Arguments") -> View:
-        return {
-            "sessions": await sessions_view(
-                self._store,
-                task=arguments.text_or_none("task"),
-                since=arguments.number_or_none("since"),
-                outcome=arguments.text_or_none("outcome"),
-                limit=arguments.number_or_none("limit") or MAX_LISTED,
-                live=self._server.live,
-            )
-        }
-
-    async def _show_session(self, arguments: "_Arguments") -> View:
-        return await show_session(
-            self._store,
-            arguments.text("task"),
-            arguments.number("number"),
-            self._server.live,
-            reports=reports_in(self._state_dir),
-        )
-
-    async def _abort(self, arguments: "_Arguments") -> View:
-        task_id, number = arguments.text("task"), arguments.number("number")
-        for live in self._server.live():
-            progress = live.progress
-            if (progress.task_id, progress.session_number) == (task_id, number):
-                await self._server.abort_session(
-                    progress.session_id, arguments.text("reason")
-                )
-                return {"task": task_id, "number": number, "outcome": "CANCELLED"}
-        raise ServiceError(
-            f"session {number} of task {task_id!r} does not run",
-            code=ErrorCode.UNKNOWN_SESSION,
-            next_step="`secagg sessions list` shows those that do.",
-        )
-
-    async def _budget(self, arguments: "_Arguments") -> View:
-        wanted = arguments.text_or_none("task")
-        views = await budgets_view(self._store, self._state_dir, task=wanted)
-        return {"role": "server", "budgets": views}
-
-    async def _drain(self, arguments: "_Arguments") -> View:
-        is_patient = arguments.flag("finish")
-        self._finish(is_patient)
-        return {"draining": True, "finishes_sessions": is_patient}
-
-
-class _Arguments:
-    """What a command says, checked as it is read."""
-
-    def __init__(self, given: object) -> None:
-        if not isinstance(given, dict):
-            raise _bad("args is no object")
-        self._given: dict[str, object] = given
-
-    def text(self, name: str) -> str:
-        value = self._given.get(name)
-        if not isinstance(value, str):
-            raise _bad(f"{name} is no text")
-        return value
-
-    def text_or_none(self, name: str) -> str | None:
-        return None if self._given.get(name) is None else self.text(name)
-
-    def number(self, name: str) -> int:
-        value = self._given.get(name)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise _bad(f"{name} is no whole number")
-        return value
-
-    def number_or_none(self, name: str) -> int | None:
-        return None if self._given.get(name) is None else self.number(name)
-
-    def flag(self, name: str) -> bool:
-        return self._given.get(name) is True
-
-    def table(self, name: str) -> dict[str, object]:
-        value = self._given.get(name)
-        if not isinstance(value, dict):
-            raise _bad(f"{name} is no object")
-        return value
-
-
-async def _unknown(_: _Arguments) -> View:
-    raise _bad("there is no such verb")
 
 
 def _may_call(caller: socket.socket) -> bool:
@@ -460,11 +287,3 @@ async def _refuse(
                 },
             },
         )
-
-
-def _bad(complaint: str) -> ServiceError:
-    return ServiceError(
-        f"the command cannot be understood: {complaint}",
-        code=ErrorCode.BAD_INPUT,
-        next_step="Use the command of the same release as the aggregator.",
-    )

@@ -7,6 +7,7 @@ Rule 2: only names, counts, dates, codes and digests; never a key, a share or an
 """
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Round
 from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import ROUNDS
+from secagg.runtime.files import nearest_place
 from secagg.server.session.progress import LiveSession
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.report import SessionReports, next_step_after
@@ -127,6 +129,23 @@ async def tasks_view(
     rows = await store.tasks()
     known = tuple(live())
     return [task_view(row, running, known, unwritten) for row in rows]
+
+
+async def stopped_view(store: StoreReader, state_dir: Path) -> View:
+    """Return the status of an aggregator that does not run, from its store.
+
+    Args:
+        store: Of the aggregator.
+        state_dir: Of the aggregator; it may be lost, with a store in a database.
+
+    Raises:
+        ServiceError: STORAGE_FAILED or STATE_DAMAGED.
+    """
+    free = shutil.disk_usage(nearest_place(state_dir)).free
+    return {
+        "server": {"is_running": False, "free_bytes": free},
+        "tasks": await tasks_view(store),
+    }
 
 
 async def find_task(store: StoreReader, task_id: str) -> TaskRow:

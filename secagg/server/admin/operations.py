@@ -1,0 +1,385 @@
+"""The operations of an operator: their arguments, and what answers each of them.
+
+The admin socket and the command line call the same answers. One that needs no process
+is given from the store of an aggregator that does not run.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_type_hints
+
+from secagg.config import task_from_document
+from secagg.errors import ErrorCode, ServiceError
+from secagg.server.admin.views import (
+    MAX_LISTED,
+    View,
+    budgets_view,
+    find_task,
+    sessions_view,
+    show_session,
+    stopped_view,
+    task_view,
+    tasks_view,
+)
+from secagg.server.session.report import reports_in
+from secagg.storage.change import Role
+from secagg.storage.reader import StoreReader
+from secagg.storage.rows import TaskRow
+
+if TYPE_CHECKING:
+    from secagg.config import TaskSettings
+    from secagg.server.admin.snapshot import StatusSnapshot
+    from secagg.server.operated_server import OperatedServer
+    from secagg.server.session.progress import LiveSession
+    from secagg.server.supervisor import TaskSupervisor
+
+_Arguments = TypeVar("_Arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerControl:
+    """What operations may call of an aggregator that runs.
+
+    Attributes:
+        server: Open.
+        supervisor: Of its tasks.
+        snapshot: Its status.
+        finish: Ends the process; with True when the open sessions are over.
+    """
+
+    server: "OperatedServer"
+    supervisor: "TaskSupervisor"
+    snapshot: "StatusSnapshot"
+    finish: Callable[[bool], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where an answer comes from.
+
+    Attributes:
+        store: Of the aggregator.
+        state_dir: Of the aggregator; holds privacy reports and session reports.
+        control: The process; None when the aggregator does not run.
+    """
+
+    store: StoreReader
+    state_dir: Path
+    control: ServerControl | None = None
+
+    def live(self) -> "Iterable[LiveSession]":
+        """Return the sessions that a process knows to be open."""
+        return () if self.control is None else self.control.server.live()
+
+    @property
+    def unwritten(self) -> Mapping[str, str]:
+        """Why the disk refuses the files of a task's latest session, by task."""
+        if self.control is None:
+            return MappingProxyType({})
+        return self.control.server.pending_writes.refused
+
+    @property
+    def running(self) -> ServerControl:
+        """The process.
+
+        Raises:
+            ServiceError: UNREACHABLE; the aggregator does not run.
+        """
+        if self.control is None:
+            raise ServiceError(
+                "the operation needs an aggregator that runs",
+                code=ErrorCode.UNREACHABLE,
+                next_step="Start `secagg server` with the same settings file.",
+            )
+        return self.control
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[_Arguments]):
+    """One operation.
+
+    Attributes:
+        arguments: A dataclass of texts, integers, flags and JSON objects.
+        answer: Makes the answer, an object of JSON.
+        is_offline: The store suffices; no process need run.
+    """
+
+    arguments: type[_Arguments]
+    answer: Callable[[Sources, _Arguments], Awaitable[View]]
+    is_offline: bool = False
+
+    async def call(self, sources: Sources, given: object) -> View:
+        """Answer a request.
+
+        Args:
+            sources: Of the answer.
+            given: The arguments as JSON; keys of other releases are ignored.
+
+        Raises:
+            ServiceError: BAD_INPUT for arguments of a wrong type.
+            SecAggError: As the operation.
+        """
+        return await self.answer(sources, read_arguments(self.arguments, given))
+
+
+@dataclass(frozen=True, slots=True)
+class NoArguments:
+    """Nothing to choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettingsGiven:
+    """A task as its settings file states it; `version` is the expected one."""
+
+    settings: dict[str, object]
+    origin: str
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneTask:
+    """A task by name."""
+
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChange:
+    """A task by name, the reason of a change, and the expected version."""
+
+    task: str
+    reason: str
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskVersion:
+    """A task by name, and the expected version."""
+
+    task: str
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    """Which sessions to list; `since` in Unix seconds."""
+
+    task: str | None = None
+    since: int | None = None
+    outcome: str | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneSession:
+    """A session by task and number."""
+
+    task: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAbort:
+    """A session by task and number, and why it ends."""
+
+    task: str
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """One task, or all."""
+
+    task: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Whether open sessions may come to their end."""
+
+    finish: bool = False
+
+
+async def _status(sources: Sources, _: NoArguments) -> View:
+    if sources.control is not None:
+        return await sources.control.snapshot.status()
+    return await stopped_view(sources.store, sources.state_dir)
+
+
+async def _add(sources: Sources, given: TaskSettingsGiven) -> View:
+    return await _task(sources, await sources.running.supervisor.add(_settings(given)))
+
+
+async def _apply(sources: Sources, given: TaskSettingsGiven) -> View:
+    supervisor = sources.running.supervisor
+    row = await supervisor.apply(_settings(given), expect_version=given.version)
+    return await _task(sources, row)
+
+
+async def _list_tasks(sources: Sources, _: NoArguments) -> View:
+    views = await tasks_view(sources.store, sources.live, sources.unwritten)
+    return {"tasks": views}
+
+
+async def _show_task(sources: Sources, given: OneTask) -> View:
+    return await _task(sources, await find_task(sources.store, given.task))
+
+
+async def _pause(sources: Sources, given: TaskChange) -> View:
+    supervisor = sources.running.supervisor
+    row = await supervisor.pause(
+        given.task, reason=given.reason, expect_version=given.version
+    )
+    return await _task(sources, row)
+
+
+async def _resume(sources: Sources, given: TaskVersion) -> View:
+    supervisor = sources.running.supervisor
+    row = await supervisor.resume(given.task, expect_version=given.version)
+    return await _task(sources, row)
+
+
+async def _stop(sources: Sources, given: TaskChange) -> View:
+    supervisor = sources.running.supervisor
+    row = await supervisor.stop(
+        given.task, reason=given.reason, expect_version=given.version
+    )
+    return await _task(sources, row)
+
+
+async def _list_sessions(sources: Sources, given: SessionFilter) -> View:
+    views = await sessions_view(
+        sources.store,
+        task=given.task,
+        since=given.since,
+        outcome=given.outcome,
+        limit=given.limit or MAX_LISTED,
+        live=sources.live,
+    )
+    return {"sessions": views}
+
+
+async def _show_session(sources: Sources, given: OneSession) -> View:
+    return await show_session(
+        sources.store,
+        given.task,
+        given.number,
+        sources.live,
+        reports=reports_in(sources.state_dir),
+    )
+
+
+async def _abort(sources: Sources, given: SessionAbort) -> View:
+    server = sources.running.server
+    for live in server.live():
+        progress = live.progress
+        if (progress.task_id, progress.session_number) == (given.task, given.number):
+            await server.abort_session(progress.session_id, given.reason)
+            return {
+                "task": given.task,
+                "number": given.number,
+                "outcome": ErrorCode.CANCELLED.name,
+            }
+    raise ServiceError(
+        f"session {given.number} of task {given.task!r} does not run",
+        code=ErrorCode.UNKNOWN_SESSION,
+        next_step="`secagg sessions list` shows those that do.",
+    )
+
+
+async def _budget(sources: Sources, given: TaskFilter) -> View:
+    views = await budgets_view(sources.store, sources.state_dir, task=given.task)
+    return {"role": "server", "budgets": views}
+
+
+async def _drain(sources: Sources, given: Drain) -> View:
+    sources.running.finish(given.finish)
+    return {"draining": True, "finishes_sessions": given.finish}
+
+
+OPERATIONS: Final[Mapping[str, Operation[Any]]] = MappingProxyType(
+    {
+        "status": Operation(NoArguments, _status, is_offline=True),
+        "task.add": Operation(TaskSettingsGiven, _add),
+        "task.apply": Operation(TaskSettingsGiven, _apply),
+        "task.list": Operation(NoArguments, _list_tasks, is_offline=True),
+        "task.show": Operation(OneTask, _show_task, is_offline=True),
+        "task.pause": Operation(TaskChange, _pause),
+        "task.resume": Operation(TaskVersion, _resume),
+        "task.stop": Operation(TaskChange, _stop),
+        "session.list": Operation(SessionFilter, _list_sessions, is_offline=True),
+        "session.show": Operation(OneSession, _show_session, is_offline=True),
+        "session.abort": Operation(SessionAbort, _abort),
+        "budget": Operation(TaskFilter, _budget, is_offline=True),
+        "drain": Operation(Drain, _drain),
+    }
+)
+
+
+def operation_of(name: str) -> Operation[Any]:
+    """Return the operation of a name.
+
+    Raises:
+        ServiceError: BAD_INPUT; no operation has this name.
+    """
+    if name not in OPERATIONS:
+        raise not_understood("unknown operation")
+    return OPERATIONS[name]
+
+
+def not_understood(complaint: str) -> ServiceError:
+    """Return the refusal of a request that this release does not understand."""
+    return ServiceError(
+        f"the command cannot be understood: {complaint}",
+        code=ErrorCode.BAD_INPUT,
+        next_step="Use the command of the same release as the aggregator.",
+    )
+
+
+async def _task(sources: Sources, row: TaskRow) -> View:
+    running = await sources.store.sessions(role=Role.SERVER, task=row.task.task_id)
+    return task_view(row, running, sources.live(), sources.unwritten)
+
+
+def _settings(given: TaskSettingsGiven) -> "TaskSettings":
+    return task_from_document(given.settings, origin=given.origin)
+
+
+# Each type of an argument, and what a value of it is called.
+_KINDS: Final[Mapping[object, tuple[type, str]]] = {
+    str: (str, "a text"),
+    str | None: (str, "a text"),
+    int: (int, "an integer"),
+    int | None: (int, "an integer"),
+    bool: (bool, "true or false"),
+    dict[str, object]: (dict, "an object"),
+}
+
+
+def read_arguments(kind: type[_Arguments], given: object) -> _Arguments:
+    """Return arguments of JSON as an object of their dataclass.
+
+    Args:
+        kind: The dataclass.
+        given: An object of JSON; unknown keys are ignored.
+
+    Raises:
+        ServiceError: BAD_INPUT; a value is missing or has another type.
+    """
+    if not isinstance(given, dict):
+        raise not_understood("args must be an object")
+    hints = get_type_hints(kind)
+    values: dict[str, object] = {}
+    for field in fields(kind):  # type: ignore[arg-type]  # each kind is a dataclass
+        value = given.get(field.name)
+        wanted, name = _KINDS[hints[field.name]]
+        if value is None and field.default is None:
+            continue
+        is_number_for_flag = isinstance(value, bool) and wanted is int
+        if not isinstance(value, wanted) or is_number_for_flag:
+            raise not_understood(f"{field.name} must be {name}")
+        values[field.name] = value
+    return kind(**values)
