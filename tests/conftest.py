@@ -191,9 +191,11 @@ def pytest_configure(config):
     Children are many: what one of them has compiled, the others find.
     """
     config.stash[_TERMINAL] = os.dup(sys.stderr.fileno())
+    # A background job of a shell, or one of nohup: programs that tests stop inherit it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A background job of a shell: programs that tests stop would ignore it, too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.stash[_HOME] = tempfile.mkdtemp(prefix="secagg-marks-")

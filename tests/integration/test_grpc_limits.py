@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 import socket
-import threading
 
 import grpc
 import grpc.aio
@@ -16,6 +15,7 @@ from secagg.client.grpc_connection import CallDeadlines, GrpcConnection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.messages import Envelope, Roster
 from secagg.protocol.packing import MAX_CHUNK_BYTES
+from secagg.server.rpc import guards
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.rpc.guards import CallLimits, refuse_expired
 from secagg.transport.address import Address
@@ -396,46 +396,6 @@ def test_keepalive_is_paired_so_that_no_connection_ends_with_too_many_pings():
         assert client[option] == server[option]
 
 
-async def test_a_call_whose_time_is_over_before_its_turn_is_not_worked_on(caplog):
-    """The aggregator stands still while its client waits, and gives up."""
-    busy, named = threading.Event(), ((TEST_IDENTITY_KEY, "c"),)
-
-    async def stand_still(_identity, _request):
-        busy.wait()  # holds up the whole loop
-        return Envelope(Roster, b"")
-
-    service = ScriptedService(script={AdvertiseKeys: stand_still})
-
-    def client(address):
-        with grpc.insecure_channel(address) as channel:
-            slow = channel.unary_unary(f"/{SERVICE}/AdvertiseKeys").future(
-                AdvertiseKeys(SESSION, b"").encode(), timeout=60, metadata=named
-            )
-            try:
-                while not service.calls:
-                    pass
-                call = channel.unary_unary(f"/{SERVICE}/ShareKeys")
-                with pytest.raises(grpc.RpcError) as caught:
-                    call(ShareKeys(SESSION, b"").encode(), timeout=0.2, metadata=named)
-            finally:
-                busy.set()
-            slow.result()
-            return caught.value.code()
-
-    async with await serving(service) as server:
-        code = await asyncio.to_thread(client, str(server.address))
-        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
-        async with connected(server) as connection:
-            service.script[AdvertiseKeys] = None
-            await connection.call(AdvertiseKeys(SESSION, b"a"))
-    assert [type(request) for _, request in service.calls] == [AdvertiseKeys] * 2
-    assert service.refusals == [ErrorCode.OVERLOADED]
-    # gRPC's poller is one for the process: what it says of a loop that an earlier
-    # test closed comes from the logger of asyncio, and is not about this call.
-    own = [record for record in caplog.records if record.name != "asyncio"]
-    assert not [record for record in own if record.exc_info], caplog.text
-
-
 class Context:
     """What a guard asks of a call."""
 
@@ -444,6 +404,30 @@ class Context:
 
     def time_remaining(self):
         return self.seconds_left.pop(0)
+
+
+async def test_a_call_whose_time_is_over_before_its_turn_is_not_worked_on(monkeypatch):
+    """A minute passes between the arrival of a call and its turn."""
+
+    def a_minute_later(context):
+        refuse_expired(Context(context.time_remaining() - 60))
+
+    monkeypatch.setattr(guards, "refuse_expired", a_minute_later)
+    service = ScriptedService(script={AdvertiseKeys: ROSTER})
+    named = ((TEST_IDENTITY_KEY, "c"),)
+    async with (
+        await serving(service) as server,
+        grpc.aio.insecure_channel(str(server.address)) as channel,
+    ):
+        call = channel.unary_unary(f"/{SERVICE}/AdvertiseKeys")
+        request = AdvertiseKeys(SESSION, b"").encode()
+        with pytest.raises(grpc.RpcError) as caught:
+            await call(request, timeout=60, metadata=named)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert service.calls == []
+        assert service.refusals == [ErrorCode.OVERLOADED]
+        await call(request, timeout=600, metadata=named)
+    assert len(service.calls) == 1
 
 
 @pytest.mark.parametrize("left", [0.0, -1.0])
