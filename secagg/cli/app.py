@@ -8,13 +8,16 @@ Rule 2: an error of `secagg.errors` ends the process with its own exit code and 
 Rule 3: tracebacks never show local variables: they may hold secrets.
 """
 
+import difflib
+import functools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
-from typing import Annotated, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -40,14 +43,27 @@ from secagg.cli.failures import give_up
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 
+_HELP_NAMES: Final = ["-h", "--help"]
+
 app = typer.Typer(
     name="secagg",
     help="Private sums: add up vectors of many clients and learn only the noisy sum.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": _HELP_NAMES},
 )
+
+
+# How typer and click complain about a name, with or without a guess behind it.
+_UNKNOWN_NAME: Final = re.compile(
+    r"(?P<what>No such (?P<kind>command|option):? '?(?P<name>[^\s']+?)'?)[.:]?"
+    r"(?:\s.*)?$",
+    re.DOTALL,
+)
+# Below that, a name that looks alike is more often the opposite of what is meant.
+_CLOSE: Final = 0.75
+_SYNONYMS: Final = {"remove": "stop", "rm": "stop", "delete": "stop", "ls": "list"}
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - typer's callback protocol
@@ -72,23 +88,28 @@ def _options(
     """Private sums: add up vectors of many clients and learn only the noisy sum."""
 
 
-app.command("demo")(demo.demo)
-app.command("server")(server.server)
-app.command("client")(client.client)
-app.command("doctor")(doctor.doctor)
-app.command("status")(status.status)
-app.command("budget")(status.budget)
-app.command("drain")(status.drain)
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(state.app, name="state")
-app.command("simulate")(simulate.simulate)
-app.command("load")(load.load)
-app.command("plan")(plan.plan)
-app.command("graph")(graph.graph)
-app.add_typer(enrol.app, name="enrol")
-app.add_typer(pki.app, name="pki")
-app.add_typer(sessions.app, name="sessions")
-app.add_typer(two_aggregators.app, name="two-aggregators")
+# In the order of the help: each row is a command, a group of commands, or both.
+_RUN: Final = "Run"
+_OPERATE: Final = "Operate"
+_SET_UP: Final = "Set up"
+_STUDY: Final = "Study"
+app.command("server", rich_help_panel=_RUN)(server.server)
+app.command("client", rich_help_panel=_RUN)(client.client)
+app.add_typer(two_aggregators.app, name="two-aggregators", rich_help_panel=_RUN)
+app.command("demo", rich_help_panel=_RUN)(demo.demo)
+app.command("status", rich_help_panel=_OPERATE)(status.status)
+app.add_typer(tasks.app, name="tasks", rich_help_panel=_OPERATE)
+app.add_typer(sessions.app, name="sessions", rich_help_panel=_OPERATE)
+app.command("budget", rich_help_panel=_OPERATE)(status.budget)
+app.command("drain", rich_help_panel=_OPERATE)(status.drain)
+app.add_typer(state.app, name="state", rich_help_panel=_OPERATE)
+app.add_typer(pki.app, name="pki", rich_help_panel=_SET_UP)
+app.add_typer(enrol.app, name="enrol", rich_help_panel=_SET_UP)
+app.command("doctor", rich_help_panel=_SET_UP)(doctor.doctor)
+app.command("plan", rich_help_panel=_STUDY)(plan.plan)
+app.command("graph", rich_help_panel=_STUDY)(graph.graph)
+app.command("simulate", rich_help_panel=_STUDY)(simulate.simulate)
+app.command("load", rich_help_panel=_STUDY)(load.load)
 
 # The root of all usage errors lives in another package from one typer release to the
 # next; this subclass of it is public in all of them.
@@ -115,7 +136,7 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
     _open_streams()
     output = Output(as_json="--json" in words)
     try:
-        code = app(args=words, prog_name="secagg", standalone_mode=False)
+        code = _command()(args=words, prog_name="secagg", standalone_mode=False)
     except KeyboardInterrupt:
         raise
     except SystemExit:
@@ -130,6 +151,24 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
     if code == _TYPERS_INTERRUPT:
         raise KeyboardInterrupt
     return code if isinstance(code, int) else EXIT_OK
+
+
+@functools.cache
+def _command() -> Any:  # noqa: ANN401 - a class that moves between typer's releases
+    """Return the tree of commands, whose flags are shown without a type."""
+    root = typer.main.get_command(app)
+    pending: list[Any] = [root]
+    while pending:
+        command = pending.pop()
+        pending += getattr(command, "commands", {}).values()
+        context = command.make_context(
+            command.name, [], resilient_parsing=True, help_option_names=_HELP_NAMES
+        )
+        for option in command.get_params(context):
+            if getattr(option, "is_flag", False):
+                # Newer releases of typer print <bool> after every flag.
+                option.display_type_rich = lambda **_: None
+    return root
 
 
 def _report(error: Exception, output: Output) -> int:
@@ -184,6 +223,28 @@ def _left_unread() -> int:
     return EXIT_UNREAD
 
 
+def _with_close_names(message: str, command: object) -> str:
+    """Replace a library's guess at what was meant by names that are close.
+
+    Args:
+        message: Of the library.
+        command: What it complains about.
+    """
+    found = _UNKNOWN_NAME.match(message)
+    if found is None:
+        return message
+    given = found["name"]
+    if found["kind"] == "command":
+        known = [*getattr(command, "commands", ())]
+        meant = [_SYNONYMS[given]] if _SYNONYMS.get(given) in known else []
+    else:
+        known = [name for each in getattr(command, "params", ()) for name in each.opts]
+        meant = []
+    meant += difflib.get_close_matches(given, known, n=1, cutoff=_CLOSE)
+    hint = f" Did you mean {meant[0]}?" if meant else ""
+    return f"{found['what']}.{hint}"
+
+
 def _usage_error(error: BaseException, output: Output) -> int:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "secagg"
@@ -192,6 +253,7 @@ def _usage_error(error: BaseException, output: Output) -> int:
     if not message:
         # `secagg` without a verb: its help has been printed.
         return EXIT_USAGE
+    message = _with_close_names(message, getattr(context, "command", None))
     output.failure(
         message,
         next_step=f"See {command} --help",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # As many sessions as a client can be set to take part in.
 _WITHOUT_END = 1_000_000
+_RENEW_BEFORE_DAYS = 30
 
 RESTORED_ACKNOWLEDGEMENT = "I accept that this client may answer twice"
 
@@ -80,16 +81,16 @@ def client(  # noqa: PLR0913 - one parameter per flag
         ),
     ] = False,
     renew_before: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--renew-before",
             metavar="DAYS",
             min=1,
             max=398,
-            help="With --service: when to run --renew-exec, before the certificate "
-            "ends.",
+            help="With --renew-exec: when to run it, before the certificate ends; 30 "
+            "days by default.",
         ),
-    ] = 30,
+    ] = None,
     renew_exec: Annotated[
         str | None,
         typer.Option(
@@ -139,6 +140,10 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from secagg.client.program import client_policy
     from secagg.config import load_client_settings
 
+    if renew_exec is not None and not service:
+        raise typer.BadParameter("--renew-exec goes with --service")
+    if renew_before is not None and renew_exec is None:
+        raise typer.BadParameter("--renew-before goes with --renew-exec")
     output = Output(as_json=as_json, is_aside=not show_settings)
     loaded = load_client_settings(
         config, environment=os.environ, overrides=overrides or ()
@@ -149,8 +154,6 @@ def client(  # noqa: PLR0913 - one parameter per flag
         for option, path in (("--output", sum_path), ("--payload-out", payload_path))
         if path is not None
     }
-    if renew_exec is not None and not service:
-        raise typer.BadParameter("--renew-exec goes with --service")
     check_reuse(
         sessions=_WITHOUT_END if service else settings.client.sessions,
         source=vector,
@@ -178,7 +181,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         payload_path=None if payload_path is None else SessionPath(payload_path),
     )
     if service:
-        renewal = _renewal(renew_before, renew_exec)
+        renewal = _renewal(renew_before or _RENEW_BEFORE_DAYS, renew_exec)
         given = asyncio.run(
             _serve(
                 settings,
@@ -370,6 +373,7 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
     from secagg.client.program import client_of
     from secagg.client.service import ClientService
     from secagg.client.session_driver import ClientPhase
+    from secagg.errors import ErrorCode, ServiceError
     from secagg.runtime.clock import SystemClock
     from secagg.runtime.garbage import keep_what_is_loaded
 
@@ -411,6 +415,11 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
         )
         try:
             await service.run()
+        except ServiceError as error:
+            # The end of a task in which this client has given is no failure.
+            if error.code is not ErrorCode.TASK_OVER or await one.last_part() is None:
+                raise
+            output.line(f"the task is over; sessions given: {count}")
         finally:
             if renewing is not None:
                 renewing.cancel()

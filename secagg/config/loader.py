@@ -31,6 +31,8 @@ from secagg.runtime.files import read_small
 ENVIRONMENT_PREFIX: Final = "SECAGG_"
 # A text that begins and ends so was written as TOML, or has lost its quotes to a shell.
 # Addresses such as [::1]:7400 only begin so.
+# Below that, a name that looks alike is seldom the one that was meant.
+_CLOSE: Final = 0.6
 _TOML_MARKS: Final = frozenset({('"', '"'), ("'", "'"), ("[", "]"), ("{", "}")})
 # A settings file is a page or two; more is the wrong file, for example a key or data.
 _MAX_FILE_BYTES: Final = 1 << 20
@@ -455,8 +457,12 @@ def _bad(message: str, next_step: str) -> ServiceError:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"Did you mean {close[0]}?" if close else ""
+    # Of keys with their section, the section alone makes no two names alike.
+    names = {each.rpartition(".")[2]: each for each in known}
+    close = difflib.get_close_matches(
+        name.rpartition(".")[2], list(names), n=1, cutoff=_CLOSE
+    )
+    return f"Did you mean {names[close[0]]}?" if close else ""
 
 
 def _unknown(what: str, name: str, known: Iterable[str], origin: str) -> ServiceError:

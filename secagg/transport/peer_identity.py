@@ -73,7 +73,8 @@ class PeerIdentity:
         if not _TRUST_DOMAIN.fullmatch(self.trust_domain):
             raise _bad(
                 f"trust domain {self.trust_domain[:60]!r} is not 1 to 255 of the "
-                "characters a-z 0-9 . _ -"
+                "characters a-z 0-9 . _ -",
+                _RENAME,
             )
         if (
             len(self.name) > MAX_IDENTITY_BYTES
@@ -82,12 +83,13 @@ class PeerIdentity:
         ):
             raise _bad(
                 f"name {self.name[:60]!r} is not 1 to {MAX_IDENTITY_BYTES} of the "
-                "characters A-Z a-z 0-9 . _ - (and neither '.' nor '..')"
+                "characters A-Z a-z 0-9 . _ - (and neither '.' nor '..')",
+                _RENAME,
             )
         # The common name repeats the name, cut to length, and gRPC's TLS takes it for
         # a DNS name where a certificate has none: a client must not spell a server's.
         if RESERVED_SUFFIX in self.name.lower():
-            raise _bad(f"names with {RESERVED_SUFFIX} in them are reserved")
+            raise _bad(f"names with {RESERVED_SUFFIX} in them are reserved", _RENAME)
         if self.role is Role.SERVER:
             self._check_dns_name()
 
@@ -95,7 +97,8 @@ class PeerIdentity:
         if not _LABEL.fullmatch(self.name):
             raise _bad(
                 f"a server's name is 1 to 63 of the characters a-z 0-9 - "
-                f"(- only inside), not {self.name[:60]!r}"
+                f"(- only inside), not {self.name[:60]!r}",
+                _RENAME,
             )
         if len(self.dns_name) > _MAX_DNS_NAME or not all(
             _LABEL.fullmatch(label.replace("_", "-"))
@@ -103,7 +106,8 @@ class PeerIdentity:
         ):
             raise _bad(
                 f"trust domain {self.trust_domain[:60]!r} is not made of dotted DNS "
-                "labels, or is too long"
+                "labels, or is too long",
+                _RENAME,
             )
 
     @property
@@ -139,9 +143,17 @@ class PeerIdentity:
         return cls(trust_domain, Role(role), name)
 
 
-def _bad(complaint: str) -> ServiceError:
+_RENAME: Final = (
+    "Choose another name; a certificate that has this one must be issued again."
+)
+
+
+def _bad(
+    complaint: str,
+    next_step: str = "Issue the certificate again, for example with `secagg pki`.",
+) -> ServiceError:
     return ServiceError(
         complaint,
         code=ErrorCode.BAD_CERTIFICATE,
-        next_step="Issue the certificate again, for example with `secagg pki`.",
+        next_step=next_step,
     )

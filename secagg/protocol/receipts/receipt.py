@@ -174,7 +174,10 @@ class AuditReceipt:
             reader.end()
         except ValueError as error:
             raise RemoteProtocolError(
-                f"these bytes are no receipt: {error}", code=ErrorCode.BAD_ENCODING
+                f"these bytes are no receipt: {error}",
+                code=ErrorCode.BAD_ENCODING,
+                next_step="Name a receipt: receipt-<n>.bin of an aggregator, or "
+                "<sum>.receipt.bin of a client.",
             ) from None
         return receipt
 

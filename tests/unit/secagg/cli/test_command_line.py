@@ -1126,3 +1126,38 @@ def test_a_client_whose_state_was_put_back_is_refused_until_a_person_accepts(
     sentence = "I accept that this client may answer twice"
     assert run_client(deployment, marked, "--restored", sentence, "--json") == 58
     assert run_client(deployment, marked, "--json") == 58
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["tasks", "remove", "digits"], "stop"),
+        (["tasks", "stpo", "digits"], "stop"),
+        (["simulat"], "simulate"),
+        (["simulate", "--client", "3"], "--clients"),
+        (["graph", "--colluders", "3"], None),
+        (["demo", "--nope"], None),
+        (["sessions", "remove"], None),
+    ],
+)
+def test_a_name_is_suggested_only_when_it_is_close_or_means_the_same(
+    words, meant, capsys
+):
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "No such" in said
+    assert ("Did you mean" in said) == (meant is not None)
+    assert meant is None or f"Did you mean {meant}?" in said
+    assert "Possible" not in said
+
+
+@pytest.mark.parametrize("words", [[], ["simulate"], ["pki", "init"], ["client"]])
+def test_the_help_shows_no_type_after_a_flag(words, capsys):
+    assert main([*words, "--help"]) == 0
+    assert "bool" not in capsys.readouterr().out
+
+
+def test_a_renewal_is_not_asked_for_without_a_command(capsys):
+    words = ["client", "--config", "c.toml", "--input", "x.npy", "--renew-before", "3"]
+    assert main(words) == 2
+    assert "--renew-exec" in capsys.readouterr().err
