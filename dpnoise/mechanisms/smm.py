@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpnoise.encoding.clipping import clip_l2
-from dpnoise.encoding.mixture_clipping import clip_mixture
+from dpnoise.encoding.mixture_clipping import MAX_LINF_BOUND, clip_mixture
 from dpnoise.encoding.rounding import round_stochastic
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
@@ -103,6 +103,14 @@ class SMMechanism(Mechanism):
                 parameter="linf_bound",
                 value=bound,
                 nearest=str(max(1, math.floor(bound))),
+            )
+        if bound > MAX_LINF_BOUND:
+            raise ParameterError(
+                f"smm clips coordinates to at most {MAX_LINF_BOUND} grid steps, got "
+                f"{bound}",
+                parameter="linf_bound",
+                value=bound,
+                nearest=str(MAX_LINF_BOUND),
             )
         if self.has_clip_flag:
             raise ParameterError(

@@ -170,7 +170,8 @@ def decode_block(block: bytes) -> NoiseBlock:
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; it is missing, malformed or not canonical, or
-            describes a mechanism outside its theorem.
+            describes a mechanism outside its ranges, its theorem or its clip flag
+            (R14.2-1, R14.2-2, R14.2-3, R14.5-3).
     """
     if not 0 < len(block) <= MAX_NOISE_BLOCK_BYTES:
         raise bad_block("it is missing" if not block else "it is too long")
@@ -246,7 +247,7 @@ def check_cost(mechanism: Mechanism, budget: NoiseBudget, rate: Fraction) -> Non
 
 @lru_cache(maxsize=64)
 def check_sampler(block: bytes) -> None:
-    """Refuse noise that this release does not draw; takes up to seconds."""
+    """Refuse noise that this release does not draw (R14.8-3); takes up to seconds."""
     read = decode_block(block)
     try:
         digest = read.mechanism.sampler_digest

@@ -19,7 +19,7 @@ from secagg.protocol.parameters import ProtocolParameters
 def encode_integers(
     vector: npt.NDArray[Any], parameters: ProtocolParameters
 ) -> PlainVector:
-    """Encode whole numbers as residues modulo m.
+    """Encode whole numbers as residues modulo m (R14.1-1).
 
     Args:
         vector: Integers, or floats without a fractional part, shape (d,), in
@@ -77,6 +77,6 @@ def _whole_numbers(vector: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 def decode_integers(
     residues: npt.NDArray[np.unsignedinteger[Any]], modulus: int
 ) -> npt.NDArray[np.int64]:
-    """Return the sum as signed integers in [-m/2, m/2)."""
+    """Return the sum as signed integers in [-m/2, m/2) (R14.1-2)."""
     values = residues.astype(np.int64)
     return np.where(values >= (modulus + 1) // 2, values - modulus, values)

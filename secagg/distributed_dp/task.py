@@ -250,6 +250,7 @@ class NoisyTask:
         return self
 
     def _check_randomiser(self) -> None:
+        """Refuse a randomiser whose vectors the mechanism would change (R14.2-3)."""
         randomiser = self.randomiser
         if randomiser is None:
             return
@@ -296,7 +297,7 @@ class NoisyTask:
     def fitted(
         self, residues: npt.NDArray[np.unsignedinteger[Any]], *, inputs: int
     ) -> float | None:
-        """Return the released estimate of the part of the vectors that fitted.
+        """Return the released estimate of what part of the vectors fitted (R14.9-2).
 
         Args:
             residues: The sum.
@@ -360,6 +361,9 @@ class NoisyTask:
     ) -> NoisyInput:
         """Randomise, clip, rotate, scale, round, add noise, and reduce modulo m.
 
+        The order is R14.3-1. The mechanism keeps R14.3-2, R14.4-1, R14.5-1 to R14.5-5,
+        R14.6-1, R14.6-2 and R14.7-1 to R14.7-3.
+
         Where a secret coin decides that the vector does not count, zeros take its place
         after rounding, and all else is the same.
 
@@ -399,6 +403,8 @@ class NoisyTask:
         self, residues: npt.NDArray[np.unsignedinteger[Any]], *, session_id: bytes
     ) -> npt.NDArray[np.float64]:
         """Return the estimate of the sum of all vectors, shape (dim,), caller's units.
+
+        The way back is R14.9-1.
 
         With a selection rate q below 1 the residues add up those that were selected,
         and the estimate is their sum over q.  The mean of all is the estimate over the
@@ -470,6 +476,8 @@ class NoisyTask:
 
     def table_hashes(self, sharers: int) -> tuple[bytes, ...]:
         """Return the hashes of the tables that noise is drawn with, 32 bytes each.
+
+        The laws of R14.7-2, as R14.8-1, R14.8-2 and R14.8-4 write them down.
 
         Args:
             sharers: |U2|.

@@ -127,7 +127,7 @@ def load_client_identity(  # noqa: PLR0913 - two files and what they are held to
     name: str,
     now: int,
 ) -> ClientIdentity:
-    """Read an identity and check that everybody will accept it now.
+    """Read an identity and check that everybody will accept it now (R10.2-1).
 
     Args:
         seed: File of the private key.

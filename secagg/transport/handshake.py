@@ -71,7 +71,7 @@ class Expected:
     name: str | None = None
 
     def check(self, peer: PeerIdentity) -> None:
-        """Refuse anybody else.
+        """Refuse anybody else (R10.1-3).
 
         Raises:
             UnexpectedPeerError: BAD_CERTIFICATE; says who is there and who should be.
@@ -218,7 +218,7 @@ class _Conversation:
 
 
 def _context(identity: TLSIdentity, *, checks_host: bool) -> ssl.SSLContext:
-    """Return what the transport itself would trust."""
+    """Return what the transport itself would trust (R10.1-1)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = checks_host

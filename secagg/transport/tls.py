@@ -232,7 +232,7 @@ def read_private_key(path: Path) -> PrivateKeyTypes:
 
 
 def identity_of(leaf: x509.Certificate) -> PeerIdentity:
-    """Return whom a certificate names; its validity is TLS's business.
+    """Return whom a certificate names (R10.1-2); its validity is TLS's business.
 
     A server's certificate carries its reserved DNS name, and nobody's carries that of
     another: the TLS library of a client looks at nothing else.

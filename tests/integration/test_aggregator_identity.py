@@ -4,8 +4,11 @@ Every impostor here holds a certificate of the client's own authority and a gRPC
 that answers whatever is asked; what must not happen is that it is asked anything.
 """
 
+import asyncio
 import dataclasses
 import ipaddress
+import socket
+import ssl
 from contextlib import asynccontextmanager
 
 import pytest
@@ -120,6 +123,34 @@ async def test_a_pinned_name_does_not_help_an_impostor(deployment, number):
             await connection.call(AdvertiseKeys(SESSION, b"advert"))
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE
     assert not front.calls
+
+
+async def test_an_aggregator_without_tls_1_3_is_refused(deployment):
+    # R10.1-1
+    identity = deployment.server()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(identity.files.certificate, identity.files.private_key)
+
+    def serve_one(listener):
+        accepted, _ = listener.accept()
+        # It says why before it closes.
+        with accepted, pytest.raises(ssl.SSLError):
+            context.wrap_socket(accepted, server_side=True)
+
+    with socket.create_server((LOOPBACK.host, 0)) as listener:
+        serving = asyncio.create_task(asyncio.to_thread(serve_one, listener))
+        address = Address(LOOPBACK.host, listener.getsockname()[1])
+        client = deployment.client()
+        async with GrpcConnection(address, identity=client, aggregator="agg") as ours:
+            with pytest.raises(
+                ServiceError, match="refuses the TLS handshake"
+            ) as caught:
+                await ours.call(AdvertiseKeys(SESSION, b"advert"))
+        await serving
+    assert caught.value.code is ErrorCode.BAD_CERTIFICATE
+    assert "TLS 1.3" in caught.value.next_step
 
 
 async def test_another_aggregator_than_the_pinned_one_is_refused(deployment):

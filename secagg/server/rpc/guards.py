@@ -338,7 +338,7 @@ class TLSAuthenticator:
     date: Callable[[], float] = time.time
 
     def identity_of(self, context: CallContext) -> Caller:
-        """Return the name in the certificate itself.
+        """Return the name in the certificate itself (R10.1-4).
 
         Raises:
             ServiceError: UNAUTHENTICATED; the peer needs another certificate.

@@ -9,7 +9,8 @@ from secagg.conformance import read_vectors
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey, SignatureError, verify
-from secagg.errors import RemoteProtocolError
+from secagg.errors import RemoteProtocolError, SecAggError
+from secagg.pki.client_identity import load_client_identity
 from secagg.protocol.enrolment.credential import Credential, CredentialRequest
 from secagg.protocol.enrolment.revocation_list import read_revocations
 from secagg.protocol.enrolment.verification import (
@@ -107,4 +108,29 @@ def test_revocation_lists(row):
         return
     with pytest.raises(RemoteProtocolError) as refused:
         listed(row)
+    assert refused.value.code == row["code"]
+
+
+@rows("identity_files")
+def test_the_two_files_of_an_identity(row, tmp_path):
+    # R10.2-1
+    seed, credential = tmp_path / "identity.seed", tmp_path / "credential.bin"
+    seed.write_bytes(bytes_of(row, "seed"))
+    credential.write_bytes(bytes_of(row, "credential"))
+
+    def load():
+        return load_client_identity(
+            seed=seed,
+            credential=credential,
+            enrolment_key=trust_of(ENROLMENT).enrolment_key,
+            trust_domain="example.org",
+            name=row["owner"],
+            now=ENROLMENT["session_end"],
+        )
+
+    if row["success"]:
+        assert load().issued.credential.name == row["owner"]
+        return
+    with pytest.raises(SecAggError) as refused:
+        load()
     assert refused.value.code == row["code"]

@@ -11,10 +11,15 @@ from typing import Any
 
 import reference as ref
 from reference_enrolment import (
+    BAD_CERTIFICATE,
+    RESERVED,
     Credential,
     Request,
     Revocations,
+    caller,
     check_credential,
+    meet,
+    read_files,
     read_revocations,
 )
 from reference_signature import (
@@ -345,6 +350,104 @@ def lists() -> list[dict[str, Any]]:
     return rows
 
 
+def certificates() -> list[dict[str, Any]]:
+    """What a client of example.org makes of a server's, and a server of a client's."""
+    uri, dns = "secagg://example.org/server/sums-1", "sums-1.example.org.server"
+    dns += RESERVED
+    client = "secagg://example.org/client/Client-1_b.c"
+    rows: list[dict[str, Any]] = []
+
+    def shown(name: str, uris: list[str], names: list[str], **more: Any) -> None:
+        rule = more.pop("rule", None)
+        row = {"name": name, "uris": uris, "dns": names, "told": None} | more
+        row["success"] = rule is None
+        by_server = more.get("to") == "server"
+        act = (
+            (lambda: caller(uris, names, "example.org"))
+            if by_server
+            else (lambda: meet(uris, names, "example.org", row["told"]))
+        )
+        if rule is None:
+            row["who"] = act()
+        else:
+            code = ref.UNAUTHENTICATED if by_server else BAD_CERTIFICATE
+            row |= refused(name, code, act, rule=rule)
+            if not by_server:
+                del row["code"]  # of no message
+        rows.append({"to": "client"} | row)
+
+    shown("an aggregator", [uri], [dns])
+    shown("and its host", [uri], ["sums.example.org", dns])
+    shown("by its other scheme", [uri.replace("secagg:", "spiffe:", 1)], [dns])
+    shown("in capitals", [uri], [dns.upper()])
+    shown("the one that was told", [uri], [dns], told="sums-1")
+    shown("another than was told", [uri], [dns], told="sums-2", rule="R10.1-3")
+    shown("a client's", [client], [], rule="R10.1-3")
+    other = "secagg://example.com/server/sums-1"
+    shown("another domain's", [other], [dns.replace("org", "com")], rule="R10.1-3")
+    for name, uris, names in (
+        ("no URI", [], [dns]),
+        ("two URIs", [uri, client], [dns]),
+        ("another URI", ["https://example.org/server/sums-1"], [dns]),
+        ("a URI with more behind it", [uri + "/x"], [dns]),
+        ("a role in capitals", [uri.replace("server", "Server")], [dns]),
+        ("a name in capitals", [uri.replace("sums", "Sums")], [dns]),
+        ("a name with a dot", [uri + ".b"], ["sums-1.b.example.org.server" + RESERVED]),
+        ("without its DNS name", [uri], ["sums.example.org"]),
+        ("with that of another", [uri], [dns, "sums-2.example.org.server" + RESERVED]),
+        ("with one that holds it", [uri], [dns, dns + ".example.org"]),
+        ("a client with one", [client], [dns]),
+    ):
+        shown(name, uris, names, rule="R10.1-2")
+    shown("a caller", [client], [], to="server")
+    shown("a caller by its other scheme", ["spiffe" + client[6:]], [], to="server")
+    for name, uris, names in (
+        ("a server that calls", [uri], [dns]),
+        ("another domain's client", [client.replace("org", "com")], []),
+        ("a caller with two URIs", [client, client], []),
+        ("a caller called ..", ["secagg://example.org/client/.."], []),
+        ("a caller of a reserved name", [client + RESERVED], []),
+    ):
+        shown(name, uris, names, to="server", rule="R10.1-4")
+    return rows
+
+
+def identity_files() -> list[dict[str, Any]]:
+    """The two files of a client, read at SESSION_END."""
+    me = "Client-1_b.c"
+    good = ISSUER.credential(me, SEED)
+
+    def held(
+        credential: Credential, name: str = me, domain: str = "example.org"
+    ) -> bytes:
+        return b"\1" + ref.text(domain) + ref.text(name) + credential.encode()
+
+    read_files(SEED, held(good), me, TRUST, SESSION_END)
+    rows = [{"name": "as they are made", "success": True}]
+    rows[0] |= {"seed": SEED.hex(), "credential": held(good).hex(), "owner": me}
+    late = ISSUER.credential(me, SEED, not_after=SESSION_END - 1)
+    early = ISSUER.credential(me, SEED, not_before=SESSION_END + 1)
+    for name, seed, data, owner in (
+        ("a seed of 31 bytes", SEED[:-1], held(good), me),
+        ("a seed of 33 bytes", SEED + b"\n", held(good), me),
+        ("another seed", counting(0x12, 32), held(good), me),
+        ("another client's", SEED, held(good), "Client-2"),
+        ("another name inside", SEED, held(good, name="Client-2"), me),
+        ("another trust domain", SEED, held(good, domain="example.com"), me),
+        ("not valid any more", SEED, held(late), me),
+        ("not valid yet", SEED, held(early), me),
+        ("another issuer's", SEED, held(FOREIGN_ISSUER.credential(me, SEED)), me),
+    ):
+        act: Callable[[], object] = lambda s=seed, d=data, o=owner: read_files(  # noqa: E731
+            s, d, o, TRUST, SESSION_END
+        )
+        row = refused(name, ref.BAD_CREDENTIAL, act, rule="R10.2-1")
+        rows.append(
+            row | {"seed": seed.hex(), "credential": data.hex(), "owner": owner}
+        )
+    return rows
+
+
 def enrolment() -> dict[str, Any]:
     """Return the content of the file."""
     return {
@@ -355,4 +458,6 @@ def enrolment() -> dict[str, Any]:
         "requests": requests(),
         "credentials": credentials(),
         "revocation_lists": lists(),
+        "certificates": certificates(),
+        "identity_files": identity_files(),
     }

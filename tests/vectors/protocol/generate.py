@@ -21,6 +21,7 @@ from typing import Any
 
 import reference as ref
 from accounting_vectors import accounting
+from encoding_vectors import encoding
 from enrolment_vectors import enrolment
 from noise_vectors import noise
 from receipt_vectors import receipts
@@ -606,6 +607,7 @@ def files() -> dict[str, str]:
             check_block(run.offer)
     return {
         "accounting.json": as_text(accounting()),
+        "encoding.json": as_text(encoding()),
         "encodings.json": as_text(encodings()),
         "enrolment.json": as_text(enrolment()),
         "secrets.json": as_text(secrets()),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from reference import (
     BAD_CREDENTIAL,
     BAD_ENCODING,
+    UNAUTHENTICATED,
     Decoder,
     Refused,
     Trust,
@@ -16,9 +17,10 @@ from reference import (
     u32,
     u64,
 )
-from reference_signature import holds, is_admitted_key
+from reference_signature import holds, identity_key, is_admitted_key
 
 NO_SUITE = 0
+BAD_CERTIFICATE = 64  # it travels nowhere
 MAX_LIST_BYTES = 4 * 2**20
 NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
@@ -180,3 +182,64 @@ def check_credential(
     )
     if not valid:
         raise Refused(BAD_CREDENTIAL)
+
+
+# --- §10.1 and §10.2 ------------------------------------------------------------------
+
+URI = (
+    r"(?:secagg|spiffe)://([a-z0-9._-]{1,255})/(client|server)/([A-Za-z0-9._-]{1,255})"
+)
+LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+RESERVED = ".secagg.internal"
+
+
+def named_by(uris: list[str], dns: list[str]) -> tuple[str, str, str]:
+    """R10.1-2: trust domain, role and name."""
+    found = re.fullmatch(URI, uris[0], re.ASCII) if len(uris) == 1 else None
+    if found is None:
+        raise Refused(BAD_CERTIFICATE)
+    domain, role, name = found.groups()
+    own = {f"{name}.{domain}.server{RESERVED}"} if role == "server" else set()
+    reserved = {text.lower() for text in dns if RESERVED in text.lower()}
+    if name in {".", ".."} or RESERVED in name.lower() or reserved != own:
+        raise Refused(BAD_CERTIFICATE)
+    if role == "server" and re.fullmatch(LABEL, name, re.ASCII) is None:
+        raise Refused(BAD_CERTIFICATE)
+    return domain, role, name
+
+
+def meet(uris: list[str], dns: list[str], own_domain: str, told: str | None) -> str:
+    """R10.1-3: whom a client has reached."""
+    domain, role, name = named_by(uris, dns)
+    if role != "server" or domain != own_domain or told not in {None, name}:
+        raise Refused(BAD_CERTIFICATE)
+    return name
+
+
+def caller(uris: list[str], dns: list[str], own_domain: str) -> str:
+    """R10.1-4: who calls a server."""
+    try:
+        domain, role, name = named_by(uris, dns)
+    except Refused:
+        raise Refused(UNAUTHENTICATED) from None
+    if role != "client" or domain != own_domain:
+        raise Refused(UNAUTHENTICATED)
+    return name
+
+
+def read_files(
+    seed: bytes, credential: bytes, name: str, trust: Trust, now: int
+) -> None:
+    """R10.2-1."""
+    if len(seed) != 32:
+        raise Refused(BAD_CREDENTIAL)
+    decoder = Decoder(credential)
+    if decoder.number(1) != 1:
+        raise Refused(BAD_ENCODING)
+    domain, whose = read_name(decoder), read_name(decoder)
+    found = Credential.read(decoder)
+    decoder.end()
+    fits = (domain, whose) == (trust.trust_domain, name)
+    if not fits or found.key != identity_key(seed):
+        raise Refused(BAD_CREDENTIAL)
+    check_credential(found, name, trust, now, frozenset())

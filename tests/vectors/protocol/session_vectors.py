@@ -28,6 +28,7 @@ from reference_session import (
     Server,
 )
 from reference_signature import identity_key, sign
+from reference_tables import sampler
 
 ROUNDS = [
     "AdvertiseKeys",
@@ -50,7 +51,10 @@ def counting(start: int, size: int) -> bytes:
     return bytes((start + place) % 256 for place in range(size))
 
 
-SAMPLER = counting(0x30, 32).hex()
+def real_tables(rule: NoiseRule, count: int) -> tuple[str, ...]:
+    """Hashes of the samplers of base and layers, for Skellam noise and a roster."""
+    base, layers = rule.parts(count)
+    return tuple(sampler("skellam", each).hash().hex() for each in (base, *layers))
 
 
 class Issuer:
@@ -512,7 +516,7 @@ def noise_block(rule: NoiseRule, *, dim: int, modulus: int, clients: int) -> byt
         num_clients=clients,
         epsilon=60.0,
         delta=1e-06,
-        noise_sampler=SAMPLER,
+        noise_sampler=real_tables(rule, rule.min_survivors)[0],
         participations=2,
         spare=1,
     )
@@ -538,7 +542,7 @@ def layered() -> Plan:
         noise_block=noise_block(rule, dim=3, modulus=2**16, clients=7),
     )
     names = ["ann", "ben", "cai", "dov", "edi", "flo", "gus"]
-    tables = tuple(counting(0xD0 + place, 32).hex() for place in range(4))
+    tables = real_tables(rule, 7)
     lost = {"dov": "MaskedInputCollection"}
     return Plan("layered", rules, names, b"", lost, noise=Noise(rule, tables))
 
@@ -591,7 +595,7 @@ def sparse_layered() -> Plan:
         noise_block=noise_block(rule, dim=3, modulus=2**16, clients=8),
     )
     names = [f"c{place}" for place in range(8)]
-    tables = tuple(counting(0xE0 + place, 32).hex() for place in range(4))
+    tables = real_tables(rule, 8)
     lost = {"c4": "MaskedInputCollection"}
     return Plan("sparse-layered", rules, names, b"", lost, noise=Noise(rule, tables))
 

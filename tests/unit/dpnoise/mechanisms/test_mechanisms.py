@@ -472,6 +472,12 @@ def test_smm_refuses_noise_that_its_theorem_does_not_cover_and_says_how_much_is(
         mechanism("smm", share=Fraction(2575, 1000))
 
 
+def test_smm_refuses_a_bound_that_its_clip_cannot_add_up():
+    with pytest.raises(ParameterError, match="16777216") as caught:
+        mechanism("smm", linf_bound=Fraction((1 << 24) + 1))
+    assert caught.value.parameter == "linf_bound"
+
+
 def test_smm_has_no_room_for_a_clip_flag():
     with pytest.raises(ParameterError, match="clip flag"):
         mechanism("smm", clip_flag_amplitude=0.1)

@@ -39,7 +39,7 @@ by_name = {"ids": lambda row: row["name"]}
 
 
 class VectorNoise(TaskNoiseVerifier):
-    """Judges the noise of a row, whose samplers and whose epsilon are made up."""
+    """Judges the noise of a row, whose epsilon is made up."""
 
     def __init__(self, row):
         self.row = row
