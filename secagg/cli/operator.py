@@ -71,6 +71,25 @@ def settings_of(given: Path | None) -> "HostSettings":
 
 
 def ask(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]:
+    """Have an operation answered by the aggregator that runs.
+
+    Args:
+        given: What `--config` says.
+        name: Of the operation.
+        arguments: Of the operation.
+
+    Raises:
+        SecAggError: What it answers, or UNREACHABLE when none runs.
+    """
+    import asyncio
+
+    from secagg.server.admin.channel import admin_socket_of, call_admin
+
+    settings = settings_of(given)
+    return asyncio.run(call_admin(admin_socket_of(settings), name, arguments))
+
+
+def look(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]:
     """Have an operation answered by the aggregator, or from its store if it stopped.
 
     Args:
@@ -79,40 +98,31 @@ def ask(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]
         arguments: Of the operation.
 
     Raises:
-        SecAggError: What it answers; UNREACHABLE where a process is needed and none
-            runs; STORAGE_FAILED when there is nothing to read.
+        SecAggError: What it answers; STORAGE_FAILED when there is nothing to read.
     """
     import asyncio
 
-    from secagg.server.admin.channel import (
-        NoAdminSocketError,
-        admin_socket_of,
-        call_admin,
-    )
+    from secagg.server.admin.channel import NoAdminSocketError, admin_socket_of
 
-    settings = settings_of(given)
-    socket = admin_socket_of(settings)
     try:
-        return asyncio.run(call_admin(socket, name, arguments))
+        return ask(given, name, **arguments)
     except NoAdminSocketError:
-        # What reads a store is loaded where one is read.
-        from secagg.server.admin.operations import operation_of
-
-        if not operation_of(name).is_offline:
-            raise
-    return asyncio.run(_stored(settings, socket, name, arguments))
+        settings = settings_of(given)
+    return asyncio.run(_stored(settings, admin_socket_of(settings), name, arguments))
 
 
 async def _stored(
     settings: "HostSettings", socket: Path, name: str, arguments: dict[str, object]
 ) -> dict[str, Any]:
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.server.admin.operations import Sources, operation_of
     from secagg.storage.reader import StoreInUseError, looking
 
     server = settings.server
     try:
         async with looking(server.state_dir, store=server.store) as store:
+            # What makes answers is loaded where there is a store to read.
+            from secagg.server.admin.operations import Sources, operation_of
+
             sources = Sources(store, server.state_dir)
             return await operation_of(name).call(sources, arguments)
     except StoreInUseError:

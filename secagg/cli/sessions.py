@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.operator import ServerFileOption, ask, settings_of
+from secagg.cli.operator import ServerFileOption, ask, look, settings_of
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, ServiceError, printable
@@ -57,7 +57,7 @@ def list_sessions(  # noqa: PLR0913 - one argument per option
     if outcome is not None:
         _check_outcome(outcome)
 
-    answer = ask(
+    answer = look(
         config,
         "session.list",
         task=task,
@@ -110,7 +110,7 @@ def show_one(
 
     Example: secagg sessions show 7 --task digits --config server.toml
     """
-    answer = ask(config, "session.show", task=task, number=number)
+    answer = look(config, "session.show", task=task, number=number)
     output = Output(as_json=as_json)
     if not as_json:
         _print_session(answer, output)

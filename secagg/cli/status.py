@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from secagg.cli.operator import ServerFileOption, ask, server_file
+from secagg.cli.operator import ServerFileOption, ask, look, server_file
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 from secagg.cli.tasks import task_rows
@@ -18,7 +18,7 @@ def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> N
 
     Example: secagg status --config server.toml
     """
-    answer = ask(config, "status")
+    answer = look(config, "status")
     output = Output(as_json=as_json)
     if not as_json:
         _print_status(answer, output)
@@ -82,7 +82,7 @@ def budget(
     if is_client_file(file):
         answer = _client_budget(file, task)
     else:
-        answer = ask(config, "budget", task=task)
+        answer = look(config, "budget", task=task)
     budgets: list[dict[str, Any]] = answer["budgets"]
     if not as_json:
         if not budgets:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from secagg.cli.operator import ServerFileOption, ask
+from secagg.cli.operator import ServerFileOption, ask, look
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
 
@@ -98,7 +98,7 @@ def list_tasks(*, config: ServerFileOption = None, as_json: JSONOption = False) 
 
     Example: secagg tasks list --config server.toml
     """
-    answer = ask(config, "task.list")
+    answer = look(config, "task.list")
     output = Output(as_json=as_json)
     if not as_json:
         output.table(
@@ -120,7 +120,7 @@ def show(
 
     Example: secagg tasks show digits --config server.toml
     """
-    answer = ask(config, "task.show", task=task)
+    answer = look(config, "task.show", task=task)
     _print_one(answer, Output(as_json=as_json))
 
 

@@ -36,6 +36,7 @@ from secagg.server.admin.channel import (
     watch_admin,
     write_message,
 )
+from secagg.server.admin.operations import OPERATIONS
 from secagg.server.admin.socket import AdminSocket
 from secagg.server.admin.views import find_task, tasks_view
 from secagg.server.operated_server import OperatedServer
@@ -711,7 +712,7 @@ async def test_answers_to_an_operator_have_their_keys_and_types(world, json_answ
         for verb, answer in answers.items():
             json_answer(f"admin {verb}", {**answer, "running": []})
         await ask("drain", finish=True)
-        assert verbs | answers.keys() == world.admin._verbs.keys()
+        assert verbs | answers.keys() == OPERATIONS.keys()
 
 
 async def test_sessions_are_listed_watched_shown_and_aborted(world, json_answer):

@@ -98,5 +98,7 @@ async def test_what_needs_a_process_says_so_and_the_rest_is_read(name, tmp_path)
 
 def test_every_operation_has_one_command():
     text = "".join(path.read_text() for path in (ROOT / "secagg" / "cli").glob("*.py"))
-    asked = re.findall(r'\bask\(\s*config,\s*"([\w.]+)"', text)
-    assert sorted(asked) == sorted(OPERATIONS)
+    for word, is_offline in (("ask", False), ("look", True)):
+        named = re.findall(rf'\b{word}\(\s*config,\s*"([\w.]+)"', text)
+        rows = [n for n, row in OPERATIONS.items() if row.is_offline is is_offline]
+        assert sorted(named) == sorted(rows)
