@@ -61,6 +61,7 @@ def pattern_of(forms):
 
 def words_of(text):
     """Return a text in lower case, its identifiers apart, in one line."""
+    text = re.sub(r"\bis (not )?None\b", "", text)  # code, no sentence
     text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_", " ", text)
     text = re.sub(r"\n[ \t]*(?:#:?|//|>)?[ \t]*", " ", text)
     text = re.sub(r"[\"'][ \t]+f?[\"']", "", text)  # one text in two literals
