@@ -111,7 +111,7 @@ cp --archive --reflink=auto /var/lib/secagg/server "$copy"
 systemctl thaw secagg-server
 sed 's#"/var/lib/secagg/server"#"/run/copy"#' /etc/secagg/server.toml > /run/copy.toml
 must "a copy of a frozen server is sound" \
-  "$(/opt/secagg/bin/secagg state check --config /run/copy.toml | tail -1)" \
+  "$(/opt/secagg/bin/secagg state check --copy --config /run/copy.toml | tail -1)" \
   "/run/copy is sound"
 /opt/secagg/bin/secagg tasks pause sum-of-vectors --reason "what the copy does not know" \
   > /dev/null

@@ -1,5 +1,6 @@
 """`secagg state`: what a server or a client keeps on its disk, verified."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +8,7 @@ from typing import Annotated
 import typer
 
 from secagg.cli.operator import EitherFileOption, server_file
-from secagg.cli.options import JSONOption
+from secagg.cli.options import JSONOption, SetOption
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, ServiceError
 
@@ -31,9 +32,19 @@ def check(  # noqa: C901 - what was found is said in one place
         typer.Option(
             "--repair-quarantine",
             help="Move files that belong to no session, or are damaged, into "
-            "state_dir/quarantine. The book itself is never changed.",
+            "state_dir/quarantine, unless the rollback mark does not fit. The store "
+            "itself is never changed.",
         ),
     ] = False,
+    is_copy: Annotated[
+        bool,
+        typer.Option(
+            "--copy",
+            help="The state is a copy, such as a backup, and runs nowhere: its "
+            "rollback mark is that of the original and is not asked.",
+        ),
+    ] = False,
+    overrides: SetOption = None,
     as_json: JSONOption = False,
 ) -> None:
     """Verify every row, chain and upload of a state directory.
@@ -54,9 +65,9 @@ def check(  # noqa: C901 - what was found is said in one place
     from secagg.storage.reader import looking
 
     output = Output(as_json=as_json)
-    kept = _state_of(server_file(config))
+    kept = _state_of(server_file(config), overrides or ())
     directory = kept.directory
-    if kept.store is None:
+    if kept.store is None and not is_copy:
         check_mark_alone(directory, kept.mark)
 
     async def looked() -> tuple[list[StateFault], list[Path], SecAggError | None]:
@@ -65,13 +76,15 @@ def check(  # noqa: C901 - what was found is said in one place
             faults = await find_state_faults(
                 store, blobs, names_uploads=kept.names_uploads
             )
-            moved = set_aside(directory, blobs, faults) if repair_quarantine else []
             try:
-                await refuse_unmarked(
-                    store, directory, kept.mark, is_shared=kept.is_shared
-                )
+                if not is_copy:
+                    await refuse_unmarked(
+                        store, directory, kept.mark, is_shared=kept.is_shared
+                    )
             except SecAggError as error:
-                return faults, moved, error
+                # What an older store does not name may be all that the newest has.
+                return faults, [], error
+            moved = set_aside(directory, blobs, faults) if repair_quarantine else []
             return faults, moved, None
 
     faults, moved, restored = asyncio.run(looked())
@@ -133,6 +146,7 @@ def forget(
         Path | None,
         typer.Option("--config", metavar="FILE", help="Whose state it was."),
     ] = None,
+    overrides: SetOption = None,
     restored: Annotated[
         str | None,
         typer.Option(
@@ -155,12 +169,18 @@ def forget(
 
     output = Output(as_json=as_json)
     is_accepted = accepts_restored(restored)
-    kept = _Kept(directory, None) if config is None else _state_of(config)
-    _refuse_to_forget(
-        directory, kept, is_known=config is not None, is_accepted=is_accepted
+    kept = (
+        _Kept(directory, None) if config is None else _state_of(config, overrides or ())
     )
+
+    def check() -> None:
+        _refuse_to_forget(
+            directory, kept, is_known=config is not None, is_accepted=is_accepted
+        )
+
+    check()
     mark = RollbackMark(kept.mark or default_mark(directory))
-    was_there = mark.forget()
+    was_there = mark.forget(check=check)
     output.line(
         f"removed {mark.path}: the numbers and budgets of {directory} are forgotten"
         if was_there
@@ -189,11 +209,14 @@ def _refuse_to_forget(
     complaint = remedy = ""
     if kept.directory.resolve() != directory.resolve():
         complaint = f"the settings name the state {kept.directory}, not {directory}"
-        remedy = "Name the settings file of this state."
+        remedy = (
+            "Name the settings file of this state, and what its program was given by "
+            "--set."
+        )
     elif kept.store is not None:
         complaint = "the book of this state is in a database, which is still there"
         remedy = "Empty the database first, and remove its mark by hand."
-    elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    elif not _is_gone_or_empty(directory):
         complaint = f"{directory} is not empty: a state is never forgotten"
         remedy = "Move its files away first, or keep state and mark as they are."
     elif (kept.has_total or not is_known) and not is_accepted:
@@ -205,6 +228,22 @@ def _refuse_to_forget(
         remedy = "Say --restored with its sentence, if it is true."
     if complaint:
         raise ServiceError(complaint, code=ErrorCode.BAD_SETTINGS, next_step=remedy)
+
+
+def _is_gone_or_empty(directory: Path) -> bool:
+    """Return whether nothing is left of a state.
+
+    A link to a place that is not there is neither: its disk may come back.
+    """
+    from secagg.runtime.files import disk
+
+    with disk(directory):
+        try:
+            return not any(directory.iterdir())
+        except NotADirectoryError:
+            return False
+        except FileNotFoundError:
+            return not directory.is_symlink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +286,8 @@ def _journal_of(directory: Path) -> str:
     return "wal" if header[18:20] == b"\x02\x02" else "delete"
 
 
-def _state_of(file: Path) -> _Kept:
-    """Return where a party keeps its state, by its settings file."""
+def _state_of(file: Path, overrides: Sequence[str]) -> _Kept:
+    """Return where a party keeps its state, by its settings file and `--set`."""
     import os
 
     from secagg.config import is_client_file, load_client_settings, load_host_settings
@@ -259,10 +298,11 @@ def _state_of(file: Path) -> _Kept:
         SharingClientSettings,
         load_two_server_settings,
     )
+    from secagg.runtime.files import disk
 
     if is_client_file(file) and is_file_of_two_aggregators(file):
         two = load_two_server_settings(
-            SharingClientSettings, file, environment=os.environ
+            SharingClientSettings, file, environment=os.environ, overrides=overrides
         ).settings
         return _Kept(
             two.client.state_dir,
@@ -271,7 +311,9 @@ def _state_of(file: Path) -> _Kept:
             has_total=two.policy.data is not None,
         )
     if is_client_file(file):
-        one = load_client_settings(file, environment=os.environ).settings
+        one = load_client_settings(
+            file, environment=os.environ, overrides=overrides
+        ).settings
         return _Kept(
             one.client.state_dir,
             one.client.rollback_mark,
@@ -284,17 +326,20 @@ def _state_of(file: Path) -> _Kept:
         settings: LeaderSettings | HelperSettings
         if kind is LeaderSettings:
             settings = load_two_server_settings(
-                LeaderSettings, file, environment=os.environ
+                LeaderSettings, file, environment=os.environ, overrides=overrides
             ).settings
         else:
             settings = load_two_server_settings(
-                HelperSettings, file, environment=os.environ
+                HelperSettings, file, environment=os.environ, overrides=overrides
             ).settings
         aggregator = settings.aggregator
         return _Kept(aggregator.state_dir, aggregator.rollback_mark, is_client=False)
-    server = load_host_settings(file, environment=os.environ).settings.server
+    server = load_host_settings(
+        file, environment=os.environ, overrides=overrides
+    ).settings.server
     spool = (server.state_dir / "spool").absolute()
-    own = f"file:{spool}" if spool.is_dir() else None
+    with disk(server.state_dir):
+        own = f"file:{spool}" if spool.is_dir() else None
     return _Kept(
         server.state_dir,
         server.rollback_mark,

@@ -1,5 +1,6 @@
 """The one way to a book: by URL, whatever keeps it."""
 
+import stat
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -156,6 +157,34 @@ async def _open_postgres(  # noqa: PLR0913 - every part can be exchanged
         entropy=entropy,
         now=now,
         is_shared=is_shared,
+    )
+
+
+def store_exists(path: Path) -> bool:
+    """Return whether a file holds a store.
+
+    An empty file is none: a process that is killed before its first commit leaves one.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; this user may not look, or something else lies in
+            its place.
+    """
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unreadable(path, error.strerror or type(error).__name__) from None
+    if not stat.S_ISREG(found.st_mode):
+        raise _unreadable(path, "it is no file")
+    return found.st_size > 0
+
+
+def _unreadable(path: Path, reason: str) -> ServiceError:
+    return ServiceError(
+        f"the state file {path} cannot be used: {reason}",
+        code=ErrorCode.STORAGE_FAILED,
+        next_step="Check state_dir, its owner and its mode.",
     )
 
 

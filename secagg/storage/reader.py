@@ -19,7 +19,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.budget_ledger import ChargeRow
 from secagg.storage.change import Role
 from secagg.storage.data_claims import ClaimRow
-from secagg.storage.open_store import STORE_FILE, missing_package
+from secagg.storage.open_store import STORE_FILE, missing_package, store_exists
 from secagg.storage.reader_protocol import StoreNotFoundError, StoreQueries
 from secagg.storage.rows import (
     Finding,
@@ -156,7 +156,7 @@ def reading(path: Path) -> Iterator[SQLiteReader]:
         ServiceError: STORAGE_FAILED; there is no such file, or it is something else.
     """
     name = str(path)
-    if not path.is_file():
+    if not store_exists(path):
         raise StoreNotFoundError(name, setting="state_dir")
     with explained(name):
         database = sqlite3.connect(

@@ -54,7 +54,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -210,18 +210,24 @@ class RollbackMark:
             os.close(self._lock)
             self._lock = None
 
-    def forget(self) -> bool:
-        """Remove the mark and its lock; return whether there was one.
+    def forget(self, *, check: Callable[[], None] = lambda: None) -> bool:
+        """Remove the mark; return whether there was one.
+
+        The lock beside it stays. A process that waits for a lock whose file is removed
+        would hold another one than the process that comes next.
+
+        Args:
+            check: Raises what speaks against it, once no other process has the mark.
 
         Raises:
             ServiceError: STORAGE_FAILED; a process has it, or the disk refuses.
         """
-        if not self.path.exists():
+        if self._look() is None:
             return False
         self.hold(wait_seconds=0.0)
         try:
+            check()
             self.path.unlink()
-            lock_of(self.path).unlink(missing_ok=True)
             _sync_directory(self.path.parent)
         except OSError as error:
             raise self._failure("removed", error) from None

@@ -9,6 +9,7 @@ from secagg.cli import main
 from secagg.cli.client import RESTORED_ACKNOWLEDGEMENT
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.open_store import open_state
+from secagg.storage.rollback_mark import RollbackMark
 
 TLS = '[tls]\nca = "a"\ncertificate = "b"\nkey = "c"\n'
 TEXTS = {
@@ -55,7 +56,7 @@ def test_a_walk_is_begun_anew_after_its_mark_is_forgotten(place, capsys, json_an
         emptied(place)
         assert forget() == 0
         assert "forgotten" in capsys.readouterr().out
-        assert not list(place.glob("the.mark*"))
+        assert not (place / "the.mark").exists()
         opened(place)
     emptied(place)
     assert forget() == 0
@@ -69,6 +70,49 @@ def test_a_state_that_is_there_is_never_forgotten(place, capsys):
     assert forget() == 72
     assert "not empty" in capsys.readouterr().err
     assert sorted(path.name for path in (place / "state").iterdir()) == before
+    assert (place / "the.mark").exists()
+
+
+def test_the_directory_may_be_the_one_that_set_names(place, capsys):
+    """Clients of one settings file tell their states apart by `--set`."""
+    text = (place / "settings.toml").read_text()
+    (place / "settings.toml").write_text(text.replace('"state"', '"of-another"'))
+    emptied(place)
+    assert forget() == 72
+    assert "--set" in capsys.readouterr().err
+    section = text[1 : text.index("]")]
+    assert forget("--set", f"{section}.state_dir=state") == 0
+    assert not (place / "the.mark").exists()
+
+
+@pytest.mark.parametrize("error", [PermissionError, NotADirectoryError])
+def test_what_may_not_be_looked_into_is_not_gone(place, monkeypatch, error):
+    def refused(_):
+        raise error(13, "Permission denied")
+
+    monkeypatch.setattr(type(place), "iterdir", refused)
+    assert forget() == (55 if error is PermissionError else 72)
+    assert (place / "the.mark").exists()
+
+
+def test_a_link_to_a_disk_that_is_away_is_not_gone(place):
+    (place / "state").rename(place / "unmounted")
+    (place / "state").symlink_to(place / "mounted")
+    assert forget() == 72
+    assert (place / "the.mark").exists()
+
+
+def test_a_state_that_is_begun_meanwhile_is_not_forgotten(place, monkeypatch):
+    """The directory is looked at again when no other process can open its state."""
+    emptied(place)
+    original = RollbackMark.hold
+
+    def hold(mark, *, wait_seconds):
+        (place / "state" / "store.sqlite3").write_text("of a process that was faster")
+        original(mark, wait_seconds=wait_seconds)
+
+    monkeypatch.setattr(RollbackMark, "hold", hold)
+    assert forget() == 72
     assert (place / "the.mark").exists()
 
 

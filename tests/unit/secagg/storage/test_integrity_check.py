@@ -16,6 +16,7 @@ from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.journal import record_of
 from secagg.storage.open_store import open_state, open_store
+from secagg.storage.rollback_mark import SLOT_BYTES, Mark, RollbackMark
 from secagg.storage.spool import UploadSpool
 
 SETTINGS = """
@@ -193,3 +194,28 @@ def test_what_does_not_fit_the_mark_is_said_with_78(place, check, lose):
 
 def test_the_way_of_writing_is_said(check):
     assert check()[1]["journal_mode"] == "wal"
+
+
+def test_nothing_is_moved_beside_a_mark_that_does_not_fit(place, check):
+    """What an older store does not name may be all that the newest one has."""
+    stranger = place / "state" / "spool" / ("cd" * 32)
+    stranger.mkdir()
+    mark = place / "the.mark"
+    stands = RollbackMark(mark).read()
+    later = Mark(stands.store_id, stands.generation + 1)
+    mark.write_bytes(2 * later.encode().ljust(SLOT_BYTES, b"\0"))
+    assert check("--repair-quarantine")[0] == 78
+    assert stranger.is_dir()
+
+
+def test_a_copy_is_verified_without_the_mark_of_its_original(place, check):
+    """As docs/backup.md has it; the original has gone on since."""
+    shutil.copytree(place / "state", place / "backup")
+    for mark in ('rollback_mark = "the.mark"\n', ""):
+        text = SETTINGS.replace('rollback_mark = "the.mark"\n', mark)
+        (place / "server.toml").write_text(text.replace('"state"', '"backup"'))
+        code, answer = check("--copy")
+        assert (code, answer["ok"], answer["is_restored"]) == (0, True, False)
+    assert check()[0] == 78  # it would not start
+    (place / "backup" / "spool" / SESSION / "uploads").rename(place / "lost")
+    assert check("--copy")[0] == 77

@@ -9,6 +9,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.open_store import open_store
 from secagg.storage.reader import StoreInUseError, reading
+from secagg.storage.reader_protocol import StoreNotFoundError
 from secagg.storage.rows import SessionState, Task, TaskState
 from secagg.storage.store import StateDamagedError
 
@@ -57,7 +58,8 @@ async def test_a_book_that_is_in_use_is_not_read(tmp_path):
 
 
 async def test_what_was_never_written_or_is_no_book_says_so(tmp_path):
-    with pytest.raises(ServiceError, match="there is no state"), reading(tmp_path):
+    missing = tmp_path / "store.sqlite3"
+    with pytest.raises(ServiceError, match="there is no state"), reading(missing):
         pass
     assert list(tmp_path.iterdir()) == []
     other = tmp_path / "other.db"
@@ -79,3 +81,25 @@ async def test_a_changed_row_is_noticed(tmp_path):
         (found,) = await reader.check()
         assert "task" in found.complaint
         assert await reader.sessions(role=Role.SERVER, state=SessionState.ENDED) == ()
+
+
+def test_only_a_file_that_is_missing_or_empty_is_no_store(tmp_path, monkeypatch):
+    path = tmp_path / "store.sqlite3"
+    with pytest.raises(StoreNotFoundError), reading(path):
+        pass
+    path.touch()
+    with pytest.raises(StoreNotFoundError), reading(path):
+        pass
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ServiceError, match="it is no file") as caught, reading(path):
+        pass
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(path), "stat", refused)
+    with pytest.raises(ServiceError, match="denied") as caught, reading(path):
+        pass
+    assert caught.value.code is ErrorCode.STORAGE_FAILED

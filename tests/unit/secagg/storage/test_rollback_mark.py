@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import os
 import shutil
 from pathlib import Path
@@ -23,6 +24,7 @@ from secagg.storage.rollback_mark import (
     Mark,
     RollbackMark,
     default_mark,
+    lock_of,
     refuse_restored,
 )
 from secagg.storage.rows import Task, TaskState
@@ -637,3 +639,32 @@ async def test_a_state_directory_has_a_mark_without_being_asked(tmp_path, monkey
     with pytest.raises(ServiceError) as caught:
         await open_state(state)
     assert caught.value.code is ErrorCode.RESTORED_STATE
+
+
+def test_no_two_processes_have_a_mark_while_one_is_forgotten(mark):
+    """One that has opened the lock and waits holds the same lock as the next one."""
+    going = RollbackMark(mark)
+    going.write(Mark(bytes(8), 1))
+    going.hold(wait_seconds=0)
+    going.release()
+    waiting = os.open(lock_of(mark), os.O_RDWR)
+    assert RollbackMark(mark).forget()
+    assert not mark.exists()
+    fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with pytest.raises(ServiceError, match="is in use"):
+        RollbackMark(mark).hold(wait_seconds=0)
+    os.close(waiting)
+    assert not RollbackMark(mark).forget()
+
+
+def test_what_speaks_against_forgetting_a_mark_is_asked_under_its_lock(mark):
+    RollbackMark(mark).write(Mark(bytes(8), 1))
+
+    def check():
+        with pytest.raises(ServiceError, match="is in use"):
+            RollbackMark(mark).hold(wait_seconds=0)
+        raise LocalProtocolError("there is a state")
+
+    with pytest.raises(LocalProtocolError):
+        RollbackMark(mark).forget(check=check)
+    assert RollbackMark(mark).read() == Mark(bytes(8), 1)
