@@ -73,6 +73,7 @@ def server(  # noqa: PLR0913 - one argument per option
         owner_of,
         shown_findings,
         start_findings,
+        tasks_in_folder,
     )
     from secagg.cli.logs import log_to_stderr
     from secagg.cli.settings_view import show_checked
@@ -102,7 +103,11 @@ def server(  # noqa: PLR0913 - one argument per option
         accepts_restored=restored,
     )
     if show_settings:
-        setup = replace(setup, owner=asyncio.run(owner_of(settings)))
+        setup = replace(
+            setup,
+            tasks=(*setup.tasks, *(() if until_done else tasks_in_folder(settings))),
+            owner=asyncio.run(owner_of(settings)),
+        )
         show_checked(rows, shown_findings(setup), output)
         if task is not None:
             output.line("planning the noise of the task")
@@ -124,6 +129,7 @@ def server(  # noqa: PLR0913 - one argument per option
             settings,
             None if task is None else task.own_task,
             output,
+            file=path,
             restored=restored,
         )
 
@@ -133,18 +139,24 @@ def _run_for_good(
     own: "TaskSettings | None",
     output: Output,
     *,
+    file: "Path",
     restored: bool,
 ) -> None:
     """Run all tasks until somebody ends it."""
     import asyncio
     import os
+    from functools import partial
 
+    from secagg.cli.checks.preflight import check_task_rules, identity_of
+    from secagg.cli.checks.setup_checks import tasks_in_folder
     from secagg.cli.session_view import SessionView
     from secagg.server.service import run_service
     from secagg.server.service_manager import ServiceManager
+    from secagg.transport.peer_identity import Role
 
     manager = ServiceManager.from_environment(os.environ)
-    proposed = [*([] if own is None else [own]), *_proposed(settings)]
+    proposed = [*([] if own is None else [own]), *tasks_in_folder(settings)]
+    domain = identity_of(settings.tls, Role.SERVER).identity.trust_domain
 
     async def run() -> "list[View]":
         # Said when the loop runs: a signal that comes while one is being made would
@@ -157,6 +169,7 @@ def _run_for_good(
             listening=lambda address: output.line(f"listening on {address}"),
             progress=view.show,
             tell=output.line,
+            judge=partial(check_task_rules, settings, file, domain),
             manager=manager,
             accept_restored=restored,
         )
@@ -165,23 +178,6 @@ def _run_for_good(
         tasks = asyncio.run(run())
     output.line("stopped; start again to go on with the tasks")
     output.result({"tasks": tasks})
-
-
-def _proposed(settings: "HostSettings") -> "list[TaskSettings]":
-    """Return the tasks of the folder of tasks."""
-    from secagg.config import load_task_settings
-    from secagg.errors import ErrorCode, ServiceError
-
-    folder = settings.server.tasks_dir
-    if folder is None:
-        return []
-    if not folder.is_dir():
-        raise ServiceError(
-            f"server.tasks_dir {folder} is no directory",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Make it, or leave the setting out.",
-        )
-    return [load_task_settings(path) for path in sorted(folder.glob("*.toml"))]
 
 
 def _run_to_the_end(

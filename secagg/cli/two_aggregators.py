@@ -177,13 +177,15 @@ def client(  # noqa: PLR0913 - one parameter per flag
     ] = None,
     overrides: SetOption = None,
     restored: Annotated[
-        bool,
+        str | None,
         typer.Option(
             "--restored",
-            help="Accept, this once, that the state was put back: what was spent since "
-            "is not known.",
+            metavar="SENTENCE",
+            help="Go on, this once, with a state that was put back: what was spent "
+            "since is not known. The sentence: I accept that this client may answer "
+            "twice",
         ),
-    ] = False,
+    ] = None,
     show_settings: ShowSettingsOption = False,
     as_json: JSONOption = False,
 ) -> None:
@@ -197,6 +199,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     """
     import asyncio
     import os
+    from dataclasses import replace
 
     from secagg.cli.checks.preflight import require_all
     from secagg.cli.checks.setup_checks import (
@@ -204,8 +207,10 @@ def client(  # noqa: PLR0913 - one parameter per flag
         shown_findings,
         start_findings,
     )
+    from secagg.cli.client import accepts_restored
     from secagg.cli.logs import log_to_stderr
     from secagg.cli.settings_view import show_checked
+    from secagg.client.input_files import FileInput
     from secagg.config.two_aggregators import (
         SharingClientSettings,
         load_two_server_settings,
@@ -227,9 +232,10 @@ def client(  # noqa: PLR0913 - one parameter per flag
         loaded.settings,
         vector=vector,
         outputs=outputs,
-        accepts_restored=restored,
+        accepts_restored=accepts_restored(restored),
     )
     if show_settings:
+        setup = replace(setup, describe_input=lambda: FileInput(vector).describe())
         show_checked(loaded.rows(), shown_findings(setup), output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
@@ -239,7 +245,9 @@ def client(  # noqa: PLR0913 - one parameter per flag
     for complaint in require_all(start_findings(setup)):
         output.line(complaint, style="bold red")
     given = asyncio.run(
-        give_vector(settings, load_vector(vector), accept_restored=restored)
+        give_vector(
+            settings, load_vector(vector), accept_restored=setup.accepts_restored
+        )
     )
     if sum_path is not None:
         write_vector(sum_path, given.values)

@@ -21,8 +21,8 @@ Which claims fit together says `dpnoise.accounting.cross_task`.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -228,28 +228,43 @@ async def turn_at_claims(directory: Path) -> AsyncIterator[None]:
 
     Raises:
         ServiceError: STORAGE_FAILED; others keep it. RESTORED_STATE, raised within, as
-            it is meant for claims: nobody can accept it, since nobody knows which
-            tasks were forgotten.
+            `explaining_claims` has it.
     """
     async with in_turn(directory):
-        try:
+        with explaining_claims(directory):
             yield
-        except ServiceError as error:
-            if error.code is not ErrorCode.RESTORED_STATE:
-                raise
-            raise ServiceError(
-                f"the claims on data in {directory} may not be the newest, so what is "
-                f"left of the total is not known: {error}",
-                code=ErrorCode.RESTORED_STATE,
-                next_step="Put the newest claims back, with their rollback mark. If "
-                "they are lost, set policy.data to another name, policy.data_dir to "
-                "another directory (and data_rollback_mark, where it is set, to "
-                "another file), and total_epsilon and total_delta to what is left when "
-                "every task that these data were given to is subtracted: `secagg "
-                "budget` lists those that this copy knows. --restored is for a "
-                "client's own state and lets no claims in; to remove the directory "
-                "and its mark would give the whole total once more.",
-            ) from None
+
+
+@contextmanager
+def explaining_claims(directory: Path) -> Iterator[None]:
+    """Say of claims that were put back what that means for a total.
+
+    No owner can accept them: which tasks were forgotten is known to no program.
+
+    Args:
+        directory: Of the claims.
+
+    Raises:
+        ServiceError: RESTORED_STATE, raised within.
+    """
+    try:
+        yield
+    except ServiceError as error:
+        if error.code is not ErrorCode.RESTORED_STATE:
+            raise
+        raise ServiceError(
+            f"the claims on data in {directory} may not be the newest, so what is "
+            f"left of the total is not known: {error}",
+            code=ErrorCode.RESTORED_STATE,
+            next_step="Put the newest claims back, with their rollback mark. If "
+            "they are lost, set policy.data to another name, policy.data_dir to "
+            "another directory (and data_rollback_mark, where it is set, to "
+            "another file), and total_epsilon and total_delta to what is left when "
+            "every task that these data were given to is subtracted: `secagg "
+            "budget` lists those that this copy knows. --restored is for a "
+            "client's own state and lets no claims in; to remove the directory "
+            "and its mark would give the whole total once more.",
+        ) from None
 
 
 async def _looked(budget: TotalBudget, place: Path) -> DataUsage:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.config.program import ProcessSection, TLSSection
 from secagg.config.total_budget import DataSection
+from secagg.protocol.policy import GROUNDS
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 
 
@@ -160,8 +161,11 @@ class _SharingPolicySection(DataSection):
     )
     max_delta: float = setting("Largest failure probability of it.")
     grounds: tuple[str, ...] = setting(
-        "How epsilon must be known: proven, certified, numerical, recalled.",
+        "Which grounds of an epsilon are accepted: proven, certified, numerical, "
+        "recalled, each whatever its proof; published for proven or certified by a "
+        "published proof. With published alone, theorems of this project are refused.",
         default=("proven", "certified"),
+        choices=GROUNDS,
     )
     min_survivors: int = setting(
         "Fewest vectors in a sum.", low=2, high=65_535, unit="clients"

@@ -12,16 +12,20 @@ SESSION_PLACE: Final = "{session}"
 
 
 def nearest_place(path: Path) -> Path:
-    """Return the path itself, or the closest place above it that exists."""
+    """Return the path itself, or the closest place above it that exists.
+
+    A link that leads nowhere exists: nothing can be made in its place.
+    """
     here = path.absolute()
     return next(each for each in (here, *here.parents) if _exists(each))
 
 
 def _exists(path: Path) -> bool:
     try:
-        return path.exists()
-    except OSError:  # a place that this user may not look into
+        path.lstat()
+    except OSError:  # also a place that this user may not look into
         return False
+    return True
 
 
 @contextmanager

@@ -87,6 +87,7 @@ class TaskSupervisor:
         own_task: The task in the server's own file, whose sums lie in `output_dir`
             itself; None for none.
         tell: Told in a sentence what becomes of tasks.
+        judge: As for `TaskRows`; by default nothing speaks against a task.
     """
 
     def __init__(
@@ -96,13 +97,18 @@ class TaskSupervisor:
         *,
         own_task: str | None,
         tell: Callable[[str], None],
+        judge: Callable[[TaskSettings], object] = lambda _: None,
     ) -> None:
         self._output_dir = output_dir
         self._own_task = own_task
         self._tell = tell
         self._kept: dict[str, _Kept] = {}
         self._rows = TaskRows(
-            lambda: self._store, state_dir=state_dir, tell=tell, on_row=self._note
+            lambda: self._store,
+            state_dir=state_dir,
+            tell=tell,
+            on_row=self._note,
+            judge=judge,
         )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._started = asyncio.Event()

@@ -32,8 +32,8 @@ def open_blobs(url: str) -> Blobs:
         bucket = S3Blobs(url)
         bucket.check()
         return bucket
-    path = Path(url.removeprefix(_FILE))
-    if not url.startswith(_FILE) or not path.is_absolute():
+    path = directory_of(url)
+    if path is None:
         scheme = url.partition(":")[0]
         complaint = (
             "needs an absolute path"
@@ -47,6 +47,12 @@ def open_blobs(url: str) -> Blobs:
             "in server.blobs.",
         )
     return FileBlobs(path)
+
+
+def directory_of(url: str) -> Path | None:
+    """Return the directory of a store of blobs; None for a bucket, or no store."""
+    path = Path(url.removeprefix(_FILE))
+    return path if url.startswith(_FILE) and path.is_absolute() else None
 
 
 class BlobBinding(Protocol):

@@ -32,6 +32,23 @@ from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity
 
 
+def aggregator_named(name: str, *, trust_domain: str) -> PeerIdentity:
+    """Return the aggregator that ``client.aggregator`` names.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; no certificate can have that name.
+    """
+    try:
+        return PeerIdentity(trust_domain, Role.SERVER, name)
+    except ServiceError as error:
+        raise ServiceError(
+            f"client.aggregator: {error}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Write the <name> of the aggregator's URI, "
+            "secagg://<trust-domain>/server/<name>.",
+        ) from None
+
+
 class AggregatorChannel:
     """Opened at its first use, because that may take a handshake.
 
@@ -69,17 +86,9 @@ class AggregatorChannel:
             self._peer = PeerIdentity("tests", Role.SERVER, UNCERTIFIED_AGGREGATOR)
             return
         if aggregator is not None:
-            try:
-                self._peer = PeerIdentity(
-                    identity.identity.trust_domain, Role.SERVER, aggregator
-                )
-            except ServiceError as error:
-                raise ServiceError(
-                    f"client.aggregator: {error}",
-                    code=ErrorCode.BAD_SETTINGS,
-                    next_step="Write the <name> of the aggregator's URI, "
-                    "secagg://<trust-domain>/server/<name>.",
-                ) from None
+            self._peer = aggregator_named(
+                aggregator, trust_domain=identity.identity.trust_domain
+            )
 
     @property
     def aggregator(self) -> str:

@@ -3,11 +3,16 @@
 import typer
 
 from secagg.cli.operator import EitherFileOption, server_file
-from secagg.cli.options import JSONOption
+from secagg.cli.options import JSONOption, SetOption
 from secagg.cli.output import Output
 
 
-def doctor(*, config: EitherFileOption = None, as_json: JSONOption = False) -> None:
+def doctor(
+    *,
+    config: EitherFileOption = None,
+    overrides: SetOption = None,
+    as_json: JSONOption = False,
+) -> None:
     """Look at everything that a server or a client needs, and say what to do.
 
     The settings file says which of the two. Every check has a number; what fails ends
@@ -24,7 +29,7 @@ def doctor(*, config: EitherFileOption = None, as_json: JSONOption = False) -> N
 
     output = Output(as_json=as_json)
     path = server_file(config)
-    role, findings = asyncio.run(doctor_findings(path))
+    role, findings = asyncio.run(doctor_findings(path, overrides=overrides or ()))
     for each in findings:
         output.line(
             f"{each.number} {each.state:<7} {each.subject}: {each.found}",

@@ -73,17 +73,19 @@ def check_server_paths(
     return refuse_shared_paths(server_paths(settings, file, tasks, folders=folders))
 
 
-def check_port(settings: HostSettings) -> None:
-    """Find out whether the server could listen.
+def check_port(listening: Mapping[str, str | None]) -> None:
+    """Find out whether an aggregator could listen.
+
+    Args:
+        listening: Its addresses, by their settings; None for those that are not set.
 
     Raises:
         ServiceError: PORT_IN_USE or BAD_SETTINGS.
     """
-    for name in ("listen", "health_listen", "metrics_listen", "page_listen"):
-        text = getattr(settings.server, name)
+    for name, text in listening.items():
         if text is None:
             continue
-        address = Address.parse(text, name=f"server.{name}")
+        address = Address.parse(text, name=name)
         try:
             family, kind, protocol, _, where = socket.getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM
@@ -139,6 +141,35 @@ def identity_of(files: TLSSection, role: Role) -> TLSIdentity:
     )
 
 
+def check_task_rules(
+    settings: HostSettings, file: Path, trust_domain: str, task: TaskSettings
+) -> None:
+    """Refuse a task that hands out a file of the server's, or that no client joins.
+
+    Args:
+        settings: The server's.
+        file: Their file.
+        trust_domain: Of the server's certificate.
+        task: The task, of a file or of an operator.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    check_server_paths(settings, file, (task,))
+    _refuse_other_domain(task, trust_domain)
+
+
+def _refuse_other_domain(settings: TaskSettings, own: str) -> None:
+    section = settings.enrolment
+    if section.enrolment_key is not None and own != section.trust_domain:
+        raise ServiceError(
+            f"enrolment.trust_domain is {section.trust_domain!r}, the certificate "
+            f"names {own!r}: no client would take part",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set it to what the certificate names.",
+        )
+
+
 def _readable(key: Path) -> str:
     # Not an error: orchestrators mount secrets with modes of their own.
     if not is_readable_by_others(key):
@@ -156,13 +187,7 @@ def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str:
     if key is None:
         return "none is asked for"
     own = identity_of(tls, Role.SERVER).identity.trust_domain
-    if own != section.trust_domain:
-        raise ServiceError(
-            f"enrolment.trust_domain is {section.trust_domain!r}, the certificate "
-            f"names {own!r}: no client would take part",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set it to what the certificate names.",
-        )
+    _refuse_other_domain(settings, own)
     published = PublishedEnrolment.load(
         trust_domain=own,
         enrolment_key=parse_key(key),

@@ -43,7 +43,7 @@ from secagg.cli.checks.preflight import (
     written_files,
 )
 from secagg.client.program import client_enrolment, client_policy, read_privacy_limits
-from secagg.client.total_budget import look_at_use, turn_at_claims
+from secagg.client.total_budget import explaining_claims, look_at_use
 from secagg.config import (
     ClientSettings,
     HostSettings,
@@ -76,7 +76,11 @@ from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.pki.certificate_revocations import read_revoked
 from secagg.pki.expiry import expiries_of, level_of
 from secagg.pki.key_files import is_readable_by_others
-from secagg.server.admin.channel import admin_socket_of, call_admin
+from secagg.server.admin.channel import (
+    admin_socket_of,
+    call_admin,
+    refuse_no_socket,
+)
 from secagg.server.engine import EngineLostError, open_engine
 from secagg.server.http.monitoring import check_collector, meter_of, page_address
 from secagg.server.session.sum_release import MOST_ATTEMPTS
@@ -84,10 +88,15 @@ from secagg.server.task.setup import prepare_task
 from secagg.server.telemetry.prometheus import PrometheusMeter
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.change import Role as StoreRole
+from secagg.storage.file_lock import in_turn
 from secagg.storage.journal import decode_server_event, sums_begun
 from secagg.storage.network_disk import refuse_network_disk
-from secagg.storage.open_blobs import open_blobs
-from secagg.storage.open_store import STORE_FILE, check_postgres_package
+from secagg.storage.open_blobs import directory_of, open_blobs
+from secagg.storage.open_store import (
+    STORE_FILE,
+    check_postgres_package,
+    store_exists,
+)
 from secagg.storage.postgres.address import judged_address
 from secagg.storage.reader import StoreInUseError, looking
 from secagg.storage.reader_protocol import StoreNotFoundError, StoreQueries
@@ -102,6 +111,7 @@ from secagg.storage.rows import Replica
 from secagg.storage.store import StateDamagedError
 from secagg.storage.store_identity import refuse_other_names
 from secagg.transport.address import Address
+from secagg.transport.grpc_channel import aggregator_named
 from secagg.transport.peer_identity import Role
 from secagg.transport.relay.handshake_limits import (
     FILES_PER_CONNECTION,
@@ -110,11 +120,19 @@ from secagg.transport.relay.handshake_limits import (
 )
 from secagg.transport.tls import read_certificates
 from secagg.two_aggregators.client import refuse_one_key
-from secagg.two_aggregators.program import check_name, noise_of, receipt_key_of
+from secagg.two_aggregators.program import (
+    check_name,
+    noise_of,
+    receipt_key_of,
+    sharing_cohort,
+    sharing_limits,
+)
 
 S = TypeVar("S")
 
 _SLOW_DISK_SECONDS: Final = 0.1
+_ANY_DOMAIN: Final = "any"
+_LISTENING: Final = ("listen", "health_listen", "metrics_listen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +209,7 @@ class SharingSetup:
         file: Its settings file.
         settings: The client's.
         vector: The file of --input; None for the doctor.
+        describe_input: As for `ClientSetup`.
         outputs: Files to be written, by the option that names them.
         accepts_restored: Whether a state that was put back is accepted.
     """
@@ -198,6 +217,7 @@ class SharingSetup:
     file: Path
     settings: SharingClientSettings
     vector: Path | None = None
+    describe_input: Callable[[], str] | None = None
     outputs: Mapping[str, Path] = field(default_factory=dict)
     accepts_restored: bool = False
 
@@ -234,35 +254,41 @@ def _run_coroutine(coroutine: Coroutine[Any, Any, list[Finding]]) -> list[Findin
     return asyncio.run(coroutine)
 
 
-async def doctor_findings(path: Path) -> tuple[str, list[Finding]]:
+async def doctor_findings(
+    path: Path, *, overrides: Sequence[str] = ()
+) -> tuple[str, list[Finding]]:
     """Load the settings of a file, and run every check of its part.
 
     Args:
         path: The settings file; its sections say whose it is.
+        overrides: As they are given to the program, by ``--set``.
 
     Returns:
         The part, and what was found.
     """
     if is_file_of_two_aggregators(path):
-        return "client", await sharing_findings(path)
+        return "client", await sharing_findings(path, overrides)
     if is_client_file(path):
-        return "client", await client_findings(path)
+        return "client", await client_findings(path, overrides)
     kind = party_of(path)
     if kind is not None:
-        return "server", await party_findings(path, kind)
-    return "server", await server_findings(path)
+        return "server", await party_findings(path, kind, overrides)
+    return "server", await server_findings(path, overrides)
 
 
-async def server_findings(path: Path) -> list[Finding]:
+async def server_findings(path: Path, overrides: Sequence[str] = ()) -> list[Finding]:
     """Look at everything that an aggregator needs.
 
     Args:
         path: Its settings file.
+        overrides: As for `doctor_findings`.
     """
 
     def load() -> ServerSetup:
-        host = load_host_settings(path, environment=os.environ).settings
-        return ServerSetup(path, host, _tasks_of(path, host))
+        host = load_host_settings(
+            path, environment=os.environ, overrides=overrides
+        ).settings
+        return ServerSetup(path, host, _tasks_of(path, host, overrides))
 
     setup, finding = _loaded("D100", load)
     if setup is None:
@@ -271,17 +297,18 @@ async def server_findings(path: Path) -> list[Finding]:
     return [finding, *await findings_of(checks_of(setup), setup)]
 
 
-async def client_findings(path: Path) -> list[Finding]:
+async def client_findings(path: Path, overrides: Sequence[str] = ()) -> list[Finding]:
     """Look at everything that a client needs, up to the offer of its task.
 
     Args:
         path: Its settings file.
+        overrides: As for `doctor_findings`.
     """
 
     def load() -> ClientSetup:
-        settings = load_client_settings(path, environment=os.environ).settings
-        client_policy(settings)
-        read_privacy_limits(settings)
+        settings = load_client_settings(
+            path, environment=os.environ, overrides=overrides
+        ).settings
         return ClientSetup(path, settings, way=ConnectivityCheck(settings))
 
     setup, finding = _loaded("D200", load)
@@ -291,24 +318,27 @@ async def client_findings(path: Path) -> list[Finding]:
 
 
 async def party_findings(
-    path: Path, kind: type[LeaderSettings] | type[HelperSettings]
+    path: Path,
+    kind: type[LeaderSettings] | type[HelperSettings],
+    overrides: Sequence[str] = (),
 ) -> list[Finding]:
     """Look at everything that one of two aggregators needs on its own machine.
 
     Args:
         path: Its settings file.
         kind: Whose it is.
+        overrides: As for `doctor_findings`.
     """
 
     def load() -> PartySetup:
         settings: _PartySettings
         if kind is LeaderSettings:
             settings = load_two_server_settings(
-                LeaderSettings, path, environment=os.environ
+                LeaderSettings, path, environment=os.environ, overrides=overrides
             ).settings
         else:
             settings = load_two_server_settings(
-                HelperSettings, path, environment=os.environ
+                HelperSettings, path, environment=os.environ, overrides=overrides
             ).settings
         return PartySetup(path, settings)
 
@@ -318,16 +348,17 @@ async def party_findings(
     return [finding, *await findings_of(checks_of(setup), setup)]
 
 
-async def sharing_findings(path: Path) -> list[Finding]:
+async def sharing_findings(path: Path, overrides: Sequence[str] = ()) -> list[Finding]:
     """Look at everything that a client of two aggregators needs on its own machine.
 
     Args:
         path: Its settings file.
+        overrides: As for `doctor_findings`.
     """
 
     def load() -> SharingSetup:
         loaded = load_two_server_settings(
-            SharingClientSettings, path, environment=os.environ
+            SharingClientSettings, path, environment=os.environ, overrides=overrides
         )
         return SharingSetup(path, loaded.settings)
 
@@ -351,23 +382,43 @@ def _loaded(number: str, load: Callable[[], S]) -> tuple[S | None, Finding]:
 # --- this machine ---------------------------------------------------------------------
 
 
-def _tasks_of(path: Path, host: HostSettings) -> list[TaskSettings]:
+def _tasks_of(
+    path: Path, host: HostSettings, overrides: Sequence[str]
+) -> list[TaskSettings]:
     """Return the tasks of the file itself and of the folder of tasks."""
     tasks: list[TaskSettings] = []
     if names_a_task(path):
-        tasks.append(
-            load_server_settings(path, environment=os.environ).settings.own_task
-        )
+        loaded = load_server_settings(path, environment=os.environ, overrides=overrides)
+        tasks.append(loaded.settings.own_task)
+    return tasks + tasks_in_folder(host)
+
+
+def tasks_in_folder(host: HostSettings) -> list[TaskSettings]:
+    """Return the tasks of ``server.tasks_dir``, in the order of their files' names.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the folder or a file of it cannot be read.
+    """
     folder = host.server.tasks_dir
-    if folder is not None:
-        if not folder.is_dir():
-            raise ServiceError(
-                f"server.tasks_dir {folder} is no directory",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Make it, or leave the setting out.",
-            )
-        tasks += [load_task_settings(each) for each in sorted(folder.glob("*.toml"))]
-    return tasks
+    if folder is None:
+        return []
+    try:
+        # Not `glob`, to which a folder that may not be read is an empty one.
+        files = sorted(each for each in folder.iterdir() if each.suffix == ".toml")
+    except NotADirectoryError:
+        reason, next_step = "is no directory", "Make it, or leave the setting out."
+    except FileNotFoundError:
+        reason, next_step = "does not exist", "Make it, or leave the setting out."
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+        next_step = "Check its owner and its mode."
+    else:
+        return [load_task_settings(each) for each in files]
+    raise ServiceError(
+        f"server.tasks_dir {folder} {reason}",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step=next_step,
+    )
 
 
 def _files(tls: TLSSection) -> str | Caution:
@@ -476,6 +527,8 @@ async def owner_of(host: HostSettings) -> str | None:
 
 
 def _blobs(url: str) -> str:
+    if (directory := directory_of(url)) is not None and not directory.is_dir():
+        return f"{url} {check_writable(directory)}"  # looking makes nothing
     blobs, begun = open_blobs(url), time.monotonic()
     place = f"{STORE_HOME}/doctor"
     blobs.remove(place)
@@ -528,16 +581,19 @@ async def _store(
     return f"{path if store_url is None else 'the database'} is sound"
 
 
-async def _claims(settings: ClientSettings) -> str | Caution:
+async def _claims(settings: ClientSettings | SharingClientSettings) -> str | Caution:
     """Look at what tasks have claimed of the data that a client gives."""
     total = total_budget(settings.policy)
     if total is None:
         return "policy.data is not set: every task has its own budget, and no total"
     if (shared := total.directory) is not None:
         # A client that has its turn is waited for, and none is refused meanwhile.
-        is_there = (shared / STORE_FILE).exists()
-        async with turn_at_claims(shared) if is_there else nullcontext():
-            looked = await _store(shared, total.rollback_mark)
+        check_writable(shared)
+        is_there = store_exists(shared / STORE_FILE)
+        async with in_turn(shared) if is_there else nullcontext():
+            with explaining_claims(shared):
+                check_mark_alone(shared, total.rollback_mark)
+                looked = await _store(shared, total.rollback_mark)
         if isinstance(looked, Caution):
             return looked
     try:
@@ -601,8 +657,22 @@ async def _others(host: HostSettings) -> str | None:
 def _port(host: HostSettings, owner: str | None) -> str:
     if owner is not None:
         return owner
-    check_port(host)
-    return f"{host.server.listen} is free"
+    server, names = host.server, (*_LISTENING, "page_listen")
+    check_port({f"server.{name}": getattr(server, name) for name in names})
+    return f"{server.listen} is free"
+
+
+async def _party_port(setup: PartySetup) -> str:
+    own = setup.settings.aggregator
+    try:
+        async with looking(own.state_dir):
+            pass
+    except StoreInUseError:
+        return "a process runs with this state"
+    except SecAggError:
+        pass  # D160 says it
+    check_port({f"aggregator.{name}": getattr(own, name) for name in _LISTENING})
+    return f"{own.listen} is free"
 
 
 def _plan(task: TaskSettings) -> str:
@@ -644,6 +714,30 @@ def _enrolments(setup: ServerSetup) -> str | None:
         if task.enrolment.enrolment_key is not None
     ]
     return "; ".join(found) or None
+
+
+def _admin_socket(setup: ServerSetup) -> str:
+    if setup.owner is not None:
+        return setup.owner
+    path = admin_socket_of(setup.host)
+    refuse_no_socket(path)
+    return f"{path} {check_writable(path.parent)}"
+
+
+def _client_rules(setup: ClientSetup) -> str:
+    """Refuse rules of the client's that no program can go by."""
+    settings = setup.settings
+    client_policy(settings)
+    read_privacy_limits(settings)
+    if settings.client.aggregator is not None:
+        aggregator_named(settings.client.aggregator, trust_domain=_ANY_DOMAIN)
+    return "they can be gone by"
+
+
+def _sharing_rules(setup: SharingSetup) -> str:
+    sharing_cohort(setup.settings)
+    sharing_limits(setup.settings)
+    return "they can be gone by"
 
 
 def _own_enrolment(setup: ClientSetup) -> str | None:
@@ -705,7 +799,7 @@ def check_mark_alone(
     Raises:
         ServiceError: RESTORED_STATE.
     """
-    if accepts_restored or (directory / STORE_FILE).exists():
+    if accepts_restored or store_exists(directory / STORE_FILE):
         return None
     mark = RollbackMark(given or default_mark(directory))
     refuse_restored(Mark(bytes(STORE_ID_BYTES), 0), mark.read(), mark.path)
@@ -743,7 +837,7 @@ def _server_mark(setup: ServerSetup) -> str | None:
 
 def _addresses(setup: ServerSetup) -> str:
     server = setup.host.server
-    for name in ("listen", "health_listen", "metrics_listen"):
+    for name in _LISTENING:
         given = getattr(server, name)
         if given is not None:
             Address.parse(given, name=f"server.{name}")
@@ -753,7 +847,7 @@ def _addresses(setup: ServerSetup) -> str:
 
 def _party_addresses(setup: PartySetup) -> str:
     own = setup.settings.aggregator
-    for name in ("listen", "health_listen", "metrics_listen"):
+    for name in _LISTENING:
         given = getattr(own, name)
         if given is not None:
             Address.parse(given, name=f"aggregator.{name}")
@@ -774,6 +868,10 @@ def _payloads(setup: ServerSetup) -> str | None:
 def _plans(setup: ServerSetup) -> str | None:
     found = [f"task {task.task.id!r}: {_plan(task)}" for task in setup.tasks]
     return "; ".join(found) or None
+
+
+def _input(setup: ClientSetup | SharingSetup) -> str | None:
+    return None if setup.describe_input is None else setup.describe_input()
 
 
 def _outputs(setup: ClientSetup | SharingSetup) -> str | None:
@@ -897,11 +995,13 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
         SetupCheck("D180", "address", _addresses, starts=True),
         SetupCheck("D185", "port", lambda s: _port(s.host, s.owner), starts=True),
     ),
+    (SetupCheck("D186", "admin socket", _admin_socket),),
     (SetupCheck("D188", "payload", _payloads, starts=True),),
     (SetupCheck("D190", "task", _plans, is_local=False),),
 )
 
 _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
+    (SetupCheck("D202", "rules", _client_rules, starts=True),),
     (SetupCheck("D205", "paths", _client_paths, starts=True),),
     (
         SetupCheck(
@@ -937,7 +1037,7 @@ _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
         ),
         SetupCheck("D255", "claims on data", lambda s: _claims(s.settings)),
     ),
-    (SetupCheck("D242", "--input", lambda s: s.describe_input and s.describe_input()),),
+    (SetupCheck("D242", "--input", _input),),
     (SetupCheck("D243", "--output", _outputs, starts=True),),
     (
         SetupCheck(
@@ -1053,13 +1153,17 @@ _PARTY: Final[tuple[Branch[PartySetup], ...]] = (
             starts=True,
         ),
     ),
-    (SetupCheck("D180", "address", _party_addresses, starts=True),),
+    (
+        SetupCheck("D180", "address", _party_addresses, starts=True),
+        SetupCheck("D185", "port", _party_port, starts=True),
+    ),
     (SetupCheck("D170", "sums", _sums_dir, starts=True),),
     (SetupCheck("D190", "task", _party_task, starts=True),),
     (SetupCheck("D195", "receipt keys", _receipt_keys, starts=True),),
 )
 
 _SHARING: Final[tuple[Branch[SharingSetup], ...]] = (
+    (SetupCheck("D202", "rules", _sharing_rules, starts=True),),
     (SetupCheck("D205", "paths", _sharing_paths, starts=True),),
     (
         SetupCheck(
@@ -1082,7 +1186,10 @@ _SHARING: Final[tuple[Branch[SharingSetup], ...]] = (
             "D235",
             "addresses",
             lambda s: ", ".join(
-                str(Address.parse(each.address)) for each in _sharing_sections(s)
+                str(Address.parse(each.address, name=f"{name}.address"))
+                for name, each in zip(
+                    ("leader", "helper"), _sharing_sections(s), strict=True
+                )
             ),
             starts=True,
         ),
@@ -1119,7 +1226,9 @@ _SHARING: Final[tuple[Branch[SharingSetup], ...]] = (
             ),
             starts=True,
         ),
+        SetupCheck("D255", "claims on data", lambda s: _claims(s.settings)),
     ),
+    (SetupCheck("D242", "--input", _input),),
     (SetupCheck("D243", "--output", _outputs, starts=True),),
     (SetupCheck("D232", "total of the data", _total, starts=True),),
     (SetupCheck("D295", "receipt keys", _receipt_keys, starts=True),),

@@ -13,12 +13,14 @@ Rule 2: lengths are judged before anything is read.
 import asyncio
 import json
 import os
+import stat
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.runtime.files import disk
 
 if TYPE_CHECKING:
     from secagg.config import HostSettings
@@ -40,6 +42,25 @@ def admin_socket_of(settings: "HostSettings") -> Path:
     """Return where an aggregator listens for its operator."""
     given = settings.server.admin_socket
     return (given or settings.server.state_dir / _ADMIN_SOCKET).absolute()
+
+
+def refuse_no_socket(path: Path) -> None:
+    """Refuse what lies at the place of a socket and is none.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; STORAGE_FAILED where this user may not look.
+    """
+    with disk(path):
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            return
+    if not stat.S_ISSOCK(mode):
+        raise ServiceError(
+            f"{path} exists, and is no socket",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set server.admin_socket to another path.",
+        )
 
 
 class NoAdminSocketError(ServiceError):

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 import socket
-import stat
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +21,12 @@ from typing import Any, Final, Self
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime import log_events as telemetry
-from secagg.server.admin.channel import read_message, short_path, write_message
+from secagg.server.admin.channel import (
+    read_message,
+    refuse_no_socket,
+    short_path,
+    write_message,
+)
 from secagg.server.admin.operations import (
     ServerControl,
     Sources,
@@ -88,7 +92,9 @@ class AdminSocket:
                 something else lies at its path.
         """
         try:
-            self._remove_old()
+            # That of a process that was killed, and nothing else.
+            refuse_no_socket(self._path)
+            self._path.unlink(missing_ok=True)
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with short_path(self._path) as place:
@@ -111,20 +117,6 @@ class AdminSocket:
         await self._callers.let_go()
         with suppress(OSError):
             self._path.unlink()
-
-    def _remove_old(self) -> None:
-        """Remove the socket of a process that was killed, and nothing else."""
-        try:
-            found = self._path.lstat()
-        except FileNotFoundError:
-            return
-        if not stat.S_ISSOCK(found.st_mode):
-            raise ServiceError(
-                f"{self._path} exists, and is no socket",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Set server.admin_socket to another path.",
-            )
-        self._path.unlink()
 
     # --- callers ----------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Rule 2: what was heard is noted with its version, under which alone sessions ope
 Rule 3: a file proposes.  What is not there yet is added, what is there stays as it is.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,6 +46,8 @@ class TaskRows:
         state_dir: Of the server; privacy reports are kept there.
         tell: Told in a sentence what becomes of tasks.
         on_row: Told of every row that was noted.
+        judge: Raises what speaks against a task, before it is planned or run; called on
+            a thread.
     """
 
     def __init__(
@@ -54,11 +57,13 @@ class TaskRows:
         state_dir: Path,
         tell: Callable[[str], None],
         on_row: Callable[[TaskRow], None],
+        judge: Callable[[TaskSettings], object],
     ) -> None:
         self._store = store
         self._state_dir = state_dir
         self._tell = tell
         self._on_row = on_row
+        self._judge = judge
         self._known: dict[str, TaskRow] = {}
 
     async def get(self, task_id: str) -> TaskRow | None:
@@ -179,7 +184,11 @@ class TaskRows:
             )
 
     async def settle(self, settings: TaskSettings) -> PreparedTask:
-        """Have a task in the book that its settings describe; see `settle_task`."""
+        """Have a task in the book that its settings describe; see `settle_task`.
+
+        Every way to a task leads here: a file, an operator, a restart, another server.
+        """
+        await asyncio.to_thread(self._judge, settings)
         return await settle_task(
             settings,
             self._store(),

@@ -81,6 +81,7 @@ class World:
         self.said: list[str] = []
         self.finished: list[bool] = []
         self.socket = directory / "state" / "admin.sock"
+        self.judge = lambda _: None
 
     def settings(self, task="t", **changes):
         path = self.directory / "task.toml"
@@ -95,6 +96,7 @@ class World:
             self.directory / "state",
             own_task="t",
             tell=self.said.append,
+            judge=self.judge,
         )
         async with OperatedServer(
             "127.0.0.1:0",
@@ -520,6 +522,33 @@ async def test_a_payload_that_has_gone_keeps_no_other_task_from_its_start(world)
         await refused(
             world.server.connection("a").call(GetOffer("t", 0)), ErrorCode.TASK_OVER
         )
+
+
+async def test_what_speaks_against_a_task_is_asked_on_every_way_to_it(world):
+    """A file, an operator and a restart; such as a payload that is the server's key."""
+    unfit = {"t"}
+
+    def judge(settings):
+        if settings.task.id in unfit:
+            raise ServiceError("it is a key", code=ErrorCode.BAD_SETTINGS)
+
+    world.judge = judge
+    with pytest.raises(ServiceError, match="it is a key"):
+        async with world.running(world.settings()):
+            pass
+    unfit.clear()
+    async with world.running(world.settings()):
+        for verb, task in (("task.add", "u"), ("task.apply", "t")):
+            unfit.add(task)
+            document = world.settings(task).document()
+            answer = world.ask(verb, settings=document, origin="f")
+            await refused(answer, ErrorCode.BAD_SETTINGS, "it is a key")
+        assert await world.states() == {"t": "running"}
+    async with world.running():
+        assert await world.states() == {"t": "paused"}
+        answer = world.ask("task.resume", task="t")
+        await refused(answer, ErrorCode.BAD_SETTINGS, "it is a key")
+        assert await world.states() == {"t": "paused"}
 
 
 async def test_a_pause_takes_back_the_payload_of_a_session_that_nobody_joined(world):

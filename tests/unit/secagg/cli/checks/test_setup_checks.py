@@ -18,6 +18,7 @@ from secagg.cli.checks.setup_checks import SETUP_CHECKS
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.key_files import key_text
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.server import service
 from secagg.storage.open_store import open_state
 
 ROOT = Path(__file__).parents[5]
@@ -181,6 +182,30 @@ def in_place_of(name):
     return plant
 
 
+def folder_in_place_of(name):
+    return lambda place, _: (place / name).mkdir(parents=True)
+
+
+def without_input(place, _):
+    (place / "x.npy").unlink()
+
+
+def claims_gone(place, _):
+    """The claims on data are deleted, and their mark is not."""
+    text = (place / "settings.toml").read_text().replace("require_noise = false\n", "")
+    total = 'data = "ours"\ntotal_epsilon = 9.0\ntotal_delta = 1e-5\n'
+    where = 'data_dir = "claims"\ndata_rollback_mark = "claims.mark"\n'
+    limits = "" if "max_epsilon" in text else "max_epsilon = 9.0\nmax_delta = 1e-5\n"
+    (place / "settings.toml").write_text(text + limits + total + where)
+
+    async def run():
+        await (await open_state(place / "claims", mark=place / "claims.mark")).close()
+
+    asyncio.run(run())
+    for path in (place / "claims").iterdir():
+        path.unlink()
+
+
 IDENTITY = f"""[enrolment]
 identity = "none.seed"
 credential = "none.bin"
@@ -198,6 +223,7 @@ PARTY = {
     "D152": wide,
     "D162": lost,
     "D180": changed('listen = "127.0.0.1:0"', 'listen = "nonsense"'),
+    "D185": taken,
     "D190": changed("epsilon = 9.0", "epsilon = 0.1"),
 }
 # Of every check that a start runs, what makes it fail, or warn.
@@ -222,6 +248,7 @@ PLANTED = {
         "D188": changed("[vector]", 'payload = "none.bin"\n[vector]'),
     },
     "client": {
+        "D202": changed("[policy]", '[policy]\nprofiles = ["unknown"]'),
         "D205": changed('"the.mark"', '"settings.toml"'),
         "D210": changed("pki/ca.pem", "none.pem"),
         "D220": changed("pki/ca.pem", "pki/other.pem"),
@@ -239,6 +266,7 @@ PLANTED = {
     },
     "helper": PARTY,
     "sharing client": {
+        "D202": changed("[policy]", '[policy]\nsuites = ["unknown"]'),
         "D205": changed('"the.mark"', '"settings.toml"'),
         "D210": changed("pki/ca.pem", "none.pem"),
         "D220": changed("pki/ca.pem", "pki/other.pem"),
@@ -251,9 +279,28 @@ PLANTED = {
         "D295": changed(OTHER_KEY, KEY),
     },
 }
+# What a start meets by itself, after the checks that it runs.
+MET = {
+    "server": {
+        "D160": folder_in_place_of("state/store.sqlite3"),
+        "D186": changed('"sums"', '"sums"\nadmin_socket = "settings.txt"'),
+    },
+    "client": {
+        "D242": without_input,
+        "D250": folder_in_place_of("state/store.sqlite3"),
+        "D255": claims_gone,
+    },
+    "leader": {"D160": folder_in_place_of("state/store.sqlite3")},
+    "helper": {"D160": folder_in_place_of("state/store.sqlite3")},
+    "sharing client": {
+        "D242": without_input,
+        "D250": folder_in_place_of("state/store.sqlite3"),
+        "D255": claims_gone,
+    },
+}
 # What the settings do not name is not there to be broken.
 ABSENT = {"helper": {"D170", "D195"}}
-WITH_OPTIONS = {"D243"}  # the doctor is handed none
+WITH_OPTIONS = {"D242", "D243"}  # the doctor is handed none
 WARNS = {"D152", "D245"}
 
 
@@ -304,11 +351,16 @@ def test_a_fault_is_planted_for_every_check_of_a_start():
 
 @pytest.mark.parametrize(
     ("part", "number"),
-    [(part, number) for part, faults in PLANTED.items() for number in faults],
+    [
+        (part, number)
+        for planted in (PLANTED, MET)
+        for part, faults in planted.items()
+        for number in faults
+    ],
 )
 def test_start_settings_and_doctor_agree(place, monkeypatch, capsys, part, number):
     (place / "settings.toml").write_text(TEXTS[part])
-    PLANTED[part][number](place, monkeypatch)
+    (PLANTED[part] | MET[part])[number](place, monkeypatch)
     command = list(COMMANDS[part])
     if number == "D243" and part == "sharing client":
         command += ["--output", "out/sum.npy"]
@@ -331,6 +383,108 @@ def test_start_settings_and_doctor_agree(place, monkeypatch, capsys, part, numbe
     assert doctor == started
     assert checks[number]["state"] == "failed"
     assert checks[number]["found"] == error["error"]["message"]
+
+
+def test_what_set_changes_is_what_the_doctor_looks_at(place, capsys):
+    """One settings file serves several clients, whose states `--set` tells apart."""
+    (place / "settings.toml").write_text(TEXTS["client"])
+    (place / "state").write_text("")
+    code, answer, _ = ended(capsys, "doctor")
+    assert code == 55
+    code, answer, _ = ended(capsys, "doctor", "--set", "client.state_dir=other")
+    assert code == 58, answer  # it reaches no aggregator, and all else is well
+    changes = (
+        "--set",
+        "client.state_dir=other",
+        "--set",
+        "client.rollback_mark=b.mark",
+    )
+
+    async def run():
+        await (await open_state(place / "other", mark=place / "b.mark")).close()
+
+    asyncio.run(run())
+    assert ended(capsys, "state", "check", *changes)[:2][1]["ok"]
+
+
+def test_looking_at_a_store_of_uploads_makes_none(place, capsys):
+    text = TEXTS["server"].replace('"sums"', f'"sums"\nblobs = "file:{place}/a/b"')
+    (place / "settings.toml").write_text(text)
+    assert ended(capsys, "doctor")[0] == 0
+    assert ended(capsys, "server", "--show-settings")[0] == 0
+    assert not (place / "a").exists()
+
+
+def test_an_empty_file_is_no_store(place, capsys):
+    """A process that is killed before its first commit leaves one."""
+    (place / "settings.toml").write_text(TEXTS["server"])
+    (place / "state").mkdir(mode=0o700)
+    (place / "state" / "store.sqlite3").touch(mode=0o600)
+    assert ended(capsys, "doctor")[0] == 0
+    lost(place, None)
+    (place / "state" / "store.sqlite3").touch(mode=0o600)
+    assert ended(capsys, "doctor")[0] == 78  # and it has a mark
+
+
+def test_a_link_that_leads_nowhere_is_no_place_for_a_state(place, capsys):
+    (place / "settings.toml").write_text(TEXTS["server"])
+    (place / "state").symlink_to(place / "unmounted" / "state")
+    codes = [
+        ended(capsys, *words)[0]
+        for words in (["doctor"], ["server", "--show-settings"], ["server"])
+    ]
+    assert codes == [55, 55, 55]
+
+
+def with_task_file(place, payload):
+    """Have a folder of tasks whose one task hands out a file."""
+    task = TEXTS["server"][TEXTS["server"].index("[task]") :]
+    (place / "tasks").mkdir()
+    (place / "tasks" / "a.toml").write_text(
+        task.replace('id = "t"', f'id = "u"\npayload = "{payload}"')
+    )
+    text = TEXTS["server"].replace('"sums"', '"sums"\ntasks_dir = "tasks"')
+    (place / "settings.toml").write_text(text)
+
+
+def test_no_task_of_a_folder_hands_out_the_key_of_its_server(
+    place, monkeypatch, capsys
+):
+    """The paths of a task are judged wherever it comes from."""
+    with_task_file(place, "../pki/server.key")
+    judged = []
+
+    async def run_service(_settings, proposed, *, judge, **_):
+        for task in proposed:
+            judged.append(task.task.id)
+            judge(task)
+
+    monkeypatch.setattr(service, "run_service", run_service)
+    started, error, _ = ended(capsys, "server")
+    assert judged == ["t", "u"]
+    doctor, answer, _ = ended(capsys, "doctor")
+    shown, _, _ = ended(capsys, "server", "--show-settings")
+    assert started == doctor == shown == 72
+    (found,) = [each for each in answer["checks"] if each["number"] == "D105"]
+    assert found["found"] == error["error"]["message"]
+    assert "tls.key" in found["found"]
+
+
+@pytest.mark.parametrize("error", [PermissionError, NotADirectoryError])
+def test_a_folder_of_tasks_that_cannot_be_read_is_not_an_empty_one(
+    place, monkeypatch, capsys, error
+):
+    with_task_file(place, "../settings.txt")
+    original = Path.iterdir
+
+    def refused(path):
+        if path.name == "tasks":
+            raise error(13, "Permission denied")
+        return original(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    for words in (["doctor"], ["server", "--show-settings"], ["server"]):
+        assert ended(capsys, *words)[0] == 72
 
 
 def test_a_start_warns_of_a_state_that_others_may_read(place, capsys):
