@@ -407,6 +407,15 @@ def test_what_set_changes_is_what_the_doctor_looks_at(place, capsys):
     assert ended(capsys, "state", "check", *changes)[:2][1]["ok"]
 
 
+@pytest.mark.parametrize("part", ["client", "sharing client"])
+def test_a_client_accepts_a_restored_state_in_words_alone(place, capsys, part):
+    (place / "settings.toml").write_text(TEXTS[part])
+    lost(place, None)
+    code, error, _ = ended(capsys, *COMMANDS[part], "--restored", "yes")
+    assert code == 72
+    assert "may answer twice" in error["error"]["next_step"]
+
+
 def test_looking_at_a_store_of_uploads_makes_none(place, capsys):
     text = TEXTS["server"].replace('"sums"', f'"sums"\nblobs = "file:{place}/a/b"')
     (place / "settings.toml").write_text(text)
