@@ -84,6 +84,10 @@ class DaemonThreads(Executor):
         except RuntimeError:
             with self._lock:
                 self._running -= 1
+                # Else it would run on the next thread, for a caller that was told no.
+                if call not in self._waiting:
+                    return future  # another thread has taken it
+                self._waiting.remove(call)
             raise
         return future
 
@@ -148,6 +152,7 @@ class Application:
         try:
             ready = loop.run_in_executor(self._threads, making)
         except Exception:  # noqa: BLE001 - whatever the executor is out of
+            making.drop()
             return _NO_THREAD
         alarm = asyncio.ensure_future(clock.sleep_until(due))
         either: set[asyncio.Future[Any]] = {ready, alarm}
@@ -196,6 +201,7 @@ class _Making(Generic[_Made]):
         except BaseException as error:  # noqa: BLE001 - no exception keeps a client away
             return Unusable(UnusableKind.RAISED, _told_by(error))
         finally:
+            del self._make  # it holds the payload, and a late one is kept for longer
             self.has_ended = True
 
     def drop(self) -> bool:

@@ -307,6 +307,28 @@ def test_threads_that_cannot_be_had_are_no_reason_to_stay_away():
     assert manual_clock.run(main).kind is UnusableKind.RAISED
 
 
+@pytest.mark.parametrize("threads", [lambda: None, lambda: DaemonThreads(1)])
+def test_a_function_that_got_no_thread_never_begins(monkeypatch, threads):
+    """Not even on the thread of a later session, beside the function of that."""
+    begun = []
+
+    def refused(_):
+        raise RuntimeError("can't start new thread")
+
+    async def main():
+        one = Application(threads())
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refused)
+            given = await one.vector(
+                lambda: begun.append(1), clock=SystemClock(), due=float("inf")
+            )
+        assert given.kind is UnusableKind.RAISED
+        return await one.vector(lambda: 2, clock=SystemClock(), due=float("inf"))
+
+    assert asyncio.run(main()) == 2
+    assert begun == []
+
+
 def test_threads_of_the_application_are_as_many_as_wanted_and_keep_no_process_alive():
     threads, go_on, seen = DaemonThreads(2), threading.Event(), []
 
@@ -385,6 +407,29 @@ def test_nothing_keeps_a_function_that_has_ended():
         return one, weakref.ref(make)
 
     one, kept = asyncio.run(main())
+    gc.collect()
+    assert kept() is None
+
+
+def test_nothing_keeps_a_function_that_was_late_and_has_ended():
+    """Which may be until the next session, hours later."""
+    threads, go_on = DaemonThreads(1), threading.Event()
+
+    class Makes:
+        def __call__(self):
+            go_on.wait()
+            return 1
+
+    async def main(clock):
+        one, make = Application(threads), Makes()
+        given = await one.vector(make, clock=clock, due=1000.0)
+        assert given.kind is UnusableKind.LATE
+        go_on.set()
+        await asyncio.wrap_future(threads.submit(lambda: None))
+        return one, weakref.ref(make)
+
+    with asyncio.Runner() as runner:
+        one, kept = runner.run(main(manual_clock.ManualClock()))
     gc.collect()
     assert kept() is None
     del one
