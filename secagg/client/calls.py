@@ -77,14 +77,28 @@ class AnotherAggregatorError(ServiceError):
     """Another aggregator answers than the one whose session is under way (R5.0-6).
 
     It may pass, as every way that is blocked: the session stays as it is.
+
+    Args:
+        bound: The aggregator of the session.
+        who: Answers.
+        named: The aggregator that the client's settings name; None for none.
     """
 
-    def __init__(self, bound: str, who: str) -> None:
+    def __init__(self, bound: str, who: str, *, named: str | None = None) -> None:
+        next_step = (
+            f"Check where client.server leads; the session resumes when {bound!r} "
+            "answers, and is left when its time is over."
+        )
+        if named is not None and named != bound:
+            next_step = (
+                f"Check where client.server leads; client.aggregator names {named!r}, "
+                f"and the session of {bound!r} is left when {named!r} answers, or when "
+                "its time is over."
+            )
         super().__init__(
             f"the session under way is one of {bound!r}, and {who} answers",
             code=ErrorCode.UNREACHABLE,
-            next_step=f"Check where client.server leads; the session resumes when "
-            f"{bound!r} answers, and is left when its time is over.",
+            next_step=next_step,
         )
 
 
@@ -130,6 +144,7 @@ class ClientCalls:
         entropy: Source of jitter.
         workers: Threads that hash what was fetched.
         watch: Wait on a stream; poll where that fails.  False always polls.
+        named: The aggregator that the client's settings name; None for none.
         on_unreachable: Told why calls do not get through; must not block.
         tell_seconds: How often at most.
 
@@ -146,6 +161,7 @@ class ClientCalls:
         workers: Workers,
         *,
         watch: bool,
+        named: str | None = None,
         on_unreachable: Callable[[ServiceError], None] = lambda _: None,
         tell_seconds: float = TELL_SECONDS,
     ) -> None:
@@ -154,6 +170,7 @@ class ClientCalls:
         self._entropy = entropy
         self._workers = workers
         self._watch = watch
+        self._named = named
         self._on_unreachable = on_unreachable
         self._tell_seconds = tell_seconds
         self._open_stream: _OpenStream | None = None
@@ -209,12 +226,14 @@ class ClientCalls:
         except LocalProtocolError:  # it has turned to one that it has not met yet
             found = await self._connection.meet()
         if found != self._bound:
-            raise AnotherAggregatorError(self._bound, repr(found))
+            raise AnotherAggregatorError(self._bound, repr(found), named=self._named)
 
     def _bound_error(self, error: ServiceError) -> ServiceError:
         """Return what an error means while a session is under way."""
         if self._bound is not None and isinstance(error, UnexpectedPeerError):
-            return AnotherAggregatorError(self._bound, f"another peer ({error})")
+            return AnotherAggregatorError(
+                self._bound, f"another peer ({error})", named=self._named
+            )
         return error
 
     async def _repeated(

@@ -157,6 +157,7 @@ class ClientRunner:
             self._entropy,
             self._workers,
             watch=self._settings.watch,
+            named=aggregator,
             on_unreachable=self._say_unreachable,
             tell_seconds=PATIENT_TELL_SECONDS
             if self._settings.offer_seconds is None

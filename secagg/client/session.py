@@ -185,7 +185,9 @@ class ClientSession:
         )
         if isinstance(session._state, client.Failed):
             refused = session._state
-            raise RemoteProtocolError(refused.reason, code=refused.code)
+            raise RemoteProtocolError(
+                refused.reason, code=refused.code, next_step=refused.next_step
+            )
         if total is not None:
             await total.claim(descriptor, trust_domain=trust_domain)
         new = NewSession(

@@ -553,7 +553,7 @@ class Conductor:
                 code=code,
                 next_step="Take part in the next session of the task.",
             )
-        raise RemoteProtocolError(reason, code=code)
+        raise RemoteProtocolError(reason, code=code, next_step=state.next_step)
 
     async def _fetch_sum(
         self, released: Released

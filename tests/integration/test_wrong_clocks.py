@@ -9,6 +9,7 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
+from secagg_testing.inline_store import inline_store
 
 from secagg.client.backoff import Backoff
 from secagg.client.retry_policy import (
@@ -18,6 +19,7 @@ from secagg.client.retry_policy import (
     after_error,
 )
 from secagg.client.service import ClientService
+from secagg.client.session import ClientSession
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
@@ -28,7 +30,10 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.policy import ClientPolicy
 from secagg.runtime.clock import finish_before
+from secagg.runtime.workers import Workers
+from secagg.storage.sqlite.executor import InlineExecutor
 
 CLIENTS, MINUTE = 4, 60.0
 
@@ -145,17 +150,38 @@ def test_elsewhere_a_wrong_clock_costs_attempts_and_then_ends(ahead):
     assert said.count(" UTC") == 2
 
 
-def test_a_date_that_no_calendar_has_is_refused_in_words():
-    parameters = parameters_for(CLIENTS, dimension=7, threshold=3)
-    offer = SessionDescriptor(
+def offer_that_ends(session_end):
+    return SessionDescriptor(
         aggregator="a",
         task_id="t",
         session_number=1,
         server_nonce=bytes(32),
-        session_end=(1 << 63) - 1,
+        session_end=session_end,
         payload_hash=b"",
-        parameters=parameters,
+        parameters=parameters_for(CLIENTS, dimension=7, threshold=3),
     )
+
+
+async def test_an_offer_that_is_refused_when_it_is_begun_says_what_to_do():
+    """The clock may be set between the gate and the first record of a session."""
+    with pytest.raises(RemoteProtocolError) as caught:
+        await ClientSession.begin(
+            offer_that_ends(1_800_000_000),
+            "client",
+            aggregator="a",
+            trust_domain=None,
+            store=inline_store(),
+            workers=Workers(general=InlineExecutor()),
+            policy=ClientPolicy(require_noise=False),
+            entropy=SeededEntropy(SecretBytes(bytes(32)), b"a test"),
+            now=1_900_000_000,
+        )
+    assert caught.value.code is ErrorCode.BAD_CLOCK
+    assert "clocks" in caught.value.next_step
+
+
+def test_a_date_that_no_calendar_has_is_refused_in_words():
+    offer = offer_that_ends((1 << 63) - 1)
     with pytest.raises(RemoteProtocolError, match="Unix seconds") as caught:
         offer.check_clock(0)
     assert caught.value.code is ErrorCode.BAD_CLOCK

@@ -244,7 +244,7 @@ def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> Cli
     try:
         result = edge.handler(state, event, policy)
     except RemoteProtocolError as error:
-        return leave(state, error.code, str(error))
+        return leave(state, error.code, str(error), next_step=error.next_step)
     if type(result.state) not in edge.may_enter | {Failed}:
         raise InternalError(f"undeclared transition to {type(result.state).__name__}")
     return result

@@ -82,7 +82,12 @@ def give_up(state: ClientState, event: AbortRequested, _: ClientPolicy) -> Clien
 
 
 def leave(
-    state: ClientState, code: ErrorCode, reason: str, *, fate: Fate | None = None
+    state: ClientState,
+    code: ErrorCode,
+    reason: str,
+    *,
+    fate: Fate | None = None,
+    next_step: str = "",
 ) -> ClientStep:
     """Leave the session; the new state holds no key.
 
@@ -91,8 +96,9 @@ def leave(
         code: Why.
         reason: One sentence for people.
         fate: What the server's last update stated, if one ended the session.
+        next_step: As for `Failed`.
     """
-    failed = Failed(code, reason, _charge_of(state, fate))
+    failed = Failed(code, reason, _charge_of(state, fate), next_step)
     return Step(failed, (Finish(code, reason),))
 
 

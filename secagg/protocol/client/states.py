@@ -240,6 +240,8 @@ class Failed:
         code: Why.
         reason: One sentence for people.
         charge: What becomes of the session's charge.
+        next_step: What its owner can do, where this client itself has refused
+            something; not kept in its store.
     """
 
     ROUND: ClassVar[Round] = Round.FINISHED
@@ -247,6 +249,7 @@ class Failed:
     code: ErrorCode
     reason: str
     charge: Charge
+    next_step: str = field(default="", compare=False)
 
 
 ClientState = (

@@ -481,13 +481,14 @@ def test_an_update_received_whole_is_as_large_as_the_session_allows(
 # --- whose answers (R5.0-6) -----------------------------------------------------------
 
 
-def calls_over(connection, clock, *, watch=False):
+def calls_over(connection, clock, *, watch=False, named=None):
     return ClientCalls(
         connection,
         clock,
         SeededEntropy(SecretBytes(bytes(32)), b"jitter"),
         Workers(general=InlineExecutor()),
         watch=watch,
+        named=named,
     )
 
 
@@ -575,6 +576,22 @@ def test_no_stream_of_another_aggregator_is_opened_or_believed(names):
         assert "b" not in way.asked
 
     manual_clock.run(main)
+
+
+@pytest.mark.parametrize("named", [None, "a", "b"])
+def test_what_is_advised_fits_the_aggregator_that_the_settings_name(named):
+    """A client that is to call b has not to wait for a."""
+
+    async def main(clock):
+        calls = calls_over(Changing("c"), clock, named=named)
+        calls.bind("a")
+        with pytest.raises(AnotherAggregatorError) as caught:
+            await calls.send(GetOffer("t"), clock.now() + 60)
+        return caught.value.next_step
+
+    advised = manual_clock.run(main)
+    assert ("resumes when 'a' answers" in advised) is (named != "b")
+    assert ("is left when 'b' answers" in advised) is (named == "b")
 
 
 def test_a_peer_of_another_name_ends_a_client_only_while_no_session_is_under_way():
