@@ -57,7 +57,18 @@ _THREADS: Final = 8
 
 
 class ClippingWarning(UserWarning):
-    """Vectors of a cohort in this process were longer than the clip."""
+    """Vectors of a cohort in this process were longer than the clip.
+
+    A filter may make it an error, when the sum is released and charged: it holds that.
+
+    Args:
+        text: What became of how many vectors.
+        total: The sum.
+    """
+
+    def __init__(self, text: str, total: ReleasedSum) -> None:
+        super().__init__(text)
+        self.total = total
 
 
 class InProcessEnrolment:
@@ -147,7 +158,8 @@ class InProcessCohort:
             SecAggError: The first error of a client or of the server.
 
         Warns:
-            ClippingWarning: Vectors were shortened, by a clip that does not move.
+            ClippingWarning: Vectors were shortened, by a clip that does not move. Its
+                `total` is the sum, which a filter that makes it an error cannot lose.
         """
         given = self._judged(vectors)
         _check_count(self.task.prepared, len(given), what="vectors")
@@ -232,17 +244,17 @@ def _counted(
     """Say how many vectors did not go into the sum as they were."""
     factors = [one.shortened_by for one in given if one.shortened_by is not None]
     longer = [factor for factor in factors if factor > 1.0]
+    zeros = sum(one.replaced is not None for one in given)
+    total = replace(total, shortened=len(longer), replaced=zeros)
     if longer and clip_stays:  # one that moves is meant to shorten some
-        warnings.warn(
+        text = (
             f"{len(longer)} of {len(given)} vectors were longer than the task allows "
             "and were shortened, by a factor of "
             f"{statistics.median(longer):.3g} in the median; plan a larger clip, with "
-            "which the noise grows, or scale the vectors",
-            ClippingWarning,
-            stacklevel=2,
+            "which the noise grows, or scale the vectors"
         )
-    zeros = sum(one.replaced is not None for one in given)
-    return replace(total, shortened=len(longer), replaced=zeros)
+        warnings.warn(ClippingWarning(text, total), stacklevel=2)
+    return total
 
 
 @asynccontextmanager

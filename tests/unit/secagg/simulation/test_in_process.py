@@ -1,5 +1,7 @@
 """An aggregator and its clients in one process keep the floors of the product."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -309,6 +311,20 @@ async def test_vectors_that_are_too_long_are_counted_aloud():
         with pytest.warns(secagg.ClippingWarning, match="2 of 3 vectors were longer"):
             total = await cohort.sum(vectors)
     assert (total.inputs, total.shortened, total.replaced) == (3, 2, 0)
+
+
+async def test_a_warning_that_is_made_an_error_loses_no_sum():
+    """It comes after the release, when the sum is charged."""
+    vectors = [np.ones(4), np.full(4, 10.0), np.ones(4)]
+    async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
+        with (
+            warnings.catch_warnings(action="error"),
+            pytest.raises(secagg.ClippingWarning, match="1 of 3") as caught,
+        ):
+            await cohort.sum(vectors)
+    total = caught.value.total
+    assert (total.inputs, total.shortened, total.replaced) == (3, 1, 0)
+    assert total.values.shape == (4,)
 
 
 async def test_fractions_are_refused_where_whole_numbers_are_summed():
