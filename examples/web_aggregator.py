@@ -44,7 +44,10 @@ def application(
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with secagg.Server(
-            listen, identity=identity, state_dir=state_dir
+            listen,
+            identity=identity,
+            state_dir=state_dir,
+            rollback_mark=state_dir.with_name(f"{state_dir.name}.mark"),
         ) as server:
             task = await server.add_task("visits", prepared)
             app.state.address, app.state.last = str(server.address), None
