@@ -51,7 +51,7 @@ class Replicas(Deployment):
         full: Replicas that have no room for sums.
         settled: Which replica was told that a sum is not its business any more.
         given: Which replica has handed on the sum of which session.
-        last_given: When that was the last time, in seconds of the clock.
+        given_at: When that was, in seconds of the clock.
     """
 
     replicas: int = 2
@@ -65,7 +65,7 @@ class Replicas(Deployment):
     stores: list[SharedStore] = field(default_factory=list)
     alive: dict[int, tuple[Aggregator, CrashSwitch]] = field(default_factory=dict)
     given: list[tuple[int, int]] = field(default_factory=list)
-    last_given: float = 0.0
+    given_at: list[float] = field(default_factory=list)
     errors: list[SecAggError] = field(default_factory=list)
 
     async def serve(self) -> None:
@@ -144,7 +144,7 @@ class Replicas(Deployment):
 
         async def on_sum(released: SessionSum) -> None:
             self.given.append((number, released.descriptor.session_number))
-            self.last_given = self.clock.now()
+            self.given_at.append(self.clock.now())
             await self.clock.sleep_until(self.clock.now() + self.taking_seconds)
             if number in self.full:
                 raise DeliveryDeferredError(
