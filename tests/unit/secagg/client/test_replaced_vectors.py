@@ -409,6 +409,7 @@ def test_nothing_keeps_a_function_that_has_ended():
     one, kept = asyncio.run(main())
     gc.collect()
     assert kept() is None
+    del one
 
 
 def test_nothing_keeps_a_function_that_was_late_and_has_ended():
