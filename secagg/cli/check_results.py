@@ -53,7 +53,7 @@ class Caution:
     next_step: str
 
 
-_Found: TypeAlias = str | Caution | None
+Found: TypeAlias = str | Caution | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class SetupCheck(Generic[S]):
 
     number: str
     subject: str
-    run: Callable[[S], _Found | Awaitable[_Found]]
+    run: Callable[[S], Found | Awaitable[Found]]
     starts: bool = False
     is_local: bool = True
 

@@ -164,6 +164,8 @@ def forget(
 
     Example: secagg state forget client-state --config client.toml
     """
+    from functools import partial
+
     from secagg.cli.client import accepts_restored
     from secagg.storage.rollback_mark import RollbackMark, default_mark
 
@@ -173,11 +175,7 @@ def forget(
         _Kept(directory, None) if config is None else _state_of(config, overrides or ())
     )
 
-    def check() -> None:
-        _refuse_to_forget(
-            directory, kept, is_known=config is not None, is_accepted=is_accepted
-        )
-
+    check = partial(_refuse_to_forget, directory, kept, is_accepted=is_accepted)
     check()
     mark = RollbackMark(kept.mark or default_mark(directory))
     was_there = mark.forget(check=check)
@@ -198,9 +196,7 @@ def forget(
     output.result({"mark": str(mark.path), "removed": was_there})
 
 
-def _refuse_to_forget(
-    directory: Path, kept: "_Kept", *, is_known: bool, is_accepted: bool
-) -> None:
+def _refuse_to_forget(directory: Path, kept: "_Kept", *, is_accepted: bool) -> None:
     """Refuse to forget a state that is there, or what a total has to know.
 
     Raises:
@@ -219,10 +215,10 @@ def _refuse_to_forget(
     elif not _is_gone_or_empty(directory):
         complaint = f"{directory} is not empty: a state is never forgotten"
         remedy = "Move its files away first, or keep state and mark as they are."
-    elif (kept.has_total or not is_known) and not is_accepted:
+    elif (kept.has_total or kept.is_client is None) and not is_accepted:
         complaint = (
             "claims on data with a total would be forgotten"
-            if is_known
+            if kept.has_total
             else "without --config this command cannot tell whose state it was"
         )
         remedy = "Say --restored with its sentence, if it is true."
@@ -288,61 +284,24 @@ def _journal_of(directory: Path) -> str:
 
 def _state_of(file: Path, overrides: Sequence[str]) -> _Kept:
     """Return where a party keeps its state, by its settings file and `--set`."""
-    import os
-
-    from secagg.config import is_client_file, load_client_settings, load_host_settings
-    from secagg.config.files import is_file_of_two_aggregators, party_of
-    from secagg.config.two_aggregators import (
-        HelperSettings,
-        LeaderSettings,
-        SharingClientSettings,
-        load_two_server_settings,
-    )
+    from secagg.cli.checks.setup_checks import PartySetup, ServerSetup, load_setup
     from secagg.runtime.files import disk
 
-    if is_client_file(file) and is_file_of_two_aggregators(file):
-        two = load_two_server_settings(
-            SharingClientSettings, file, environment=os.environ, overrides=overrides
-        ).settings
-        return _Kept(
-            two.client.state_dir,
-            two.client.rollback_mark,
-            is_client=True,
-            has_total=two.policy.data is not None,
-        )
-    if is_client_file(file):
-        one = load_client_settings(
-            file, environment=os.environ, overrides=overrides
-        ).settings
-        return _Kept(
-            one.client.state_dir,
-            one.client.rollback_mark,
-            is_client=True,
-            has_total=one.policy.data is not None,
-        )
-    kind = party_of(file)
-    if kind is not None:
+    setup = load_setup(file, overrides)
+    directory, mark = setup.place
+    if isinstance(setup, PartySetup):
         # Their journals name uploads in their own way, which their start reads.
-        settings: LeaderSettings | HelperSettings
-        if kind is LeaderSettings:
-            settings = load_two_server_settings(
-                LeaderSettings, file, environment=os.environ, overrides=overrides
-            ).settings
-        else:
-            settings = load_two_server_settings(
-                HelperSettings, file, environment=os.environ, overrides=overrides
-            ).settings
-        aggregator = settings.aggregator
-        return _Kept(aggregator.state_dir, aggregator.rollback_mark, is_client=False)
-    server = load_host_settings(
-        file, environment=os.environ, overrides=overrides
-    ).settings.server
-    spool = (server.state_dir / "spool").absolute()
-    with disk(server.state_dir):
+        return _Kept(directory, mark, is_client=False)
+    if not isinstance(setup, ServerSetup):
+        has_total = setup.settings.policy.data is not None
+        return _Kept(directory, mark, is_client=True, has_total=has_total)
+    server = setup.host.server
+    spool = (directory / "spool").absolute()
+    with disk(directory):
         own = f"file:{spool}" if spool.is_dir() else None
     return _Kept(
-        server.state_dir,
-        server.rollback_mark,
+        directory,
+        mark,
         server.store,
         server.blobs or own,
         names_uploads=True,

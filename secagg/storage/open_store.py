@@ -169,19 +169,16 @@ def store_exists(path: Path) -> bool:
         ServiceError: STORAGE_FAILED; this user may not look, or something else lies in
             its place.
     """
+    reason = "it is not a file"
     try:
         found = path.stat()
+        if stat.S_ISREG(found.st_mode):
+            return found.st_size > 0
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise _unreadable(path, error.strerror or type(error).__name__) from None
-    if not stat.S_ISREG(found.st_mode):
-        raise _unreadable(path, "it is no file")
-    return found.st_size > 0
-
-
-def _unreadable(path: Path, reason: str) -> ServiceError:
-    return ServiceError(
+        reason = error.strerror or type(error).__name__
+    raise ServiceError(
         f"the state file {path} cannot be used: {reason}",
         code=ErrorCode.STORAGE_FAILED,
         next_step="Check state_dir, its owner and its mode.",

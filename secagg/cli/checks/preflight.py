@@ -177,15 +177,15 @@ def _readable(key: Path) -> str:
     return f"; WARNING: others may read {key}, try chmod 600"
 
 
-def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str:
-    """Look at what a server publishes of the enrolment.
+def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str | None:
+    """Look at what a server publishes of the enrolment; None where none is wanted.
 
     Raises:
         ServiceError: BAD_SETTINGS, BAD_CERTIFICATE or BAD_CREDENTIAL.
     """
     section, key = settings.enrolment, settings.enrolment.enrolment_key
     if key is None:
-        return "none is asked for"
+        return None
     own = identity_of(tls, Role.SERVER).identity.trust_domain
     _refuse_other_domain(settings, own)
     published = PublishedEnrolment.load(
@@ -208,15 +208,15 @@ def _issuer_beside(revocations: Path | None) -> str:
     return f"; WARNING: this user can read {seed}, the issuer belongs elsewhere"
 
 
-def check_client_enrolment(settings: ClientSettings) -> str:
-    """Look at what a client has of the enrolment.
+def check_client_enrolment(settings: ClientSettings) -> str | None:
+    """Look at what a client has of the enrolment; None where nothing is set.
 
     Raises:
         SecAggError: BAD_SETTINGS, BAD_CERTIFICATE or BAD_CREDENTIAL.
     """
     files = client_enrolment(settings)
     if files is None:
-        return "none is set"
+        return None
     own = identity_of(settings.tls, Role.CLIENT).identity
     loaded = load_enrolled(files, name=own.name, trust_domain=own.trust_domain)
     credential = loaded.identity.issued.credential
@@ -266,12 +266,15 @@ def _size(directory: Path) -> int:
     return total
 
 
-def check_payload(path: Path) -> str:
-    """Look at a file that is handed to every client.
+def check_payload(settings: TaskSettings) -> str | None:
+    """Look at the file that a task hands to every client; None for no file.
 
     Raises:
         ServiceError: BAD_SETTINGS.
     """
+    path = settings.task.payload
+    if path is None:
+        return None
     try:
         with path.open("rb") as stream:
             stream.read(1)

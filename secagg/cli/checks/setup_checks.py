@@ -14,17 +14,19 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from secagg.cli.check_results import (
     Branch,
     Caution,
     Finding,
+    Found,
     SetupCheck,
     State,
     findings_of,
@@ -42,7 +44,7 @@ from secagg.cli.checks.preflight import (
     identity_of,
     written_files,
 )
-from secagg.client.program import client_enrolment, client_policy, read_privacy_limits
+from secagg.client.program import client_policy, read_privacy_limits
 from secagg.client.total_budget import explaining_claims, look_at_use
 from secagg.config import (
     ClientSettings,
@@ -65,6 +67,7 @@ from secagg.config.program import TLSSection
 from secagg.config.server import ServerSection
 from secagg.config.total_budget import total_budget
 from secagg.config.two_aggregators import (
+    AggregatorSection,
     HelperSettings,
     LeaderSettings,
     OtherSection,
@@ -129,10 +132,11 @@ from secagg.two_aggregators.program import (
 )
 
 S = TypeVar("S")
+C = TypeVar("C", ClientSettings, SharingClientSettings)
 
 _SLOW_DISK_SECONDS: Final = 0.1
 _ANY_DOMAIN: Final = "any"
-_LISTENING: Final = ("listen", "health_listen", "metrics_listen")
+_LISTENING: Final = ("listen", "health_listen", "metrics_listen", "page_listen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +157,16 @@ class ServerSetup:
     owner: str | None = None
     accepts_restored: bool = False
 
+    @property
+    def place(self) -> tuple[Path, Path | None]:
+        """State directory and rollback mark; None for the mark by default."""
+        own = self.host.server
+        return own.state_dir, own.rollback_mark
+
 
 @dataclass(frozen=True, slots=True)
-class ClientSetup:
-    """What `secagg client` is run with.
+class GivingSetup(Generic[C]):
+    """What a client of either kind is run with.
 
     Attributes:
         file: Its settings file.
@@ -164,23 +174,47 @@ class ClientSetup:
         vector: The file of --input; None for the doctor, which is handed none.
         describe_input: Reads it and says what it is; None where it is read later.
         outputs: Files to be written, by the option that names them.
-        way: Leads to the aggregator.
         accepts_restored: Whether a state that was put back is accepted.
     """
 
     file: Path
-    settings: ClientSettings
+    settings: C
     vector: Path | None = None
     describe_input: Callable[[], str] | None = None
     outputs: Mapping[str, Path] = field(default_factory=dict)
-    way: ConnectivityCheck | None = None
     accepts_restored: bool = False
+
+    @property
+    def place(self) -> tuple[Path, Path | None]:
+        """State directory and rollback mark; None for the mark by default."""
+        own = self.settings.client
+        return own.state_dir, own.rollback_mark
+
+    @property
+    def inputs(self) -> list[tuple[str, Path]]:
+        """Files to be read, by the option that names them."""
+        return [] if self.vector is None else [("--input", self.vector)]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSetup(GivingSetup[ClientSettings]):
+    """What `secagg client` is run with.
+
+    Attributes:
+        way: Leads to the aggregator.
+    """
+
+    way: ConnectivityCheck | None = None
 
     def to_aggregator(self) -> ConnectivityCheck:
         """Return the way to the aggregator, which every check of it shares."""
         if self.way is None:
             raise InternalError("a setup without a way is not looked at from afar")
         return self.way
+
+
+class SharingSetup(GivingSetup[SharingClientSettings]):
+    """What a client of two aggregators is run with."""
 
 
 _PartySettings: TypeAlias = LeaderSettings | HelperSettings
@@ -200,26 +234,11 @@ class PartySetup:
     settings: _PartySettings
     accepts_restored: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class SharingSetup:
-    """What a client of two aggregators is run with.
-
-    Attributes:
-        file: Its settings file.
-        settings: The client's.
-        vector: The file of --input; None for the doctor.
-        describe_input: As for `ClientSetup`.
-        outputs: Files to be written, by the option that names them.
-        accepts_restored: Whether a state that was put back is accepted.
-    """
-
-    file: Path
-    settings: SharingClientSettings
-    vector: Path | None = None
-    describe_input: Callable[[], str] | None = None
-    outputs: Mapping[str, Path] = field(default_factory=dict)
-    accepts_restored: bool = False
+    @property
+    def place(self) -> tuple[Path, Path | None]:
+        """State directory and rollback mark; None for the mark by default."""
+        own = self.settings.aggregator
+        return own.state_dir, own.rollback_mark
 
 
 Setup: TypeAlias = ServerSetup | ClientSetup | PartySetup | SharingSetup
@@ -238,20 +257,17 @@ def checks_of(setup: Setup) -> tuple[Branch[Any], ...]:
 
 
 def start_findings(setup: Setup) -> list[Finding]:
-    """Run the checks of a start."""
-    checks = findings_of(checks_of(setup), setup, only=lambda check: check.starts)
-    return _run_coroutine(checks)
+    """Run the checks of a start, before the program has an event loop."""
+    return asyncio.run(
+        findings_of(checks_of(setup), setup, only=lambda check: check.starts)
+    )
 
 
 def shown_findings(setup: Setup) -> list[Finding]:
     """Run the checks of `--show-settings`: all that this machine can tell."""
-    checks = findings_of(checks_of(setup), setup, only=lambda check: check.is_local)
-    return _run_coroutine(checks)
-
-
-def _run_coroutine(coroutine: Coroutine[Any, Any, list[Finding]]) -> list[Finding]:
-    """Run checks to their end, before the program has an event loop."""
-    return asyncio.run(coroutine)
+    return asyncio.run(
+        findings_of(checks_of(setup), setup, only=lambda check: check.is_local)
+    )
 
 
 async def doctor_findings(
@@ -266,117 +282,46 @@ async def doctor_findings(
     Returns:
         The part, and what was found.
     """
-    if is_file_of_two_aggregators(path):
-        return "client", await sharing_findings(path, overrides)
-    if is_client_file(path):
-        return "client", await client_findings(path, overrides)
-    kind = party_of(path)
-    if kind is not None:
-        return "server", await party_findings(path, kind, overrides)
-    return "server", await server_findings(path, overrides)
-
-
-async def server_findings(path: Path, overrides: Sequence[str] = ()) -> list[Finding]:
-    """Look at everything that an aggregator needs.
-
-    Args:
-        path: Its settings file.
-        overrides: As for `doctor_findings`.
-    """
-
-    def load() -> ServerSetup:
-        host = load_host_settings(
-            path, environment=os.environ, overrides=overrides
-        ).settings
-        return ServerSetup(path, host, _tasks_of(path, host, overrides))
-
-    setup, finding = _loaded("D100", load)
-    if setup is None:
-        return [finding]
-    setup = replace(setup, owner=await owner_of(setup.host))
-    return [finding, *await findings_of(checks_of(setup), setup)]
-
-
-async def client_findings(path: Path, overrides: Sequence[str] = ()) -> list[Finding]:
-    """Look at everything that a client needs, up to the offer of its task.
-
-    Args:
-        path: Its settings file.
-        overrides: As for `doctor_findings`.
-    """
-
-    def load() -> ClientSetup:
-        settings = load_client_settings(
-            path, environment=os.environ, overrides=overrides
-        ).settings
-        return ClientSetup(path, settings, way=ConnectivityCheck(settings))
-
-    setup, finding = _loaded("D200", load)
-    if setup is None:
-        return [finding]
-    return [finding, *await findings_of(checks_of(setup), setup)]
-
-
-async def party_findings(
-    path: Path,
-    kind: type[LeaderSettings] | type[HelperSettings],
-    overrides: Sequence[str] = (),
-) -> list[Finding]:
-    """Look at everything that one of two aggregators needs on its own machine.
-
-    Args:
-        path: Its settings file.
-        kind: Whose it is.
-        overrides: As for `doctor_findings`.
-    """
-
-    def load() -> PartySetup:
-        settings: _PartySettings
-        if kind is LeaderSettings:
-            settings = load_two_server_settings(
-                LeaderSettings, path, environment=os.environ, overrides=overrides
-            ).settings
-        else:
-            settings = load_two_server_settings(
-                HelperSettings, path, environment=os.environ, overrides=overrides
-            ).settings
-        return PartySetup(path, settings)
-
-    setup, finding = _loaded("D100", load)
-    if setup is None:
-        return [finding]
-    return [finding, *await findings_of(checks_of(setup), setup)]
-
-
-async def sharing_findings(path: Path, overrides: Sequence[str] = ()) -> list[Finding]:
-    """Look at everything that a client of two aggregators needs on its own machine.
-
-    Args:
-        path: Its settings file.
-        overrides: As for `doctor_findings`.
-    """
-
-    def load() -> SharingSetup:
-        loaded = load_two_server_settings(
-            SharingClientSettings, path, environment=os.environ, overrides=overrides
-        )
-        return SharingSetup(path, loaded.settings)
-
-    setup, finding = _loaded("D200", load)
-    if setup is None:
-        return [finding]
-    return [finding, *await findings_of(checks_of(setup), setup)]
-
-
-def _loaded(number: str, load: Callable[[], S]) -> tuple[S | None, Finding]:
-    """Return what settings say, and the finding of the check that read them."""
+    role, number = ("client", "D200") if is_client_file(path) else ("server", "D100")
     try:
-        setup = load()
+        setup = load_setup(path, overrides)
+        if isinstance(setup, ServerSetup):
+            tasks = _tasks_of(path, setup.host, overrides)
+            setup = replace(setup, tasks=tasks, owner=await owner_of(setup.host))
     except SecAggError as error:
-        return None, Finding(
+        found = Finding(
             number, "settings", State.FAILED, str(error), error.next_step, error
         )
-    return setup, Finding(number, "settings", State.OK, "they can be read")
+        return role, [found]
+    found = Finding(number, "settings", State.OK, "they can be read")
+    return role, [found, *await findings_of(checks_of(setup), setup)]
+
+
+def load_setup(path: Path, overrides: Sequence[str] = ()) -> Setup:
+    """Load the settings of any part; of an aggregator no task is read.
+
+    Args:
+        path: The settings file; its sections say whose it is.
+        overrides: As for `doctor_findings`.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    given: dict[str, Any] = {"environment": os.environ, "overrides": overrides}
+    if is_file_of_two_aggregators(path):
+        two = load_two_server_settings(SharingClientSettings, path, **given)
+        return SharingSetup(path, two.settings)
+    if is_client_file(path):
+        one = load_client_settings(path, **given).settings
+        return ClientSetup(path, one, way=ConnectivityCheck(one))
+    kind = party_of(path)
+    if kind is LeaderSettings:
+        leader = load_two_server_settings(LeaderSettings, path, **given)
+        return PartySetup(path, leader.settings)
+    if kind is not None:
+        helper = load_two_server_settings(HelperSettings, path, **given)
+        return PartySetup(path, helper.settings)
+    return ServerSetup(path, load_host_settings(path, **given).settings)
 
 
 # --- this machine ---------------------------------------------------------------------
@@ -405,20 +350,14 @@ def tasks_in_folder(host: HostSettings) -> list[TaskSettings]:
     try:
         # Not `glob`, to which a folder that may not be read is an empty one.
         files = sorted(each for each in folder.iterdir() if each.suffix == ".toml")
-    except NotADirectoryError:
-        reason, next_step = "is no directory", "Make it, or leave the setting out."
-    except FileNotFoundError:
-        reason, next_step = "does not exist", "Make it, or leave the setting out."
     except OSError as error:
-        reason = f"cannot be read: {error.strerror}"
-        next_step = "Check its owner and its mode."
-    else:
-        return [load_task_settings(each) for each in files]
-    raise ServiceError(
-        f"server.tasks_dir {folder} {reason}",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step=next_step,
-    )
+        raise ServiceError(
+            f"server.tasks_dir {folder} cannot be read: {error.strerror}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Make it a directory that this user may read, or leave the "
+            "setting out.",
+        ) from None
+    return [load_task_settings(each) for each in files]
 
 
 def _files(tls: TLSSection) -> str | Caution:
@@ -657,9 +596,8 @@ async def _others(host: HostSettings) -> str | None:
 def _port(host: HostSettings, owner: str | None) -> str:
     if owner is not None:
         return owner
-    server, names = host.server, (*_LISTENING, "page_listen")
-    check_port({f"server.{name}": getattr(server, name) for name in names})
-    return f"{server.listen} is free"
+    check_port(_listening("server", host.server))
+    return f"{host.server.listen} is free"
 
 
 async def _party_port(setup: PartySetup) -> str:
@@ -671,7 +609,7 @@ async def _party_port(setup: PartySetup) -> str:
         return "a process runs with this state"
     except SecAggError:
         pass  # D160 says it
-    check_port({f"aggregator.{name}": getattr(own, name) for name in _LISTENING})
+    check_port(_listening("aggregator", own))
     return f"{own.listen} is free"
 
 
@@ -692,28 +630,24 @@ def _server_paths(setup: ServerSetup) -> str:
 
 
 def _client_paths(setup: ClientSetup) -> str:
-    inputs = [] if setup.vector is None else [("--input", setup.vector)]
     outputs = written_files(setup.outputs)
     return refuse_shared_paths(
-        client_paths(setup.settings, setup.file, inputs=inputs, outputs=outputs)
+        client_paths(setup.settings, setup.file, inputs=setup.inputs, outputs=outputs)
     )
 
 
 def _sharing_paths(setup: SharingSetup) -> str:
-    inputs = [] if setup.vector is None else [("--input", setup.vector)]
-    outputs = setup.outputs.items()
-    return refuse_shared_paths(
-        two_aggregator_paths(setup.settings, setup.file, inputs=inputs, outputs=outputs)
-    )
+    more = {"inputs": setup.inputs, "outputs": setup.outputs.items()}
+    return refuse_shared_paths(two_aggregator_paths(setup.settings, setup.file, **more))
 
 
-def _enrolments(setup: ServerSetup) -> str | None:
-    found = [
-        f"task {task.task.id!r}: {check_server_enrolment(setup.host.tls, task)}"
-        for task in setup.tasks
-        if task.enrolment.enrolment_key is not None
-    ]
-    return "; ".join(found) or None
+def _of_tasks(
+    setup: ServerSetup, look: Callable[[TaskSettings], str | None]
+) -> str | None:
+    """Return what is found of every task that names something to look at."""
+    found = ((task.task.id, look(task)) for task in setup.tasks)
+    texts = [f"task {name!r}: {text}" for name, text in found if text is not None]
+    return "; ".join(texts) or None
 
 
 def _admin_socket(setup: ServerSetup) -> str:
@@ -738,12 +672,6 @@ def _sharing_rules(setup: SharingSetup) -> str:
     sharing_cohort(setup.settings)
     sharing_limits(setup.settings)
     return "they can be gone by"
-
-
-def _own_enrolment(setup: ClientSetup) -> str | None:
-    if client_enrolment(setup.settings) is None:
-        return None
-    return check_client_enrolment(setup.settings)
 
 
 def _packages(setup: ServerSetup) -> str:
@@ -827,47 +755,37 @@ async def refuse_unmarked(
 
 
 def _server_mark(setup: ServerSetup) -> str | None:
-    server = setup.host.server
-    if server.store is not None:
+    if setup.host.server.store is not None:
         return None
-    return check_mark_alone(
-        server.state_dir, server.rollback_mark, accepts_restored=setup.accepts_restored
-    )
+    return check_mark_alone(*setup.place, accepts_restored=setup.accepts_restored)
+
+
+def _listening(
+    section: str, own: AggregatorSection | ServerSection
+) -> dict[str, str | None]:
+    """Return the addresses of an aggregator, by their settings."""
+    return {f"{section}.{name}": getattr(own, name, None) for name in _LISTENING}
+
+
+def _parse_all(addresses: Mapping[str, str | None]) -> None:
+    for name, given in addresses.items():
+        if given is not None:
+            Address.parse(given, name=name)
 
 
 def _addresses(setup: ServerSetup) -> str:
     server = setup.host.server
-    for name in _LISTENING:
-        given = getattr(server, name)
-        if given is not None:
-            Address.parse(given, name=f"server.{name}")
+    _parse_all(_listening("server", server))
     page_address(server)
     return server.listen
 
 
 def _party_addresses(setup: PartySetup) -> str:
     own = setup.settings.aggregator
-    for name in _LISTENING:
-        given = getattr(own, name)
-        if given is not None:
-            Address.parse(given, name=f"aggregator.{name}")
+    _parse_all(_listening("aggregator", own))
     if isinstance(setup.settings, LeaderSettings):
         Address.parse(setup.settings.helper.address, name="helper.address")
     return own.listen
-
-
-def _payloads(setup: ServerSetup) -> str | None:
-    found = [
-        check_payload(task.task.payload)
-        for task in setup.tasks
-        if task.task.payload is not None
-    ]
-    return "; ".join(found) or None
-
-
-def _plans(setup: ServerSetup) -> str | None:
-    found = [f"task {task.task.id!r}: {_plan(task)}" for task in setup.tasks]
-    return "; ".join(found) or None
 
 
 def _input(setup: ClientSetup | SharingSetup) -> str | None:
@@ -895,16 +813,20 @@ def _party_certificates(setup: PartySetup) -> list[tuple[TLSSection, Role]]:
 
 def _first_caution(found: Iterable[str | Caution]) -> str | Caution:
     """Return the first thing to look at, or all that was found."""
-    texts = []
-    for each in found:
-        if isinstance(each, Caution):
-            return each
-        texts.append(each)
-    return "; ".join(texts)
+    known = list(found)
+    cautions = [each for each in known if isinstance(each, Caution)]
+    return cautions[0] if cautions else "; ".join(map(str, known))
 
 
-def _sharing_sections(setup: SharingSetup) -> tuple[OtherSection, OtherSection]:
-    return setup.settings.leader, setup.settings.helper
+def _sections_of(setup: SharingSetup) -> tuple[tuple[str, OtherSection], ...]:
+    return ("leader", setup.settings.leader), ("helper", setup.settings.helper)
+
+
+def _sharing_addresses(setup: SharingSetup) -> str:
+    return ", ".join(
+        str(Address.parse(each.address, name=f"{name}.address"))
+        for name, each in _sections_of(setup)
+    )
 
 
 def _total(setup: SharingSetup) -> str | None:
@@ -933,135 +855,103 @@ def _party_task(setup: PartySetup) -> str:
     return report.lines()[0]
 
 
+def _starts(
+    number: str, subject: str, run: Callable[[S], Found | Awaitable[Found]]
+) -> SetupCheck[S]:
+    """Return a check that a start runs."""
+    return SetupCheck(number, subject, run, starts=True)
+
+
+def _state_checks(
+    directory: str, modes: str, store: str, mark: str
+) -> tuple[SetupCheck[Any], ...]:
+    """Return the checks of a state directory, under these numbers."""
+    return (
+        _starts(directory, "state directory", lambda s: check_writable(s.place[0])),
+        _starts(modes, "modes", lambda s: _modes(*s.place)),
+        SetupCheck(store, "store", lambda s: _store(*s.place)),
+        _starts(
+            mark,
+            "mark",
+            lambda s: check_mark_alone(*s.place, accepts_restored=s.accepts_restored),
+        ),
+    )
+
+
 _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
-    (SetupCheck("D105", "paths", _server_paths, starts=True),),
+    (_starts("D105", "paths", _server_paths),),
     (
-        SetupCheck(
-            "D110", "certificate files", lambda s: _files(s.host.tls), starts=True
-        ),
-        SetupCheck(
-            "D120",
-            "certificate",
-            lambda s: _certificate(s.host.tls, Role.SERVER),
-            starts=True,
-        ),
-        SetupCheck(
+        _starts("D110", "certificate files", lambda s: _files(s.host.tls)),
+        _starts("D120", "certificate", lambda s: _certificate(s.host.tls, Role.SERVER)),
+        _starts(
             "D125",
             "revoked certificates",
             lambda s: _revoked(s.host.server.revoked, s.host.tls.ca),
-            starts=True,
         ),
-        SetupCheck("D130", "enrolment", _enrolments, starts=True),
+        _starts(
+            "D130",
+            "enrolment",
+            lambda s: _of_tasks(s, partial(check_server_enrolment, s.host.tls)),
+        ),
     ),
     (SetupCheck("D140", "open files", lambda s: _open_files(s.host, s.tasks)),),
-    (SetupCheck("D145", "packages", _packages, starts=True),),
+    (_starts("D145", "packages", _packages),),
     (
-        SetupCheck(
+        _starts(
             "D150",
             "state directory",
-            lambda s: check_state_dir(
-                s.host.server.state_dir, s.tasks[0] if s.tasks else None
-            ),
-            starts=True,
+            lambda s: check_state_dir(s.place[0], s.tasks[0] if s.tasks else None),
         ),
-        SetupCheck(
-            "D152",
-            "modes",
-            lambda s: _modes(s.host.server.state_dir, s.host.server.rollback_mark),
-            starts=True,
-        ),
-        SetupCheck("D155", "disk", lambda s: _disk(s.host.server.state_dir)),
-        SetupCheck(
+        _starts("D152", "modes", lambda s: _modes(*s.place)),
+        SetupCheck("D155", "disk", lambda s: _disk(s.place[0])),
+        _starts(
             "D157",
             "uploads",
             lambda s: s.host.server.blobs and _blobs(s.host.server.blobs),
-            starts=True,
         ),
         SetupCheck("D160", "store", lambda s: _server_store(s.host.server, s.owner)),
         SetupCheck("D161", "sums", lambda s: _sums(s.host.server, s.owner)),
-        SetupCheck("D162", "mark", _server_mark, starts=True),
+        _starts("D162", "mark", _server_mark),
         SetupCheck("D163", "other aggregators", lambda s: _others(s.host)),
     ),
     (SetupCheck("D165", "engine", lambda s: _engine(s.host.server.engine)),),
     (
-        SetupCheck(
+        _starts(
             "D170",
             "output directory",
             lambda s: check_writable(s.host.server.output_dir),
-            starts=True,
         ),
     ),
     (
-        SetupCheck("D180", "address", _addresses, starts=True),
-        SetupCheck("D185", "port", lambda s: _port(s.host, s.owner), starts=True),
+        _starts("D180", "address", _addresses),
+        _starts("D185", "port", lambda s: _port(s.host, s.owner)),
     ),
     (SetupCheck("D186", "admin socket", _admin_socket),),
-    (SetupCheck("D188", "payload", _payloads, starts=True),),
-    (SetupCheck("D190", "task", _plans, is_local=False),),
+    (_starts("D188", "payload", lambda s: _of_tasks(s, check_payload)),),
+    (SetupCheck("D190", "task", lambda s: _of_tasks(s, _plan), is_local=False),),
 )
 
 _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
-    (SetupCheck("D202", "rules", _client_rules, starts=True),),
-    (SetupCheck("D205", "paths", _client_paths, starts=True),),
+    (_starts("D202", "rules", _client_rules),),
+    (_starts("D205", "paths", _client_paths),),
     (
-        SetupCheck(
-            "D240",
-            "state directory",
-            lambda s: check_writable(s.settings.client.state_dir),
-            starts=True,
-        ),
-        SetupCheck(
-            "D245",
-            "modes",
-            lambda s: _modes(
-                s.settings.client.state_dir, s.settings.client.rollback_mark
-            ),
-            starts=True,
-        ),
-        SetupCheck(
-            "D250",
-            "store",
-            lambda s: _store(
-                s.settings.client.state_dir, s.settings.client.rollback_mark
-            ),
-        ),
-        SetupCheck(
-            "D252",
-            "mark",
-            lambda s: check_mark_alone(
-                s.settings.client.state_dir,
-                s.settings.client.rollback_mark,
-                accepts_restored=s.accepts_restored,
-            ),
-            starts=True,
-        ),
+        *_state_checks("D240", "D245", "D250", "D252"),
         SetupCheck("D255", "claims on data", lambda s: _claims(s.settings)),
     ),
     (SetupCheck("D242", "--input", _input),),
-    (SetupCheck("D243", "--output", _outputs, starts=True),),
+    (_starts("D243", "--output", _outputs),),
     (
-        SetupCheck(
-            "D210", "certificate files", lambda s: _files(s.settings.tls), starts=True
+        _starts("D210", "certificate files", lambda s: _files(s.settings.tls)),
+        _starts(
+            "D220", "certificate", lambda s: _certificate(s.settings.tls, Role.CLIENT)
         ),
-        SetupCheck(
-            "D220",
-            "certificate",
-            lambda s: _certificate(s.settings.tls, Role.CLIENT),
-            starts=True,
-        ),
-        SetupCheck(
-            "D230",
-            "enrolment",
-            _own_enrolment,
-            starts=True,
-        ),
-        SetupCheck(
+        _starts("D230", "enrolment", lambda s: check_client_enrolment(s.settings)),
+        _starts(
             "D235",
             "address",
             lambda s: str(
                 Address.parse(s.settings.client.server, name="client.server")
             ),
-            starts=True,
         ),
         *(
             SetupCheck(number, subject, run, is_local=False)
@@ -1088,150 +978,72 @@ _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
 
 _PARTY: Final[tuple[Branch[PartySetup], ...]] = (
     (
-        SetupCheck(
+        _starts(
             "D105",
             "paths",
             lambda s: refuse_shared_paths(two_aggregator_paths(s.settings, s.file)),
-            starts=True,
         ),
     ),
     (
-        SetupCheck(
+        _starts(
             "D110",
             "certificate files",
             lambda s: _first_caution(_files(tls) for tls, _ in _party_certificates(s)),
-            starts=True,
         ),
-        SetupCheck(
+        _starts(
             "D120",
             "certificate",
             lambda s: _first_caution(
                 _certificate(tls, role) for tls, role in _party_certificates(s)
             ),
-            starts=True,
         ),
-        SetupCheck("D122", "name", _party_name, starts=True),
-        SetupCheck(
+        _starts("D122", "name", _party_name),
+        _starts(
             "D125",
             "revoked certificates",
             lambda s: _revoked(s.settings.aggregator.revoked, s.settings.tls.ca),
-            starts=True,
         ),
     ),
-    (SetupCheck("D145", "packages", _party_packages, starts=True),),
+    (_starts("D145", "packages", _party_packages),),
     (
-        SetupCheck(
-            "D150",
-            "state directory",
-            lambda s: check_writable(s.settings.aggregator.state_dir),
-            starts=True,
-        ),
-        SetupCheck(
-            "D152",
-            "modes",
-            lambda s: _modes(
-                s.settings.aggregator.state_dir, s.settings.aggregator.rollback_mark
-            ),
-            starts=True,
-        ),
-        SetupCheck("D155", "disk", lambda s: _disk(s.settings.aggregator.state_dir)),
-        SetupCheck(
-            "D160",
-            "store",
-            lambda s: _store(
-                s.settings.aggregator.state_dir, s.settings.aggregator.rollback_mark
-            ),
-        ),
-        SetupCheck(
-            "D162",
-            "mark",
-            lambda s: check_mark_alone(
-                s.settings.aggregator.state_dir,
-                s.settings.aggregator.rollback_mark,
-                accepts_restored=s.accepts_restored,
-            ),
-            starts=True,
-        ),
+        *_state_checks("D150", "D152", "D160", "D162"),
+        SetupCheck("D155", "disk", lambda s: _disk(s.place[0])),
     ),
     (
-        SetupCheck("D180", "address", _party_addresses, starts=True),
-        SetupCheck("D185", "port", _party_port, starts=True),
+        _starts("D180", "address", _party_addresses),
+        _starts("D185", "port", _party_port),
     ),
-    (SetupCheck("D170", "sums", _sums_dir, starts=True),),
-    (SetupCheck("D190", "task", _party_task, starts=True),),
-    (SetupCheck("D195", "receipt keys", _receipt_keys, starts=True),),
+    (_starts("D170", "sums", _sums_dir),),
+    (_starts("D190", "task", _party_task),),
+    (_starts("D195", "receipt keys", _receipt_keys),),
 )
 
 _SHARING: Final[tuple[Branch[SharingSetup], ...]] = (
-    (SetupCheck("D202", "rules", _sharing_rules, starts=True),),
-    (SetupCheck("D205", "paths", _sharing_paths, starts=True),),
+    (_starts("D202", "rules", _sharing_rules),),
+    (_starts("D205", "paths", _sharing_paths),),
     (
-        SetupCheck(
+        _starts(
             "D210",
             "certificate files",
-            lambda s: _first_caution(_files(each) for each in _sharing_sections(s)),
-            starts=True,
+            lambda s: _first_caution(_files(each) for _, each in _sections_of(s)),
         ),
-        SetupCheck(
+        _starts(
             "D220",
             "certificates",
             lambda s: _first_caution(
-                _certificate(each, Role.CLIENT) for each in _sharing_sections(s)
+                _certificate(each, Role.CLIENT) for _, each in _sections_of(s)
             ),
-            starts=True,
         ),
     ),
+    (_starts("D235", "addresses", _sharing_addresses),),
     (
-        SetupCheck(
-            "D235",
-            "addresses",
-            lambda s: ", ".join(
-                str(Address.parse(each.address, name=f"{name}.address"))
-                for name, each in zip(
-                    ("leader", "helper"), _sharing_sections(s), strict=True
-                )
-            ),
-            starts=True,
-        ),
-    ),
-    (
-        SetupCheck(
-            "D240",
-            "state directory",
-            lambda s: check_writable(s.settings.client.state_dir),
-            starts=True,
-        ),
-        SetupCheck(
-            "D245",
-            "modes",
-            lambda s: _modes(
-                s.settings.client.state_dir, s.settings.client.rollback_mark
-            ),
-            starts=True,
-        ),
-        SetupCheck(
-            "D250",
-            "store",
-            lambda s: _store(
-                s.settings.client.state_dir, s.settings.client.rollback_mark
-            ),
-        ),
-        SetupCheck(
-            "D252",
-            "mark",
-            lambda s: check_mark_alone(
-                s.settings.client.state_dir,
-                s.settings.client.rollback_mark,
-                accepts_restored=s.accepts_restored,
-            ),
-            starts=True,
-        ),
+        *_state_checks("D240", "D245", "D250", "D252"),
         SetupCheck("D255", "claims on data", lambda s: _claims(s.settings)),
     ),
     (SetupCheck("D242", "--input", _input),),
-    (SetupCheck("D243", "--output", _outputs, starts=True),),
-    (SetupCheck("D232", "total of the data", _total, starts=True),),
-    (SetupCheck("D295", "receipt keys", _receipt_keys, starts=True),),
+    (_starts("D243", "--output", _outputs),),
+    (_starts("D232", "total of the data", _total),),
+    (_starts("D295", "receipt keys", _receipt_keys),),
 )
 
 SETUP_CHECKS: Final[Mapping[str, tuple[Branch[Any], ...]]] = {

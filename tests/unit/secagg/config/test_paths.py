@@ -11,7 +11,7 @@ from secagg_testing.two_aggregators import LEADER_KEY
 
 from secagg.cli import main
 from secagg.cli.checks.preflight import written_files
-from secagg.cli.checks.setup_checks import client_findings, server_findings
+from secagg.cli.checks.setup_checks import doctor_findings
 from secagg.config import (
     load_client_settings,
     load_server_settings,
@@ -278,7 +278,7 @@ async def test_the_doctor_says_what_the_start_refuses(place):
         text.replace("[client]", '[client]\nrollback_mark = "client.toml"')
     )
     for found in (
-        await server_findings(place / "server.toml"),
-        await client_findings(place / "client.toml"),
+        (await doctor_findings(place / "server.toml"))[1],
+        (await doctor_findings(place / "client.toml"))[1],
     ):
         assert next(each.number[2:] for each in found if each.error) == "05"

@@ -92,7 +92,7 @@ def test_only_a_file_that_is_missing_or_empty_is_no_store(tmp_path, monkeypatch)
         pass
     path.unlink()
     path.mkdir()
-    with pytest.raises(ServiceError, match="it is no file") as caught, reading(path):
+    with pytest.raises(ServiceError, match="it is not a file") as caught, reading(path):
         pass
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 

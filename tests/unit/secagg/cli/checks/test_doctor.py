@@ -20,7 +20,7 @@ import pytest
 from secagg.cli import main
 from secagg.cli.checks import connectivity as way_to_aggregator
 from secagg.cli.checks import setup_checks
-from secagg.cli.checks.setup_checks import client_findings, server_findings
+from secagg.cli.checks.setup_checks import doctor_findings
 from secagg.config.total_budget import DataSection
 from secagg.errors import ErrorCode
 from secagg.pki.certificate_authority import CertificateAuthority
@@ -116,11 +116,14 @@ def written(place, name, text, *changes):
 
 
 async def of_server(place, *changes):
-    return await server_findings(written(place, "server.toml", SERVER, *changes))
+    _, findings = await doctor_findings(written(place, "server.toml", SERVER, *changes))
+    return findings
 
 
 async def of_client(place, port, *changes):
-    return await client_findings(written(place, "client.toml", CLIENT % port, *changes))
+    path = written(place, "client.toml", CLIENT % port, *changes)
+    _, findings = await doctor_findings(path)
+    return findings
 
 
 def only_failure(findings, number, code, words):
