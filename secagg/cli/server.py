@@ -169,7 +169,7 @@ def _run_for_good(
             listening=lambda address: output.line(f"listening on {address}"),
             progress=view.show,
             tell=output.line,
-            judge=partial(check_task_rules, settings, file, domain),
+            check_task=partial(check_task_rules, settings, file, domain),
             manager=manager,
             accept_restored=restored,
         )

@@ -215,7 +215,7 @@ def _refuse_to_forget(directory: Path, kept: "_Kept", *, is_accepted: bool) -> N
     elif not _is_gone_or_empty(directory):
         complaint = f"{directory} is not empty: a state is never forgotten"
         remedy = "Move its files away first, or keep state and mark as they are."
-    elif (kept.has_total or kept.is_client is None) and not is_accepted:
+    elif not is_accepted and (kept.has_total or not isinstance(kept.is_client, bool)):
         complaint = (
             "claims on data with a total would be forgotten"
             if kept.has_total

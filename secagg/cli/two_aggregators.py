@@ -181,7 +181,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--restored",
             metavar="SENTENCE",
-            help="Go on, this once, with a state that was put back: what was spent "
+            help="Accept, this once, that the state was put back: what was spent "
             "since is not known. The sentence: I accept that this client may answer "
             "twice",
         ),

@@ -237,7 +237,7 @@ async def turn_at_claims(directory: Path) -> AsyncIterator[None]:
 
 @contextmanager
 def explaining_claims(directory: Path) -> Iterator[None]:
-    """Say of claims that were put back what that means for a total.
+    """Say of restored claims what that means for a total.
 
     No owner can accept them: which tasks were forgotten is known to no program.
 

@@ -51,7 +51,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
     listening: Callable[[Address], None],
     progress: Callable[[SessionProgress], None],
     tell: Callable[[str], None],
-    judge: Callable[[TaskSettings], object],
+    check_task: Callable[[TaskSettings], object],
     manager: ServiceManager | None = None,
     accept_restored: bool = False,
 ) -> list[View]:
@@ -64,7 +64,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
         listening: Called once with the address, when clients can connect.
         progress: Called with every change of a session.
         tell: Told in a sentence what becomes of tasks.
-        judge: Raises what speaks against a task beside these settings, such as a
+        check_task: Raises what speaks against a task beside these settings, such as a
             payload that is the key of the server; called on a thread.
         manager: What started the process, and wants to be told how it is.
         accept_restored: As for `Server`.
@@ -83,7 +83,7 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
         section.state_dir,
         own_task=own_task,
         tell=tell,
-        judge=judge,
+        check_task=check_task,
     )
     meter, exporter = meter_of(section), exporter_of(section)
     server = server_of(

@@ -87,7 +87,7 @@ class TaskSupervisor:
         own_task: The task in the server's own file, whose sums lie in `output_dir`
             itself; None for none.
         tell: Told in a sentence what becomes of tasks.
-        judge: As for `TaskRows`; by default nothing speaks against a task.
+        check_task: As for `TaskRows`; by default nothing speaks against a task.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TaskSupervisor:
         *,
         own_task: str | None,
         tell: Callable[[str], None],
-        judge: Callable[[TaskSettings], object] = lambda _: None,
+        check_task: Callable[[TaskSettings], object] = lambda _: None,
     ) -> None:
         self._output_dir = output_dir
         self._own_task = own_task
@@ -108,7 +108,7 @@ class TaskSupervisor:
             state_dir=state_dir,
             tell=tell,
             on_row=self._note,
-            judge=judge,
+            check_task=check_task,
         )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._started = asyncio.Event()

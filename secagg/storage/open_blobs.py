@@ -33,7 +33,7 @@ def open_blobs(url: str) -> Blobs:
         bucket.check()
         return bucket
     path = directory_of(url)
-    if path is None:
+    if not path:
         scheme = url.partition(":")[0]
         complaint = (
             "needs an absolute path"

@@ -163,7 +163,7 @@ async def _open_postgres(  # noqa: PLR0913 - every part can be exchanged
 def store_exists(path: Path) -> bool:
     """Return whether a file holds a store.
 
-    An empty file is none: a process that is killed before its first commit leaves one.
+    An empty file does not: a process that is killed before its first commit leaves one.
 
     Raises:
         ServiceError: STORAGE_FAILED; this user may not look, or something else lies in

@@ -222,7 +222,7 @@ class RollbackMark:
         Raises:
             ServiceError: STORAGE_FAILED; a process has it, or the disk refuses.
         """
-        if self._look() is None:
+        if not self._look():
             return False
         self.hold(wait_seconds=0.0)
         try:

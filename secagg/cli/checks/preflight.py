@@ -273,7 +273,7 @@ def check_payload(settings: TaskSettings) -> str | None:
         ServiceError: BAD_SETTINGS.
     """
     path = settings.task.payload
-    if path is None:
+    if not path:
         return None
     try:
         with path.open("rb") as stream:

@@ -45,7 +45,7 @@ def admin_socket_of(settings: "HostSettings") -> Path:
 
 
 def refuse_no_socket(path: Path) -> None:
-    """Refuse what lies at the place of a socket and is none.
+    """Refuse anything but a socket at its place.
 
     Raises:
         ServiceError: BAD_SETTINGS; STORAGE_FAILED where this user may not look.

@@ -46,8 +46,8 @@ class TaskRows:
         state_dir: Of the server; privacy reports are kept there.
         tell: Told in a sentence what becomes of tasks.
         on_row: Told of every row that was noted.
-        judge: Raises what speaks against a task, before it is planned or run; called on
-            a thread.
+        check_task: Raises what speaks against a task, before it is planned or run;
+            called on a thread.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class TaskRows:
         state_dir: Path,
         tell: Callable[[str], None],
         on_row: Callable[[TaskRow], None],
-        judge: Callable[[TaskSettings], object],
+        check_task: Callable[[TaskSettings], object],
     ) -> None:
         self._store = store
         self._state_dir = state_dir
         self._tell = tell
         self._on_row = on_row
-        self._judge = judge
+        self._check_task = check_task
         self._known: dict[str, TaskRow] = {}
 
     async def get(self, task_id: str) -> TaskRow | None:
@@ -188,7 +188,7 @@ class TaskRows:
 
         Every way to a task leads here: a file, an operator, a restart, another server.
         """
-        await asyncio.to_thread(self._judge, settings)
+        await asyncio.to_thread(self._check_task, settings)
         return await settle_task(
             settings,
             self._store(),

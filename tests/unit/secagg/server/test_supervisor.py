@@ -81,7 +81,7 @@ class World:
         self.said: list[str] = []
         self.finished: list[bool] = []
         self.socket = directory / "state" / "admin.sock"
-        self.judge = lambda _: None
+        self.check_task = lambda _: None
 
     def settings(self, task="t", **changes):
         path = self.directory / "task.toml"
@@ -96,7 +96,7 @@ class World:
             self.directory / "state",
             own_task="t",
             tell=self.said.append,
-            judge=self.judge,
+            check_task=self.check_task,
         )
         async with OperatedServer(
             "127.0.0.1:0",
@@ -528,11 +528,11 @@ async def test_what_speaks_against_a_task_is_asked_on_every_way_to_it(world):
     """A file, an operator and a restart; such as a payload that is the server's key."""
     unfit = {"t"}
 
-    def judge(settings):
+    def check_task(settings):
         if settings.task.id in unfit:
             raise ServiceError("it is a key", code=ErrorCode.BAD_SETTINGS)
 
-    world.judge = judge
+    world.check_task = check_task
     with pytest.raises(ServiceError, match="it is a key"):
         async with world.running(world.settings()):
             pass

@@ -461,16 +461,16 @@ def test_no_task_of_a_folder_hands_out_the_key_of_its_server(
 ):
     """The paths of a task are judged wherever it comes from."""
     with_task_file(place, "../pki/server.key")
-    judged = []
+    checked = []
 
-    async def run_service(_settings, proposed, *, judge, **_):
+    async def run_service(_settings, proposed, *, check_task, **_):
         for task in proposed:
-            judged.append(task.task.id)
-            judge(task)
+            checked.append(task.task.id)
+            check_task(task)
 
     monkeypatch.setattr(service, "run_service", run_service)
     started, error, _ = ended(capsys, "server")
-    assert judged == ["t", "u"]
+    assert checked == ["t", "u"]
     doctor, answer, _ = ended(capsys, "doctor")
     shown, _, _ = ended(capsys, "server", "--show-settings")
     assert started == doctor == shown == 72
