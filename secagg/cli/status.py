@@ -1,14 +1,17 @@
 """`secagg status`, `secagg budget` and `secagg drain`: one look at an aggregator."""
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from secagg.cli.operator import ServerFileOption, ask, look, server_file
-from secagg.cli.options import JSONOption
+from secagg.cli.options import JSONOption, SetOption
 from secagg.cli.output import Output
 from secagg.cli.tasks import task_rows
+
+if TYPE_CHECKING:
+    from secagg.config import ClientSettings
+    from secagg.config.two_aggregators import SharingClientSettings
 
 
 def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> None:
@@ -60,6 +63,7 @@ def _print_status(answer: dict[str, Any], output: Output) -> None:
 def budget(
     *,
     config: ServerFileOption = None,
+    overrides: SetOption = None,
     task: Annotated[
         str | None, typer.Option("--task", metavar="ID", help="Only this task.")
     ] = None,
@@ -67,20 +71,22 @@ def budget(
 ) -> None:
     """Show what was spent of privacy budgets, by an aggregator's tasks or a client.
 
-    The settings file says which of the two. Epsilon and delta of a task hold against
-    the server, for one client's data in all sessions that it may give: its
-    participations and the spare sessions. For a client, `charges` is their number and
-    `left` how many it may still give. Of a client whose data have a total (policy.data)
-    all tasks with claims are listed.
+    The settings file says which of the two, with the --set of a client. Epsilon and
+    delta of a task hold against the server, for one client's data in all sessions that
+    it may give: its participations and the spare sessions. For a client, `charges` is
+    their number and `left` how many it may still give. Of a client whose data have a
+    total (policy.data) all tasks with claims are listed.
 
     Example: secagg budget --config client.toml
     """
-    from secagg.config import is_client_file
+    from secagg.cli.checks.setup_checks import ClientSetup, SharingSetup, load_setup
 
     output = Output(as_json=as_json)
-    file = server_file(config)
-    if is_client_file(file):
-        answer = _client_budget(file, task)
+    setup = load_setup(server_file(config), overrides or ())
+    if isinstance(setup, ClientSetup | SharingSetup):
+        answer = _client_budget(setup.settings, task)
+    elif overrides:
+        raise typer.BadParameter("--set goes with the settings file of a client")
     else:
         answer = look(config, "budget", task=task)
     budgets: list[dict[str, Any]] = answer["budgets"]
@@ -102,21 +108,16 @@ def budget(
     output.result(answer)
 
 
-def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
+def _client_budget(
+    settings: "ClientSettings | SharingClientSettings", task: str | None
+) -> dict[str, Any]:
     """Return what a client has given, and of data with a total what is claimed.
 
     Its process must not run meanwhile.
     """
     import asyncio
-    import os
 
-    from secagg.config import ClientSettings, load_client_settings
-    from secagg.config.files import is_file_of_two_aggregators
     from secagg.config.total_budget import total_budget
-    from secagg.config.two_aggregators import (
-        SharingClientSettings,
-        load_two_server_settings,
-    )
     from secagg.storage.budget_ledger import (
         BudgetKey,
         ChargeRow,
@@ -126,13 +127,6 @@ def _client_budget(file: Path, task: str | None) -> dict[str, Any]:
     from secagg.storage.open_store import STORE_FILE
     from secagg.storage.reader import reading
 
-    settings: ClientSettings | SharingClientSettings
-    if is_file_of_two_aggregators(file):
-        settings = load_two_server_settings(
-            SharingClientSettings, file, environment=os.environ
-        ).settings
-    else:
-        settings = load_client_settings(file, environment=os.environ).settings
     state_dir = settings.client.state_dir
     wanted = task or settings.client.task
     total = total_budget(settings.policy)

@@ -913,6 +913,7 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
         SetupCheck("D161", "sums", lambda s: _sums(s.host.server, s.owner)),
         _starts("D162", "mark", _server_mark),
         SetupCheck("D163", "other aggregators", lambda s: _others(s.host)),
+        SetupCheck("D186", "admin socket", _admin_socket),
     ),
     (SetupCheck("D165", "engine", lambda s: _engine(s.host.server.engine)),),
     (
@@ -926,7 +927,6 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
         _starts("D180", "address", _addresses),
         _starts("D185", "port", lambda s: _port(s.host, s.owner)),
     ),
-    (SetupCheck("D186", "admin socket", _admin_socket),),
     (_starts("D188", "payload", lambda s: _of_tasks(s, check_payload)),),
     (SetupCheck("D190", "task", lambda s: _of_tasks(s, _plan), is_local=False),),
 )

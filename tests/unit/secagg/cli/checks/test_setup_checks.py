@@ -404,7 +404,12 @@ def test_what_set_changes_is_what_the_doctor_looks_at(place, capsys):
         await (await open_state(place / "other", mark=place / "b.mark")).close()
 
     asyncio.run(run())
-    assert ended(capsys, "state", "check", *changes)[:2][1]["ok"]
+    assert ended(capsys, "state", "check", *changes)[1]["ok"]
+    assert ended(capsys, "budget")[0] == 55
+    assert ended(capsys, "budget", *changes)[1]["budgets"][0]["task"] == "t"
+    (place / "settings.toml").write_text(TEXTS["server"])
+    words = ["budget", "--config", "settings.toml", "--set", "server.state_dir=other"]
+    assert main(words) == 2
 
 
 @pytest.mark.parametrize("part", ["client", "sharing client"])
