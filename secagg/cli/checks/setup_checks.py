@@ -755,9 +755,13 @@ async def refuse_unmarked(
 
 
 def _server_mark(setup: ServerSetup) -> str | None:
-    if setup.host.server.store is not None:
-        return None
-    return check_mark_alone(*setup.place, accepts_restored=setup.accepts_restored)
+    return None if setup.host.server.store is not None else _mark(setup)
+
+
+def _mark(setup: Setup) -> str | None:
+    directory, given = setup.place
+    check_writable((given or default_mark(directory)).parent)
+    return check_mark_alone(directory, given, accepts_restored=setup.accepts_restored)
 
 
 def _listening(
@@ -870,11 +874,7 @@ def _state_checks(
         _starts(directory, "state directory", lambda s: check_writable(s.place[0])),
         _starts(modes, "modes", lambda s: _modes(*s.place)),
         SetupCheck(store, "store", lambda s: _store(*s.place)),
-        _starts(
-            mark,
-            "mark",
-            lambda s: check_mark_alone(*s.place, accepts_restored=s.accepts_restored),
-        ),
+        _starts(mark, "mark", _mark),
     )
 
 

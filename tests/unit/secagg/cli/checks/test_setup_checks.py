@@ -450,6 +450,19 @@ def test_a_link_that_leads_nowhere_is_no_place_for_a_state(place, capsys):
     assert codes == [55, 55, 55]
 
 
+@pytest.mark.parametrize("part", ["server", "client", "helper", "sharing client"])
+def test_a_mark_that_cannot_be_made_is_told_before_a_start(place, capsys, part):
+    (place / "settings.toml").write_text(
+        TEXTS[part].replace('"the.mark"', '"settings.txt/the.mark"')
+    )
+    shown, error, _ = ended(capsys, *COMMANDS[part], "--show-settings")
+    doctor, answer, _ = ended(capsys, "doctor")
+    started, said, _ = ended(capsys, *COMMANDS[part])
+    assert shown == doctor == started == 55
+    failed = [each["found"] for each in answer["checks"] if each["state"] == "failed"]
+    assert failed[0] == error["error"]["message"] == said["error"]["message"]
+
+
 def with_task_file(place, payload):
     """Have a folder of tasks whose one task hands out a file."""
     task = TEXTS["server"][TEXTS["server"].index("[task]") :]
