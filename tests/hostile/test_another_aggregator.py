@@ -4,6 +4,9 @@ The client's process dies when its input has left for aggregator `a`, which is h
 It starts again where aggregator `b` of the same trust domain answers, with a
 certificate of its own: another address, a name that resolves elsewhere, a fail-over.
 The budget of the task covers one session.
+
+The knowledge ledger judges the same attacks with `b` in the adversary's hands: in a
+build without the rule it finds each of them, in this one nothing.
 """
 
 import asyncio
@@ -13,11 +16,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for, with_noise
+from secagg_testing.crash_points import SimulatedCrashError
+from secagg_testing.deployment import Deployment
 from secagg_testing.inline_store import inline_store
+from secagg_testing.knowledge import (
+    Claim,
+    ForbiddenKnowledgeError,
+    close,
+    recover,
+    revealed_sums,
+)
+from secagg_testing.observed_connection import TaskObserver
 from secagg_testing.scripted_service import ScriptedService
 from secagg_testing.tls_deployment import TLSDeployment
 
+from secagg.client.calls import ClientCalls
 from secagg.client.client import Client
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.service import ClientService
@@ -29,9 +44,11 @@ from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Survivor
 from secagg.protocol.packing import pack
 from secagg.protocol.policy import PrivacyLimits
 from secagg.protocol.profiles import RoundDeadlines
+from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.server.aggregator import Aggregator
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.task.definition import TaskDefinition
+from secagg.simulation.driver import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.spool import UploadSpool
@@ -223,9 +240,9 @@ def refunding():
     )
 
 
-def reaping():
+def reaping(survivors=(0, 1, 2)):
     """Return an aggregator that takes whatever a session of `a` has to give."""
-    survivors = Envelope.of(Survivors(encode_set({0, 1, 2}, 4)))
+    survivors = Envelope.of(Survivors(encode_set(survivors, 4)))
     released = Released(
         Fate.INCLUDED, hashlib.sha256(FORGED_SUM).digest(), len(FORGED_SUM), 3, 0
     )
@@ -426,3 +443,125 @@ async def test_until_a_call_is_made_a_connection_meets_who_listens_now(tmp_path)
             await connection.call(GetOffer("t"))
         connection._channel._address = first  # too late: it is settled
         assert await connection.meet() == "a"
+
+
+# --- what the ledger says of them -----------------------------------------------------
+
+
+def without_the_rule(patch):
+    """Let a client take any aggregator that answers for that of its session."""
+
+    def bind(self, aggregator):
+        self.believed = aggregator
+
+    async def meet(self, _deadline):
+        return self.believed
+
+    patch.setattr(ClientCalls, "bind", bind)
+    patch.setattr(ClientCalls, "meet", meet)
+    # The gate compares names once more at a restart (R5.0-1).
+    patch.setattr("secagg.client.gate.check_aggregator", lambda *_: None)
+
+
+def misdirected(numbers, other, *, threshold, honest=()):
+    """Run a task of which some clients die behind their uploads, and then meet `b`."""
+    parameters = parameters_for(
+        4,
+        dimension=DIMENSION,
+        threshold=threshold,
+        min_survivors=3,
+        max_dropouts=1,
+        max_losses=1,
+        min_clients=4,
+    )
+    turned = set()
+
+    def tamper(number, link):
+        name = identity_of(number)
+        if number in turned:
+            return InMemoryConnection(other, name, aggregator="b")
+        return Leaving(link, number) if number in numbers else link
+
+    class Leaving:
+        def __init__(self, link, number):
+            self.inner, self.number = link, number
+            self.identity, self.aggregator = link.identity, link.aggregator
+            self.trust_domain, self.meet = link.trust_domain, link.meet
+            self.watch = link.watch
+
+        async def call(self, request):
+            answer = await self.inner.call(request)
+            if isinstance(request, UploadChunk) and answer.complete:
+                turned.add(self.number)
+                raise SimulatedCrashError
+            return answer
+
+    async def main(clock):
+        deployment = Deployment(
+            clock,
+            with_noise(parameters),
+            4,
+            tamper=tamper,
+            max_attempts=1,
+            observer=TaskObserver(honest=honest),
+        )
+        try:
+            await deployment.run()
+        except ForbiddenKnowledgeError as error:
+            return deployment, error.violations
+        return deployment, ()
+
+    deployment, violations = manual_clock.run(main)
+    assert turned == set(numbers)
+    return deployment, {each.claim: each for each in violations}
+
+
+MISDIRECTIONS = {
+    # The first one has a sum with its input, and the client's book says: for nothing.
+    "refund": (refunding, {0}, 3, (), {Claim.BUDGET}),
+    # Two clients answer to the first for all four, two to `b` for three of them: the
+    # fourth one's input stands alone.
+    "another set": (
+        reaping,
+        {0, 1},
+        2,
+        (),
+        {
+            Claim.ONE_SECRET,
+            Claim.ONE_SUM,
+            Claim.HONEST_PART,
+            Claim.SIZE,
+            Claim.NOISE,
+        },
+    ),
+    # What the first one is honest about, and shows to no adversary, `b` reads.
+    "its own sum": (
+        lambda: reaping(range(4)),
+        {0, 1, 2, 3},
+        3,
+        {UNCERTIFIED_AGGREGATOR},
+        {Claim.APART},
+    ),
+}
+
+
+@pytest.mark.parametrize("which", MISDIRECTIONS)
+def test_the_ledger_finds_what_a_second_aggregator_of_the_domain_gains(
+    which, monkeypatch
+):
+    lies, numbers, threshold, honest, broken = MISDIRECTIONS[which]
+    _, found = misdirected(numbers, lies(), threshold=threshold, honest=honest)
+    assert not found
+
+    without_the_rule(monkeypatch)
+    deployment, found = misdirected(numbers, lies(), threshold=threshold, honest=honest)
+    assert broken | {Claim.OWN} == set(found)
+    assert found[Claim.OWN].who == tuple(map(identity_of, sorted(numbers)))
+    # No claim on paper: each sum follows from the recorded bytes.
+    closure = close(deployment.observer.facts)
+    for known in revealed_sums(closure):
+        inputs = {n for n in range(4) if identity_of(n) in known.members}
+        if known.is_plain_sum:
+            assert recover(closure, known).tolist() == (
+                deployment.expected_sum(inputs).tolist()
+            )

@@ -10,12 +10,13 @@ Rule 4: what names a session that was never offered is passed over: only a clien
         whose disk was damaged says it, and nobody else has keys for it.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
 from secagg.crypto.entropy import SEED_SIZE, Entropy
 from secagg.crypto.secret_bytes import SecretBytes
+from secagg.errors import LocalProtocolError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Envelope
 from secagg.protocol.packing import unpack
@@ -39,30 +40,42 @@ _Answer = TypeVar("_Answer")
 class TaskObserver:
     """Sees all sessions of a task, over the connections of all its clients.
 
+    Args:
+        honest: The aggregators that are not the adversary's, by name.
+
     Attributes:
         facts: What the adversary sees.
         masked: The sessions for which each client has masked an input, by its name.
     """
 
-    def __init__(self) -> None:
-        self.facts = Facts()
+    def __init__(self, *, honest: Collection[str] = ()) -> None:
+        self.facts = Facts(honest=honest)
         self.masked: dict[str, set[bytes]] = {}
         self._offered: dict[bytes, SessionDescriptor] = {}
-        self._uploads: dict[tuple[bytes, str, bytes], bytearray] = {}
+        self._uploads: dict[tuple[bytes, str, bytes, str], bytearray] = {}
         # Messages that were only referred to, and what was fetched of them so far.
         self._referred: dict[tuple[bytes, str, Blob], tuple[Reference, bytearray]] = {}
 
-    def heard(self, sender: str, request: Request[Any]) -> None:
-        """Note what a client says."""
-        if getattr(request, "session_id", None) not in self._offered:
+    def heard(self, sender: str, request: Request[Any], *, by: str = "") -> None:
+        """Note what a client says.
+
+        Args:
+            sender: Which client.
+            request: What.
+            by: The aggregator that hears it; "" is the one of the session's offer.
+        """
+        session_id: bytes | None = getattr(request, "session_id", None)
+        if session_id is None or session_id not in self._offered:
             return  # rule 4
+        if by:
+            self.facts.named(session_id, sender, by)
         match request:
-            case SendMessage(session_id, message):
+            case SendMessage(_, message):
                 envelope = Envelope(request.KIND, message)
-                self.facts.heard(session_id, sender, envelope)
-            case UploadChunk(session_id):
+                self.facts.heard(session_id, sender, envelope, by=by)
+            case UploadChunk():
                 self.masked.setdefault(sender, set()).add(session_id)
-                self._heard_chunk(sender, request)
+                self._heard_chunk(sender, request, by)
 
     def said(self, receiver: str, request: Request[Any], answer: object) -> None:
         """Note what a client was told."""
@@ -92,15 +105,15 @@ class TaskObserver:
             envelope = Envelope(reference.kind, bytes(fetched))
             self.facts.said(piece.session_id, receiver, envelope)
 
-    def _heard_chunk(self, sender: str, chunk: UploadChunk) -> None:
+    def _heard_chunk(self, sender: str, chunk: UploadChunk, by: str) -> None:
         """Put the pieces of an upload together, and read it when it is whole."""
-        key = (chunk.session_id, sender, chunk.digest)
+        key = (chunk.session_id, sender, chunk.digest, by)
         stored = self._uploads.setdefault(key, bytearray(chunk.total_size))
         stored[chunk.offset : chunk.offset + len(chunk.data)] = chunk.data
         if sha256(stored).digest() == chunk.digest:
             of = self._offered[chunk.session_id].parameters
             vector = unpack(bytes(stored), of.dimension, of.bits, of.modulus)
-            self.facts.heard_vector(chunk.session_id, sender, vector)
+            self.facts.heard_vector(chunk.session_id, sender, vector, by=by)
 
 
 class ObservedConnection:
@@ -130,9 +143,16 @@ class ObservedConnection:
         """See `AggregatorConnection.trust_domain`."""
         return self._inner.trust_domain
 
+    def _listener(self) -> str:
+        """Return who hears the next call; "" while nothing listens."""
+        try:
+            return self._inner.aggregator
+        except (LocalProtocolError, ServiceError):
+            return ""
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Make the call, and note what is asked and answered."""
-        self._observer.heard(self.identity, request)
+        self._observer.heard(self.identity, request, by=self._listener())
         answer = await self._inner.call(request)
         self._observer.said(self.identity, request, answer)
         return answer
@@ -141,6 +161,7 @@ class ObservedConnection:
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
         """Watch, and note every update."""
+        self._observer.heard(self.identity, request, by=self._listener())
         async for update in self._inner.watch(request):
             self._observer.said(self.identity, request, update)
             yield update

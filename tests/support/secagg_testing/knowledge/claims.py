@@ -20,8 +20,13 @@ Where the server is not trusted, four more, from which the others follow:
 10. One roster: each honest member of a U3 that an honest client answers for has dealt
    under the roster of that client (R5.3-13).
 
+Where several aggregators share a trust domain, two more:
+
+11. Own: a client names a session to the aggregator of its offer alone (R5.0-6).
+12. Apart: of the sessions of an honest aggregator the adversary knows no sum.
+
 Source:
-    PROTOCOL §2 (what each profile promises), §5.5, §12.
+    PROTOCOL §2 (what each profile promises), §5.0, §5.5, §12.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,6 +60,8 @@ class Claim(Enum):
     ONE_SIGNATURE = "an honest client signs one set"
     AGREED = "honest clients of a roster answer for one set, which a quorum has signed"
     ONE_ROSTER = "who is answered for has dealt under the same roster"
+    OWN = "a session is named to the aggregator of its offer alone"
+    APART = "of the sessions of an honest aggregator no sum is known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +155,10 @@ def violations(
         yield from _honest_part(closure, each)
         yield from _size(each)
         yield from _noise(closure.facts, each, counted_noise_shares)
+        yield from _apart(closure.facts, each)
     yield from _one_secret(closure)
     yield from _budget(sums, charged)
-    for rule in (_authentic, _one_signature, _agreed, _one_roster):
+    for rule in (_authentic, _one_signature, _agreed, _one_roster, _own):
         yield from rule(closure.facts)
 
 
@@ -369,6 +377,32 @@ def _one_roster(facts: Facts) -> Iterator[Violation]:
                 _names(names),
                 (f"{session}: did not deal: {shortened(sorted(names))}",),
             )
+
+
+def _own(facts: Facts) -> Iterator[Violation]:
+    heard: dict[tuple[Session, str], set[str]] = {}
+    for stray in facts.strays:
+        if stray.client not in facts.seeds:
+            heard.setdefault((stray.session, stray.aggregator), set()).add(stray.client)
+    for (session, aggregator), clients in heard.items():
+        owner = session.descriptor.aggregator
+        yield Violation(
+            Claim.OWN,
+            _names(clients),
+            (f"{session} of {owner!r} is named to {aggregator!r}",),
+        )
+
+
+def _apart(facts: Facts, revealed: RevealedSum) -> Iterator[Violation]:
+    session = revealed.view.roster.session
+    owner = session.descriptor.aggregator
+    if owner in facts.honest:
+        yield Violation(
+            Claim.APART,
+            _names(revealed.members),
+            (f"{session} is one of {owner!r}, which is honest",),
+            (revealed,),
+        )
 
 
 def _is_signed(session: Session) -> bool:

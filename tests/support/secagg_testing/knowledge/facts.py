@@ -1,6 +1,6 @@
 """What the adversary saw and holds: the facts that `closure` draws conclusions from.
 
-The adversary is the server, whatever it tells whom, together with the corrupt clients.
+The adversary is every aggregator, whatever it tells whom, and the corrupt clients.
 
 Rule 1: all that reached the server is a fact: accepted, refused, late or repeated.
 Rule 2: an honest client acts on what it was told last.  What it sends is therefore
@@ -10,6 +10,10 @@ Rule 3: secrets of honest clients do not come here.  The one exception is the se
         that goes with a theft: it only serves to recognise what was found.
 Rule 4: what no client could accept (a roster that does not decode or leaves it out, a
         bitmap of another size) is passed over: nothing is computed from it.
+Rule 5: what a client is told moves it, whichever aggregator says it.  An honest
+        aggregator keeps masked inputs and answers to itself: they are facts only where
+        another one hears them.  Sealed bundles are facts in any case: their receivers
+        may be corrupt.
 
 Nothing here knows a driver: whoever runs a session calls the methods of `Facts`, and
 may call them twice for the same bytes.
@@ -18,9 +22,9 @@ Source:
     Layouts of roster, bundles, bitmaps and shares: PROTOCOL §3, §5; masks: §6.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from secagg.crypto.canonical import Writer
 from secagg.crypto.modular import UnsignedArray
@@ -196,6 +200,20 @@ class Theft:
     seed: SecretBytes
 
 
+class Stray(NamedTuple):
+    """A client names a session to another aggregator than that of its offer.
+
+    Attributes:
+        session: Which.
+        client: Who says it.
+        aggregator: Who hears it.
+    """
+
+    session: Session
+    client: str
+    aggregator: str
+
+
 @dataclass(slots=True)
 class _Told:
     """What one client was told last in one session, as far as it was usable."""
@@ -211,7 +229,12 @@ class _Told:
 class Facts:
     """Collects facts over all sessions of one task.
 
+    Args:
+        honest: Aggregators that are not the adversary's, by name; see rule 5.
+
     Attributes:
+        honest: The same.
+        strays: What clients said of a session to another aggregator.
         rosters: Every usable roster that somebody was told.
         seeds: Seeds of the corrupt clients, by name.
         stolen: Clients whose identity keys the adversary has; see `identity_key`.
@@ -224,7 +247,9 @@ class Facts:
         signed: The sets U3 that somebody has signed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, honest: Collection[str] = ()) -> None:
+        self.honest: Final = frozenset(honest)
+        self.strays: set[Stray] = set()
         self.rosters: list[RosterView] = []
         self.seeds: dict[str, list[SecretBytes]] = {}
         self.stolen: set[str] = set()
@@ -365,8 +390,23 @@ class Facts:
 
     # --- what the server hears ------------------------------------------------------
 
-    def heard(self, session_id: bytes, sender: str, envelope: Envelope) -> None:
-        """Note any message of a client, as it reached the server."""
+    def named(self, session_id: bytes, client: str, aggregator: str) -> None:
+        """Note that a client names a session to an aggregator, in whatever call."""
+        session = self._session(session_id)
+        if aggregator != session.descriptor.aggregator:
+            self.strays.add(Stray(session, client, aggregator))
+
+    def heard(
+        self, session_id: bytes, sender: str, envelope: Envelope, *, by: str = ""
+    ) -> None:
+        """Note any message of a client, as it reached the server.
+
+        Args:
+            session_id: Of which session.
+            sender: Who sent it.
+            envelope: What.
+            by: The aggregator that hears it; "" is the one of the session's offer.
+        """
         match envelope.open():
             case Advert() as advert:
                 self.adverts.setdefault((session_id, sender), set()).add(advert)
@@ -377,7 +417,7 @@ class Facts:
             case Consistency(signature):
                 self.heard_signature(session_id, sender, signature)
             case Shares(revealed):
-                self.heard_answer(session_id, sender, revealed)
+                self.heard_answer(session_id, sender, revealed, by=by)
 
     def heard_bundles(self, session_id: bytes, sender: str, bundles: bytes) -> None:
         """Note the sealed bundles of a client, as they reached the server."""
@@ -392,6 +432,7 @@ class Facts:
         residues: UnsignedArray,
         *,
         masks: Mapping[MaskName, int] | None = None,
+        by: str = "",
     ) -> None:
         """Note a masked input, as it reached the server.
 
@@ -401,11 +442,14 @@ class Facts:
             residues: The unpacked vector, entries in [0, m), shape (d,).
             masks: What the sender added, where that is known to differ from
                 PROTOCOL §6: how a build with faulty masks is described.
+            by: The aggregator that hears it; see `heard`.
 
         Raises:
             ValueError: The sender, which is not corrupt, was told no roster and no set
                 U2 yet, so that nobody can say which masks the vector carries.
         """
+        if self._is_kept(session_id, by):
+            return
         if not self._is_new(session_id, sender, "vector", residues.tobytes()):
             return
         view = self._told_to(session_id, sender).masks
@@ -425,11 +469,14 @@ class Facts:
             if _is_signed(signed, signature):
                 self.signed.add(signed)
 
-    def heard_answer(self, session_id: bytes, sender: str, shares: bytes) -> None:
+    def heard_answer(
+        self, session_id: bytes, sender: str, shares: bytes, *, by: str = ""
+    ) -> None:
         """Note the shares that a client reveals, as they reached the server."""
         told = self._told_to(session_id, sender)
         if (
-            self._is_new(session_id, sender, "answer", shares)
+            not self._is_kept(session_id, by)
+            and self._is_new(session_id, sender, "answer", shares)
             and told.masks is not None
             and told.survivors is not None
         ):
@@ -442,6 +489,10 @@ class Facts:
         if session_id not in self._sessions:
             raise ValueError(f"session {session_id[:4].hex()} was never offered")
         return self._sessions[session_id]
+
+    def _is_kept(self, session_id: bytes, by: str) -> bool:
+        """Tell whether an honest aggregator hears something (rule 5)."""
+        return (by or self._session(session_id).descriptor.aggregator) in self.honest
 
     def _told_to(self, session_id: bytes, client: str) -> _Told:
         return self._told.setdefault(
