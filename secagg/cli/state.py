@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from secagg.cli.operator import EitherFileOption, server_file
 from secagg.cli.options import JSONOption, SetOption
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, ServiceError
+
+if TYPE_CHECKING:
+    from secagg.storage.integrity_check import SpoolUse
 
 app = typer.Typer(
     help="Verify the state of a server or a client that does not run.",
@@ -73,9 +76,7 @@ def check(  # noqa: C901 - what was found is said in one place
     async def looked() -> tuple[list[StateFault], list[Path], SecAggError | None]:
         async with looking(directory, store=kept.store) as store:
             blobs = None if kept.blobs is None else open_blobs(kept.blobs)
-            faults = await find_state_faults(
-                store, blobs, names_uploads=kept.names_uploads
-            )
+            faults = await find_state_faults(store, blobs, use=kept.use)
             try:
                 if not is_copy:
                     await refuse_unmarked(
@@ -251,7 +252,7 @@ class _Kept:
         mark: Its rollback mark; None for the one by default.
         store: Its book, where that is elsewhere.
         blobs: Its uploads, if there are any.
-        names_uploads: See `find_state_faults`.
+        use: What its sessions name of them; see `find_state_faults`.
         is_client: Whose it is; None where no settings say.
         has_total: Whether its claims on data count against a total.
     """
@@ -260,7 +261,7 @@ class _Kept:
     mark: Path | None
     store: str | None = None
     blobs: str | None = None
-    names_uploads: bool = False
+    use: "SpoolUse | None" = None
     is_client: bool | None = None
     has_total: bool = False
 
@@ -285,25 +286,40 @@ def _journal_of(directory: Path) -> str:
 def _state_of(file: Path, overrides: Sequence[str]) -> _Kept:
     """Return where a party keeps its state, by its settings file and `--set`."""
     from secagg.cli.checks.setup_checks import PartySetup, ServerSetup, load_setup
-    from secagg.runtime.files import disk
+    from secagg.config.two_aggregators import LeaderSettings
+    from secagg.storage.integrity_check import USE_OF_AGGREGATOR
+    from secagg.two_aggregators.helper import USE_OF_HELPER
+    from secagg.two_aggregators.leader import USE_OF_LEADER
 
     setup = load_setup(file, overrides)
     directory, mark = setup.place
     if isinstance(setup, PartySetup):
-        # Their journals name uploads in their own way, which their start reads.
-        return _Kept(directory, mark, is_client=False)
+        is_leader = isinstance(setup.settings, LeaderSettings)
+        return _Kept(
+            directory,
+            mark,
+            blobs=_own_blobs(directory),
+            use=USE_OF_LEADER if is_leader else USE_OF_HELPER,
+            is_client=False,
+        )
     if not isinstance(setup, ServerSetup):
         has_total = setup.settings.policy.data is not None
         return _Kept(directory, mark, is_client=True, has_total=has_total)
     server = setup.host.server
-    spool = (directory / "spool").absolute()
-    with disk(directory):
-        own = f"file:{spool}" if spool.is_dir() else None
     return _Kept(
         directory,
         mark,
         server.store,
-        server.blobs or own,
-        names_uploads=True,
+        server.blobs or _own_blobs(directory),
+        use=USE_OF_AGGREGATOR,
         is_client=False,
     )
+
+
+def _own_blobs(directory: Path) -> str | None:
+    """Return where a party keeps uploads in its own state; None where it has none."""
+    from secagg.runtime.files import disk
+
+    spool = (directory / "spool").absolute()
+    with disk(directory):
+        return f"file:{spool}" if spool.is_dir() else None

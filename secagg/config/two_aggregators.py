@@ -215,7 +215,9 @@ class SharingClientSettings:
     policy: _SharingPolicySection
 
 
-_Settings = TypeVar("_Settings", HelperSettings, LeaderSettings, SharingClientSettings)
+_Settings = TypeVar(
+    "_Settings", bound=HelperSettings | LeaderSettings | SharingClientSettings
+)
 
 
 def load_two_server_settings(

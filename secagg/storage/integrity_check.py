@@ -1,8 +1,9 @@
 """Verifies what a party keeps on its disk, while nobody has it open.
 
 Rule 1: the book is verified and never repaired: what was said cannot be guessed.
-Rule 2: every upload that an open session has accepted is asked for, by its digest:
-        what the book names and the spool lacks is lost.
+Rule 2: every upload that an open session has accepted is asked for, by its digest, and
+        so is a sum that a peer may still fetch: what the book names and the spool lacks
+        is lost.  Each party says what its sessions name, in `SpoolUse`.
 Rule 3: of the spool, what belongs to no session and what does not have its digest may
         be moved aside, into `quarantine`, and is never removed: a person looks first.
         In a bucket it is named and stays.
@@ -11,7 +12,7 @@ Rule 3: of the spool, what belongs to no session and what does not have its dige
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,8 +24,8 @@ from secagg.storage.blobs import STORE_HOME, Blob, Blobs, FileBlobs
 from secagg.storage.change import Role
 from secagg.storage.journal import decode_server_event
 from secagg.storage.reader import StoreReader
-from secagg.storage.rows import SessionState
-from secagg.storage.spool import SENDER_SUFFIX, WHOLE_SUFFIX
+from secagg.storage.rows import SessionState, StoredSession
+from secagg.storage.spool import SENDER_SUFFIX, SUM, WHOLE_SUFFIX
 
 QUARANTINE: Final = "quarantine"
 _NAME: Final = re.compile("[0-9a-f]{64}")
@@ -47,16 +48,46 @@ class StateFault:
     place: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SpoolUse:
+    """What the sessions of a party say lies in its spool.
+
+    Attributes:
+        uploads: Returns the uploads that an open session needs, by sender.
+        has_sum: Tells whether a session that is over says that its sum is there; asked
+            of the last one only.
+        removes_sum_at_offer: The next session removes that sum when it begins; else
+            when it ends.
+    """
+
+    uploads: Callable[[StoredSession], Mapping[str, Upload]]
+    has_sum: Callable[[StoredSession], bool] = lambda _: False
+    removes_sum_at_offer: bool = False
+
+
+def _uploads_of_aggregator(stored: StoredSession) -> Mapping[str, Upload]:
+    expected: dict[str, Upload] = {}
+    for event in map(decode_server_event, stored.records):
+        if isinstance(event, SumComputed):
+            return {}  # they were needed for it, and go with the end of the session
+        if isinstance(event, Received) and event.envelope.kind is Upload:
+            expected[event.sender] = Upload.decode(event.envelope.data)
+    return expected
+
+
+USE_OF_AGGREGATOR: Final = SpoolUse(_uploads_of_aggregator)
+
+
 async def find_state_faults(
-    store: StoreReader, blobs: Blobs | None, *, names_uploads: bool = False
+    store: StoreReader, blobs: Blobs | None, *, use: SpoolUse | None = None
 ) -> list[StateFault]:
     """Verify a book, and the uploads of its sessions.
 
     Args:
-        book: Of the party; as long as it is read nobody can open it.
+        store: Of the party; as long as it is read nobody can open it.
         blobs: What its spool is kept in; None where it has none.
-        names_uploads: Whether sessions of the book name the uploads that they have
-            accepted, as an aggregator's do.
+        use: What its sessions name of the spool; None where they name nothing, as a
+            client's do.
 
     Raises:
         ServiceError: STORAGE_FAILED; something cannot be read.
@@ -67,37 +98,38 @@ async def find_state_faults(
     ]
     rows = await store.sessions(role=Role.SERVER, state=SessionState.ALL)
     known = {row.key.rpartition("/")[2] for row in rows}
-    if names_uploads and not faults:  # a damaged record names nothing
+    if use is not None and not faults:  # a damaged record names nothing
+        last = max(
+            (r.position for r in rows if r.ended or use.removes_sum_at_offer), default=0
+        )
         for row in rows:
-            if row.ended is None:
-                faults += await _lost_uploads(store, row.key, blobs)
+            is_asked = not row.ended or row.position == last
+            if is_asked and (stored := await store.load(row.key)):
+                faults += _lost(stored, blobs, use)
     return faults + ([] if blobs is None else list(_spool_faults(blobs, known)))
 
 
-async def _lost_uploads(
-    store: StoreReader, key: str, blobs: Blobs | None
-) -> list[StateFault]:
-    """Look for every upload that a session names, until its sum is computed."""
-    stored = await store.load(key)
-    events = () if stored is None else map(decode_server_event, stored.records)
-    expected: dict[str, Upload] = {}
-    for event in events:
-        if isinstance(event, SumComputed):
-            return []  # they were needed for it, and go with the end of the session
-        if isinstance(event, Received) and event.envelope.kind is Upload:
-            expected[event.sender] = Upload.decode(event.envelope.data)
-    home = key.rpartition("/")[2]
+def _lost(
+    stored: StoredSession, blobs: Blobs | None, use: SpoolUse
+) -> Iterator[StateFault]:
+    """Look for what a session says lies in the spool."""
+    home = stored.key.rpartition("/")[2]
+    if stored.receipt and use.has_sum(stored):
+        if blobs is None or not blobs.read(f"{home}/{SUM}", 0, 1):
+            gone = "has a sum that its peers may fetch: it is gone"
+            yield StateFault(stored.key, gone, is_damage=True)
+        return
+    expected = use.uploads(stored)
     present = _uploads_in(blobs, home) if blobs is not None and expected else {}
-    return [
-        StateFault(
-            key,
-            f"has accepted an upload of {sender!r}, {upload.size} bytes: "
-            f"{_lack(present.get(upload.digest.hex()), upload.size)}",
-            is_damage=True,
-        )
-        for sender, upload in expected.items()
-        if present.get(upload.digest.hex()) != upload.size
-    ]
+    for sender, upload in expected.items():
+        found = present.get(upload.digest.hex())
+        if found != upload.size:
+            yield StateFault(
+                stored.key,
+                f"has accepted an upload of {sender!r}, {upload.size} bytes: "
+                f"{_lack(found, upload.size)}",
+                is_damage=True,
+            )
 
 
 def _lack(found: int | None, size: int) -> str:

@@ -38,6 +38,7 @@ from secagg.runtime.metrics import Meter
 from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import NewSession, Record, Role
+from secagg.storage.integrity_check import SpoolUse
 from secagg.storage.rows import StoredSession
 from secagg.storage.spool import SUM
 from secagg.two_aggregators.messages import (
@@ -458,3 +459,9 @@ class Helper(Party[_Session]):
 
 def _share_status(*, is_here: bool) -> UploadStatus:
     return UploadStatus(HelperShare.SIZE if is_here else 0, complete=is_here)
+
+
+# Clients' shares lie in the store itself, and the leader's list is read at once.
+USE_OF_HELPER: Final = SpoolUse(
+    lambda _: {}, lambda stored: bool(stored.receipt), removes_sum_at_offer=True
+)

@@ -55,6 +55,7 @@ from secagg.server.storage import ServerStorage
 from secagg.server.task.history import TaskHistory
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.change import NewSession, Record, Role
+from secagg.storage.integrity_check import SpoolUse
 from secagg.storage.rows import SessionRow, SessionState, StoredSession
 from secagg.storage.spool import SUM
 from secagg.two_aggregators.helper_answer import AgreedAnswer, HelperAnswer
@@ -454,15 +455,9 @@ class Leader(Party[_Session]):
         helper = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
         log = SessionLog.resume(self._storage.store, stored, self._measures)
         session = self._session(offer, helper, log)
+        session.uploads, session.named = _shares_in(stored)
         for record in stored.records:
-            if record.kind == _SHARE and record.sender is not None:
-                upload = Upload.decode(record.body)
-                session.uploads[record.sender] = upload
-            elif record.kind == _CLOSED:
-                session.named = names_of(Reader(record.body, "names"))
-                held = session.uploads
-                session.uploads = {name: held[name] for name in session.named}
-            elif record.kind == _AGREED:
+            if record.kind == _AGREED:
                 session.agreed = AgreedAnswer.decode(record.body)
         if len(session.uploads) >= offer.parameters.max_clients:
             session.is_full.set()
@@ -749,6 +744,29 @@ class Leader(Party[_Session]):
             ended=int(self._clock.date()),
             key=self._receipt_key,
         )
+
+
+def _shares_in(
+    stored: StoredSession,
+) -> tuple[dict[str, Upload], tuple[str, ...] | None]:
+    """Return whose shares an open session needs, and whom it has named, if it has."""
+    uploads: dict[str, Upload] = {}
+    named: tuple[str, ...] | None = None
+    for record in stored.records:
+        if record.kind == _SHARE and record.sender is not None:
+            uploads[record.sender] = Upload.decode(record.body)
+        elif record.kind == _CLOSED:
+            named = names_of(Reader(record.body, "names"))
+            uploads = {name: uploads[name] for name in named}
+    return uploads, named
+
+
+USE_OF_LEADER: Final = SpoolUse(
+    lambda stored: _shares_in(stored)[0],
+    lambda stored: isinstance(
+        LeaderOutcome.decode(stored.receipt or b"").outcome, Released
+    ),
+)
 
 
 def _compare_clocks(offer: SessionDescriptor, date: int) -> None:

@@ -217,9 +217,6 @@ class SharingSetup(GivingSetup[SharingClientSettings]):
     """What a client of two aggregators is run with."""
 
 
-_PartySettings: TypeAlias = LeaderSettings | HelperSettings
-
-
 @dataclass(frozen=True, slots=True)
 class PartySetup:
     """What the leader or the helper of two aggregators is run with.
@@ -231,7 +228,7 @@ class PartySetup:
     """
 
     file: Path
-    settings: _PartySettings
+    settings: LeaderSettings | HelperSettings
     accepts_restored: bool = False
 
     @property

@@ -64,8 +64,8 @@ class TaskObserver:
             request: What.
             by: The aggregator that hears it; "" is the one of the session's offer.
         """
-        session_id: bytes | None = getattr(request, "session_id", None)
-        if session_id is None or session_id not in self._offered:
+        session_id: bytes = getattr(request, "session_id", b"")
+        if session_id not in self._offered:
             return  # rule 4
         if by:
             self.facts.named(session_id, sender, by)
