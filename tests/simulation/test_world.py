@@ -167,6 +167,28 @@ def commits_without_waiting_for_the_disk(monkeypatch):
     monkeypatch.setattr(sqlite_file, "_NEEDED", {})
 
 
+def accepts_uploads_without_waiting_for_the_disk(monkeypatch):
+    commit = UploadSpool.commit
+
+    def committed_unsynced(self, *words):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(self._blobs), "sync", lambda *_: None)
+            commit(self, *words)
+
+    monkeypatch.setattr(UploadSpool, "commit", committed_unsynced)
+
+
+def releases_a_sum_without_waiting_for_the_disk(monkeypatch):
+    put = UploadSpool.put
+
+    def put_unsynced(self, *words):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(self._blobs), "sync", lambda *_: None)
+            put(self, *words)
+
+    monkeypatch.setattr(UploadSpool, "put", put_unsynced)
+
+
 def gives_noise_back_as_if_nobody_were_lost(monkeypatch):
     monkeypatch.setattr(
         NoiseTerms, "revealed", lambda self, _: self.reveals[0] if self.reveals else ()
@@ -198,6 +220,16 @@ def begins_its_upload_again(monkeypatch):
             directed(Round.UNMASKING, 2),
         ),
         (begins_its_upload_again, Kind.EXACT, between_chunks()),
+        (
+            accepts_uploads_without_waiting_for_the_disk,
+            Kind.EXACT,
+            replace(directed(Round.MASKED_INPUT_COLLECTION), after_message=True),
+        ),
+        (
+            releases_a_sum_without_waiting_for_the_disk,
+            Kind.EXACT,
+            directed(Round.ADVERTISE_KEYS),
+        ),
     ],
 )
 def test_a_defect_at_a_restart_is_noticed(defect, kind, direction, monkeypatch):

@@ -162,6 +162,10 @@ class ClientsSeen:
             self._heard[key] = max(self._heard[key], received(answer))
         self._task_of[name].observer.said(name, request, answer)
 
+    def must_repeat(self, name: str, session_id: bytes) -> None:
+        """Hear that an upload under way has lost what had come."""
+        self._heard[name, session_id] = 0
+
     def contributed(self, name: str, given: Contribution) -> None:
         """See what a client has got for its input."""
         self._notes.note(name, f"has the sum of session {given.session_number}")

@@ -1,7 +1,7 @@
 """Disks that outlive processes, and books on them that fail as disks do.
 
 Rule 1: what a process has committed and synced is there for the next one, and nothing
-        else is: a kill drops what was not synced.
+        else is: a kill drops what was not synced, of the store and of the spool.
 Rule 2: a disk may refuse before a transaction, and fall silent after it.  Then it has
         happened, and the process does not know.
 Rule 3: a disk may be put back to an older state.  Its rollback mark is not put back.
@@ -77,6 +77,7 @@ class Disk:
         fault: Asked before each transaction what becomes of it.
         on_commit: Told of every change that is on the disk.
         on_lost: Told when a kill has dropped what was committed.
+        on_dropped: Told which objects of the spool a kill has dropped.
         on_unnoticed: Told when a state that was put back is opened as if it were not.
         away: Whether the process that asks is cut off from the book: for how many
             seconds it then waits in vain; None if it is not.
@@ -95,6 +96,7 @@ class Disk:
         fault: Callable[["Disk"], DiskFault],
         on_commit: OnCommit,
         on_lost: Callable[[], None],
+        on_dropped: Callable[[frozenset[str]], None],
         on_unnoticed: Callable[[], None],
         away: Callable[[], float | None],
         is_read: Callable[[], bool],
@@ -107,6 +109,7 @@ class Disk:
         self.fault: Final = fault
         self.on_commit: Final = on_commit
         self.on_lost: Final = on_lost
+        self.on_dropped: Final = on_dropped
         self.on_unnoticed: Final = on_unnoticed
         self.away: Final = away
         self.is_read: Final = is_read
@@ -180,8 +183,11 @@ class Disk:
         return True
 
     def lose_power(self) -> None:
-        """Drop what was committed and not synced; a database has its own machine."""
-        content = None if self.is_shared else self._file.synced()
+        """Drop what is not synced; a database and its spool have their own machines."""
+        if self.is_shared:
+            return
+        self.on_dropped(self._blobs.lose_power())
+        content = self._file.synced()
         if content is not None:
             self._file = _File(self._mark, self._entropy, content)
             self._is_put_back = True
@@ -412,6 +418,19 @@ class _Blobs(MemoryBlobs):
 
     strike: Callable[[], bool] = field(kw_only=True, repr=False)
     look: Callable[[], None] = field(kw_only=True, repr=False)
+    _unsynced: set[str] = field(default_factory=set, kw_only=True, repr=False)
+
+    def sync(self, prefix: str) -> None:
+        """Keep what was created below a prefix, whatever happens."""
+        self._unsynced.difference_update(self._of(prefix))
+
+    def lose_power(self) -> frozenset[str]:
+        """Drop every object that was not synced; return their names."""
+        dropped = frozenset(name for name in self._unsynced if self._of(name))
+        for name in dropped:
+            self.remove(name)
+        self._unsynced.clear()
+        return dropped
 
     def read(
         self, name: str, offset: int = 0, max_bytes: int | None = None
@@ -424,6 +443,8 @@ class _Blobs(MemoryBlobs):
         """Store an object, unless the disk refuses."""
         is_silent = self.strike()
         is_new = MemoryBlobs.create(self, name, data)
+        if is_new:
+            self._unsynced.add(name)
         if is_silent:
             raise _refused()
         return is_new

@@ -592,6 +592,7 @@ class _World:
             on_lost=lambda: self.witness.fault(
                 f"a kill has lost what was committed on the disk of {name}"
             ),
+            on_dropped=self.witness.dropped,
             on_unnoticed=lambda: self.witness.fault(
                 "a state that was put back is not noticed"
             ),

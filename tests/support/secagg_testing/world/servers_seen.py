@@ -1,7 +1,7 @@
 """What must hold of the servers of one run, and of the disk that they share."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -120,6 +120,34 @@ class ServersSeen:
         self.has_forgotten = True
         for journal in self.journals.values():
             journal.is_over = True
+
+    def dropped(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
+        """Hear what a kill has taken from their spool: chunks, which come again.
+
+        Nothing that the store names may be among it.
+
+        Returns:
+            Whose unfinished uploads may have lost some, by name and session.
+        """
+        for session_id, journal in self.journals.items():
+            lost = [each for each in names if each.startswith(session_id.hex())]
+            if not lost or journal.is_over:
+                continue
+            self._notes.must(
+                all("/uploads/" in each for each in lost),
+                f"a kill has lost {lost} of {short(session_id)}",
+            )
+            for (kind, sender), data in journal.taken.items():
+                if kind is Upload and not journal.has_sum:
+                    digest = Upload.decode(data).digest.hex()
+                    self._notes.must(
+                        not any(digest in each for each in lost),
+                        f"a kill has lost the upload of {sender} that was taken",
+                    )
+            for name, of in self._uploaded:
+                if of == session_id and (Upload, name) not in journal.taken:
+                    self._uploaded[name, of] = 0
+                    yield name, of
 
     def committed(self, session_id: bytes, change: Change, disk: Disk) -> None:
         """See what is on their disk."""

@@ -20,7 +20,8 @@
     only where it has signed (`receipts`).
 11. Noise is given back as the ladder allows and no further: what is left suffices.
 12. What was acknowledged of an upload is asked for by no aggregator again, and sent by
-    no client that has heard so.
+    no client that has heard so, unless a kill has dropped it before it was synced.  Of
+    what the store names a kill drops nothing.
 13. What a client sends whose certificate was taken back is not stored any more once
     aggregators had a minute to notice.
 14. A sum that ends its aggregators ends three of them at most.
@@ -29,7 +30,7 @@ The knowledge ledger judges beside all this what server and corrupt clients coul
 compute (`secagg_testing.knowledge`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -99,6 +100,11 @@ class Witness(Notes):
             self.servers.committed(session_id, change, disk)
         else:
             self.clients.committed(disk.owner, session_id, change)
+
+    def dropped(self, names: Collection[str]) -> None:
+        """See what a kill has taken from the servers' spool."""
+        for name, session_id in self.servers.dropped(names):
+            self.clients.must_repeat(name, session_id)
 
     def words_of(self, task: str) -> Sequence[TaskState]:
         """Return what the disk has had of words about a task, in order."""
