@@ -385,24 +385,15 @@ def _own(facts: Facts) -> Iterator[Violation]:
         if stray.client not in facts.seeds:
             heard.setdefault((stray.session, stray.aggregator), set()).add(stray.client)
     for (session, aggregator), clients in heard.items():
-        owner = session.descriptor.aggregator
-        yield Violation(
-            Claim.OWN,
-            _names(clients),
-            (f"{session} of {owner!r} is named to {aggregator!r}",),
-        )
+        line = f"{session} is named to {aggregator!r}"
+        yield Violation(Claim.OWN, _names(clients), (line,))
 
 
 def _apart(facts: Facts, revealed: RevealedSum) -> Iterator[Violation]:
     session = revealed.view.roster.session
-    owner = session.descriptor.aggregator
-    if owner in facts.honest:
-        yield Violation(
-            Claim.APART,
-            _names(revealed.members),
-            (f"{session} is one of {owner!r}, which is honest",),
-            (revealed,),
-        )
+    if session.descriptor.aggregator in facts.honest:
+        line = f"{session} is one of an honest aggregator"
+        yield Violation(Claim.APART, _names(revealed.members), (line,), (revealed,))
 
 
 def _is_signed(session: Session) -> bool:

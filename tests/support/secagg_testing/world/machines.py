@@ -443,8 +443,7 @@ class _Blobs(MemoryBlobs):
         """Store an object, unless the disk refuses."""
         is_silent = self.strike()
         is_new = MemoryBlobs.create(self, name, data)
-        if is_new:
-            self._unsynced.add(name)
+        self._unsynced.update([name] * is_new)
         if is_silent:
             raise _refused()
         return is_new

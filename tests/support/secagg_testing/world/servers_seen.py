@@ -133,17 +133,17 @@ class ServersSeen:
             lost = [each for each in names if each.startswith(session_id.hex())]
             if not lost or journal.is_over:
                 continue
-            self._notes.must(
-                all("/uploads/" in each for each in lost),
-                f"a kill has lost {lost} of {short(session_id)}",
-            )
-            for (kind, sender), data in journal.taken.items():
-                if kind is Upload and not journal.has_sum:
-                    digest = Upload.decode(data).digest.hex()
-                    self._notes.must(
-                        not any(digest in each for each in lost),
-                        f"a kill has lost the upload of {sender} that was taken",
-                    )
+            taken = [
+                Upload.decode(data).digest.hex()
+                for (kind, _), data in journal.taken.items()
+                if kind is Upload and not journal.has_sum
+            ]
+            named = [
+                each
+                for each in lost
+                if "/uploads/" not in each or any(digest in each for digest in taken)
+            ]
+            self._notes.must(not named, f"a kill has lost {named}, which was taken")
             for name, of in self._uploaded:
                 if of == session_id and (Upload, name) not in journal.taken:
                     self._uploaded[name, of] = 0
