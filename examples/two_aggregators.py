@@ -13,7 +13,7 @@ import numpy as np
 
 import secagg
 from secagg import two_aggregators
-from secagg.client.storage import open_storage as open_client_storage
+from secagg.client.open_storage import open_storage as open_client_storage
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
 from secagg.server.storage import ServerStorage
 from secagg.server.storage import open_storage as open_server_storage

@@ -38,13 +38,11 @@ from secagg.client.backoff import Backoff
 from secagg.client.budget import budget_key_of
 from secagg.client.client_receipt import certificate_of
 from secagg.client.data_usage import DataUsage
-from secagg.client.enrolment import (
-    ClientEnrolment,
-    EnrolledClient,
-    load_enrolled,
-)
+from secagg.client.enrolment import ClientEnrolment, EnrolledClient
+from secagg.client.enrolment_files import load_enrolled
 from secagg.client.gate import OwnRules, SessionInfo
 from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.open_storage import open_storage
 from secagg.client.participation import Participation, last_part, receipt_of
 from secagg.client.retry_policy import AttemptCounter
 from secagg.client.runner import ClientRunner
@@ -55,7 +53,7 @@ from secagg.client.session_driver import (
     Preparation,
     SessionOutcome,
 )
-from secagg.client.storage import ClientStorage, open_storage
+from secagg.client.storage import ClientStorage
 from secagg.client.total_budget import TotalBudgetLedger
 from secagg.client.total_claim import adversary_of, loss_of_session
 from secagg.crypto.entropy import SystemEntropy

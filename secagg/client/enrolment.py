@@ -11,21 +11,14 @@ Whether an offer is believed says `secagg.client.gate`.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 from secagg.client.gate import OwnEnrolment
 from secagg.errors import SecAggError
-from secagg.pki.client_identity import load_client_identity
-from secagg.pki.expiry import Expiry, ExpiryWarnings
-from secagg.pki.key_files import parse_key
 from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.profiles import Trust
 from secagg.storage.store import Store
-
-_SECONDS_PER_DAY: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,42 +38,6 @@ class ClientEnrolment:
     credential: Path
     enrolment_key: str
     max_revocation_days: float | None = None
-
-
-def load_enrolled(
-    files: ClientEnrolment, *, name: str, trust_domain: str | None
-) -> "EnrolledClient":
-    """Read a client's files, and check that everybody will accept them now.
-
-    Args:
-        files: What to read.
-        name: In the client's certificate.
-        trust_domain: In the client's certificate; None for that of the credential,
-            where something else than certificates says who calls.
-
-    Raises:
-        SecAggError: BAD_SETTINGS for a key that is none; BAD_CREDENTIAL or
-            BAD_ENCODING, naming the file and what to do.
-    """
-    days, warnings = files.max_revocation_days, ExpiryWarnings()
-
-    def load() -> ClientIdentity:
-        now = datetime.now(UTC)
-        found = load_client_identity(
-            seed=files.seed,
-            credential=files.credential,
-            enrolment_key=parse_key(files.enrolment_key),
-            trust_domain=trust_domain,
-            name=name,
-            now=int(now.timestamp()),
-        )
-        end = datetime.fromtimestamp(found.issued.credential.not_after, UTC)
-        warnings.say(Expiry("own", files.credential, end), now)
-        return found
-
-    return EnrolledClient(
-        load(), None if days is None else days * _SECONDS_PER_DAY, reload=load
-    )
 
 
 @dataclass(slots=True, eq=False)

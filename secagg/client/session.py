@@ -57,7 +57,7 @@ from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.receipts.receipt import AuditReceipt
-from secagg.runtime.workers import Workers
+from secagg.runtime.inline import Runner
 from secagg.storage.change import (
     Change,
     Committed,
@@ -105,7 +105,7 @@ class ClientSession:
         *,
         seed: SecretBytes | None,
         store: Store,
-        workers: Workers,
+        workers: Runner,
         policy: ClientPolicy,
         trust_domain: str | None,
         begun: StoredOffer | None = None,
@@ -138,7 +138,7 @@ class ClientSession:
         aggregator: str,
         trust_domain: str | None,
         store: Store,
-        workers: Workers,
+        workers: Runner,
         policy: ClientPolicy,
         entropy: Entropy,
         now: int,
@@ -225,7 +225,7 @@ class ClientSession:
         identity: str,
         *,
         store: Store,
-        workers: Workers,
+        workers: Runner,
         policy: ClientPolicy,
         now: float,
         trust_domain: str | None,

@@ -1,43 +1,19 @@
-"""What a client's data may cost over all tasks: a total that its owner sets.
-
-Rule 1: a task claims its whole loss, spare sessions included, once: before the client
-        first joins it under a name of data.  The claim is on the disk before anything
-        leaves, and stays, whatever becomes of sessions, charges or the task.
-Rule 2: a task that does not fit beside the claims made before is refused, and nothing
-        of it is written.
-Rule 3: a claim covers what one book counts.  Other noise, and a book that was put back
-        and may have forgotten charges, make another claim.
-Rule 4: several clients that share a directory share the totals in it.  It is opened for
-        one look or one claim and let go; who judged without the latest claim judges
-        again.  Claims in it that were put back are refused, whatever a client's owner
-        accepts for its own state: the claims are of all clients, and those of a task
-        that is over never come again.
-Rule 5: claims are stated against the adversary that the client's policy names: with
-        `max_local_epsilon` a server that breaks the masks, else the server and its
-        colluders.
-
-Which claims fit together says `dpnoise.accounting.cross_task`.
-"""
+"""The total over tasks for clients on an event loop, and a look at it from outside."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from secagg.client.data_usage import DataUsage, use_of
-from secagg.client.gate_checks import check_claim
 from secagg.client.storage import ClientStorage
-from secagg.client.total_claim import OwnTotal, claim_for
-from secagg.distributed_dp import BudgetSpent, TaskLoss, text_above
-from secagg.errors import ErrorCode, InternalError, ServiceError
+from secagg.client.total_ledger import TotalLedger, claims_explained
+from secagg.distributed_dp import TaskLoss
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import TotalBudget
-from secagg.runtime import log_events as telemetry
-from secagg.runtime.workers import Workers
-from secagg.storage.data_claims import Claim, ClaimAdversary, ClaimRow
+from secagg.runtime.inline import Runner
+from secagg.storage.data_claims import ClaimAdversary
 from secagg.storage.file_lock import in_turn
 from secagg.storage.open_store import STORE_FILE, open_state
 from secagg.storage.reader import reading
@@ -45,24 +21,11 @@ from secagg.storage.store import Store
 
 _Result = TypeVar("_Result")
 
-_LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
-_DIGITS: Final = 4
-_DELTA_DIGITS: Final = 3
 
+class TotalBudgetLedger(TotalLedger):
+    """The total over the tasks that a client on an event loop gives its data to.
 
-class TotalBudgetLedger:
-    """The total over the tasks that a client gives its data to.
-
-    Args:
-        budget: The total.
-        storage: The client's, which counts its sessions.
-        against: The adversary of all claims.
-        loss_of: Returns what all sessions of a task cost against it, by this client's
-            own computation; called on a thread.
-        workers: Threads.
-
-    Attributes:
-        rules: The same, as `secagg.client.gate` judges by it.
+    Its arguments are those of `secagg.client.total_ledger.TotalLedger`.
     """
 
     def __init__(
@@ -72,108 +35,25 @@ class TotalBudgetLedger:
         *,
         against: ClaimAdversary,
         loss_of: Callable[[SessionDescriptor], TaskLoss],
-        workers: Workers,
+        workers: Runner,
     ) -> None:
-        self.rules = OwnTotal(budget=budget, against=against, loss_of=loss_of)
-        self._budget = budget
-        self._storage = storage
-        self._workers = workers
-        own, shared = storage.directory, budget.directory
-        if own is not None and shared is not None and own.resolve() == shared.resolve():
-            shared = None  # this client has it open
-        self._shared = shared
+        super().__init__(
+            budget, storage, against=against, loss_of=loss_of, workers=workers
+        )
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def open(self) -> None:
-        """Look whether the claims can be read.
-
-        Raises:
-            ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
-        """
-        await self._on_claims(self._all)
-
-    async def claims(self) -> tuple[ClaimRow, ...]:
-        """Return all claims on the data.
-
-        Raises:
-            ServiceError: As `open`.
-        """
-        return await self._on_claims(self._all)
-
-    async def claim(
-        self, offered: SessionDescriptor, *, trust_domain: str | None = None
-    ) -> None:
-        """Have a task's claim on the disk; nothing happens where it is there.
-
-        Args:
-            offered: A session of the task.
-            trust_domain: Of its aggregator, as the connection has proven it.
-
-        Raises:
-            TotalBudgetExceededError: POLICY_VIOLATION; it does not fit.
-            RemoteProtocolError: POLICY_VIOLATION; nothing bounds what the task costs.
-            ServiceError: As `open`.
-        """
-        claim = await self._workers.run(
-            partial(
-                claim_for,
-                self.rules,
-                offered,
-                trust_domain=trust_domain,
-                holder=await self.holder(),
-            )
-        )
-
-        async def add(store: Store) -> BudgetSpent | None:
-            while True:
-                rows = await self._all(store)
-                use = await self._judge(rows, claim)
-                if any(row.claim.is_of(claim) for row in rows):
-                    return None
-                if await store.put_claim(claim, after=len(rows)):
-                    return use
-
-        added = await self._on_claims(add)
-        if added is None:
-            return
-        telemetry.log_event(
-            _LOG,
-            logging.INFO,
-            telemetry.DATA_CLAIMED,
-            data=claim.data,
-            task=claim.budget.task,
-            epsilon=text_above(claim.epsilon, _DIGITS),
-            delta=text_above(claim.delta, _DELTA_DIGITS),
-            spent_epsilon=text_above(added.epsilon, _DIGITS),
-            total_epsilon=self._budget.epsilon,
-        )
-
-    async def use(self) -> DataUsage:
-        """Return what is claimed, and what is left.
-
-        Raises:
-            ServiceError: As `open`.
-        """
-        rows = await self._on_claims(self._all)
-        place = self._budget.directory or self._storage.directory
-        return await self._workers.run(use_of, self._budget, rows, place)
-
-    async def _all(self, store: Store) -> tuple[ClaimRow, ...]:
-        return await store.claims(self._budget.data)
-
-    async def _on_claims(self, work: Callable[[Store], Awaitable[_Result]]) -> _Result:
-        """Do something with the book that has the claims, wherever it is."""
-        if self._shared is None:
-            return await work(self._storage.store)
-        shared = self._on_shared(self._shared, work)
-        # A caller that goes away must not leave others waiting for a book that nobody
-        # closes.
+    async def _on_shared(
+        self, directory: Path, work: Callable[[Store], Awaitable[_Result]]
+    ) -> _Result:
+        shared = self._on_opened(directory, work)
+        # A caller that goes away must not leave others waiting for a store that no
+        # task closes.
         running = asyncio.get_running_loop().create_task(shared)
         self._running.add(running)
         running.add_done_callback(self._finished)
         return await asyncio.shield(running)
 
-    async def _on_shared(
+    async def _on_opened(
         self, directory: Path, work: Callable[[Store], Awaitable[_Result]]
     ) -> _Result:
         async with turn_at_claims(directory):
@@ -187,16 +67,6 @@ class TotalBudgetLedger:
         self._running.discard(running)
         if not running.cancelled():
             running.exception()  # seen, though its caller may have gone away
-
-    async def holder(self) -> bytes:
-        """Return the name of the store that counts the client's sessions."""
-        holder = await self._storage.store.mark()
-        if holder is None:
-            raise InternalError("a book has a name")
-        return holder.store_id
-
-    async def _judge(self, rows: Sequence[ClaimRow], claim: Claim) -> BudgetSpent:
-        return await self._workers.run(check_claim, self.rules.budget, rows, claim)
 
 
 async def look_at_use(budget: TotalBudget, state_dir: Path) -> DataUsage:
@@ -231,40 +101,8 @@ async def turn_at_claims(directory: Path) -> AsyncIterator[None]:
             `explaining_claims` has it.
     """
     async with in_turn(directory):
-        with explaining_claims(directory):
+        with claims_explained(directory):
             yield
-
-
-@contextmanager
-def explaining_claims(directory: Path) -> Iterator[None]:
-    """Say of restored claims what that means for a total.
-
-    No owner can accept them: which tasks were forgotten is known to no program.
-
-    Args:
-        directory: Of the claims.
-
-    Raises:
-        ServiceError: RESTORED_STATE, raised within.
-    """
-    try:
-        yield
-    except ServiceError as error:
-        if error.code is not ErrorCode.RESTORED_STATE:
-            raise
-        raise ServiceError(
-            f"the claims on data in {directory} may not be the newest, so what is "
-            f"left of the total is not known: {error}",
-            code=ErrorCode.RESTORED_STATE,
-            next_step="Put the newest claims back, with their rollback mark. If "
-            "they are lost, set policy.data to another name, policy.data_dir to "
-            "another directory (and data_rollback_mark, where it is set, to "
-            "another file), and total_epsilon and total_delta to what is left when "
-            "every task that these data were given to is subtracted: `secagg "
-            "budget` lists those that this copy knows. --restored is for a "
-            "client's own state and lets no claims in; to remove the directory "
-            "and its mark would give the whole total once more.",
-        ) from None
 
 
 async def _looked(budget: TotalBudget, place: Path) -> DataUsage:

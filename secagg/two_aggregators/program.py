@@ -20,8 +20,8 @@ from typing import Final
 import numpy.typing as npt
 
 from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.open_storage import open_storage as open_client_storage
 from secagg.client.program import suites_of
-from secagg.client.storage import open_storage as open_client_storage
 from secagg.config.program import TLSSection
 from secagg.config.total_budget import total_budget
 from secagg.config.two_aggregators import (

@@ -35,8 +35,8 @@ from secagg_testing.tls_deployment import TLSDeployment
 from secagg.client.calls import ClientCalls
 from secagg.client.client import Client
 from secagg.client.grpc_connection import GrpcConnection
+from secagg.client.open_storage import open_storage
 from secagg.client.service import ClientService
-from secagg.client.storage import open_storage
 from secagg.crypto.modular import word_dtype
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, ServiceError

@@ -8,7 +8,7 @@ from typing import Final
 
 from secagg.cli.check_results import Caution
 from secagg.cli.checks.preflight import identity_of
-from secagg.client.enrolment import load_enrolled
+from secagg.client.enrolment_files import load_enrolled
 from secagg.client.gate import (
     GateRequest,
     GateStage,

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from secagg.cli.check_results import Finding, State
-from secagg.client.enrolment import load_enrolled
+from secagg.client.enrolment_files import load_enrolled
 from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, HostSettings, TaskSettings
 from secagg.config.paths import refuse_shared_paths, server_paths

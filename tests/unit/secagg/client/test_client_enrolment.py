@@ -7,7 +7,8 @@ import pytest
 from secagg_testing.cohorts import lenient_rules, offer_of, signing_parameters_for
 from secagg_testing.crash_points import CrashingStore, CrashSwitch, SimulatedCrashError
 
-from secagg.client.enrolment import ClientEnrolment, EnrolledClient, load_enrolled
+from secagg.client.enrolment import ClientEnrolment, EnrolledClient
+from secagg.client.enrolment_files import load_enrolled
 from secagg.client.gate import GateRequest, GateStage, KnownFacts, Need, admit
 from secagg.crypto.entropy import SystemEntropy
 from secagg.crypto.secret_bytes import SecretBytes

@@ -22,9 +22,10 @@ from secagg_testing.offers_only import OffersOnly
 
 from secagg.client.client import Client
 from secagg.client.gate_checks import check_claim
+from secagg.client.open_storage import open_storage
 from secagg.client.runner import ClientRunner
 from secagg.client.session import ClientSession
-from secagg.client.storage import ClientStorage, open_storage
+from secagg.client.storage import ClientStorage
 from secagg.client.total_budget import TotalBudgetLedger, look_at_use
 from secagg.client.total_claim import (
     TotalBudgetExceededError,
