@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from secagg.client.client import (
         Client,
+    )
+    from secagg.client.contribution import (
         Contribution,
     )
     from secagg.client.data_usage import (
@@ -243,7 +245,8 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "client.client": ("Client", "Contribution"),
+    "client.client": ("Client",),
+    "client.contribution": ("Contribution",),
     "client.data_usage": ("DataClaim", "DataUsage"),
     "client.session_driver": ("ClientPhase", "ClientProgress"),
     "client.enrolment": ("ClientEnrolment",),

@@ -25,7 +25,8 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 import numpy.typing as npt
 
 from secagg.client.client import Client as AsyncClient
-from secagg.client.client import Contribution, VectorMaker
+from secagg.client.client import VectorMaker
+from secagg.client.contribution import Contribution
 from secagg.client.gate import SessionInfo
 from secagg.client.participation import Participation
 from secagg.errors import LocalProtocolError

@@ -17,7 +17,8 @@ from secagg.cli.output import Output
 from secagg.client.session_paths import SessionPath
 
 if TYPE_CHECKING:
-    from secagg.client.client import Client, Contribution
+    from secagg.client.client import Client
+    from secagg.client.contribution import Contribution
     from secagg.client.input_files import FileInput
     from secagg.client.participation import Participation
     from secagg.client.service import CertificateRenewal

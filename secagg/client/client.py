@@ -25,7 +25,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -36,7 +36,7 @@ import numpy.typing as npt
 from secagg.client.application import Application
 from secagg.client.backoff import Backoff
 from secagg.client.budget import budget_key_of
-from secagg.client.client_receipt import certificate_of
+from secagg.client.contribution import Contribution, contribution_of
 from secagg.client.data_usage import DataUsage
 from secagg.client.enrolment import ClientEnrolment, EnrolledClient
 from secagg.client.enrolment_files import load_enrolled
@@ -51,7 +51,6 @@ from secagg.client.session_driver import (
     ClientProgress,
     ClientSettings,
     Preparation,
-    SessionOutcome,
 )
 from secagg.client.storage import ClientStorage
 from secagg.client.total_budget import TotalBudgetLedger
@@ -59,12 +58,11 @@ from secagg.client.total_claim import adversary_of, loss_of_session
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import (
     NoisyTask,
-    PrivacyReport,
     Unusable,
     UnusableKind,
     encode_or_zeros,
 )
-from secagg.distributed_dp.plain_sums import decode_integers, encode_integers
+from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -75,7 +73,6 @@ from secagg.errors import (
 )
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisyVector, PlainVector
-from secagg.protocol.noise_certificate import NoiseCertificate
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.policy import (
     ClientPolicy,
@@ -83,7 +80,6 @@ from secagg.protocol.policy import (
     PrivacyLimits,
     TotalBudget,
 )
-from secagg.protocol.receipts.receipt import AuditReceipt
 from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.connection import AggregatorConnection
@@ -99,51 +95,6 @@ _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 # again for the same session and must return the same vector.  In a task with noise an
 # exception, a result that is no vector, or one that is late becomes zeros.
 VectorMaker = Callable[[SessionInfo], npt.ArrayLike]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Contribution:
-    """What a client gets for taking part in one session.
-
-    Attributes:
-        session_number: Number of the session.
-        inputs: How many vectors the sum adds up, this client's included.
-        values: The sum, shape (d,): floats in the caller's units, or whole numbers
-            from a task without noise; None for a client that does not fetch sums.  With
-            secret selection it is the estimate of the sum of all vectors.
-        privacy: What the whole task costs this client, computed by itself; None for a
-            task that releases exact sums.
-        grounds: How the privacy figure is known for this session, such as "certified
-            (own proof)", or "certified (own proof), with 9.09e-13 added to delta" where
-            its ring may have been cut with that chance; "" with `privacy` None.
-        shortened_by: Length of this client's vector over what clipping left of it, 1.0
-            if it fitted; None when the vector had left before a restart, where zeros
-            took its place, and where a lost coin may spare its making (`answer_at`),
-            since it would tell the coin.  It says something about the vector: tell its
-            owner alone.
-        replaced: Why zeros were given in the place of this client's vector, as a
-            clause; None for the vector itself, when the input had left before a
-            restart, and where a lost coin may spare the making, as above.  It may say
-            something about the data: tell their owner alone.
-        sessions_left: How many more sessions of this client the budget of the task
-            covers; None for a task that releases exact sums.
-        noise: What noise the sum holds at least, computed by this client from the sets
-            for which it has answered; None for a task that releases exact sums, and
-            where it was not asked to answer.
-        audit: What `secagg sessions verify` judges: this client's own receipt of the
-            session, from what it has received and signed (docs/receipts.md).
-    """
-
-    session_number: int
-    inputs: int
-    values: npt.NDArray[Any] | None = field(repr=False)
-    privacy: PrivacyReport | None
-    grounds: str
-    shortened_by: float | None = field(repr=False)
-    sessions_left: int | None
-    replaced: str | None = field(default=None, repr=False)
-    noise: NoiseCertificate | None = None
-    audit: bytes = field(default=b"", repr=False)
 
 
 class _GivenVector:
@@ -652,7 +603,19 @@ class Client:
             if error.code is ErrorCode.DEADLINE and not runner.has_been_answered:
                 raise self._never_reached(runner.failure) from None
             raise
-        contribution = await self._workers.run(_contribution, outcome, storage, turn)
+        contribution = await self._workers.run(
+            partial(
+                contribution_of,
+                outcome.descriptor,
+                outcome.released,
+                audit=outcome.audit,
+                residues=outcome.residues,
+                report_of=storage.report_of,
+                is_certain=outcome.is_certain,
+                shortened_by=turn.shortened_by,
+                replaced=turn.replaced,
+            )
+        )
         noise = outcome.descriptor.parameters.noise_block
         if not noise:
             return contribution
@@ -822,36 +785,3 @@ def _usable(made: object, dimension: int) -> npt.NDArray[Any] | Unusable:
 
 def _is_selected(given: Preparation) -> bool:
     return NoisyTask.of_session(given.descriptor).is_selected(given.secrets)
-
-
-def _contribution(
-    outcome: SessionOutcome, storage: ClientStorage, turn: _Turn
-) -> Contribution:
-    descriptor, residues = outcome.descriptor, outcome.residues
-    parameters = descriptor.parameters
-    values: npt.NDArray[Any] | None = None
-    privacy = noise = None
-    grounds = ""
-    if parameters.noise_block:
-        task = NoisyTask.of_session(descriptor)
-        if residues is not None:
-            values = task.decode(residues, session_id=descriptor.session_id)
-        privacy = storage.report_of(task)
-        if outcome.sharers is not None:
-            noise = certificate_of(parameters, AuditReceipt.decode(outcome.audit))
-        added = 0.0 if outcome.is_certain else 2.0**-parameters.graph_bits
-        grounds = privacy.grounds(graph_delta=added)
-    elif residues is not None:
-        values = decode_integers(residues, parameters.modulus)
-    return Contribution(
-        session_number=descriptor.session_number,
-        inputs=outcome.survivors,
-        values=values,
-        privacy=privacy,
-        grounds=grounds,
-        shortened_by=turn.shortened_by,
-        sessions_left=None,
-        replaced=turn.replaced,
-        noise=noise,
-        audit=outcome.audit,
-    )

@@ -21,8 +21,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from secagg.client.admission import Admission
 from secagg.client.budget import peer_of
 from secagg.client.calls import (
     PATIENT_TELL_SECONDS,
@@ -33,14 +35,9 @@ from secagg.client.calls import (
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.gate import (
     AdmittedSession,
-    GateRequest,
-    GateStage,
-    KnownFacts,
     Need,
     OwnRules,
     SessionInfo,
-    admit,
-    is_claimed,
 )
 from secagg.client.retry_policy import ErrorStage
 from secagg.client.session import ClientSession
@@ -162,6 +159,14 @@ class ClientRunner:
             tell_seconds=PATIENT_TELL_SECONDS
             if self._settings.offer_seconds is None
             else TELL_SECONDS,
+        )
+        self._admission = Admission(
+            store=store,
+            rules=rules,
+            enrolment=enrolment,
+            total=total,
+            workers=self._workers,
+            date=self._clock.date,
         )
         self._parts = ClientParts(
             calls=self._calls,
@@ -373,93 +378,39 @@ class ClientRunner:
         Returns:
             The client's place among the enrolled, where the profile has any.
         """
-        own = self._own_rules()
-        request = GateRequest(
-            offer=offered,
-            stage=GateStage.OFFER,
+        judge = partial(
+            self._admission.judge,
+            offered,
             aggregator=self._connection.aggregator,
             trust_domain=self._connection.trust_domain,
-            now=int(self._clock.date()),
-            own=own,
-            known=await self._known(offered, highest_number=highest_number),
-            revocations=self._list_at_hand(offered),
+            highest_number=highest_number,
         )
-        admitted = await self._workers.run(admit, request)
-        trust, enrolment = offered.parameters.trust, self._enrolment
+        admitted, revocations = await judge(), None
+        trust = offered.parameters.trust
         if admitted is Need.REVOCATIONS and trust is not None:
             # The session may end meanwhile: the next one may do.
             self.reach = ErrorStage.JOINED
             revocations = await self._fetched_list(offered, trust, deadline)
             self.reach = ErrorStage.NO_SESSION
-            request = replace(
-                request, now=int(self._clock.date()), revocations=revocations
-            )
-            admitted = await self._workers.run(admit, request)
+            admitted = await judge(revocations=revocations)
         if not isinstance(admitted, AdmittedSession):
             raise InternalError("the gate needs what it was given")
         self._on_admitted(admitted.info)
         if self._accept is not None:
             await self._accept(admitted.info)
-        if trust is not None and enrolment is not None:
-            await enrolment.remember(
-                trust, request.revocations or b"", store=self._store
-            )
+        await self._admission.remember(offered, revocations)
         return admitted.membership
 
     async def _readmit(self, session: ClientSession) -> None:
         """Judge a session of the store again: limits may have become stricter."""
         if client.is_over(session.state):
             return  # what ended it is said where it is concluded
-        offered = session.descriptor
-        known = replace(
-            await self._known(offered, highest_number=0),
-            list_made_at=session.list_made_at,
-            is_bound=session.has_bound,
-        )
-        request = GateRequest(
-            offer=offered,
-            stage=GateStage.RESUME,
+        admitted = await self._admission.judge_again(
+            session,
             aggregator=self._connection.aggregator,
             trust_domain=self._connection.trust_domain,
-            now=int(self._clock.date()),
-            own=self._own_rules(),
-            known=known,
-            joined_at=session.joined_at,
         )
-        admitted = await self._workers.run(admit, request)
-        if not isinstance(admitted, AdmittedSession):
-            raise InternalError("the gate needs what a stored session has")
         self._on_admitted(admitted.info)
-        if self._total is not None and not is_claimed(request):
-            await self._total.claim(offered, trust_domain=request.trust_domain)
-
-    def _own_rules(self) -> OwnRules:
-        return replace(
-            self._rules,
-            enrolment=None if self._enrolment is None else self._enrolment.rules(),
-            total=None if self._total is None else self._total.rules,
-        )
-
-    async def _known(
-        self, offered: SessionDescriptor, *, highest_number: int
-    ) -> KnownFacts:
-        """Return what the store knows that a session is judged by."""
-        total, enrolment = self._total, self._enrolment
-        return KnownFacts(
-            highest_number=highest_number,
-            charges=await self._store.charges(offered.task_id),
-            claims=() if total is None else await total.claims(),
-            holder=b"" if total is None else await total.holder(),
-            newest_list=None
-            if enrolment is None
-            else await enrolment.newest_list(self._store),
-        )
-
-    def _list_at_hand(self, offered: SessionDescriptor) -> bytes | None:
-        trust = offered.parameters.trust
-        if trust is None or self._enrolment is None:
-            return None
-        return self._enrolment.list_of(trust)
 
     async def _fetched_list(
         self, offered: SessionDescriptor, trust: Trust, deadline: float

@@ -24,7 +24,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from secagg.client.backoff import Backoff
-from secagg.client.client import Client, Contribution, VectorMaker
+from secagg.client.client import Client, VectorMaker
+from secagg.client.contribution import Contribution
 from secagg.client.gate import SessionInfo
 from secagg.client.retry_policy import ErrorStage, NextAction, after_error
 from secagg.crypto.entropy import Entropy, SystemEntropy

@@ -30,10 +30,10 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.client.calls import ClientCalls, repeated
+from secagg.client.contribution import check_size_of_sum, read_residues
 from secagg.client.retry_policy import ErrorStage
 from secagg.client.session import ClientSession
 from secagg.crypto.client_bitmap import ClientBitmap
-from secagg.crypto.modular import BadVectorError
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -60,7 +60,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.outputs import ClientOutput, Finish, MaskAndUpload, Send
-from secagg.protocol.packing import pack, packed_size, unpack
+from secagg.protocol.packing import pack
 from secagg.protocol.profiles import RoundDeadlines
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.clock import Clock
@@ -197,7 +197,6 @@ class SessionOutcome:
             process when it answers, and not known after a restart.
         residues: The sum modulo m, words of the modulus, shape (d,), entries in
             [0, m); None when it was not wanted.
-        sharers: |U2|; None for a client that was not asked to unmask.
         audit: This client's receipt (`secagg.protocol.receipts`); empty before the
             session is scrubbed.
     """
@@ -206,7 +205,6 @@ class SessionOutcome:
     released: Released
     is_certain: bool
     residues: npt.NDArray[np.unsignedinteger[Any]] | None = field(repr=False)
-    sharers: int | None = None
     audit: bytes = field(default=b"", repr=False)
 
     @property
@@ -249,7 +247,6 @@ class Conductor:
         # server that has lost it asks for the same bytes.
         self._sent: tuple[bytes, bytes] | None = None
         self._entered = self._deadline = 0.0
-        self._sharers: int | None = None
         self._ended_by_server = False
         self._refusal: RemoteProtocolError | None = None
         self._sizes = message_sizes(session.descriptor.parameters)
@@ -316,8 +313,6 @@ class Conductor:
                 next_step="Check that the clocks of client and aggregator are right.",
             )
         before = self._session.state
-        if isinstance(before, client.Answered):
-            self._sharers = before.sharers
         is_old = self._session.round >= update.kind.ROUND
         outputs = await self._session.apply(Received(update))
         if not isinstance(self._session.state, client.Masked):
@@ -540,7 +535,6 @@ class Conductor:
                 state.outcome,
                 is_certain=self._is_certain,
                 residues=residues,
-                sharers=self._sharers,
             )
         if not isinstance(state, client.Failed):
             raise InternalError("a session that is not over has no outcome")
@@ -559,32 +553,14 @@ class Conductor:
         self, released: Released
     ) -> npt.NDArray[np.unsignedinteger[Any]]:
         parameters = self._session.descriptor.parameters
-        size = packed_size(parameters.dimension, parameters.bits)
-        if released.size != size:
-            raise RemoteProtocolError(
-                f"the sum has {released.size} bytes instead of {size}",
-                code=ErrorCode.BAD_VECTOR,
-            )
         packed = await self._parts.calls.fetch(
             self._session.session_id,
             Blob.SUM,
-            max_bytes=size,
+            max_bytes=check_size_of_sum(released, parameters),
             digest=released.sum_hash,
             deadline=self._deadline,
         )
-        try:
-            return await self._parts.workers.run(
-                unpack,
-                packed,
-                parameters.dimension,
-                parameters.bits,
-                parameters.modulus,
-            )
-        except BadVectorError as error:
-            raise RemoteProtocolError(
-                f"the sum is no vector of the session: {error}",
-                code=ErrorCode.BAD_VECTOR,
-            ) from None
+        return await self._parts.workers.run(read_residues, packed, parameters)
 
     def _enter_round(self) -> None:
         parameters = self._session.descriptor.parameters

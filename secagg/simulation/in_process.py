@@ -23,10 +23,10 @@ import numpy.typing as npt
 from secagg.client.application import DaemonThreads
 from secagg.client.client import (
     Client,
-    Contribution,
     VectorMaker,
     check_vector_maker,
 )
+from secagg.client.contribution import Contribution
 from secagg.client.enrolment import EnrolledClient
 from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy

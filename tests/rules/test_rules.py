@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from secagg.client import runner
+from secagg.client import admission
 from secagg.client.gate import (
     GATE_CHECKS,
     AdmittedSession,
@@ -147,7 +147,7 @@ def test_every_entry_asks_the_gate(entry, monkeypatch):
         assert asked == [GateStage.OFFER]
         return
     if entry == "offer":
-        monkeypatch.setattr(runner, "admit", refuse)
+        monkeypatch.setattr(admission, "admit", refuse)
         with pytest.raises(GateError):
             drivers.offer(lax, drivers.offered())
         assert asked == [GateStage.OFFER]
@@ -156,7 +156,7 @@ def test_every_entry_asks_the_gate(entry, monkeypatch):
     def refuse_stored(request):
         return refuse(request) if request.stage is GateStage.RESUME else admit(request)
 
-    monkeypatch.setattr(runner, "admit", refuse_stored)
+    monkeypatch.setattr(admission, "admit", refuse_stored)
     with pytest.raises(GateError):
         drivers.resume(lax, drivers.offered(), begun_under=lax)
     assert asked == [GateStage.RESUME]

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from secagg.client.client import Contribution
+from secagg.client.contribution import Contribution
 from secagg.protocol.events import InputBound, Received
 from secagg.protocol.messages import EdgesPublished, Roster, Round, Survivors
 from secagg.server.server import ReleasedSum

@@ -36,7 +36,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from secagg.client.client import Contribution
+from secagg.client.contribution import Contribution
 from secagg.protocol.rounds import rounds_of
 from secagg.server.server import ReleasedSum
 from secagg.storage.change import Change, Role

@@ -4,7 +4,7 @@ import pytest
 
 from secagg.cli.client import _describe
 from secagg.cli.output import Output
-from secagg.client.client import Contribution
+from secagg.client.contribution import Contribution
 
 
 def said(capsys, shortened_by):
