@@ -21,13 +21,21 @@ if TYPE_CHECKING:
     )
     from secagg.client.enrolment import (
         ClientEnrolment,
+        EnrolledClient,
+    )
+    from secagg.client.enrolment_files import (
+        load_enrolled,
     )
     from secagg.client.gate import (
+        Need,
         SessionInfo,
     )
     from secagg.client.grpc_connection import (
         CallDeadlines,
         GrpcConnection,
+    )
+    from secagg.client.open_client import (
+        ClientStep,
     )
     from secagg.client.participation import (
         Participation,
@@ -35,6 +43,9 @@ if TYPE_CHECKING:
     from secagg.client.session_driver import (
         ClientPhase,
         ClientProgress,
+    )
+    from secagg.client.step_client import (
+        StepClient,
     )
     from secagg.client.total_claim import (
         TotalBudgetExceededError,
@@ -121,8 +132,10 @@ if TYPE_CHECKING:
     from secagg.runtime.connection import (
         AggregatorConnection,
     )
-    from secagg.server.server import (
+    from secagg.server.released_sum import (
         ReleasedSum,
+    )
+    from secagg.server.server import (
         RunningTask,
         Server,
     )
@@ -133,6 +146,10 @@ if TYPE_CHECKING:
     )
     from secagg.server.session.receipt import (
         SessionReceipt,
+    )
+    from secagg.server.step_server import (
+        StepServer,
+        next_session_number,
     )
     from secagg.server.task.setup import (
         Cohort,
@@ -172,6 +189,7 @@ __all__ = [
     "ClientPhase",
     "ClientPolicy",
     "ClientProgress",
+    "ClientStep",
     "ClippingSchedule",
     "ClippingWarning",
     "Cohort",
@@ -180,6 +198,7 @@ __all__ = [
     "DataClaim",
     "DataUsage",
     "DroppedClient",
+    "EnrolledClient",
     "Entropy",
     "ErrorCode",
     "ExactSumWaiver",
@@ -195,6 +214,7 @@ __all__ = [
     "LocalProtocolError",
     "LocalRandomiser",
     "MaliciousParameters",
+    "Need",
     "NoiseBudget",
     "NoiseCertificate",
     "NoiseSecrets",
@@ -231,6 +251,8 @@ __all__ = [
     "SessionProgress",
     "SessionReceipt",
     "SparseParameters",
+    "StepClient",
+    "StepServer",
     "TLSFiles",
     "TLSIdentity",
     "TotalBudget",
@@ -239,8 +261,10 @@ __all__ = [
     "UnitBounds",
     "clip_flag_amplitude",
     "error_curve",
+    "load_enrolled",
     "local",
     "make_randomiser",
+    "next_session_number",
     "plan",
 ]
 
@@ -249,9 +273,13 @@ _MODULES: Final = {
     "client.contribution": ("Contribution",),
     "client.data_usage": ("DataClaim", "DataUsage"),
     "client.session_driver": ("ClientPhase", "ClientProgress"),
-    "client.enrolment": ("ClientEnrolment",),
+    "client.enrolment": ("ClientEnrolment", "EnrolledClient"),
+    "client.enrolment_files": ("load_enrolled",),
+    "client.open_client": ("ClientStep",),
+    "client.step_client": ("StepClient",),
+    "server.step_server": ("StepServer", "next_session_number"),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
-    "client.gate": ("SessionInfo",),
+    "client.gate": ("Need", "SessionInfo"),
     "client.participation": ("Participation",),
     "client.total_claim": ("TotalBudgetExceededError",),
     "protocol.descriptor": ("SessionDescriptor",),
@@ -318,7 +346,8 @@ _MODULES: Final = {
     "runtime.connection": ("AggregatorConnection",),
     "server.session.progress": ("DroppedClient", "SessionPhase", "SessionProgress"),
     "server.session.receipt": ("SessionReceipt",),
-    "server.server": ("ReleasedSum", "RunningTask", "Server"),
+    "server.released_sum": ("ReleasedSum",),
+    "server.server": ("RunningTask", "Server"),
     "server.task.setup": ("Cohort", "PreparedTask"),
     "transport.address": ("Address",),
     "transport.relay.handshake_limits": ("AdmissionLimits",),

@@ -30,7 +30,8 @@ from secagg.client.contribution import Contribution
 from secagg.client.gate import SessionInfo
 from secagg.client.participation import Participation
 from secagg.errors import LocalProtocolError
-from secagg.server.server import ReleasedSum, RunningTask
+from secagg.server.released_sum import ReleasedSum
+from secagg.server.server import RunningTask
 from secagg.server.server import Server as AsyncServer
 from secagg.server.task.setup import PreparedTask
 from secagg.simulation.in_process import InProcessCohort

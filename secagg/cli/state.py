@@ -273,7 +273,7 @@ class _Kept:
 
 def _journal_of(directory: Path) -> str:
     """Return how the book's file keeps changes, from its header: ``wal`` or else."""
-    from secagg.storage.open_store import STORE_FILE
+    from secagg.storage.directories import STORE_FILE
 
     try:
         with (directory / STORE_FILE).open("rb") as stream:

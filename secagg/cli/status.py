@@ -124,7 +124,7 @@ def _client_budget(
         ChargeState,
         budget_of,
     )
-    from secagg.storage.open_store import STORE_FILE
+    from secagg.storage.directories import STORE_FILE
     from secagg.storage.reader import reading
 
     state_dir = settings.client.state_dir

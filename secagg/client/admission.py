@@ -24,7 +24,7 @@ from secagg.client.total_ledger import TotalLedger
 from secagg.errors import InternalError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.inline import Runner
-from secagg.storage.store import Store
+from secagg.storage.client_store import ClientRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Admission:
         date: Returns the client's time, in Unix seconds.
     """
 
-    store: Store
+    store: ClientRecords
     rules: OwnRules
     enrolment: EnrolledClient | None
     total: TotalLedger | None

@@ -54,7 +54,6 @@ from secagg.client.session_driver import (
 )
 from secagg.client.storage import ClientStorage
 from secagg.client.total_budget import TotalBudgetLedger
-from secagg.client.total_claim import adversary_of, loss_of_session
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import (
     NoisyTask,
@@ -543,20 +542,11 @@ class Client:
     ) -> TotalBudgetLedger | None:
         if self._total is None:
             return None
-        privacy_limits = self._privacy_limits
-        demanded = (
-            privacy_limits
-            if isinstance(privacy_limits, PrivacyLimits)
-            else privacy_limits.noised
-        )
-        against = adversary_of(demanded)
-        total = TotalBudgetLedger(
+        limits = self._privacy_limits
+        total = TotalBudgetLedger.of_owner(
             self._total,
             storage,
-            against=against,
-            loss_of=partial(
-                loss_of_session, report_of=storage.report_of, against=against
-            ),
+            limits=limits if isinstance(limits, PrivacyLimits) else limits.noised,
             workers=workers,
         )
         await total.open()

@@ -18,7 +18,7 @@ from secagg.errors import SecAggError
 from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.profiles import Trust
-from secagg.storage.store import Store
+from secagg.storage.client_store import ClientRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class EnrolledClient:
             verified=self.verified,
         )
 
-    async def newest_list(self, store: Store) -> Trust | None:
+    async def newest_list(self, store: ClientRecords) -> Trust | None:
         """Return what names the newest list that this client has read.
 
         Raises:
@@ -95,7 +95,9 @@ class EnrolledClient:
             return b""
         return self._read.get(trust.revocation_hash)
 
-    async def remember(self, trust: Trust, revocations: bytes, *, store: Store) -> None:
+    async def remember(
+        self, trust: Trust, revocations: bytes, *, store: ClientRecords
+    ) -> None:
         """Remember the list of a session that the gate has admitted.
 
         Args:

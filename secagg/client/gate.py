@@ -57,10 +57,12 @@ class GateStage(Enum):
 
 @unique
 class Need(Enum):
-    """What the gate cannot decide without."""
+    """What a client cannot go on without."""
 
     REVOCATIONS = auto()
     """The revocation list that the offer names: ask again with its bytes."""
+    VECTOR = auto()
+    """The vector of its owner: every other client's keys are shared."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from secagg.protocol.client.states import Completed
 from secagg.protocol.messages import Fate
 from secagg.storage.change import Role
+from secagg.storage.client_store import ClientRecords
 from secagg.storage.journal import decode_ending
 from secagg.storage.rows import SessionState
-from secagg.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Participation:
     inputs: int
 
 
-async def last_part(store: Store, task_id: str) -> Participation | None:
+async def last_part(store: ClientRecords, task_id: str) -> Participation | None:
     """Return the latest session of a task whose sum holds this client's input.
 
     Args:
@@ -49,7 +49,9 @@ async def last_part(store: Store, task_id: str) -> Participation | None:
     return None
 
 
-async def receipt_of(store: Store, task_id: str, session_number: int) -> bytes | None:
+async def receipt_of(
+    store: ClientRecords, task_id: str, session_number: int
+) -> bytes | None:
     """Return the receipt of a session that is over for this client, or None.
 
     Args:

@@ -72,7 +72,7 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.storage.change import Role
-from secagg.storage.store import Store
+from secagg.storage.client_store import ClientRecords
 from secagg.wire.calls import Blob
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
@@ -117,7 +117,7 @@ class ClientRunner:
         self,
         identity: str,
         connection: AggregatorConnection,
-        store: Store,
+        store: ClientRecords,
         *,
         rules: OwnRules,
         make_input: MakeInput,

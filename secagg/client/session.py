@@ -23,6 +23,7 @@ Rule 9: every session leaves this client's own receipt, made of what is on the d
 It talks to nobody: that is `secagg.client.runner`.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final, Self
@@ -30,7 +31,7 @@ from typing import Final, Self
 from secagg.client.budget import charge_of, max_rosters_of, peer_of, settlement_of
 from secagg.client.client_receipt import concluded, seen_at_offer, seen_with
 from secagg.client.enrolment import EnrolledClient
-from secagg.client.total_budget import TotalBudgetLedger
+from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import SEED_SIZE, Entropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import read_noise_terms
@@ -68,6 +69,7 @@ from secagg.storage.change import (
     Role,
     SessionsSpentError,
 )
+from secagg.storage.client_store import ClientRecords
 from secagg.storage.journal import (
     Ending,
     StoredOffer,
@@ -84,7 +86,6 @@ from secagg.storage.journal import (
     record_of,
 )
 from secagg.storage.rows import StoredSession
-from secagg.storage.store import Store
 
 
 class ClientSession:
@@ -104,7 +105,7 @@ class ClientSession:
         state: client.ClientState,
         *,
         seed: SecretBytes | None,
-        store: Store,
+        store: ClientRecords,
         workers: Runner,
         policy: ClientPolicy,
         trust_domain: str | None,
@@ -125,7 +126,7 @@ class ClientSession:
             else stored.peer
         )
         self.session_id = descriptor.session_id
-        self._key = _key_prefix(identity) + self.session_id.hex()
+        self._key = record_key(identity, self.session_id)
         self._sequence = 0 if stored is None else stored.sequence
         self._chain = b"" if stored is None else stored.chain
 
@@ -137,13 +138,13 @@ class ClientSession:
         *,
         aggregator: str,
         trust_domain: str | None,
-        store: Store,
+        store: ClientRecords,
         workers: Runner,
         policy: ClientPolicy,
         entropy: Entropy,
         now: int,
         membership: Membership | None = None,
-        total: TotalBudgetLedger | None = None,
+        total: TotalLedger | None = None,
     ) -> Self:
         """Accept an offer: draw the seed and claim the number, durably.
 
@@ -224,7 +225,7 @@ class ClientSession:
         task_id: str,
         identity: str,
         *,
-        store: Store,
+        store: ClientRecords,
         workers: Runner,
         policy: ClientPolicy,
         now: float,
@@ -242,28 +243,86 @@ class ClientSession:
         """
         interrupted = []
         for stored in await cls.open_records(task_id, identity, store=store):
-            begun, descriptor, state, seed = _rebuilt(stored, policy, enrolment, now)
-            session = cls(
-                descriptor,
+            session = cls.of_record(
+                stored,
                 identity,
-                state,
-                seed=seed,
                 store=store,
                 workers=workers,
                 policy=policy,
+                now=now,
                 trust_domain=trust_domain,
-                begun=begun,
-                stored=stored,
+                enrolment=enrolment,
             )
             if stored.restored:
-                await session._end(_UNKNOWN_PAST)
+                await session.end_as(UNKNOWN_PAST)
             else:
                 interrupted.append(session)
         return tuple(interrupted)
 
+    @classmethod
+    def of_record(  # noqa: PLR0913 - a session joins as many parts
+        cls,
+        stored: StoredSession,
+        identity: str,
+        *,
+        store: ClientRecords,
+        workers: Runner,
+        policy: ClientPolicy,
+        now: float,
+        trust_domain: str | None,
+        enrolment: EnrolledClient | None = None,
+    ) -> Self:
+        """Return a session as its record says it stands; it is not judged yet.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; BAD_CREDENTIAL as `resume`.
+        """
+        begun, descriptor, state, seed = _rebuilt(stored, policy, enrolment, now)
+        return cls(
+            descriptor,
+            identity,
+            state,
+            seed=seed,
+            store=store,
+            workers=workers,
+            policy=policy,
+            trust_domain=trust_domain,
+            begun=begun,
+            stored=stored,
+        )
+
+    @classmethod
+    def of_ended(  # noqa: PLR0913 - a session joins as many parts
+        cls,
+        stored: StoredSession,
+        descriptor: SessionDescriptor,
+        ended: client.Failed,
+        *,
+        store: ClientRecords,
+        workers: Runner,
+        policy: ClientPolicy,
+    ) -> Self:
+        """Return a session that nothing but `scrub` is left for, of any identity.
+
+        Its secrets are not read.
+        """
+        session = cls(
+            descriptor,
+            "",
+            ended,
+            seed=None,
+            store=store,
+            workers=workers,
+            policy=policy,
+            trust_domain=None,
+            stored=stored,
+        )
+        session._key = stored.key
+        return session
+
     @staticmethod
     async def open_records(
-        task_id: str, identity: str, *, store: Store
+        task_id: str, identity: str, *, store: ClientRecords
     ) -> list[StoredSession]:
         """Return the records of the task's sessions that are not over, newest first.
 
@@ -341,8 +400,19 @@ class ClientSession:
         """Return what must be sent, perhaps again."""
         return client.pending_outputs(self._state)
 
-    async def apply(self, event: ClientEvent) -> tuple[ClientOutput, ...]:
+    async def apply(
+        self,
+        event: ClientEvent,
+        *,
+        first: Callable[[client.ClientState, tuple[ClientOutput, ...]], None]
+        | None = None,
+    ) -> tuple[ClientOutput, ...]:
         """Apply an event; returns when it is durable.
+
+        Args:
+            event: What has happened.
+            first: Called before the change is committed, with the state that it
+                enters and what is to be sent then; what it raises stops the change.
 
         Returns:
             What to send now.
@@ -358,6 +428,8 @@ class ClientSession:
         step = await self._workers.run(
             client.step, self._state, event, policy=self._policy
         )
+        if first is not None:
+            first(step.state, step.outputs)
         if not step.is_repeat:
             if not client.is_over(step.state):  # the end is written by `scrub`
                 await self._commit(await self._change_of(event, step.state))
@@ -376,9 +448,10 @@ class ClientSession:
         """
         if not isinstance(self._state, client.Completed | client.Failed):
             raise InternalError("a session that is not over cannot be scrubbed")
-        return await self._end(self._state)
+        return await self.end_as(self._state)
 
-    async def _end(self, ended: client.Completed | client.Failed) -> bytes:
+    async def end_as(self, ended: client.Completed | client.Failed) -> bytes:
+        """End the session in a given way, as `scrub` does, wherever it stands."""
         self._forget_seed()
         stored = await self._store.load(self._key)
         if stored is None:
@@ -459,7 +532,7 @@ class ClientSession:
         await self.apply(AbortRequested(code, reason))
 
 
-_UNKNOWN_PAST: Final = client.Failed(
+UNKNOWN_PAST: Final = client.Failed(
     ErrorCode.RESTORED_STATE,
     "this client's state was put back from an older one",
     refund.Charge.KEPT,
@@ -512,6 +585,31 @@ def _check_is_over(descriptor: SessionDescriptor, now: float) -> None:
             next_step="Start the client with the identity of that time; from Unix "
             f"second {descriptor.session_end} on the session is left instead.",
         )
+
+
+def record_key(identity: str, session_id: bytes) -> str:
+    """Return under which name a client's session is stored."""
+    return _key_prefix(identity) + session_id.hex()
+
+
+def bound_input_of(stored: StoredSession) -> bytes:
+    """Return the digest of the input that an open session has bound, or b"".
+
+    Nothing is bound any more in one that has answered: its seed is gone.
+    """
+    if is_answered(stored.header):
+        return b""
+    for event in map(decode_client_event, reversed(stored.records)):
+        if isinstance(event, InputBound):
+            return event.digest
+    return b""
+
+
+def offer_of(stored: StoredSession) -> SessionDescriptor:
+    """Return the offer of an open session, without going through its records."""
+    if is_answered(stored.header):
+        return decode_answered(stored.header)[0]
+    return decode_offer(stored.header).offered.descriptor
 
 
 def _key_prefix(identity: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.distributed_dp.report_cache import privacy_report
 from secagg.storage.budget_ledger import BudgetKey, budget_of
-from secagg.storage.store import Store
+from secagg.storage.client_store import ClientRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class ClientStorage:
         directory: Where it is kept; None for memory.
     """
 
-    store: Store
+    store: ClientRecords
     directory: Path | None
 
     async def close(self) -> None:

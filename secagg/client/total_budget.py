@@ -14,8 +14,14 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import TotalBudget
 from secagg.runtime.inline import Runner
 from secagg.storage.data_claims import ClaimAdversary
-from secagg.storage.file_lock import in_turn
-from secagg.storage.open_store import STORE_FILE, open_state
+from secagg.storage.directories import STORE_FILE
+from secagg.storage.file_lock import (
+    POLL_SECONDS,
+    TURN_SECONDS,
+    claims_lock,
+    open_lock,
+)
+from secagg.storage.open_store import open_state
 from secagg.storage.reader import reading
 from secagg.storage.store import Store
 
@@ -98,11 +104,16 @@ async def turn_at_claims(directory: Path) -> AsyncIterator[None]:
 
     Raises:
         ServiceError: STORAGE_FAILED; others keep it. RESTORED_STATE, raised within, as
-            `explaining_claims` has it.
+            `claims_explained` has it.
     """
-    async with in_turn(directory):
-        with claims_explained(directory):
-            yield
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + TURN_SECONDS
+    with open_lock(claims_lock(directory)) as lock, claims_explained(directory):
+        while not lock.take():
+            if loop.time() >= deadline:
+                raise lock.held()
+            await asyncio.sleep(POLL_SECONDS)
+        yield
 
 
 async def _looked(budget: TotalBudget, place: Path) -> DataUsage:

@@ -25,20 +25,25 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from secagg.client.data_usage import DataUsage, use_of
 from secagg.client.gate_checks import check_claim
 from secagg.client.storage import ClientStorage
-from secagg.client.total_claim import OwnTotal, claim_for
+from secagg.client.total_claim import (
+    OwnTotal,
+    adversary_of,
+    claim_for,
+    loss_of_session,
+)
 from secagg.distributed_dp import BudgetSpent, TaskLoss, text_above
 from secagg.errors import ErrorCode, InternalError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.policy import TotalBudget
+from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.inline import Runner
+from secagg.storage.client_store import ClientRecords
 from secagg.storage.data_claims import Claim, ClaimAdversary, ClaimRow
-from secagg.storage.store import Store
 
 _Result = TypeVar("_Result")
 
@@ -80,6 +85,20 @@ class TotalLedger(ABC):
             shared = None  # this client has it open
         self._shared = shared
 
+    @classmethod
+    def of_owner(
+        cls,
+        budget: TotalBudget,
+        storage: ClientStorage,
+        *,
+        limits: PrivacyLimits | None,
+        workers: Runner,
+    ) -> Self:
+        """Return the total against the adversary that the owner's limits name."""
+        against = adversary_of(limits)
+        loss_of = partial(loss_of_session, report_of=storage.report_of, against=against)
+        return cls(budget, storage, against=against, loss_of=loss_of, workers=workers)
+
     async def open(self) -> None:
         """Look whether the claims can be read.
 
@@ -120,7 +139,7 @@ class TotalLedger(ABC):
             )
         )
 
-        async def add(store: Store) -> BudgetSpent | None:
+        async def add(store: ClientRecords) -> BudgetSpent | None:
             while True:
                 rows = await self._all(store)
                 use = await self._judge(rows, claim)
@@ -154,10 +173,12 @@ class TotalLedger(ABC):
         place = self._budget.directory or self._storage.directory
         return await self._workers.run(use_of, self._budget, rows, place)
 
-    async def _all(self, store: Store) -> tuple[ClaimRow, ...]:
+    async def _all(self, store: ClientRecords) -> tuple[ClaimRow, ...]:
         return await store.claims(self._budget.data)
 
-    async def _on_claims(self, work: Callable[[Store], Awaitable[_Result]]) -> _Result:
+    async def _on_claims(
+        self, work: Callable[[ClientRecords], Awaitable[_Result]]
+    ) -> _Result:
         """Do something with the store that has the claims, wherever it is."""
         if self._shared is None:
             return await work(self._storage.store)
@@ -165,7 +186,7 @@ class TotalLedger(ABC):
 
     @abstractmethod
     async def _on_shared(
-        self, directory: Path, work: Callable[[Store], Awaitable[_Result]]
+        self, directory: Path, work: Callable[[ClientRecords], Awaitable[_Result]]
     ) -> _Result:
         """Do something with the claims in a directory that several clients share.
 

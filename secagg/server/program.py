@@ -28,8 +28,9 @@ from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.garbage import keep_what_is_loaded
+from secagg.server.released_sum import ReleasedSum
 from secagg.server.rpc.grpc_server import run_until_signalled
-from secagg.server.server import SETTLE_SECONDS, ReleasedSum, RunningTask, Server
+from secagg.server.server import SETTLE_SECONDS, RunningTask, Server
 from secagg.server.session.progress import SessionProgress
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.timeouts import until

@@ -18,20 +18,15 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy
-from secagg.distributed_dp import NoisyTask, PrivacyReport
-from secagg.distributed_dp.plain_sums import decode_integers
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.clock import SystemClock
@@ -41,11 +36,11 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.engine import open_engine
 from secagg.server.engine.mask_removal import MaskExecutor
+from secagg.server.released_sum import ReleasedSum, released_sum
 from secagg.server.retention import purge_regularly
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.session.progress import SessionProgress
-from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.report import reports_in
 from secagg.server.storage import ServerStorage, open_storage
 from secagg.server.task.definition import (
@@ -66,51 +61,6 @@ from secagg.transport.tls import TLSIdentity
 # missed an ending waits no longer for them.
 SETTLE_SECONDS: Final = 15.0
 _REPLICA_BYTES: Final = 8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ReleasedSum:
-    """The sum of one session.
-
-    Attributes:
-        session_number: Number of the session.
-        inputs: How many vectors the sum adds up.
-        values: The sum, shape (d,): floats in the caller's units, or whole numbers
-            from a task without noise.  With secret selection it is the estimate of the
-            sum of all vectors, so that over `inputs` it is their mean.
-        privacy: What the whole task costs its users; None for exact sums.
-        l2_clip: Longest vector that was not shortened, caller's units; None for exact
-            sums.  In tasks with adaptive clipping it moves from sum to sum.
-        fitted: Released estimate of the part of the vectors that were not shortened;
-            None where nobody says.
-        residues: The sum as it was released, modulo m.
-        receipt: The public facts of the session.
-        audit: What `secagg sessions verify` judges: anybody can recompute from these
-            bytes who has agreed to the sets that were summed.
-        shortened: How many vectors were longer than `l2_clip` and were shortened; None
-            where the clients are not in this process (`secagg.local`).
-        replaced: In the place of how many vectors zeros were given; None likewise.
-    """
-
-    session_number: int
-    inputs: int
-    values: npt.NDArray[Any] = field(repr=False)
-    privacy: PrivacyReport | None
-    l2_clip: float | None
-    fitted: float | None
-    residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
-    receipt: SessionReceipt = field(repr=False)
-    audit: bytes = field(repr=False)
-    shortened: int | None = None
-    replaced: int | None = None
-
-    @property
-    def unconfirmed(self) -> tuple[str, ...]:
-        """Who of the sum has sent a signature over its sets that does not hold.
-
-        By name.  In a task with noise the sum may then be wrong.
-        """
-        return self.receipt.unconfirmed
 
 
 class RunningTask:
@@ -248,24 +198,10 @@ class RunningTask:
         await taken
 
     def _decoded(self, released: SessionSum) -> ReleasedSum:
-        descriptor, parameters = released.descriptor, released.descriptor.parameters
-        values: npt.NDArray[Any]
-        clip = fitted = None
-        if not parameters.noise_block:
-            values = decode_integers(released.residues, parameters.modulus)
-        else:
-            task = NoisyTask.of_session(descriptor)
-            values = task.decode(released.residues, session_id=descriptor.session_id)
-            clip = task.l2_clip
-            fitted = task.fitted(released.residues, inputs=released.survivors)
-        return ReleasedSum(
-            session_number=descriptor.session_number,
-            inputs=released.survivors,
-            values=values,
-            l2_clip=clip,
-            fitted=fitted,
+        return released_sum(
+            released.descriptor,
+            released.residues,
             privacy=self.prepared.report,
-            residues=released.residues,
             receipt=released.receipt,
             audit=released.audit,
         )

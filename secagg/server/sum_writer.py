@@ -17,7 +17,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.graphs.choice import odds_of
 from secagg.protocol.graphs.ring_safety import RingRisk
 from secagg.runtime.vector_files import write_bytes, write_json, write_vector
-from secagg.server.server import ReleasedSum
+from secagg.server.released_sum import ReleasedSum
 from secagg.server.task.setup import PreparedTask
 
 

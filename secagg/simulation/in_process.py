@@ -44,7 +44,8 @@ from secagg.protocol.policy import (
 )
 from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
-from secagg.server.server import ReleasedSum, RunningTask, Server
+from secagg.server.released_sum import ReleasedSum
+from secagg.server.server import RunningTask, Server
 from secagg.server.task.setup import PreparedTask
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)

@@ -1,8 +1,12 @@
 """Directories that programs make for themselves."""
 
 from pathlib import Path
+from typing import Final
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+
+STORE_FILE: Final = "store.sqlite3"
+"""The store of a party that keeps its state in a directory."""
 
 
 def new_directory(path: Path) -> Path:
@@ -27,3 +31,35 @@ def new_directory(path: Path) -> Path:
             next_step="Choose a directory that does not exist yet.",
         )
     return path
+
+
+def state_directory(directory: Path) -> Path:
+    """Return the directory of a party's state, made for its owner only.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; it cannot be made.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return directory.resolve()
+    except OSError as error:
+        raise ServiceError(
+            f"the state directory {directory} cannot be made: {error.strerror}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Check the path and its owner, or set another state_dir.",
+        ) from None
+
+
+def check_mark_place(mark: Path, store: Path) -> None:
+    """Refuse a rollback mark that would be put back together with its store.
+
+    Raises:
+        LocalProtocolError: BAD_SETTINGS.
+    """
+    if mark.resolve().is_relative_to(store.resolve().parent):
+        raise LocalProtocolError(
+            f"the rollback mark {mark} lies in the directory of the state {store}: "
+            "both would be put back together",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Choose a place that no backup of the state contains.",
+        )

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from secagg.crypto.entropy import Entropy, SystemEntropy
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.storage.directories import (
+    STORE_FILE,
+    check_mark_place,
+    state_directory,
+)
 from secagg.storage.postgres.address import POSTGRESQL, judged_address
 from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite.store import SQLiteStore
@@ -17,7 +22,6 @@ from secagg.storage.store import Store
 
 _SQLITE: Final = "sqlite:"
 _MEMORY: Final = "sqlite::memory:"
-STORE_FILE: Final = "store.sqlite3"
 
 
 async def open_store(  # noqa: PLR0913 - every part can be exchanged
@@ -72,13 +76,8 @@ async def open_store(  # noqa: PLR0913 - every part can be exchanged
             next_step="Set server.store to a PostgreSQL database, or leave "
             "server.blobs out.",
         )
-    if mark is not None and path is not None and _lies_beside(mark, path):
-        raise LocalProtocolError(
-            f"the rollback mark {mark} lies in the directory of the state {path}: both "
-            "would be put back together",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Choose a place that no backup of the state contains.",
-        )
+    if mark is not None and path is not None:
+        check_mark_place(mark, path)
     return await SQLiteStore.open(
         path,
         mark=None if mark is None else RollbackMark(mark),
@@ -114,25 +113,13 @@ async def open_state(
     """
     if directory is None:
         return await open_store(_MEMORY)
-    made = _made(directory)
+    made = state_directory(directory)
     return await open_store(
         store or f"{_SQLITE}{made / STORE_FILE}",
         mark=mark or default_mark(made),
         accept_restored=accept_restored,
         is_shared=is_shared,
     )
-
-
-def _made(directory: Path) -> Path:
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return directory.resolve()
-    except OSError as error:
-        raise ServiceError(
-            f"the state directory {directory} cannot be made: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the path and its owner, or set another state_dir.",
-        ) from None
 
 
 async def _open_postgres(  # noqa: PLR0913 - every part can be exchanged
@@ -222,7 +209,3 @@ def _path_of(url: str) -> Path | None:
         next_step=f"Write {_SQLITE}/absolute/path.db, {POSTGRESQL}//user@host/name, or "
         f"{_MEMORY} for a trial.",
     )
-
-
-def _lies_beside(mark: Path, store: Path) -> bool:
-    return mark.resolve().is_relative_to(store.resolve().parent)

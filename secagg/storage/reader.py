@@ -19,7 +19,8 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.budget_ledger import ChargeRow
 from secagg.storage.change import Role
 from secagg.storage.data_claims import ClaimRow
-from secagg.storage.open_store import STORE_FILE, missing_package, store_exists
+from secagg.storage.directories import STORE_FILE
+from secagg.storage.open_store import missing_package, store_exists
 from secagg.storage.reader_protocol import StoreNotFoundError, StoreQueries
 from secagg.storage.rows import (
     Finding,

@@ -8,11 +8,13 @@ import logging
 
 from secagg.errors import ServiceError
 from secagg.runtime import log_events as telemetry
+from secagg.storage.client_store import ClientRecords
 from secagg.storage.rows import Retention
-from secagg.storage.store import Store
 
 
-async def purge_once(store: Store, policy: Retention, log: logging.Logger) -> None:
+async def purge_once(
+    store: ClientRecords, policy: Retention, log: logging.Logger
+) -> None:
     """Purge a book, and say how many receipts have gone.
 
     Args:

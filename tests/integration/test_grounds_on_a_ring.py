@@ -22,7 +22,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.graphs.ring_safety import RingRisk
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import HonestCuriousParameters
-from secagg.server.server import ReleasedSum
+from secagg.server.released_sum import ReleasedSum
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.sum_writer import SumWriter
 from secagg.server.task.setup import PreparedTask

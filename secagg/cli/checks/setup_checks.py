@@ -45,7 +45,8 @@ from secagg.cli.checks.preflight import (
     written_files,
 )
 from secagg.client.program import client_policy, read_privacy_limits
-from secagg.client.total_budget import explaining_claims, look_at_use
+from secagg.client.total_budget import look_at_use
+from secagg.client.total_ledger import claims_explained
 from secagg.config import (
     ClientSettings,
     HostSettings,
@@ -91,15 +92,12 @@ from secagg.server.task.setup import prepare_task
 from secagg.server.telemetry.prometheus import PrometheusMeter
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.change import Role as StoreRole
+from secagg.storage.directories import STORE_FILE
 from secagg.storage.file_lock import in_turn
 from secagg.storage.journal import decode_server_event, sums_begun
 from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.open_blobs import directory_of, open_blobs
-from secagg.storage.open_store import (
-    STORE_FILE,
-    check_postgres_package,
-    store_exists,
-)
+from secagg.storage.open_store import check_postgres_package, store_exists
 from secagg.storage.postgres.address import judged_address
 from secagg.storage.reader import StoreInUseError, looking
 from secagg.storage.reader_protocol import StoreNotFoundError, StoreQueries
@@ -527,7 +525,7 @@ async def _claims(settings: ClientSettings | SharingClientSettings) -> str | Cau
         check_writable(shared)
         is_there = store_exists(shared / STORE_FILE)
         async with in_turn(shared) if is_there else nullcontext():
-            with explaining_claims(shared):
+            with claims_explained(shared):
                 check_mark_alone(shared, total.rollback_mark)
                 looked = await _store(shared, total.rollback_mark)
         if isinstance(looked, Caution):

@@ -105,7 +105,11 @@ class SQLiteFile:
                     # SQLite gives its log the mode of the database: this covers both.
                     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
                 self._database = sqlite3.connect(
-                    self._name, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None
+                    self._name,
+                    timeout=LOCK_TIMEOUT_SECONDS,
+                    isolation_level=None,
+                    # Calls come one after the other, but not all from one thread.
+                    check_same_thread=False,
                 )
                 undo.callback(self._database.close)
                 self._prepare(entropy)

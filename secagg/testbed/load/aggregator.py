@@ -22,7 +22,7 @@ from secagg.errors import SecAggError
 from secagg.protocol.messages import Round
 from secagg.runtime.vector_files import write_vector
 from secagg.server.program import Observer, plan_task, serve
-from secagg.server.server import ReleasedSum
+from secagg.server.released_sum import ReleasedSum
 from secagg.server.session.progress import SessionProgress
 from secagg.testbed.child_process import say, say_failed
 from secagg.testbed.load.layout import LoadLayout

@@ -14,7 +14,8 @@ from unittest import mock
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.server.operated_server import OperatedServer
-from secagg.server.server import ReleasedSum, Server
+from secagg.server.released_sum import ReleasedSum
+from secagg.server.server import Server
 from secagg.server.supervisor import TaskSupervisor
 from secagg.server.task.setup import PreparedTask
 from secagg_testing.world.certificates import Door, TakenBack

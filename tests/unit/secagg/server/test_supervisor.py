@@ -46,7 +46,7 @@ from secagg.server.task.folder import folder_of
 from secagg.server.task.setup import prepare_task
 from secagg.server.task.stored import encode_settings
 from secagg.storage.change import Role
-from secagg.storage.open_store import STORE_FILE
+from secagg.storage.directories import STORE_FILE
 from secagg.storage.reader import reading
 from secagg.storage.rows import SessionState, TaskState
 from secagg.testbed.demo.pausing_connection import PausingConnection

@@ -1,0 +1,443 @@
+"""One client as calls that take and give bytes, and that a restart cannot undo.
+
+For programs that carry the bytes themselves: over a queue, a radio, a federated
+learning framework.  A call takes an offer and perhaps an update of the aggregator, and
+returns what to send.
+
+Rule 1: persist, then return.  What a call returns is on the disk before it returns, so
+        that a new process over the same directory says the same bytes again.
+Rule 2: one input per session, and one masked form of it.  The masked input lies in a
+        file before its binding is committed and its budget is charged, in one change.
+        A second vector is never looked at.
+Rule 3: every offer and every stored session passes the gate before anything of it is
+        said.  Limits of privacy, or their waiver in words, are no option.
+Rule 4: what has asked for the vector cannot be kept waiting by it (R3.5-5): in a task
+        with noise a vector that cannot be used is zeros, and no error.
+Rule 5: of one aggregator (R5.0-6), and of the name that the carrier has proven.
+Rule 6: seeds and masked inputs go when they are not needed any more: when this client
+        has answered, at the end of a session, and when its time is over, also where
+        the aggregator never comes back.
+
+A message is its kind in one byte, its canonical encoding, and after the name of an
+upload the packed vector itself.
+"""
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import numpy.typing as npt
+
+from secagg.client.admission import Admission
+from secagg.client.contribution import Contribution
+from secagg.client.data_usage import DataUsage
+from secagg.client.enrolment import EnrolledClient
+from secagg.client.gate import OwnRules, SessionInfo
+from secagg.client.open_client import ClientStep, GivenVector, OpenClient
+from secagg.client.participation import Participation, last_part, receipt_of
+from secagg.client.storage import ClientStorage
+from secagg.client.total_ledger import TotalLedger, claims_explained
+from secagg.crypto.entropy import Entropy, SystemEntropy
+from secagg.distributed_dp import Unusable, UnusableKind
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
+from secagg.protocol.policy import (
+    ClientPolicy,
+    ExactSumWaiver,
+    PrivacyLimits,
+    TotalBudget,
+)
+from secagg.runtime.inline import InlineRunner, run_inline
+from secagg.storage.client_store import ClientRecords, ClientStore
+from secagg.storage.file_lock import TURN_SECONDS, claims_lock, open_lock
+from secagg.storage.rows import Retention
+
+_Result = TypeVar("_Result")
+
+# After these it is not known what is on the disk: only a new object reads it.
+_UNKNOWN_DISK: Final = frozenset(
+    {ErrorCode.STORAGE_FAILED, ErrorCode.STATE_DAMAGED, ErrorCode.RESTORED_STATE}
+)
+
+
+class _InlineTotal(TotalLedger):
+    """The total over tasks where no event loop is."""
+
+    async def _on_shared(
+        self,
+        directory: Path,
+        work: Callable[[ClientRecords], Awaitable[_Result]],
+    ) -> _Result:
+        with claims_explained(directory), open_lock(claims_lock(directory)) as lock:
+            lock.wait(TURN_SECONDS)
+            store = ClientStore.open(
+                directory,
+                mark=self._budget.rollback_mark,
+                accept_restored=False,
+                lock_seconds=TURN_SECONDS,
+                entropy=SystemEntropy(),
+                now=time.time,
+            )
+            try:
+                return await work(store)
+            finally:
+                await store.close()
+
+
+class StepClient:
+    """One client of one aggregator, for all of its tasks, driven by a carrier of bytes.
+
+    The carrier proves that offers and updates come from `aggregator`: by TLS, by a
+    signature, by the link of its framework.  Here the name in the offer is only
+    compared.  A peer that can feed a client with offers or updates can end its sessions
+    and use up its numbers.  It gets no second answer from it, and no charge beyond the
+    budget.
+
+    Use it as a context manager: entering it opens the state.  It is synchronous, keeps
+    no time of its own and holds no lock between two calls but that of the directory, so
+    that a vector may take hours, in another process.  Threads may share it.
+
+    Args:
+        identity: The client's name, as the aggregator knows it.
+        aggregator: Name of the one aggregator whose sessions it takes part in.
+        privacy_limits: The privacy that the client insists on, or their waiver in
+            words.
+        cohort: Floors and caps of the cohort.
+        state_dir: Where sessions and spent budget are kept, for this client alone.
+            None keeps them in memory: then nothing holds over a restart.
+        rollback_mark: File outside `state_dir`, best on another volume, that tells a
+            state that was put back from the newest one; by default one under the user's
+            persistent state.  State and mark that are put back together, as by a
+            snapshot of the whole machine, are not noticed.
+        accept_restored: A person accepts, this once, that the state may have been put
+            back: open sessions end, and their inputs count as summed.
+        enrolment: Who the client is among the enrolled, for profiles that distrust the
+            server; see `secagg.load_enrolled`.
+        total: What all tasks together may cost the data that this client gives.
+        trust_domain: Of the aggregator, as the carrier has proven it; None where it
+            proves none.
+        keep_upload: Keep the masked input in a file until the seed of its session is
+            erased.  Without it a restart asks for the same vector again.
+        lock_seconds: How long another process may keep the directory.
+        retention: How long receipts stay; 400 days by default.
+        clock: Returns the time in Unix seconds; the machine's by default.
+        entropy: Where seeds come from; the operating system's by default.
+
+    Raises:
+        LocalProtocolError: There are no limits of privacy.
+
+    Example:
+        with secagg.StepClient(
+            "phone-7",
+            aggregator="hub",
+            privacy_limits=secagg.PrivacyLimits(max_epsilon=4.0, max_delta=1e-6),
+            state_dir=Path("client-state"),
+        ) as client:
+            done = client.step(offer, update)
+            if secagg.Need.VECTOR in done.needs:
+                done = client.step(offer, vector=np.ones(64))
+            for message in done.messages:
+                send(message)
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument per decision of the client's owner
+        self,
+        identity: str,
+        *,
+        aggregator: str,
+        privacy_limits: PrivacyLimits | ExactSumWaiver,
+        cohort: ClientPolicy | None = None,
+        state_dir: Path | None,
+        rollback_mark: Path | None = None,
+        accept_restored: bool = False,
+        enrolment: EnrolledClient | None = None,
+        total: TotalBudget | None = None,
+        trust_domain: str | None = None,
+        keep_upload: bool = True,
+        lock_seconds: float = 10.0,
+        retention: Retention | None = None,
+        clock: Callable[[], float] | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
+        if not isinstance(privacy_limits, PrivacyLimits | ExactSumWaiver):
+            raise LocalProtocolError(
+                "a client needs limits of privacy",
+                next_step="Give privacy_limits=PrivacyLimits(...), or "
+                "ExactSumWaiver(...) with its sentence.",
+            )
+        self._identity = identity
+        self._aggregator = aggregator
+        self._limits = privacy_limits
+        self._cohort = cohort or ClientPolicy()
+        self._state_dir = state_dir
+        self._mark = rollback_mark
+        self._accept_restored = accept_restored
+        self._enrolment = enrolment
+        self._total_budget = total
+        self._trust_domain = trust_domain
+        self._keep_upload = keep_upload
+        self._lock_seconds = lock_seconds
+        self._retention = retention or Retention()
+        self._clock = time.time if clock is None else clock
+        self._entropy = entropy or SystemEntropy()
+        self._lock = threading.Lock()
+        self._opened: OpenClient | None = None
+        self._failed: ServiceError | None = None
+
+    def __enter__(self) -> Self:
+        """Open the state, and end the sessions in it whose time is over.
+
+        Raises:
+            LocalProtocolError: The client is open already, or BAD_SETTINGS.
+            StateDamagedError: What is stored does not fit together.
+            ServiceError: STORAGE_FAILED, naming the process that keeps the directory;
+                RESTORED_STATE for a state that was set back, copied or emptied.
+        """
+        with self._lock:
+            if self._opened is not None:
+                raise LocalProtocolError("the client is open already")
+            store = ClientStore.open(
+                self._state_dir,
+                mark=self._mark,
+                accept_restored=self._accept_restored,
+                lock_seconds=self._lock_seconds,
+                entropy=self._entropy,
+                now=self._clock,
+            )
+            try:
+                opened = self._open(store)
+                run_inline(opened.begin(self._retention))
+            except BaseException:
+                run_inline(store.close())
+                raise
+            self._opened, self._failed = opened, None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it; a session that is not over can be resumed."""
+        self.close()
+
+    def close(self) -> None:
+        """Release the directory; harmless when repeated."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                run_inline(opened.store.close())
+
+    def step(  # noqa: PLR0913 - whatever a carrier may have for a client
+        self,
+        offer: bytes,
+        update: bytes = b"",
+        *,
+        vector: npt.ArrayLike | None = None,
+        unusable: str | None = None,
+        payload_hash: bytes = b"",
+        revocations: bytes | None = None,
+    ) -> ClientStep:
+        """Take part in a session, one call after the other; durable when it returns.
+
+        The same call again returns the same messages, also in another process.
+
+        Args:
+            offer: The encoded `SessionDescriptor`, the same in all calls of a session.
+            update: What the aggregator has for this client now; b"" for nothing.
+            vector: Numbers of shape (d,), caller's units, when a vector is needed.  In
+                a task with noise one that cannot be used is replaced by zeros.
+            unusable: In place of the vector, why there is none, as a clause for the
+                owner.  A carrier says so where the vector could not be made.
+            payload_hash: SHA-256 of what the vector was made from, computed from that
+                and never copied from the offer; required with a vector where the offer
+                names a payload.
+            revocations: Bytes of the revocation list that the offer names.
+
+        Returns:
+            What to send, and what is needed to go on.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING for an offer or update that is none:
+                nothing has changed.  With any other code the aggregator broke the
+                protocol or a limit of this client, and the session is over for it.
+            SessionAbortedError: The session is over without a sum.  It says so every
+                time until its receipt is purged.
+            InputError: In a task without noise: the vector cannot be used, and the
+                session goes on.
+            LocalProtocolError: The calling program is at fault; nothing has changed.
+            ServiceError: STORAGE_FAILED: send nothing, and make a new object.
+                BAD_CREDENTIAL: the session was begun with another identity.
+        """
+        given = _given(vector, unusable, payload_hash)
+        return self._run(
+            lambda opened: opened.step(offer, update, given, revocations=revocations)
+        )
+
+    def check_offer(
+        self, offer: bytes, *, revocations: bytes | None = None
+    ) -> SessionInfo:
+        """Judge an offer as `step` does, and claim nothing.
+
+        Args:
+            offer: The encoded `SessionDescriptor`.
+            revocations: Bytes of the revocation list that it names.
+
+        Returns:
+            What is known of the session, with what the task costs this client.
+
+        Raises:
+            RemoteProtocolError: As `step`, also for a session that is over.
+            LocalProtocolError: The offer names a revocation list.
+            ServiceError: As `step`.
+        """
+        return self._run(
+            lambda opened: opened.check_offer(offer, revocations=revocations)
+        )
+
+    def read_sum(self, offer: bytes, packed: bytes) -> Contribution:
+        """Return what a session gave back, with the sum that it has released.
+
+        Args:
+            offer: Of a session that is over, with a sum.
+            packed: The sum, as the aggregator hands it out.
+
+        Raises:
+            RemoteProtocolError: BAD_VECTOR or PAYLOAD_MISMATCH; it is not the sum that
+                this client's receipt names.
+            LocalProtocolError: The session released no sum to this client.
+            ServiceError: As `step`.
+        """
+        return self._run(lambda opened: opened.read_sum(offer, packed))
+
+    def leave(self, offer: bytes, reason: str) -> None:
+        """Leave a session for good; nothing happens in one that is over.
+
+        Not because of the data: the aggregator sees who is missing.
+
+        Args:
+            offer: Of the session.
+            reason: One sentence, for people.
+
+        Raises:
+            LocalProtocolError: This client has never joined it.
+            ServiceError: As `step`.
+        """
+        self._run(lambda opened: opened.leave(offer, reason))
+
+    def receipt(self, task: str, session_number: int) -> bytes | None:
+        """Return this client's receipt of a session that is over, or None.
+
+        Args:
+            task: Name of the task.
+            session_number: Of the session.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        return self._run(lambda opened: receipt_of(opened.store, task, session_number))
+
+    def last_part(self, task: str) -> Participation | None:
+        """Return the latest session whose sum holds a vector of this client, or None.
+
+        Args:
+            task: Name of the task.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        return self._run(lambda opened: last_part(opened.store, task))
+
+    def data_use(self) -> DataUsage | None:
+        """Return what tasks have claimed of the data; None without a total.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        return self._run(lambda opened: opened.data_use())
+
+    def sessions_left(self, task: str) -> int | None:
+        """Return how many more sessions the budget of a task covers.
+
+        None for a task that has charged nothing yet, or releases exact sums.
+
+        Args:
+            task: Name of the task.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        return self._run(lambda opened: opened.sessions_left(task))
+
+    def _open(self, store: ClientStore) -> OpenClient:
+        limits, budget, total = self._limits, self._total_budget, None
+        storage, runner = ClientStorage(store, store.directory), InlineRunner()
+        if budget is not None:
+            total = _InlineTotal.of_owner(
+                budget,
+                storage,
+                limits=limits if isinstance(limits, PrivacyLimits) else limits.noised,
+                workers=runner,
+            )
+        rules = OwnRules(
+            limits=limits, cohort=self._cohort, report_of=storage.report_of
+        )
+        return OpenClient(
+            self._identity,
+            aggregator=self._aggregator,
+            trust_domain=self._trust_domain,
+            store=store,
+            storage=storage,
+            admission=Admission(
+                store=store,
+                rules=rules,
+                enrolment=self._enrolment,
+                total=total,
+                workers=runner,
+                date=self._clock,
+            ),
+            entropy=self._entropy,
+            keep_upload=self._keep_upload,
+        )
+
+    def _run(
+        self, call: Callable[[OpenClient], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
+        """Make one call at a time; after a failing disk none at all."""
+        with self._lock:
+            if self._opened is None:
+                raise LocalProtocolError(
+                    "the client is not open",
+                    next_step="Use it as a context manager.",
+                )
+            if self._failed is not None:
+                raise self._failed
+            try:
+                return run_inline(call(self._opened))
+            except SecAggError as error:
+                if error.code in _UNKNOWN_DISK and isinstance(error, ServiceError):
+                    self._fail(error)
+                raise
+            except BaseException as error:
+                self._fail(error)
+                raise
+
+    def _fail(self, why: BaseException) -> None:
+        reason = f": {why}" if isinstance(why, SecAggError) else ""
+        self._failed = ServiceError(
+            "an earlier call of this object has failed, and what is on the disk is not "
+            f"known{reason}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Send nothing. Close this object and make a new one over the "
+            "same directory.",
+        )
+
+
+def _given(
+    vector: object, unusable: str | None, payload_hash: bytes
+) -> GivenVector | None:
+    if unusable is not None:
+        if vector is not None:
+            raise LocalProtocolError(
+                "a vector was given together with the reason why there is none",
+                next_step="Give either of the two.",
+            )
+        return GivenVector(Unusable(UnusableKind.INVALID, unusable), b"")
+    return None if vector is None else GivenVector(vector, payload_hash)

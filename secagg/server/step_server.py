@@ -1,0 +1,413 @@
+"""The aggregator of one session as calls that take and give bytes.
+
+For programs that carry the bytes themselves.  The other side is `secagg.StepClient`.
+
+Rule 1: who sends is for the carrier to prove; a name is believed here.
+Rule 2: no clock decides anything: the carrier says when a round ends.
+Rule 3: an upload is added the moment the state machine accepts it, since U3 is exactly
+        what was accepted.  One vector is held, and of the others their digests.
+Rule 4: the receipt is the one of every server: made of the same facts.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from hashlib import sha256
+from time import monotonic, time
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.crypto.entropy import Entropy, SystemEntropy
+from secagg.crypto.modular import BadVectorError, add_into, reduce_in_place, zeros
+from secagg.crypto.prg import add_masks
+from secagg.distributed_dp import (
+    Plan,
+    following_terms,
+    offered_terms,
+    read_noise_terms,
+    subtract_layers,
+)
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    SessionAbortedError,
+)
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.events import (
+    AbortRequested,
+    Received,
+    RoundClosed,
+    ServerEvent,
+    SumComputed,
+)
+from secagg.protocol.masking import removal_masks
+from secagg.protocol.messages import KINDS, Consistency, Envelope, Round, Upload
+from secagg.protocol.outputs import ComputeSum
+from secagg.protocol.packing import pack, packed_size, unpack
+from secagg.protocol.server import machine as server
+from secagg.protocol.server.handlers import check_view
+from secagg.server.released_sum import ReleasedSum, released_sum
+from secagg.server.session.facts import SessionFacts
+from secagg.server.session.receipt import SessionReceipt
+from secagg.server.task.setup import PreparedTask
+from secagg.storage.journal import RefusalNoted
+
+_SEED_BYTES: Final = 32
+_NAME_BYTES: Final = 1 + len(Upload(0, bytes(32), bytes(32)).encode())
+# What the session's report states, as of every server.
+_REPORTED: Final = frozenset({ErrorCode.VIEW_DIFFERS, ErrorCode.BAD_SIGNATURE})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Released:
+    residues: npt.NDArray[np.unsignedinteger[Any]]
+    packed: bytes
+
+
+class StepServer:
+    """The aggregator of one session, in memory; one thread drives it.
+
+    Nothing is stored: a carrier that was restarted opens another session, with a higher
+    number, and the clients of the first lose one charge of their budgets.  Who sends a
+    message is for the carrier to prove.  `secagg.Server` with a `state_dir` survives
+    restarts.
+
+    Args:
+        task: What is summed: a plan, or a task that was prepared.
+        aggregator: Its own name, as the carrier proves it to clients.
+        task_id: Name of the task.
+        session_number: Number of the session, larger than all before it; see
+            `next_session_number`.
+        now: Its time in Unix seconds; the machine's by default.
+        payload_hash: SHA-256 of what the session hands out; b"" for nothing.
+        invited: Names that may take part; None for all that the carrier lets in.
+        noise_terms: `next_noise_terms` of the session before; None for the first one.
+        revoked: Serials of the revocation list that the task names.
+        entropy: Names the session and orders the ring of a sparse graph; the operating
+            system's by default.
+
+    Attributes:
+        offer: What clients are given: the encoded `SessionDescriptor`.
+        descriptor: The same, decoded.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; no such session can exist.
+
+    Example:
+        server = secagg.StepServer(task, aggregator="hub", task_id="sums",
+                                   session_number=1)
+        server.receive("phone-7", message)
+        server.close_round()
+        update = server.update_for("phone-7")
+    """
+
+    def __init__(  # noqa: PLR0913 - what a session consists of for its server
+        self,
+        task: Plan | PreparedTask,
+        *,
+        aggregator: str,
+        task_id: str,
+        session_number: int,
+        now: float | None = None,
+        payload_hash: bytes = b"",
+        invited: Iterable[str] | None = None,
+        noise_terms: bytes | None = None,
+        revoked: frozenset[int] = frozenset(),
+        entropy: Entropy | None = None,
+    ) -> None:
+        if not isinstance(task, PreparedTask):
+            task = PreparedTask.from_plan(task)
+        parameters = self._parameters = task.parameters
+        self._task = task
+        self._opened_at = monotonic()
+        self._entropy = entropy or SystemEntropy()
+        self._packed_bytes = packed_size(parameters.dimension, parameters.bits)
+        self.descriptor: Final = SessionDescriptor(
+            aggregator=aggregator,
+            task_id=task_id,
+            session_number=session_number,
+            server_nonce=self._entropy.token(_SEED_BYTES),
+            session_end=int(time() if now is None else now)
+            + parameters.deadlines.longest_session,
+            payload_hash=payload_hash,
+            noise_terms=offered_terms(parameters, noise_terms or b""),
+            parameters=parameters,
+        )
+        self.offer: Final = self.descriptor.encode()
+        self._state: server.ServerState = server.start(
+            self.descriptor,
+            packed_bytes=self._packed_bytes,
+            invited=None if invited is None else frozenset(invited),
+            revoked=revoked,
+            read_noise=read_noise_terms,
+        )
+        self._facts = SessionFacts(self.descriptor, frozenset())
+        self._total = zeros(parameters.dimension, parameters.modulus)
+        self._released: _Released | None = None
+
+    @property
+    def round(self) -> Round:
+        """The open round; FINISHED at the end."""
+        return self._state.ROUND
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended, with a sum or without."""
+        return server.is_over(self._state)
+
+    @property
+    def is_round_full(self) -> bool:
+        """Whether every client that can answer in this round has answered."""
+        return server.is_round_full(self._state)
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Members of the roster whose message of the open round is not in.
+
+        Before there is a roster: the invited ones that have not joined.
+        """
+        state = self._state
+        silent: AbstractSet[int]
+        match state:
+            case server.AdvertiseKeys():
+                joined = state.session.accepted[Round.ADVERTISE_KEYS].keys()
+                return (state.invited or frozenset()) - joined
+            case server.ChooseEdges():
+                silent = set(range(len(state.cohort.roster))) - state.edges.keys()
+            case server.ShareKeys():
+                silent = state.expected - state.bundles.keys()
+            case server.MaskedInputCollection():
+                silent = state.sharers - state.uploads.keys()
+            case server.ConsistencyCheck():
+                silent = state.survivors - state.signatures.keys()
+            case server.Unmasking():
+                silent = state.survivors - state.answers.keys()
+            case _:
+                return frozenset()
+        return frozenset(map(state.cohort.name_of, silent))
+
+    def receive(self, sender: str, message: bytes) -> None:
+        """Take a message of a client.  The same message again changes nothing.
+
+        Args:
+            sender: Name of the client that sent it, proven by the carrier.
+            message: As `ClientStep.messages` has it.
+
+        Raises:
+            RemoteProtocolError: It cannot be one, contradicts an earlier one, or comes
+                too late.  It concerns this sender alone: the session goes on.
+        """
+        envelope, packed = self._opened(message)
+        vector = None
+        if envelope.kind is Upload:
+            vector = self._vector(envelope, packed)
+        try:
+            is_new = self._step(Received(envelope, sender))
+        except RemoteProtocolError as error:
+            if error.code in _REPORTED and envelope.kind in (Upload, Consistency):
+                self._facts.note_refusal(RefusalNoted(sender, error.code))
+            raise
+        if vector is not None and is_new:
+            add_into(self._total, vector, self._parameters.modulus)
+
+    def check_view(self, sender: str, view: bytes) -> None:
+        """Judge what a client shows before its vector is bound (R5.3-14).
+
+        Args:
+            sender: Name of the client, proven by the carrier.
+            view: `ClientStep.view`.
+
+        Raises:
+            RemoteProtocolError: VIEW_DIFFERS: this client would spoil the whole sum,
+                and must give nothing.  DEADLINE or UNEXPECTED_MESSAGE: no input is
+                taken now.
+        """
+        state = self._state
+        if isinstance(state, server.MaskedInputCollection):
+            index = state.cohort.index_of.get(sender)
+            if index is not None and index in state.sharers:
+                try:
+                    check_view(state, sender, view)
+                except RemoteProtocolError as error:
+                    self._facts.note_refusal(RefusalNoted(sender, error.code))
+                    raise
+                return
+        is_late = state.ROUND > Round.MASKED_INPUT_COLLECTION
+        raise RemoteProtocolError(
+            f"{sender!r} cannot give an input to this session now",
+            code=ErrorCode.DEADLINE if is_late else ErrorCode.UNEXPECTED_MESSAGE,
+            sender=sender,
+            next_step="Fetch the session's current update first.",
+        )
+
+    def update_for(
+        self, name: str, *, after: Round | None = None, whole: bool = False
+    ) -> bytes | None:
+        """Return what a client may know now; None while there is nothing.
+
+        Args:
+            name: The client, proven by the carrier.
+            after: Its `ClientStep.round`: a client that was away while the others
+                signed the sets is shown them before their signatures.
+            whole: It reads all adverts of a sparse graph, not those of its neighbours
+                alone (`ClientPolicy.whole_roster`).
+        """
+        state = self._state
+        if whole and isinstance(state, server.ShareKeys) and state.cohort.has(name):
+            envelope: Envelope | None = state.opening
+        else:
+            envelope = server.update_for(state, name, after)
+        if envelope is None:
+            return None
+        return bytes([envelope.kind.KIND]) + envelope.data
+
+    def close_round(self) -> None:
+        """End the open round with the clients whose messages are in.
+
+        Raises:
+            LocalProtocolError: The session is over.
+        """
+        if self.is_over:
+            raise LocalProtocolError("the session is over: it has no open round")
+        is_first = self._state.ROUND is Round.ADVERTISE_KEYS
+        seed = self._entropy.token(_SEED_BYTES) if is_first else b""
+        self._step(RoundClosed(self._state.ROUND, seed))
+
+    def abort(self, code: ErrorCode, reason: str) -> None:
+        """End the session without a sum; nothing happens where it is over.
+
+        Args:
+            code: Why.
+            reason: One sentence that every client is told.
+        """
+        if not self.is_over:
+            self._step(AbortRequested(code, reason))
+
+    @property
+    def packed_sum(self) -> bytes | None:
+        """What clients give to `StepClient.read_sum`; None without a sum."""
+        return None if self._released is None else self._released.packed
+
+    @property
+    def result(self) -> ReleasedSum | None:
+        """The sum, its certificate and receipts; None where there is none."""
+        if self._released is None or not isinstance(self._state, server.Completed):
+            return None
+        return released_sum(
+            self.descriptor,
+            self._released.residues,
+            privacy=self._task.report,
+            receipt=self._receipt(self._state),
+            audit=self._facts.audit(self._state).encode(),
+        )
+
+    @property
+    def failure(self) -> SessionAbortedError | None:
+        """Why there is no sum; None where there is one, and before the end."""
+        if not isinstance(self._state, server.Failed):
+            return None
+        outcome = self._state.outcome
+        return SessionAbortedError(outcome.reason, code=outcome.code)
+
+    @property
+    def receipt(self) -> SessionReceipt | None:
+        """The public facts of the session; None before its end."""
+        state = self._state
+        if not isinstance(state, server.Completed | server.Failed):
+            return None
+        return self._receipt(state)
+
+    @property
+    def next_noise_terms(self) -> bytes:
+        """What the next session of the task is to be given.
+
+        After a session without a sum it is what this one was given.
+        """
+        if self._released is None or not isinstance(self._state, server.Completed):
+            return self.descriptor.noise_terms
+        return following_terms(
+            self.descriptor,
+            self._released.residues,
+            inputs=self._state.outcome.survivors,
+        )
+
+    def _receipt(self, state: server.Completed | server.Failed) -> SessionReceipt:
+        return self._facts.receipt(state, was_restored=False)
+
+    def _step(self, event: ServerEvent) -> bool:
+        """Apply an event; return whether it was new."""
+        before = self._state
+        step = server.step(before, event)
+        self._state = step.state
+        if type(step.state) is not type(before):
+            seconds, self._opened_at = monotonic() - self._opened_at, monotonic()
+            self._facts.enter(before, step.state, step.outputs, seconds=seconds)
+        for output in step.outputs:
+            if isinstance(output, ComputeSum):
+                self._compute(output)
+        return not step.is_repeat
+
+    def _compute(self, job: ComputeSum) -> None:
+        total = self._total
+        add_masks(total, removal_masks(job), job.modulus)
+        subtract_layers(total, job.noise)
+        residues = reduce_in_place(total, job.modulus)
+        packed = pack(residues, self._parameters.bits)
+        self._step(SumComputed(sha256(packed).digest(), len(packed)))
+        self._released = _Released(residues, packed)
+
+    def _opened(self, message: bytes) -> tuple[Envelope, bytes]:
+        """Return a message, and the vector that follows the name of an upload.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING; the bytes are no message.
+        """
+        kind = KINDS.get(message[0]) if message else None
+        if kind is None:
+            raise RemoteProtocolError(
+                "the bytes are no message", code=ErrorCode.BAD_ENCODING
+            )
+        if kind is not Upload:
+            return Envelope(kind, message[1:]), b""
+        return Envelope(kind, message[1:_NAME_BYTES]), message[_NAME_BYTES:]
+
+    def _vector(
+        self, envelope: Envelope, packed: bytes
+    ) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """Return the vector of an upload that is what its name says.
+
+        Raises:
+            RemoteProtocolError: UPLOAD_CORRUPT, BAD_VECTOR or BAD_ENCODING.
+        """
+        named = Upload.decode(envelope.data)
+        if len(packed) != self._packed_bytes or (named.size, named.digest) != (
+            len(packed),
+            sha256(packed).digest(),
+        ):
+            raise RemoteProtocolError(
+                f"an upload has {len(packed)} bytes, of {self._packed_bytes}, or is "
+                "not what its name says",
+                code=ErrorCode.UPLOAD_CORRUPT,
+            )
+        parameters = self._parameters
+        try:
+            return unpack(
+                packed, parameters.dimension, parameters.bits, parameters.modulus
+            )
+        except BadVectorError as error:
+            raise RemoteProtocolError(str(error), code=ErrorCode.BAD_VECTOR) from None
+
+
+def next_session_number(last: int = 0, *, now: float | None = None) -> int:
+    """Return the number of the next session of a task.
+
+    A carrier stores the last one; the clock helps one that has lost it.
+
+    Args:
+        last: Number of the last session; 0 for none, or where it is not known.
+        now: Unix seconds; the machine's time by default.
+    """
+    return max(last + 1, int(1000 * (time() if now is None else now)))
