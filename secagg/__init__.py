@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from secagg.client.enrolment import (
         ClientEnrolment,
-        EnrolledClient,
+        EnrolledIdentity,
     )
     from secagg.client.enrolment_files import (
         load_enrolled,
@@ -198,7 +198,7 @@ __all__ = [
     "DataClaim",
     "DataUsage",
     "DroppedClient",
-    "EnrolledClient",
+    "EnrolledIdentity",
     "Entropy",
     "ErrorCode",
     "ExactSumWaiver",
@@ -273,7 +273,7 @@ _MODULES: Final = {
     "client.contribution": ("Contribution",),
     "client.data_usage": ("DataClaim", "DataUsage"),
     "client.session_driver": ("ClientPhase", "ClientProgress"),
-    "client.enrolment": ("ClientEnrolment", "EnrolledClient"),
+    "client.enrolment": ("ClientEnrolment", "EnrolledIdentity"),
     "client.enrolment_files": ("load_enrolled",),
     "client.open_client": ("ClientStep",),
     "client.step_client": ("StepClient",),

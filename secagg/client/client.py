@@ -39,7 +39,7 @@ from secagg.client.budget import budget_key_of
 from secagg.client.contribution import Contribution, contribution_of
 from secagg.client.data_usage import DataUsage
 from secagg.client.enrolment import ClientEnrolment, EnrolledClient
-from secagg.client.enrolment_files import load_enrolled
+from secagg.client.enrolment_files import read_enrolled
 from secagg.client.gate import OwnRules, SessionInfo
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.open_storage import open_storage
@@ -565,7 +565,7 @@ class Client:
         if self._enrolment is None:
             return None
         tls = self._identity
-        return load_enrolled(
+        return read_enrolled(
             self._enrolment,
             name=name,
             trust_domain=None if tls is None else tls.identity.trust_domain,

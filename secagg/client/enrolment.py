@@ -40,8 +40,17 @@ class ClientEnrolment:
     max_revocation_days: float | None = None
 
 
+class EnrolledIdentity:
+    """Who a client is among the enrolled, as `StepClient` takes it.
+
+    `load_enrolled` makes it from files, `InProcessEnrolment.enrol` without any.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, eq=False)
-class EnrolledClient:
+class EnrolledClient(EnrolledIdentity):
     """Who this client is, and by whose word it knows the others.
 
     Attributes:

@@ -3,7 +3,11 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from secagg.client.enrolment import ClientEnrolment, EnrolledClient
+from secagg.client.enrolment import (
+    ClientEnrolment,
+    EnrolledClient,
+    EnrolledIdentity,
+)
 from secagg.pki.client_identity import load_client_identity
 from secagg.pki.expiry import Expiry, ExpiryWarnings
 from secagg.pki.key_files import parse_key
@@ -12,7 +16,7 @@ from secagg.protocol.enrolment.client_identity import ClientIdentity
 _SECONDS_PER_DAY: Final = 86_400.0
 
 
-def load_enrolled(
+def read_enrolled(
     files: ClientEnrolment, *, name: str, trust_domain: str | None
 ) -> EnrolledClient:
     """Read a client's files, and check that everybody will accept them now.
@@ -46,3 +50,19 @@ def load_enrolled(
     return EnrolledClient(
         load(), None if days is None else days * _SECONDS_PER_DAY, reload=load
     )
+
+
+def load_enrolled(
+    files: ClientEnrolment, *, name: str, trust_domain: str | None = None
+) -> EnrolledIdentity:
+    """Read a client's files for `StepClient`, which reads none.
+
+    Args:
+        files: What to read.
+        name: The client's.
+        trust_domain: As the carrier has proven it; None for that of the credential.
+
+    Raises:
+        SecAggError: BAD_SETTINGS, BAD_CREDENTIAL or BAD_ENCODING, naming the file.
+    """
+    return read_enrolled(files, name=name, trust_domain=trust_domain)

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from secagg.client.admission import Admission
 from secagg.client.contribution import Contribution
 from secagg.client.data_usage import DataUsage
-from secagg.client.enrolment import EnrolledClient
+from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
 from secagg.client.gate import OwnRules, SessionInfo
 from secagg.client.open_client import ClientStep, GivenVector, OpenClient
 from secagg.client.participation import Participation, last_part, receipt_of
@@ -125,7 +125,8 @@ class StepClient:
         entropy: Where seeds come from; the operating system's by default.
 
     Raises:
-        LocalProtocolError: There are no limits of privacy.
+        LocalProtocolError: There are no limits of privacy, or `enrolment` is something
+            else.
 
     Example:
         with secagg.StepClient(
@@ -151,7 +152,7 @@ class StepClient:
         state_dir: Path | None,
         rollback_mark: Path | None = None,
         accept_restored: bool = False,
-        enrolment: EnrolledClient | None = None,
+        enrolment: EnrolledIdentity | None = None,
         total: TotalBudget | None = None,
         trust_domain: str | None = None,
         keep_upload: bool = True,
@@ -165,6 +166,11 @@ class StepClient:
                 "a client needs limits of privacy",
                 next_step="Give privacy_limits=PrivacyLimits(...), or "
                 "ExactSumWaiver(...) with its sentence.",
+            )
+        if not isinstance(enrolment, EnrolledClient | None):
+            raise LocalProtocolError(
+                "the client's place among the enrolled is not loaded",
+                next_step="Give enrolment=load_enrolled(ClientEnrolment(...), ...).",
             )
         self._identity = identity
         self._aggregator = aggregator

@@ -27,7 +27,7 @@ from secagg.client.client import (
     check_vector_maker,
 )
 from secagg.client.contribution import Contribution
-from secagg.client.enrolment import EnrolledClient
+from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
 from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy
 from secagg.crypto.signature import IdentityKey
@@ -100,6 +100,10 @@ class InProcessEnrolment:
         self._issuer: Final = IdentityKey.generate(SystemEntropy())
         self._serials: Final = itertools.count(1)
         self.published: Final = PublishedEnrolment(_TASK, self._issuer.public_bytes)
+
+    def enrol(self, name: str) -> EnrolledIdentity:
+        """Return a place among the enrolled, under a fresh key."""
+        return self._enrol(name)
 
     def _enrol(self, name: str) -> EnrolledClient:
         key = IdentityKey.generate(SystemEntropy())

@@ -8,7 +8,7 @@ from typing import Final
 
 from secagg.cli.check_results import Caution
 from secagg.cli.checks.preflight import identity_of
-from secagg.client.enrolment_files import load_enrolled
+from secagg.client.enrolment_files import read_enrolled
 from secagg.client.gate import (
     GateRequest,
     GateStage,
@@ -204,7 +204,7 @@ class ConnectivityCheck:
         files = client_enrolment(self._settings)
         if files is None:
             return None
-        return load_enrolled(
+        return read_enrolled(
             files, name=identity.name, trust_domain=identity.trust_domain
         ).rules()
 

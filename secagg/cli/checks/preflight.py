@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from secagg.cli.check_results import Finding, State
-from secagg.client.enrolment_files import load_enrolled
+from secagg.client.enrolment_files import read_enrolled
 from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, HostSettings, TaskSettings
 from secagg.config.paths import refuse_shared_paths, server_paths
@@ -218,7 +218,7 @@ def check_client_enrolment(settings: ClientSettings) -> str | None:
     if files is None:
         return None
     own = identity_of(settings.tls, Role.CLIENT).identity
-    loaded = load_enrolled(files, name=own.name, trust_domain=own.trust_domain)
+    loaded = read_enrolled(files, name=own.name, trust_domain=own.trust_domain)
     credential = loaded.identity.issued.credential
     return (
         f"serial {credential.serial}, valid until {_time(credential.not_after)}"

@@ -8,7 +8,7 @@ from secagg_testing.cohorts import lenient_rules, offer_of, signing_parameters_f
 from secagg_testing.crash_points import CrashingStore, CrashSwitch, SimulatedCrashError
 
 from secagg.client.enrolment import ClientEnrolment, EnrolledClient
-from secagg.client.enrolment_files import load_enrolled
+from secagg.client.enrolment_files import read_enrolled
 from secagg.client.gate import GateRequest, GateStage, KnownFacts, Need, admit
 from secagg.crypto.entropy import SystemEntropy
 from secagg.crypto.secret_bytes import SecretBytes
@@ -143,7 +143,7 @@ async def test_a_renewed_credential_is_taken_with_the_next_offer(
         credential=path,
         enrolment_key=key_text(key),
     )
-    enrolment = load_enrolled(files, name="phone-7", trust_domain=DOMAIN)
+    enrolment = read_enrolled(files, name="phone-7", trust_domain=DOMAIN)
     assert [r.levelname for r in caplog.records] == ["ERROR"]  # it ends this week
 
     async def serial():

@@ -1,0 +1,194 @@
+"""A carrier of bytes between `StepClient`s and a `StepServer`, for tests."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.client.enrolment import EnrolledClient
+from secagg.client.gate import Need
+from secagg.client.open_client import ClientStep
+from secagg.client.step_client import StepClient
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.distributed_dp import NoisyTask
+from secagg.errors import SessionAbortedError
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumWaiver
+from secagg.protocol.profiles import Profile
+from secagg.server.step_server import StepServer
+from secagg.server.task.setup import PreparedTask
+from secagg.simulation.enrolled import identity_in_simulation
+from secagg_testing.cohorts import LENIENT_POLICY, report_of
+
+NOW = 1_800_000_000.0
+WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
+Vectors = Callable[[str], npt.ArrayLike]
+
+
+def prepared(parameters: ProtocolParameters) -> PreparedTask:
+    """Return the task of some parameters, with or without noise."""
+    if not parameters.noise_block:
+        return PreparedTask(parameters, None, None, None)
+    task = NoisyTask.from_parameters(parameters)
+    return PreparedTask(parameters, task, report_of(task), None)
+
+
+def enrolled(name: str, parameters: ProtocolParameters) -> EnrolledClient | None:
+    """Return a client's place among the enrolled, where the profile asks for one."""
+    if not parameters.profile.has_identities:
+        return None
+    serial = int.from_bytes(sha256(name.encode()).digest()[:3], "big")
+    return EnrolledClient(identity_in_simulation(name, serial + 1))
+
+
+def step_client(
+    name: str, parameters: ProtocolParameters, home: Path | None, **changes: Any
+) -> StepClient:
+    """Return a client, not open yet, that accepts what was configured."""
+    arguments: dict[str, Any] = {
+        "aggregator": "hub",
+        "privacy_limits": WAIVER,
+        "cohort": LENIENT_POLICY,
+        "state_dir": None if home is None else home / name,
+        "rollback_mark": None if home is None else home / "marks" / name,
+        "enrolment": enrolled(name, parameters),
+        "lock_seconds": 0.0,
+        "clock": lambda: NOW,
+    }
+    return StepClient(name, **(arguments | changes))
+
+
+@dataclass
+class Carrier:
+    """Carries one session between a server and its clients.
+
+    Attributes:
+        parameters: Of the session.
+        names: Of the clients.
+        home: Where clients keep their state; None for memory.
+        number: Of the session.
+        options: Further arguments of the server.
+        client_options: Of each client, by name.
+        often: How often every message is delivered.
+        anew: A new client object is made before every call.
+        vector: Makes the vector of a client.
+        made: How many vectors were asked for, by name.
+        said: What clients have sent, by name.
+    """
+
+    parameters: ProtocolParameters
+    names: tuple[str, ...]
+    home: Path | None = None
+    number: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+    client_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    often: int = 1
+    anew: bool = False
+    vector: Vectors | None = None
+
+    def __post_init__(self) -> None:
+        """Open the session, and the clients."""
+        arguments: dict[str, Any] = {
+            "aggregator": "hub",
+            "task_id": "sums",
+            "session_number": self.number,
+            "now": NOW,
+            "entropy": SeededEntropy(SecretBytes(bytes(32)), b"%d" % self.number),
+        }
+        task = prepared(self.parameters)
+        self.server = StepServer(task, **(arguments | dict(self.options)))
+        self.made = dict.fromkeys(self.names, 0)
+        self.said: dict[str, list[bytes]] = {name: [] for name in self.names}
+        self.last: dict[str, ClientStep] = {}
+        self._open: dict[str, StepClient] = {}
+
+    def client(self, name: str) -> StepClient:
+        """Return a client, open; another object than before where `anew` is set."""
+        if name in self._open:
+            if not self.anew:
+                return self._open[name]
+            self._open.pop(name).close()
+        changes = self.client_options.get(name, {})
+        made = step_client(name, self.parameters, self.home, **changes)
+        self._open[name] = made.__enter__()
+        return made
+
+    def close(self) -> None:
+        """Close all clients."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def hand(self, name: str, update: bytes = b"", **given: Any) -> ClientStep:
+        """Make one call of a client, as often as every message is delivered."""
+        offer = self.server.offer
+        for _ in range(self.often):
+            done = self.client(name).step(offer, update, **given)
+        if Need.VECTOR in done.needs:
+            self.server.check_view(name, done.view)
+            self.made[name] += 1
+            given["vector"] = (self.vector or self.whole_number)(name)
+            self.send(name, done)
+            done = self.client(name).step(offer, **given)
+        self.last[name] = done
+        return done
+
+    def whole_number(self, name: str) -> npt.NDArray[Any]:
+        """Return the vector of a client: its place among the names, in each entry."""
+        task = prepared(self.parameters).noised
+        dim = self.parameters.dimension if task is None else task.dim
+        return np.full(dim, self.names.index(name))
+
+    def send(self, name: str, done: ClientStep) -> None:
+        """Deliver what a client says."""
+        for message in done.messages:
+            self.said[name].append(message)
+            for _ in range(self.often):
+                self.server.receive(name, message)
+
+    def turn(self, name: str) -> None:
+        """Let one client hear what there is for it, and answer."""
+        done = self.last.get(name)
+        if done is not None and done.is_over:
+            return
+        after = None if done is None else done.round
+        update = self.server.update_for(name, after=after)
+        if done is None or update is not None:
+            self.send(name, self.hand(name, update or b""))
+
+    def run(self, lost: Mapping[str, int] | None = None) -> None:
+        """Carry the session to its end.
+
+        Args:
+            lost: In which round a client falls silent, from 0, by name.
+        """
+        lost, counted = lost or {}, 0
+        while not self.server.is_over:
+            for name in self.names:
+                if lost.get(name, 99) > counted:
+                    self.turn(name)
+            self.server.close_round()
+            counted += 1
+        for name in self.names:
+            if lost.get(name, 99) > counted:
+                self.turn(name)
+
+    def endings(self) -> dict[str, ClientStep | SessionAbortedError]:
+        """Tell every client how the session has ended, whatever it knows."""
+        found: dict[str, ClientStep | SessionAbortedError] = {}
+        for name in self.names:
+            try:
+                update = self.server.update_for(name) or b""
+                found[name] = self.client(name).step(self.server.offer, update)
+            except SessionAbortedError as error:
+                found[name] = error
+        return found
+
+
+def is_signed(parameters: ProtocolParameters) -> bool:
+    """Whether a session has a round in which clients sign the sets."""
+    return parameters.profile is not Profile.HONEST_CURIOUS_SERVER

@@ -1,0 +1,654 @@
+"""What a call of `StepClient` does, row by row, in every profile, on every graph."""
+
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from secagg_testing.carrier import NOW, WAIVER, Carrier, enrolled, step_client
+from secagg_testing.cohorts import (
+    LENIENT_POLICY,
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+    with_noise,
+)
+
+from secagg.client.gate import Need
+from secagg.client.step_client import StepClient
+from secagg.client.total_claim import TotalBudgetExceededError
+from secagg.errors import (
+    ErrorCode,
+    InputError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.protocol.messages import Aborted, Envelope, Fate, Round, Upload
+from secagg.protocol.policy import PrivacyLimits, TotalBudget
+from secagg.protocol.receipts.receipt import AuditReceipt, Outcome
+from secagg.protocol.rounds import rounds_of
+from secagg.simulation.enrolled import published_in_simulation
+from secagg.storage.rows import Retention
+
+NAMES = ("ann", "bob", "cleo", "dan")
+DIMENSION = 5
+EXACT = parameters_for(4, dimension=DIMENSION, threshold=3)
+NOISY = with_noise(EXACT)
+EVERY = {
+    "complete": EXACT,
+    "ring": parameters_for(
+        6,
+        dimension=DIMENSION,
+        threshold=4,
+        degree=4,
+        min_clients=6,
+        min_survivors=5,
+        max_dropouts=1,
+        max_losses=1,
+        colluders=1,
+    ),
+    "signed": signing_parameters_for(4, dimension=DIMENSION),
+    "drawn": sparse_parameters_for(4, dimension=DIMENSION, degree=3),
+}
+every_profile = pytest.mark.parametrize("parameters", EVERY.values(), ids=EVERY)
+
+
+def names_of(parameters):
+    return (*NAMES, "eve", "fay")[: parameters.max_clients]
+
+
+def carrier(parameters=EXACT, home=None, **options):
+    return Carrier(parameters, names_of(parameters), home, **options)
+
+
+def until_vector(session, name="ann"):
+    """Carry a session until inputs are taken, and a client is asked for its own."""
+    for _ in range(6):
+        for each in session.names:
+            if each == name:
+                done = session.last.get(each)
+                update = session.server.update_for(
+                    each, after=None if done is None else done.round
+                )
+                done = session.client(each).step(session.server.offer, update or b"")
+                if Need.VECTOR in done.needs:
+                    return done
+                session.last[each] = done
+                session.send(each, done)
+            elif session.server.round is not Round.MASKED_INPUT_COLLECTION:
+                session.turn(each)
+        session.server.close_round()
+    raise AssertionError("no vector was asked for")
+
+
+@every_profile
+@pytest.mark.parametrize("noisy", [False, True], ids=["exact", "noisy"])
+def test_new_objects_and_repeated_messages_change_nothing(parameters, noisy, tmp_path):
+    parameters = with_noise(parameters) if noisy else parameters
+    session = carrier(parameters, tmp_path, often=2, anew=True)
+    session.run()
+    result, count = session.server.result, parameters.max_clients
+    assert result.inputs == count
+    assert set(session.made.values()) == {1}
+    if not noisy:
+        total = sum(range(count))
+        np.testing.assert_array_equal(result.values, [total] * DIMENSION)
+    for name in session.names:
+        last = session.last[name]
+        assert last.is_over
+        assert last.contribution.inputs == count
+        given = session.client(name).read_sum(
+            session.server.offer, session.server.packed_sum
+        )
+        np.testing.assert_array_equal(given.values, result.values)
+        assert AuditReceipt.decode(given.audit).outcome is Outcome.RELEASED
+        assert session.client(name).receipt("sums", 1) == given.audit
+        assert session.client(name).last_part("sums").inputs == count
+    session.close()
+    for name in session.names:
+        assert not list((tmp_path / name).glob("upload-*"))
+
+
+@every_profile
+def test_what_was_said_last_is_said_again_byte_for_byte(parameters, tmp_path):
+    session = carrier(parameters, tmp_path, anew=True)
+    offer = session.server.offer
+    while not session.server.is_over:
+        for name in session.names:
+            before = session.last.get(name)
+            after = None if before is None else before.round
+            update = session.server.update_for(name, after=after) or b""
+            done = session.hand(name, update)
+            session.send(name, done)
+            again = session.client(name).step(offer, update, vector=[9.0] * 5)
+            assert again.messages == done.messages
+            assert session.client(name).step(offer).messages == done.messages
+        session.server.close_round()
+    session.close()
+    assert session.server.failure is None
+
+
+@every_profile
+def test_an_end_without_a_sum_is_said_every_time(parameters):
+    for closed in range(len(rounds_of(parameters.profile))):
+        session = carrier(parameters)
+        for _ in range(closed):
+            for name in session.names:
+                session.turn(name)
+            session.server.close_round()
+        for name in session.names:
+            session.turn(name)
+        session.server.abort(ErrorCode.CANCELLED, "enough")
+        session.server.abort(ErrorCode.INTERNAL, "it is over already")
+        assert session.server.failure.code is ErrorCode.CANCELLED
+        for _ in range(2):
+            for ending in session.endings().values():
+                assert isinstance(ending, SessionAbortedError)
+                assert ending.code is ErrorCode.CANCELLED
+                assert "enough" in str(ending)
+        session.close()
+
+
+# --- row 1: the offer -----------------------------------------------------------------
+
+
+def test_an_offer_that_is_none_is_refused():
+    with step_client("ann", EXACT, None) as ann:
+        for garbage in (b"", b"\x00", bytes(50)):
+            with pytest.raises(RemoteProtocolError) as caught:
+                ann.step(garbage)
+            assert caught.value.code in {ErrorCode.BAD_ENCODING, ErrorCode.BAD_VERSION}
+
+
+def test_a_session_of_another_aggregator_is_refused():
+    offer = carrier(options={"aggregator": "other"}).server.offer
+    with step_client("ann", EXACT, None) as ann:
+        for ask in (ann.step, ann.check_offer):
+            with pytest.raises(RemoteProtocolError) as caught:
+                ask(offer)
+            assert caught.value.code is ErrorCode.UNAUTHENTICATED
+
+
+def test_a_session_that_is_over_by_the_clock_is_refused():
+    offer = carrier().server.offer
+    with (
+        step_client("ann", EXACT, None, clock=lambda: NOW + 10**6) as ann,
+        pytest.raises(RemoteProtocolError) as caught,
+    ):
+        ann.step(offer)
+    assert caught.value.code is ErrorCode.BAD_CLOCK
+
+
+# --- row 2: known sessions ------------------------------------------------------------
+
+
+def test_a_stored_session_is_judged_again_and_left(tmp_path):
+    session = carrier(NOISY, tmp_path)
+    offer = session.server.offer
+    session.hand("ann")
+    session.close()
+    strict = replace(LENIENT_POLICY, min_clients=100)
+    with step_client("ann", NOISY, tmp_path, cohort=strict) as ann:
+        with pytest.raises(RemoteProtocolError) as caught:
+            ann.step(offer)
+        assert caught.value.code is ErrorCode.POLICY_VIOLATION
+        with pytest.raises(SessionAbortedError) as again:
+            ann.step(offer)
+        assert again.value.code is ErrorCode.POLICY_VIOLATION
+
+
+def test_a_session_of_another_aggregator_is_not_resumed(tmp_path):
+    session = carrier(EXACT, tmp_path)
+    offer = session.server.offer
+    first = session.hand("ann")
+    session.close()
+    domain = {"trust_domain": "elsewhere"}
+    for changes in ({"aggregator": "other"}, domain):
+        with (
+            step_client("ann", EXACT, tmp_path, **changes) as ann,
+            pytest.raises(RemoteProtocolError) as caught,
+        ):
+            ann.step(offer)
+        assert caught.value.code is ErrorCode.UNAUTHENTICATED
+    assert session.hand("ann").messages == first.messages  # it was not ended
+    session.close()
+
+
+def test_a_session_of_another_credential_is_not_resumed(tmp_path):
+    parameters = EVERY["signed"]
+    session = carrier(parameters, tmp_path)
+    session.hand("ann")
+    session.close()
+    other = enrolled("another", parameters)
+    with (
+        step_client("ann", parameters, tmp_path, enrolment=other) as ann,
+        pytest.raises(ServiceError) as caught,
+    ):
+        ann.step(session.server.offer)
+    assert caught.value.code is ErrorCode.BAD_CREDENTIAL
+
+
+def test_a_session_whose_receipt_was_purged_is_an_old_number(tmp_path):
+    session = carrier(EXACT, tmp_path)
+    session.hand("ann")
+    session.client("ann").leave(session.server.offer, "enough")
+    session.close()
+    gone = Retention(keep_receipts=0)
+    with (
+        step_client("ann", EXACT, tmp_path, retention=gone) as ann,
+        pytest.raises(RemoteProtocolError) as caught,
+    ):
+        ann.step(session.server.offer)
+    assert caught.value.code is ErrorCode.REPLAYED_SESSION
+
+
+# --- rows 3 to 5: judging and joining -------------------------------------------------
+
+
+def test_a_client_needs_limits_of_privacy():
+    for nothing in (None, 1.0):
+        with pytest.raises(LocalProtocolError, match="limits of privacy"):
+            StepClient("ann", aggregator="h", privacy_limits=nothing, state_dir=None)
+
+
+def test_a_session_beyond_the_limits_is_refused_and_nothing_is_claimed(tmp_path):
+    offer = carrier(NOISY).server.offer
+    limits = PrivacyLimits(max_epsilon=0.5, max_delta=1e-5)
+    with step_client("ann", NOISY, tmp_path, privacy_limits=limits) as ann:
+        for ask in (ann.step, ann.check_offer):
+            with pytest.raises(RemoteProtocolError) as caught:
+                ask(offer)
+            assert caught.value.code is ErrorCode.POLICY_VIOLATION
+    with step_client("ann", NOISY, tmp_path) as ann:
+        assert ann.check_offer(offer).privacy is not None
+        assert ann.check_offer(offer).session_number == 1
+        assert ann.step(offer).messages  # no number was claimed before
+
+
+def test_exact_sums_need_the_waiver():
+    limits = PrivacyLimits(max_epsilon=9.0, max_delta=1e-5)
+    with (
+        step_client("ann", EXACT, None, privacy_limits=limits) as ann,
+        pytest.raises(RemoteProtocolError) as caught,
+    ):
+        ann.step(carrier().server.offer)
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+def test_no_more_sessions_than_the_budget_covers(tmp_path):
+    left = []
+    for number in (1, 2):
+        session = carrier(NOISY, tmp_path, number=number)
+        if number == 1:
+            assert session.client("ann").sessions_left("sums") is None
+            session.run()
+            left.append(session.client("ann").sessions_left("sums"))
+        else:
+            with pytest.raises(RemoteProtocolError) as caught:
+                session.hand("ann")
+            assert caught.value.code is ErrorCode.POLICY_VIOLATION
+        session.close()
+    assert left == [0]
+
+
+def test_the_total_over_the_data_holds_for_all_tasks_of_all_clients(tmp_path):
+    total = TotalBudget(
+        data="data", epsilon=9.0, delta=1e-4, directory=tmp_path / "claims"
+    )
+    total = replace(total, rollback_mark=tmp_path / "claims.mark")
+    for name, task in (("ann", "first"), ("bob", "second")):
+        offer = carrier(NOISY, options={"task_id": task}).server.offer
+        with step_client(name, NOISY, tmp_path, total=total) as one:
+            if task == "first":
+                assert one.step(offer).messages
+                assert one.data_use().claims[0].task == "first"
+            else:
+                with pytest.raises(TotalBudgetExceededError):
+                    one.step(offer)
+
+
+def test_a_later_session_ends_the_earlier_one_and_none_comes_back(tmp_path):
+    first, second = carrier(EXACT, tmp_path), carrier(EXACT, tmp_path, number=2)
+    until_vector(first)
+    first.close()
+    assert second.hand("ann").messages
+    with pytest.raises(SessionAbortedError) as caught:
+        second.client("ann").step(first.server.offer)
+    assert caught.value.code is ErrorCode.SESSION_OVER
+    older = carrier(EXACT, options={"entropy": None})  # number 1, another session
+    with pytest.raises(RemoteProtocolError) as caught:
+        second.client("ann").step(older.server.offer)
+    assert caught.value.code is ErrorCode.REPLAYED_SESSION
+    second.close()
+
+
+def test_tasks_stand_side_by_side_in_one_state(tmp_path):
+    both = [
+        carrier(EXACT, tmp_path, options={"task_id": task}, anew=True)
+        for task in ("one", "two")
+    ]
+    while not all(each.server.is_over for each in both):
+        for name in NAMES:
+            for each in both:
+                each.turn(name)
+                each.close()
+        for each in both:
+            each.server.close_round()
+    for each in both:
+        np.testing.assert_array_equal(each.server.result.values, [6] * DIMENSION)
+
+
+def test_a_revocation_list_is_asked_for_and_then_gone_by():
+    published = published_in_simulation(3, 12345)
+    assert isinstance(published, PublishedEnrolment)
+    parameters = EVERY["signed"].under(published.trust)
+    offer = carrier(parameters).server.offer
+    with step_client("ann", parameters, None) as ann:
+        assert ann.step(offer).needs == {Need.REVOCATIONS}
+        with pytest.raises(LocalProtocolError, match="revocation list"):
+            ann.check_offer(offer)
+        with pytest.raises(RemoteProtocolError):
+            ann.step(offer, revocations=b"another list")
+        assert ann.step(offer, revocations=published.revocations).messages
+        assert ann.step(offer).messages
+
+
+# --- row 6: updates -------------------------------------------------------------------
+
+
+def test_bytes_that_are_no_message_change_nothing():
+    session = carrier()
+    said = session.hand("ann")
+    for garbage in (b"\x00", b"\xff" * 40):
+        with pytest.raises(RemoteProtocolError) as caught:
+            session.client("ann").step(session.server.offer, garbage)
+        assert caught.value.code is ErrorCode.BAD_ENCODING
+    assert session.hand("ann").messages == said.messages
+    with pytest.raises(RemoteProtocolError):  # of a known kind: it ends the session
+        session.client("ann").step(session.server.offer, bytes([Upload.KIND]))
+    with pytest.raises(SessionAbortedError):
+        session.hand("ann")
+
+
+# --- row 7: the vector ----------------------------------------------------------------
+
+
+def test_a_vector_that_cannot_be_used_is_zeros_where_there_is_noise(tmp_path):
+    for number, given in enumerate(
+        (
+            {"vector": [float("nan")] * DIMENSION},
+            {"vector": [1.0]},
+            {"vector": "text"},
+            {"unusable": "the program was killed"},
+        )
+    ):
+        session = carrier(NOISY, tmp_path / str(number))
+        until_vector(session)
+        done = session.client("ann").step(session.server.offer, **given)
+        assert [m[0] for m in done.messages] == [Upload.KIND]
+        assert done.replaced
+        assert done.shortened_by is None
+        session.close()
+
+
+def test_a_vector_that_cannot_be_used_is_an_error_where_there_is_none():
+    session = carrier()
+    until_vector(session)
+    ann, offer = session.client("ann"), session.server.offer
+    for given in (
+        {"vector": [float("nan")] * DIMENSION},
+        {"vector": [1]},
+        {"vector": [0.5] * DIMENSION},
+        {"unusable": "the program was killed"},
+    ):
+        with pytest.raises(InputError):
+            ann.step(offer, **given)
+    with pytest.raises(LocalProtocolError, match="together"):
+        ann.step(offer, vector=[1] * DIMENSION, unusable="x")
+    assert ann.step(offer, vector=[1] * DIMENSION).messages
+
+
+def test_a_vector_is_shortened_and_its_owner_is_told():
+    session = carrier(NOISY)
+    until_vector(session)
+    given = np.full(DIMENSION, 3.0)
+    done = session.client("ann").step(session.server.offer, vector=given)
+    assert done.shortened_by == pytest.approx(np.linalg.norm(given))
+    again = session.client("ann").step(session.server.offer, vector=given)
+    assert again.shortened_by is None
+    assert again.messages == done.messages
+
+
+def test_the_payload_that_was_used_must_be_the_one_of_the_session():
+    payload = sha256(b"model").digest()
+    session = carrier(options={"payload_hash": payload})
+    until_vector(session)
+    ann, offer, given = session.client("ann"), session.server.offer, [1] * DIMENSION
+    with pytest.raises(LocalProtocolError, match="hash"):
+        ann.step(offer, vector=given)
+    with pytest.raises(RemoteProtocolError) as caught:
+        ann.step(offer, vector=given, payload_hash=sha256(b"other").digest())
+    assert caught.value.code is ErrorCode.PAYLOAD_MISMATCH
+    with pytest.raises(SessionAbortedError):
+        ann.step(offer, vector=given, payload_hash=payload)
+
+
+def test_the_upload_waits_in_a_file_and_never_goes_without_its_binding(tmp_path):
+    session = carrier(EXACT, tmp_path)
+    done = until_vector(session)
+    assert len(done.view) == 32
+    bound = session.hand("ann")
+    session.close()
+    (file,) = (tmp_path / "ann").glob("upload-*")
+    assert file.stat().st_mode & 0o777 == 0o600
+    stray = file.with_name("upload-" + "ab" * 32)
+    stray.write_bytes(file.read_bytes())
+    with step_client("ann", EXACT, tmp_path) as ann:
+        assert not stray.exists()
+        assert ann.step(session.server.offer).messages == bound.messages
+    sound = file.read_bytes()
+    for damaged in (sound[:-1], b"", bytes(32) + sound[32:]):
+        file.write_bytes(damaged)
+        with step_client("ann", EXACT, tmp_path) as ann:
+            asked = ann.step(session.server.offer)
+            assert asked.needs == {Need.VECTOR}
+            assert asked.messages == ()
+            with pytest.raises(LocalProtocolError, match="another input"):
+                ann.step(session.server.offer, vector=[9] * DIMENSION)
+            again = ann.step(session.server.offer, vector=session.whole_number("ann"))
+            assert again.messages == bound.messages
+
+
+def test_without_a_kept_upload_the_same_vector_is_asked_for_again(tmp_path):
+    options = {"ann": {"keep_upload": False}}
+    session = carrier(EXACT, tmp_path, client_options=options)
+    until_vector(session)
+    bound = session.hand("ann")
+    assert not list((tmp_path / "ann").glob("upload-*"))
+    asked = session.client("ann").step(session.server.offer)
+    assert asked.needs == {Need.VECTOR}
+    with pytest.raises(LocalProtocolError, match="another input"):
+        session.client("ann").step(session.server.offer, vector=[9] * DIMENSION)
+    vector = session.whole_number("ann")
+    again = session.client("ann").step(session.server.offer, vector=vector)
+    assert again.messages == bound.messages
+    session.close()
+
+
+def test_zeros_that_were_bound_are_given_again(tmp_path):
+    options = {"ann": {"keep_upload": False}}
+    session = carrier(NOISY, tmp_path, client_options=options)
+    until_vector(session)
+    ann, offer = session.client("ann"), session.server.offer
+    bound = ann.step(offer, unusable="killed")
+    again = ann.step(offer, vector=[0.1] * DIMENSION)  # made after all
+    assert again.messages == bound.messages
+    session.close()
+
+
+# --- row 8: the end -------------------------------------------------------------------
+
+
+def test_a_copy_of_the_directory_after_the_answer_does_not_give_the_input(tmp_path):
+    session = carrier(EXACT, tmp_path)
+    secret = None
+    for _ in range(3):
+        for name in NAMES:
+            session.turn(name)
+        session.server.close_round()
+    seed_of = session.client("ann")._opened._live
+    (live,) = seed_of.values()
+    secret = live.session._seed.reveal()
+    directory = tmp_path / "ann"
+    at_rest = b"".join(p.read_bytes() for p in directory.iterdir())
+    assert secret in at_rest
+    assert list(directory.glob("upload-*"))
+    session.turn("ann")
+    assert session.last["ann"].round is Round.UNMASKING
+    assert not list(directory.glob("upload-*"))
+    at_rest = b"".join(p.read_bytes() for p in directory.iterdir())
+    assert secret not in at_rest
+    assert secret.hex().encode() not in at_rest
+    session.close()
+
+
+def test_who_never_comes_back_loses_its_seed_when_the_directory_is_opened(tmp_path):
+    session = carrier(EXACT, tmp_path)
+    until_vector(session)
+    session.hand("ann")
+    session.close()
+    later = {"clock": lambda: NOW + 10**7}
+    directory = tmp_path / "ann"
+    # Another name over the same directory ends what the first one has left.
+    with StepClient(
+        "zoe",
+        aggregator="elsewhere",
+        privacy_limits=WAIVER,
+        state_dir=directory,
+        rollback_mark=tmp_path / "marks" / "ann",
+        **later,
+    ):
+        assert not list(directory.glob("upload-*"))
+    with (
+        step_client("ann", EXACT, tmp_path, **later) as ann,
+        pytest.raises(SessionAbortedError) as caught,
+    ):
+        ann.step(session.server.offer)
+    assert caught.value.code is ErrorCode.DEADLINE
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_nothing_is_said_after_the_end_but_an_answer(answered, tmp_path):
+    now = [NOW]
+    session = carrier(
+        EXACT, tmp_path, client_options={"ann": {"clock": lambda: now[0]}}
+    )
+    for _ in range(3):
+        for name in NAMES:
+            session.turn(name)
+        session.server.close_round()
+    if answered:
+        session.turn("ann")
+    now[0] = session.server.descriptor.session_end
+    ann, offer = session.client("ann"), session.server.offer
+    if answered:
+        assert ann.step(offer).messages == session.last["ann"].messages
+    else:
+        with pytest.raises(SessionAbortedError) as caught:
+            ann.step(offer)
+        assert caught.value.code is ErrorCode.DEADLINE
+    session.close()
+
+
+def test_a_sum_that_is_not_the_released_one_is_refused():
+    session = carrier()
+    session.run()
+    ann, offer = session.client("ann"), session.server.offer
+    sound = session.server.packed_sum
+    with pytest.raises(RemoteProtocolError) as caught:
+        ann.read_sum(offer, bytes(len(sound)))
+    assert caught.value.code is ErrorCode.PAYLOAD_MISMATCH
+    with step_client("ann", EXACT, None) as other:
+        with pytest.raises(LocalProtocolError, match="released no sum"):
+            other.read_sum(offer, sound)
+        with pytest.raises(LocalProtocolError, match="never joined"):
+            other.leave(offer, "no")
+
+
+def test_an_aborted_session_settles_its_charge(tmp_path):
+    session = carrier(NOISY, tmp_path)
+    until_vector(session)
+    session.hand("ann")
+    assert session.client("ann").sessions_left("sums") == 0
+    end = Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, "enough")
+    update = bytes([Aborted.KIND]) + Envelope.of(end).data
+    with pytest.raises(SessionAbortedError):
+        session.client("ann").step(session.server.offer, update)
+    assert session.client("ann").sessions_left("sums") == 1  # given back
+    session.close()
+
+
+# --- the object -----------------------------------------------------------------------
+
+
+def test_threads_share_one_object():
+    session = carrier()
+    until_vector(session)
+    ann, offer, said = session.client("ann"), session.server.offer, []
+
+    def give(number):
+        said.append(ann.step(offer, vector=[number] * DIMENSION).messages)
+
+    threads = [threading.Thread(target=give, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(said)) == 1
+
+
+def test_a_client_is_used_while_it_is_open():
+    ann = step_client("ann", EXACT, None)
+    with pytest.raises(LocalProtocolError, match="not open"):
+        ann.step(b"")
+    with ann, pytest.raises(LocalProtocolError, match="open already"):
+        ann.__enter__()
+    ann.close()
+
+
+def test_after_a_failing_disk_nothing_is_sent(tmp_path, monkeypatch):
+    session = carrier(EXACT, tmp_path)
+    ann, offer = session.client("ann"), session.server.offer
+    store = ann._opened.store
+
+    async def failing(_):
+        raise ServiceError("full", code=ErrorCode.STORAGE_FAILED, next_step="Free it.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "commit", failing)
+        with pytest.raises(ServiceError, match="full"):
+            ann.step(offer)
+    with pytest.raises(ServiceError, match="an earlier call") as caught:
+        ann.step(offer)
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    session.close()
+    assert session.hand("ann").messages
+    session.close()
+
+
+def test_it_loads_neither_grpc_nor_an_event_loop_nor_certificates():
+    heavy = "{'grpc', 'asyncio', 'secagg.pki', 'cryptography.x509', 'secagg.wire'}"
+    script = (
+        "import sys; from secagg import StepClient; "
+        f"sys.exit(','.join(sorted({heavy} & set(sys.modules))) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
