@@ -1,0 +1,203 @@
+"""What a lying aggregator, a copied directory and a second process get from a step."""
+
+import os
+import shutil
+from dataclasses import replace
+from threading import Thread
+
+import pytest
+from secagg_testing.carrier import Carrier, step_client
+from secagg_testing.cohorts import parameters_for, signing_parameters_for, with_noise
+
+from secagg.client.gate import Need
+from secagg.crypto.transcript import encode_set
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.protocol.messages import Round, Shares, Survivors
+
+NAMES = ("ann", "bob", "cleo", "dan")
+EXACT = parameters_for(4, dimension=5, threshold=3)
+SIGNED = signing_parameters_for(4, dimension=5)
+both_profiles = pytest.mark.parametrize(
+    "parameters", [EXACT, SIGNED], ids=["believed", "signed"]
+)
+
+
+def masked(parameters, home):
+    """Carry a session until all inputs are in."""
+    session = Carrier(parameters, NAMES, home)
+    for _ in range(3):
+        for name in NAMES:
+            session.turn(name)
+        session.server.close_round()
+    return session
+
+
+def survivors_of(*indices):
+    """Return an update that shows a set of survivors."""
+    return bytes([Survivors.KIND]) + encode_set(frozenset(indices), 4)
+
+
+def closed(session):
+    session.close()
+    return session.server.offer
+
+
+@both_profiles
+def test_two_sets_of_survivors_get_one_answer(parameters, tmp_path):
+    session = masked(parameters, tmp_path)
+    offer, first = session.server.offer, survivors_of(0, 1, 2, 3)
+    said = session.client("ann").step(offer, first)
+    assert session.client("ann").step(offer, first).messages == said.messages
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.client("ann").step(offer, survivors_of(0, 1, 2))
+    assert caught.value.code is ErrorCode.EQUIVOCATION
+    with pytest.raises(SessionAbortedError) as again:
+        session.client("ann").step(offer, first)
+    assert again.value.code is ErrorCode.EQUIVOCATION
+    session.close()
+
+
+@both_profiles
+def test_two_processes_with_two_sets_give_one_answer(parameters, tmp_path):
+    offer = closed(masked(parameters, tmp_path))
+    sets = (survivors_of(0, 1, 2, 3), survivors_of(0, 1, 2))
+    said, refused = [], []
+
+    def ask(update):
+        with step_client("ann", parameters, tmp_path, lock_seconds=60.0) as ann:
+            try:
+                said.append(ann.step(offer, update).messages)
+            except RemoteProtocolError as error:
+                refused.append(error.code)
+
+    threads = [Thread(target=ask, args=(each,)) for each in sets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(said) == 1
+    assert refused == [ErrorCode.EQUIVOCATION]
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "restored"])
+def test_a_copy_of_the_state_gives_no_second_answer(place, tmp_path):
+    session = masked(EXACT, tmp_path)
+    offer = closed(session)
+    shutil.copytree(tmp_path / "ann", tmp_path / "copy")
+    with step_client("ann", EXACT, tmp_path) as ann:
+        (answer,) = ann.step(offer, survivors_of(0, 1, 2, 3)).messages
+    assert answer[0] == Shares.KIND
+    if place == "restored":
+        shutil.rmtree(tmp_path / "ann")
+        shutil.copytree(tmp_path / "copy", tmp_path / "ann")
+        mark = tmp_path / "marks" / "ann"
+        copied = step_client("ann", EXACT, tmp_path, rollback_mark=mark)
+    else:
+        copied = step_client(
+            "ann",
+            EXACT,
+            tmp_path,
+            state_dir=tmp_path / "copy",
+            rollback_mark=tmp_path / "marks" / "copy",
+        )
+    with pytest.raises(ServiceError) as caught, copied:
+        pass
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+
+
+def test_an_emptied_state_begins_no_second_life(tmp_path):
+    masked(EXACT, tmp_path).close()
+    shutil.rmtree(tmp_path / "ann")
+    for _ in range(2):
+        with pytest.raises(ServiceError) as caught, step_client("ann", EXACT, tmp_path):
+            pass
+        assert caught.value.code is ErrorCode.RESTORED_STATE
+        shutil.rmtree(tmp_path / "ann")
+
+
+def test_a_restored_state_that_is_accepted_ends_its_sessions_as_summed(tmp_path):
+    noisy = with_noise(EXACT)
+    session = masked(noisy, tmp_path)
+    offer = closed(session)
+    shutil.copytree(tmp_path / "ann", tmp_path / "old")
+    with step_client("ann", noisy, tmp_path) as ann:
+        ann.step(offer, survivors_of(0, 1, 2, 3))
+    shutil.rmtree(tmp_path / "ann")
+    (tmp_path / "old").rename(tmp_path / "ann")
+    with step_client("ann", noisy, tmp_path, accept_restored=True) as ann:
+        with pytest.raises(SessionAbortedError) as caught:
+            ann.step(offer, survivors_of(0, 1, 2))
+        assert caught.value.code is ErrorCode.RESTORED_STATE
+        assert ann.sessions_left("sums") == 0
+    assert not list((tmp_path / "ann").glob("upload-*"))
+
+
+def test_the_second_process_is_told_which_one_is_first(tmp_path):
+    session = Carrier(EXACT, NAMES, tmp_path)
+    session.turn("ann")
+    with (
+        pytest.raises(ServiceError, match=f"held by process {os.getpid()}") as caught,
+        step_client("ann", EXACT, tmp_path),
+    ):
+        pass
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    session.close()
+
+
+def test_a_mark_beside_the_state_is_refused(tmp_path):
+    mark = tmp_path / "ann" / "mark"
+    with (
+        pytest.raises(LocalProtocolError) as caught,
+        step_client("ann", EXACT, tmp_path, rollback_mark=mark),
+    ):
+        pass
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+
+
+def test_two_processes_that_made_two_vectors_send_one(tmp_path):
+    session = Carrier(EXACT, NAMES, tmp_path)
+    for _ in range(2):
+        for name in NAMES:
+            session.turn(name)
+        session.server.close_round()
+    update = session.server.update_for("ann")
+    asked = session.client("ann").step(session.server.offer, update)
+    assert asked.needs == {Need.VECTOR}
+    offer, said = closed(session), []
+
+    def give(number):
+        with step_client("ann", EXACT, tmp_path, lock_seconds=60.0) as ann:
+            said.append(ann.step(offer, vector=[number] * 5).messages)
+
+    threads = [Thread(target=give, args=(n,)) for n in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(said) == 3
+    assert len(set(said)) == 1
+
+
+def test_a_released_sum_is_believed_by_members_alone(tmp_path):
+    session = masked(SIGNED, tmp_path)
+    offer = session.server.offer
+    for _ in range(2):
+        for name in NAMES[:3]:
+            session.turn(name)
+        session.server.close_round()
+    release = session.server.update_for("ann")
+    assert session.server.round is Round.FINISHED
+    with pytest.raises((SessionAbortedError, RemoteProtocolError)):
+        session.client("dan").step(offer, release)  # it has signed nothing (R5.6-4)
+    forged = replace(session.server.result.receipt.outcome, survivors=2)
+    data = release[:1] + forged.encode()
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.client("ann").step(offer, data)
+    assert caught.value.code is ErrorCode.U3_INVALID
+    session.close()

@@ -1,0 +1,200 @@
+"""A process that dies at any write of any call says nothing twice in two ways.
+
+Every disk operation of the product that lasts is a crash point: the process dies right
+before it, or right after it.  The next process goes on over the same directory, with a
+new vector each time it is asked for one.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from secagg_testing.carrier import Carrier, step_client
+from secagg_testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+    with_noise,
+)
+from secagg_testing.crash_points import CrashSwitch, SimulatedCrashError
+
+from secagg.client.gate import Need
+from secagg.errors import RemoteProtocolError
+from secagg.protocol.messages import Upload
+from secagg.storage.sqlite.file import SQLiteFile
+
+NAMES = ("ann", "bob", "cleo", "dan")
+VICTIM = "ann"
+DIMENSION = 3
+PROFILES = {
+    "believed": parameters_for(4, dimension=DIMENSION, threshold=3),
+    "signed": signing_parameters_for(4, dimension=DIMENSION),
+    "drawn": sparse_parameters_for(4, dimension=DIMENSION, degree=3),
+}
+
+
+@contextlib.contextmanager
+def dying(switch):
+    """Have every lasting operation of the victim's calls be a crash point."""
+    with pytest.MonkeyPatch.context() as patched:
+
+        def around(owner, name):
+            real = getattr(owner, name)
+
+            def wrapped(*words, **more):
+                with switch.around(name):
+                    return real(*words, **more)
+
+            patched.setattr(owner, name, wrapped)
+
+        around(os, "fsync")
+        around(os, "replace")
+        around(os, "pwrite")  # of the rollback mark, which it has synced
+        around(Path, "unlink")
+        around(SQLiteFile, "_count_commit")  # before the commit of a change
+        around(SQLiteFile, "_keep_mark")  # after it
+        around(SQLiteFile, "_checkpoint")
+        yield
+
+
+class Victim:
+    """A client whose processes die, and which remembers what has left."""
+
+    def __init__(self, parameters, home, at):
+        self.parameters, self.home = parameters, home
+        self.switch = CrashSwitch(at)
+        self.client = None
+        self.vectors = 0
+        self.deaths = 0
+
+    def close(self):
+        if self.client is not None:
+            self.client.close()
+            self.client = None
+
+    def _die(self):
+        """Let go of what the operating system takes from a dead process."""
+        self.deaths += 1
+        self.switch = CrashSwitch()
+        for store in self.stores:
+            store._file._release()
+            store._release.close()
+        self.client = None
+
+    def call(self, offer, update):
+        """Make a call until it returns, each time in a new process that may die."""
+        while True:
+            self.stores = []
+            try:
+                with dying(self.switch):
+                    done = self._called(offer, update)
+            except SimulatedCrashError:
+                self._die()
+            else:
+                return done
+
+    def _called(self, offer, update):
+        if self.client is None:
+            client = step_client(VICTIM, self.parameters, self.home)
+            self.client = self._entered(client)
+        self.stores = [self.client._opened.store]
+        done = self.client.step(offer, update)
+        if Need.VECTOR in done.needs:
+            self.vectors += 1
+            vector = np.full(DIMENSION, 100 * self.vectors)
+            done = self.client.step(offer, vector=vector)
+        return done
+
+    def _entered(self, client):
+        return client.__enter__()
+
+
+def crashed(parameters, home, at):
+    """Run a session whose victim dies at one point; return it and what it has said."""
+    session = Carrier(parameters, NAMES, None)
+    others = [name for name in NAMES if name != VICTIM]
+    victim, said, last = Victim(parameters, home, at), [], None
+    while not session.server.is_over:
+        for name in others:
+            session.turn(name)
+        after = None if last is None else last.round
+        update = session.server.update_for(VICTIM, after=after) or b""
+        last = victim.call(session.server.offer, update)
+        said += last.messages
+        for message in last.messages:
+            session.server.receive(VICTIM, message)
+        session.server.close_round()
+    ended = victim.call(session.server.offer, session.server.update_for(VICTIM))
+    victim.close()
+    return session, victim, said, ended
+
+
+@pytest.mark.parametrize("parameters", PROFILES.values(), ids=PROFILES)
+def test_a_crash_at_every_write_gives_no_second_answer(parameters, tmp_path):
+    _, whole, _, _ = crashed(parameters, tmp_path / "whole", None)
+    points = len(whole.switch.points)
+    assert points > 60
+    # Of one profile every point, of the others every seventh: their stores are one.
+    is_first = parameters is PROFILES["believed"]
+    for at in range(0, points, 1 if is_first else 7):
+        session, victim, said, ended = crashed(parameters, tmp_path / str(at), at)
+        assert victim.deaths == 1, at
+        kinds = [message[0] for message in said]
+        assert len(set(said)) == len(set(kinds)), at
+        (upload,) = {message for message in said if message[0] == Upload.KIND}
+        assert upload
+        total = session.server.result.values[0]
+        vector = total - sum(NAMES.index(name) for name in NAMES)
+        assert vector in {100 * n for n in range(1, victim.vectors + 1)}, at
+        assert victim.vectors <= 2
+        assert ended.is_over
+        assert ended.contribution.inputs == len(NAMES)
+        assert not list((tmp_path / str(at) / VICTIM).glob("*upload-*"))
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from secagg_testing.carrier import step_client
+import test_step_crashes as ours
+home, number = Path(sys.argv[1]), int(sys.argv[2])
+offer = (home / "offer").read_bytes()
+with step_client("ann", ours.NOISY, home, lock_seconds=60.0) as ann:
+    done = ann.step(offer, vector=[number / 10.0] * ours.DIMENSION)
+(home / f"said-{number}").write_bytes(done.messages[-1])
+"""
+NOISY = with_noise(PROFILES["believed"])
+
+
+def test_two_processes_at_once_send_one_upload(tmp_path):
+    session = Carrier(NOISY, NAMES, tmp_path)
+    for _ in range(2):
+        for name in NAMES:
+            session.turn(name)
+        session.server.close_round()
+    asked = session.client(VICTIM).step(
+        session.server.offer, session.server.update_for(VICTIM)
+    )
+    assert asked.needs == {Need.VECTOR}
+    session.close()
+    (tmp_path / "offer").write_bytes(session.server.offer)
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(tmp_path), str(number)],
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        for number in (1, 2)
+    ]
+    assert [process.wait() for process in both] == [0, 0]
+    first, second = ((tmp_path / f"said-{n}").read_bytes() for n in (1, 2))
+    assert first == second
+    session.server.receive(VICTIM, first)
+    with pytest.raises(RemoteProtocolError):
+        session.server.receive(VICTIM, first[:-1])
+    with step_client(VICTIM, NOISY, tmp_path) as ann:
+        assert ann.sessions_left("sums") == 0  # charged once

@@ -1,0 +1,283 @@
+"""What `StepServer` takes, adds up and says, in every profile and on every graph."""
+
+import tracemalloc
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from secagg_testing.carrier import NOW, Carrier, prepared
+from secagg_testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+    with_noise,
+)
+
+from secagg.distributed_dp import certify, plan
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.protocol.messages import Envelope, Quorum, Round, Survivors, Upload
+from secagg.protocol.packing import packed_size
+from secagg.protocol.receipts.receipt import AuditReceipt, Outcome
+from secagg.server.step_server import StepServer, next_session_number
+
+NAMES = ("ann", "bob", "cleo", "dan")
+DIMENSION = 5
+EXACT = parameters_for(4, dimension=DIMENSION, threshold=3)
+SIGNED = signing_parameters_for(4, dimension=DIMENSION)
+
+
+def server_of(parameters=EXACT, **options):
+    arguments = {"aggregator": "hub", "task_id": "sums", "session_number": 1}
+    return StepServer(prepared(parameters), **(arguments | {"now": NOW} | options))
+
+
+def rounds(session, count, names=NAMES):
+    for _ in range(count):
+        for name in names:
+            session.turn(name)
+        session.server.close_round()
+
+
+@pytest.mark.parametrize("parameters", [EXACT, SIGNED], ids=["believed", "signed"])
+@pytest.mark.parametrize("lost_in", [2, 3])
+def test_a_client_that_is_lost_is_left_out(parameters, lost_in):
+    session = Carrier(parameters, NAMES, often=2)
+    session.run({"dan": lost_in})
+    is_in = lost_in == 3
+    result = session.server.result
+    assert result.inputs == 3 + is_in
+    np.testing.assert_array_equal(result.values, [3 + 3 * is_in] * DIMENSION)
+    assert ("dan" in result.receipt.survivors) == is_in
+
+
+@pytest.mark.parametrize("losses", [0, 1])
+def test_the_certificate_is_the_one_of_the_sets(losses):
+    parameters = with_noise(
+        parameters_for(6, dimension=DIMENSION, threshold=4), ladder=2
+    )
+    names = (*NAMES, "eve", "fay")
+    session = Carrier(parameters, names)
+    session.run({"fay": 2} if losses else {})
+    result = session.server.result
+    of_sets = certify(parameters, 6, 6, 6 - losses)
+    assert replace(result.receipt.noise, given=None) == of_sets
+    assert result.receipt.noise.given == (6 - losses,) * len(of_sets.removed)
+    assert AuditReceipt.decode(result.audit).outcome is Outcome.RELEASED
+    assert result.privacy is not None
+    ann = session.last["ann"].contribution
+    assert ann.noise == of_sets
+
+
+def test_one_vector_is_held_and_the_largest_upload():
+    dimension, count = 100_000, 20
+    parameters = parameters_for(count, dimension=dimension, threshold=11)
+    names = tuple(f"client-{n:02d}" for n in range(count))
+    session = Carrier(parameters, names)
+    rounds(session, 2, names)
+    messages = []
+    for name in names:
+        update = session.server.update_for(name)
+        messages += [(name, m) for m in session.hand(name, update).messages]
+    upload = packed_size(dimension, parameters.bits)
+    tracemalloc.start()
+    for name, message in messages:
+        session.server.receive(name, message)
+        session.server.receive(name, message)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # A vector of residues of 32 bits, and what is received; not twenty of them.
+    assert peak < 2 * 4 * dimension + 2 * upload
+    session.server.close_round()
+    rounds(session, 1, names)
+    assert session.server.result.values[0] == sum(range(count))
+
+
+def test_a_message_that_is_none_concerns_its_sender_alone():
+    session = Carrier(EXACT, NAMES)
+    rounds(session, 2)
+    session.turn("bob")
+    (upload,) = session.said["bob"][-1:]
+    for data, code in (
+        (b"", ErrorCode.BAD_ENCODING),
+        (b"\x00", ErrorCode.BAD_ENCODING),
+        (upload[:-1], ErrorCode.UPLOAD_CORRUPT),
+        (upload[:-1] + bytes([upload[-1] ^ 1]), ErrorCode.UPLOAD_CORRUPT),
+        (bytes([Upload.KIND]), ErrorCode.BAD_ENCODING),
+        (session.said["bob"][0], ErrorCode.EQUIVOCATION),
+    ):
+        with pytest.raises(RemoteProtocolError) as caught:
+            session.server.receive("ann", data)
+        assert caught.value.code is code
+    with pytest.raises(RemoteProtocolError):  # not in the session at all
+        session.server.receive("eve", upload)
+    rounds(session, 1)
+    rounds(session, 1)
+    np.testing.assert_array_equal(session.server.result.values, [6] * DIMENSION)
+
+
+def test_a_second_different_upload_is_refused_and_not_added():
+    session = Carrier(EXACT, NAMES)
+    rounds(session, 2)
+    session.turn("ann")
+    (upload,) = session.said["ann"][-1:]
+    size = packed_size(DIMENSION, EXACT.bits)
+    other = bytes(size)
+    named = replace(
+        Upload.decode(upload[1:-size]), digest=sha256(other).digest()
+    ).encode()
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.server.receive("ann", bytes([Upload.KIND]) + named + other)
+    assert caught.value.code is ErrorCode.EQUIVOCATION
+    rounds(session, 1)
+    rounds(session, 1)
+    np.testing.assert_array_equal(session.server.result.values, [6] * DIMENSION)
+
+
+def test_a_client_with_another_view_is_named_and_the_sum_is_of_the_others():
+    # R5.3-14
+    session = Carrier(EXACT, NAMES)
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.server.check_view("ann", bytes(32))
+    assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE
+    rounds(session, 2)
+    with pytest.raises(RemoteProtocolError, match="'bob' has another view") as caught:
+        session.server.check_view("bob", bytes(32))
+    assert caught.value.code is ErrorCode.VIEW_DIFFERS
+    with pytest.raises(RemoteProtocolError):
+        session.server.check_view("eve", bytes(32))
+    rounds(session, 1, ("ann", "cleo", "dan"))
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.server.check_view("ann", bytes(32))
+    assert caught.value.code is ErrorCode.DEADLINE
+    rounds(session, 1, ("ann", "cleo", "dan"))
+    result = session.server.result
+    np.testing.assert_array_equal(result.values, [5] * DIMENSION)
+    lost = {name: reason for name, _, reason in result.receipt.lost}
+    assert "view" in lost["bob"]
+
+
+def test_a_signature_that_does_not_hold_is_reported_and_ends_nothing():
+    # R5.4-7
+    session = Carrier(SIGNED, NAMES)
+    rounds(session, 3)
+    for name in NAMES:
+        done = session.hand(name, session.server.update_for(name))
+        if name == "bob":
+            (message,) = done.messages
+            forged = message[:-1] + bytes([message[-1] ^ 1])
+            with pytest.raises(RemoteProtocolError) as caught:
+                session.server.receive("bob", forged)
+            assert caught.value.code is ErrorCode.BAD_SIGNATURE
+        else:
+            session.send(name, done)
+    session.server.close_round()
+    rounds(session, 1)
+    assert session.server.result.unconfirmed == ("bob",)
+
+
+def test_a_client_that_was_away_while_others_signed_is_shown_the_sets_first():
+    session = Carrier(SIGNED, NAMES)
+    rounds(session, 3)
+    rounds(session, 1, NAMES[:3])  # these sign
+    shown = session.server.update_for("dan", after=Round.MASKED_INPUT_COLLECTION)
+    assert shown[0] == Survivors.KIND
+    assert session.server.update_for("dan")[0] == Quorum.KIND
+    assert Envelope(Quorum, session.server.update_for("dan")[1:]).open()
+    late = session.hand("dan", shown)
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.send("dan", late)  # its signature comes too late, and it goes on
+    assert caught.value.code is ErrorCode.DEADLINE
+    session.turn("dan")
+    assert session.last["dan"].round is Round.UNMASKING
+
+
+def test_a_ring_is_shown_whole_on_request():
+    parameters = sparse_parameters_for(4, dimension=DIMENSION, degree=3)
+    session = Carrier(parameters, NAMES)
+    rounds(session, 1)
+    assert session.server.update_for("ann", whole=True) == session.server.update_for(
+        "ann"
+    )
+    assert session.server.update_for("eve", whole=True) == session.server.update_for(
+        "eve"
+    )
+
+
+def test_missing_clients_are_named_in_every_round():
+    session = Carrier(SIGNED, NAMES, options={"invited": (*NAMES, "eve")})
+    expected = {*NAMES, "eve"}
+    while not session.server.is_over:
+        assert session.server.missing == expected
+        for name in NAMES[:3]:
+            session.turn(name)
+        assert session.server.missing == expected - set(NAMES[:3])
+        assert not session.server.is_round_full
+        session.turn("dan")
+        session.server.close_round()
+        expected = set(NAMES)
+    assert session.server.missing == frozenset()
+    assert session.server.round is Round.FINISHED
+
+
+def test_invited_names_take_part_and_no_others():
+    session = Carrier(EXACT, NAMES, options={"invited": NAMES[:3]})
+    with pytest.raises(RemoteProtocolError):
+        rounds(session, 1)
+
+
+def test_a_revoked_serial_is_not_let_in():
+    server = server_of(SIGNED, revoked=frozenset(range(1, 1 << 24)))
+    session = Carrier(SIGNED, NAMES)
+    done = session.client("ann").step(server.offer)
+    with pytest.raises(RemoteProtocolError) as caught:
+        server.receive("ann", done.messages[0])
+    assert caught.value.code is ErrorCode.BAD_CREDENTIAL
+
+
+def test_a_session_without_a_sum_has_a_reason_and_a_receipt():
+    session = Carrier(EXACT, NAMES)
+    session.server.close_round()
+    assert session.server.is_over
+    assert session.server.result is None
+    assert session.server.packed_sum is None
+    assert session.server.failure.code is ErrorCode.ROSTER_TOO_SMALL
+    assert session.server.receipt.outcome_name == "ROSTER_TOO_SMALL"
+    with pytest.raises(LocalProtocolError, match="over"):
+        session.server.close_round()
+    assert server_of().receipt is None
+    assert server_of().failure is None
+
+
+def test_noise_terms_go_from_session_to_session():
+    session = Carrier(EXACT, NAMES)
+    session.run()
+    assert session.server.next_noise_terms == b""
+
+
+def test_a_plan_is_a_task():
+    made = plan(
+        clients=4,
+        min_survivors=3,
+        dimension=DIMENSION,
+        l2_clip=1.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+        scale_factor=64.0,
+    )
+    server = StepServer(made, aggregator="hub", task_id="t", session_number=1)
+    assert server.descriptor.parameters.noise_block
+    assert server.descriptor.encode() == server.offer
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(RemoteProtocolError) as caught:
+        server_of(replace(EXACT, threshold=0))
+    assert caught.value.code is ErrorCode.BAD_CONFIG
+
+
+def test_numbers_grow_whatever_the_clock_says():
+    assert next_session_number(7, now=0.0) == 8
+    assert next_session_number(now=2.5) == 2500
+    assert next_session_number(2500, now=2.5) == 2501
