@@ -26,6 +26,8 @@ from secagg_testing.two_aggregators import Between, TwoAggregators, noise_for
 
 from secagg.client.client import Client
 from secagg.client.enrolment import ClientEnrolment
+from secagg.client.enrolment_files import read_enrolled
+from secagg.client.step_client import StepClient
 from secagg.crypto.entropy import SystemEntropy
 from secagg.pki.client_identity import (
     CREDENTIAL,
@@ -273,6 +275,45 @@ def resume(
             raise AssertionError("a sound session is joined")
 
     _settles(work)
+
+
+def step(
+    settings: Settings,
+    session: SessionDescriptor,
+    *,
+    begun_under: Settings | None = None,
+) -> None:
+    """Hand an offer to a client without a connection, as `offer` and `resume` do.
+
+    Args:
+        settings: Of the client.
+        session: The offer.
+        begun_under: Settings of an earlier object that has joined it; None for none.
+    """
+    trust = session.parameters.trust
+    number = 0 if trust is None else trust.revocation_number
+    revocations = enrolled().lists[number - 1] if number else None
+    with tempfile.TemporaryDirectory(prefix="rules-") as home:
+        for each in filter(None, (begun_under, settings)):
+            files, place = each.enrolment, Path(home)
+            own = (
+                None
+                if files is None
+                else read_enrolled(files, name=NAME, trust_domain=enrolled().domain)
+            )
+            with StepClient(
+                NAME,
+                aggregator="aggregator",
+                privacy_limits=each.limits,
+                cohort=each.cohort,
+                enrolment=own,
+                total=each.total,
+                state_dir=place / "state",
+                rollback_mark=place / "mark",
+            ) as client:
+                done = client.step(session.encode(), revocations=revocations)
+    if done.messages:
+        raise TookPartError
 
 
 class _Uploads(Between):

@@ -131,7 +131,7 @@ class GateError(Exception):
     """The gate was asked."""
 
 
-@pytest.mark.parametrize("entry", ["offer", "resume", "two_aggregators"])
+@pytest.mark.parametrize("entry", ["offer", "resume", "step", "two_aggregators"])
 def test_every_entry_asks_the_gate(entry, monkeypatch):
     asked = []
 
@@ -146,19 +146,24 @@ def test_every_entry_asks_the_gate(entry, monkeypatch):
             drivers.two_aggregators(lax)
         assert asked == [GateStage.OFFER]
         return
-    if entry == "offer":
-        monkeypatch.setattr(admission, "admit", refuse)
-        with pytest.raises(GateError):
-            drivers.offer(lax, drivers.offered())
+    if entry in {"offer", "step"}:
+        driver = drivers.offer if entry == "offer" else drivers.step
+        with monkeypatch.context() as patched:
+            patched.setattr(admission, "admit", refuse)
+            with pytest.raises(GateError):
+                driver(lax, drivers.offered())
         assert asked == [GateStage.OFFER]
-        return
+        if entry == "offer":
+            return
+        asked.clear()
 
     def refuse_stored(request):
         return refuse(request) if request.stage is GateStage.RESUME else admit(request)
 
     monkeypatch.setattr(admission, "admit", refuse_stored)
+    again = drivers.step if entry == "step" else drivers.resume
     with pytest.raises(GateError):
-        drivers.resume(lax, drivers.offered(), begun_under=lax)
+        again(lax, drivers.offered(), begun_under=lax)
     assert asked == [GateStage.RESUME]
 
 

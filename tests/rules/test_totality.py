@@ -160,6 +160,18 @@ def test_a_demand_holds_when_a_session_is_resumed(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
+def test_a_demand_holds_at_a_step(kind, name):
+    if (kind, name) in DEMANDS_NOTHING:
+        return
+    offer, lax, strict = case(kind, name)
+    code = CODES.get((kind, name), ErrorCode.POLICY_VIOLATION)
+    accepted(lambda: drivers.step(lax, offer))
+    refused(lambda: drivers.step(strict, offer), code)
+    accepted(lambda: drivers.step(lax, offer, begun_under=lax))
+    refused(lambda: drivers.step(strict, offer, begun_under=lax), code)
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
 def test_a_demand_holds_between_two_aggregators(kind, name):
     if (kind, name) in DEMANDS_NOTHING or kind is ClientEnrolment:
         return

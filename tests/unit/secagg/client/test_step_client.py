@@ -33,7 +33,9 @@ from secagg.protocol.messages import Aborted, Envelope, Fate, Round, Upload
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome
 from secagg.protocol.rounds import rounds_of
+from secagg.runtime.inline import run_inline
 from secagg.simulation.enrolled import published_in_simulation
+from secagg.storage.change import Role
 from secagg.storage.rows import Retention
 
 NAMES = ("ann", "bob", "cleo", "dan")
@@ -652,3 +654,42 @@ def test_it_loads_neither_grpc_nor_an_event_loop_nor_certificates():
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_no_secret_is_shown(tmp_path, caplog):
+    caplog.set_level("DEBUG")
+    session = carrier(NOISY, tmp_path, vector=lambda _: [12345.625] * DIMENSION)
+    shown = []
+    while not session.server.is_over:
+        for name in NAMES:
+            session.turn(name)
+            shown += [repr(session.client(name)), repr(session.last[name])]
+            (live,) = session.client(name)._opened._live.values()
+            seed = live.session._seed
+            if seed is not None:
+                shown.append(repr(live))
+        secret = session.client("ann")._opened._live
+        secrets = [e.session._seed.reveal() for e in secret.values() if e.session._seed]
+        text = "".join((*shown, *(record.getMessage() for record in caplog.records)))
+        for each in secrets:
+            assert each.hex() not in text
+            assert repr(each)[2:-1] not in text
+        session.server.close_round()
+    assert "12345" not in text
+    session.close()
+
+
+@pytest.mark.parametrize("graph", ["ring", "drawn"])
+def test_a_sparse_graph_that_was_seen_is_counted(graph, tmp_path):
+    parameters = with_noise(EVERY[graph])
+    session = carrier(parameters, tmp_path)
+    for name in session.names:
+        session.turn(name)
+    session.server.close_round()
+    store = session.client("ann")._opened.store
+    assert run_inline(store.tally(Role.CLIENT, "sums", peer="hub")).spent == 0
+    session.turn("ann")
+    session.close()
+    store = session.client("ann")._opened.store
+    assert run_inline(store.tally(Role.CLIENT, "sums", peer="hub")).spent == 1
+    session.close()
