@@ -47,7 +47,7 @@ class Admission:
     workers: Runner
     date: Callable[[], float]
 
-    async def judge(
+    async def check(
         self,
         offered: SessionDescriptor,
         *,
@@ -67,7 +67,7 @@ class Admission:
                 before, or has to be fetched.
 
         Returns:
-            The session; or what is needed to judge it.
+            The session; or what is needed to decide.
 
         Raises:
             RemoteProtocolError: The code of the first rule that is broken.
@@ -101,10 +101,10 @@ class Admission:
                 revocations = self._list_at_hand(offered)
             await self.enrolment.remember(trust, revocations or b"", store=self.store)
 
-    async def judge_again(
+    async def check_again(
         self, session: ClientSession, *, aggregator: str, trust_domain: str | None
     ) -> AdmittedSession:
-        """Judge a stored session: limits may have become stricter meanwhile.
+        """Check a stored session: limits may have become stricter meanwhile.
 
         Args:
             session: Not over.
@@ -149,7 +149,7 @@ class Admission:
     async def _known(
         self, offered: SessionDescriptor, *, highest_number: int
     ) -> KnownFacts:
-        """Return what the store knows that a session is judged by."""
+        """Return what the store knows that a session is checked by."""
         total, enrolment = self.total, self.enrolment
         return KnownFacts(
             highest_number=highest_number,

@@ -40,19 +40,19 @@ class Contribution:
             its ring may have been cut with that chance; "" with `privacy` None.
         shortened_by: Length of this client's vector over what clipping left of it, 1.0
             if it fitted; None when the vector had left before a restart, where zeros
-            took its place, and where a lost coin may spare its making (`answer_at`),
-            since it would tell the coin.  It says something about the vector: tell its
-            owner alone.
+            took its place, and where a lost selection may spare its making
+            (`answer_at`), since it would tell the selection.  It says something about
+            the vector: tell its owner alone.
         replaced: Why zeros were given in the place of this client's vector, as a
             clause; None for the vector itself, when the input had left before a
-            restart, and where a lost coin may spare the making, as above.  It may say
-            something about the data: tell their owner alone.
+            restart, and where a lost selection may spare the making, as above.  It may
+            say something about the data: tell their owner alone.
         sessions_left: How many more sessions of this client the budget of the task
             covers; None for a task that releases exact sums.
         noise: What noise the sum holds at least, computed by this client from the sets
             for which it has answered; None for a task that releases exact sums, and
             where it was not asked to answer.
-        audit: What `secagg sessions verify` judges: this client's own receipt of the
+        audit: What `secagg sessions verify` verifies: this client's own receipt of the
             session, from what it has received and signed (docs/receipts.md).
     """
 

@@ -19,7 +19,7 @@ _SECONDS_PER_DAY: Final = 86_400.0
 def read_enrolled(
     files: ClientEnrolment, *, name: str, trust_domain: str | None
 ) -> EnrolledClient:
-    """Read a client's files, and check that everybody will accept them now.
+    """Read a client's files, and check that all others will accept them now.
 
     Args:
         files: What to read.
@@ -28,7 +28,7 @@ def read_enrolled(
             where something else than certificates says who calls.
 
     Raises:
-        SecAggError: BAD_SETTINGS for a key that is none; BAD_CREDENTIAL or
+        SecAggError: BAD_SETTINGS for a key that is malformed; BAD_CREDENTIAL or
             BAD_ENCODING, naming the file and what to do.
     """
     days, warnings = files.max_revocation_days, ExpiryWarnings()

@@ -57,7 +57,7 @@ class GateStage(Enum):
 
 @unique
 class Need(Enum):
-    """What a client cannot go on without."""
+    """What a client cannot continue without."""
 
     REVOCATIONS = auto()
     """The revocation list that the offer names: ask again with its bytes."""

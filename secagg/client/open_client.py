@@ -45,7 +45,13 @@ from secagg.errors import (
 from secagg.protocol import refund
 from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received
+from secagg.protocol.events import (
+    AbortRequested,
+    InputReady,
+    NoisyVector,
+    PlainVector,
+    Received,
+)
 from secagg.protocol.masking import mask_input
 from secagg.protocol.messages import (
     KINDS,
@@ -78,8 +84,8 @@ class ClientStep:
         messages: Send these, in this order.  Sending them again does no harm.
         needs: Call again with these.  Empty: wait for the next update.
         is_over: The session is over for this client.
-        session: The session as this client has judged it; None while a revocation list
-            is needed for that.
+        session: The session as this client has admitted it; None while a revocation
+            list is needed for that.
         round: The last round that this client has entered: for
             `StepServer.update_for(after=)`.  None before it has joined.
         view: With a need for the vector: 32 bytes to show to the aggregator before the
@@ -108,7 +114,7 @@ class GivenVector:
     """What a call hands in for the session besides an update.
 
     Attributes:
-        vector: As the caller gave it, or why there is none.
+        vector: As the caller gave it, or why it is missing.
         payload_hash: Of what the vector was made from.
     """
 
@@ -212,13 +218,13 @@ class OpenClient:
     async def check_offer(
         self, offer: bytes, *, revocations: bytes | None
     ) -> SessionInfo:
-        """Judge an offer; see `StepClient.check_offer`."""
+        """Check an offer; see `StepClient.check_offer`."""
         offered = SessionDescriptor.decode(offer)
         await self._end_past(but=offered.session_id)
         known = await self._known(offered)
         if isinstance(known, _Live):
             return known.info
-        admitted = await self._judged(offered, revocations)
+        admitted = await self._checked(offered, revocations)
         if isinstance(admitted, Need):
             raise LocalProtocolError(
                 "the offer names a revocation list, and it was not given",
@@ -278,8 +284,8 @@ class OpenClient:
         Raises:
             RemoteProtocolError: UNAUTHENTICATED; it is another aggregator's.  Any
                 other code: the client's rules have become stricter, and it is left.
-            SessionAbortedError: It is left: its time is over, or the state was put
-                back while it was open.
+            SessionAbortedError: It is left: its time is over, or the state was
+                restored while it was open.
             ServiceError: BAD_CREDENTIAL; it was begun with another identity.
         """
         live = self._live.get(offered.session_id)
@@ -293,7 +299,7 @@ class OpenClient:
                 f"the session was begun with {stored.peer!r}, and {self._peer!r} is "
                 "asked now",
                 code=ErrorCode.UNAUTHENTICATED,
-                next_step="Go on with the aggregator that has offered it.",
+                next_step="Continue with the aggregator that has offered it.",
             )
         if stored.receipt is not None:
             return decode_ending(stored.receipt)
@@ -301,7 +307,7 @@ class OpenClient:
         if client.is_over(session.state):  # the owner's rules have become stricter
             raise await self._concluded_error(session, by_server=False)
         try:
-            admitted = await self._admission.judge_again(
+            admitted = await self._admission.check_again(
                 session, aggregator=self._aggregator, trust_domain=self._trust_domain
             )
         except (RemoteProtocolError, SessionAbortedError) as error:
@@ -327,11 +333,11 @@ class OpenClient:
             raise SessionAbortedError(UNKNOWN_PAST.reason, code=UNKNOWN_PAST.code)
         return session
 
-    async def _judged(
+    async def _checked(
         self, offered: SessionDescriptor, revocations: bytes | None
     ) -> AdmittedSession | Need:
         tally = await self.store.tally(Role.CLIENT, offered.task_id, peer=self._peer)
-        return await self._admission.judge(
+        return await self._admission.check(
             offered,
             aggregator=self._aggregator,
             trust_domain=self._trust_domain,
@@ -342,8 +348,8 @@ class OpenClient:
     async def _joined(
         self, offered: SessionDescriptor, revocations: bytes | None
     ) -> _Live | Need:
-        """Join a session that is offered, or say what is needed to judge it."""
-        admitted = await self._judged(offered, revocations)
+        """Join a session that is offered, or say what is needed to decide."""
+        admitted = await self._checked(offered, revocations)
         if isinstance(admitted, Need):
             return admitted
         await self._end_earlier(offered)
@@ -392,7 +398,7 @@ class OpenClient:
     async def _input(
         self, live: _Live, done: ClientStep, given: GivenVector | None
     ) -> ClientStep:
-        """Return the upload of a session; what is bound already is not made anew."""
+        """Return the upload of a session; what is bound already is not made again."""
         session = live.session
         bound = _bound_input(session.state)
         kept = self.store.upload(session.session_id, bound) if bound else None
@@ -447,8 +453,8 @@ class OpenClient:
                 reason=found.replaced.kind.value,
             )
             return found.encoded.vector, None, found.replaced.reason
-        has_coin = task.selection_rate != 1
-        shortened_by = None if has_coin else found.encoded.shortened_by
+        is_drawn = task.selection_rate != 1
+        shortened_by = None if is_drawn else found.encoded.shortened_by
         return found.encoded.vector, shortened_by, None
 
     @staticmethod
@@ -499,7 +505,7 @@ class OpenClient:
 
     async def _completed(self, live: _Live) -> ClientStep:
         session = live.session
-        audit = await session.scrub()
+        audit = await self._erased(session)
         self._forget(session)
         _log(telemetry.SESSION_COMPLETED, session.descriptor)
         state = session.state
@@ -534,7 +540,7 @@ class OpenClient:
         *,
         residues: Residues | None = None,
     ) -> Contribution:
-        # Whether a ring was cut is judged when a client answers, and not stored.
+        # Whether a ring was cut is found when a client answers, and not stored.
         return contribution_of(
             offered,
             released,
@@ -551,7 +557,7 @@ class OpenClient:
         state = session.state
         if not isinstance(state, client.Failed):
             raise InternalError("a session that has not failed has no error")
-        await session.scrub()
+        await self._erased(session)
         self._forget(session)
         _log(telemetry.SESSION_ABORTED, session.descriptor, code=state.code.name)
         if by_server or state.code is ErrorCode.SESSION_OVER:  # R5.6-4
@@ -569,8 +575,8 @@ class OpenClient:
         if record_key(self._identity, session.session_id) not in self._ends:
             return
         if not client.is_over(session.state):
-            await session.give_up(error.code, str(error))
-        await session.scrub()
+            await session.apply(AbortRequested(error.code, str(error)))
+        await self._erased(session)
         self._forget(session)
         _log(telemetry.SESSION_ABORTED, session.descriptor, code=error.code.name)
 
@@ -621,11 +627,18 @@ class OpenClient:
             workers=self._admission.workers,
             policy=self._admission.rules.policy,
         )
-        await session.scrub()
+        await self._erased(session)
         self._ends.pop(stored.key, None)
         self._bound.discard(offered.session_id)
         self.store.keep_uploads(self._bound)
         _log(telemetry.SESSION_ABORTED, offered, code=why.code.name)
+
+    @staticmethod
+    async def _erased(session: ClientSession) -> bytes:
+        """Erase a session that is over; return its receipt."""
+        if not isinstance(session.state, client.Completed | client.Failed):
+            raise InternalError("a session that is not over is not erased")
+        return await session.end_as(session.state)
 
     async def _record(self, key: str) -> StoredSession:
         stored = await self.store.load(key)

@@ -15,7 +15,7 @@ async def open_storage(
         directory: Where it is kept; None keeps it in memory and forgets it.
         mark: File of the rollback mark, outside the directory; by default one under
             the user's persistent state.
-        accept_restored: The state may have been put back; see `open_store`.
+        accept_restored: The state may have been restored; see `open_store`.
 
     Raises:
         ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.

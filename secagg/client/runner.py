@@ -378,21 +378,21 @@ class ClientRunner:
         Returns:
             The client's place among the enrolled, where the profile has any.
         """
-        judge = partial(
-            self._admission.judge,
+        check = partial(
+            self._admission.check,
             offered,
             aggregator=self._connection.aggregator,
             trust_domain=self._connection.trust_domain,
             highest_number=highest_number,
         )
-        admitted, revocations = await judge(), None
+        admitted, revocations = await check(), None
         trust = offered.parameters.trust
         if admitted is Need.REVOCATIONS and trust is not None:
             # The session may end meanwhile: the next one may do.
             self.reach = ErrorStage.JOINED
             revocations = await self._fetched_list(offered, trust, deadline)
             self.reach = ErrorStage.NO_SESSION
-            admitted = await judge(revocations=revocations)
+            admitted = await check(revocations=revocations)
         if not isinstance(admitted, AdmittedSession):
             raise InternalError("the gate needs what it was given")
         self._on_admitted(admitted.info)
@@ -405,7 +405,7 @@ class ClientRunner:
         """Judge a session of the store again: limits may have become stricter."""
         if client.is_over(session.state):
             return  # what ended it is said where it is concluded
-        admitted = await self._admission.judge_again(
+        admitted = await self._admission.check_again(
             session,
             aggregator=self._connection.aggregator,
             trust_domain=self._connection.trust_domain,

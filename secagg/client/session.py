@@ -272,7 +272,7 @@ class ClientSession:
         trust_domain: str | None,
         enrolment: EnrolledClient | None = None,
     ) -> Self:
-        """Return a session as its record says it stands; it is not judged yet.
+        """Return a session as its record says it stands; the gate has not seen it.
 
         Raises:
             ServiceError: STORAGE_FAILED; BAD_CREDENTIAL as `resume`.
@@ -302,7 +302,7 @@ class ClientSession:
         workers: Runner,
         policy: ClientPolicy,
     ) -> Self:
-        """Return a session that nothing but `scrub` is left for, of any identity.
+        """Return a session of any identity, to be erased as it is.
 
         Its secrets are not read.
         """
@@ -451,7 +451,7 @@ class ClientSession:
         return await self.end_as(self._state)
 
     async def end_as(self, ended: client.Completed | client.Failed) -> bytes:
-        """End the session in a given way, as `scrub` does, wherever it stands."""
+        """End the session in a given way, wherever it stands, and erase it."""
         self._forget_seed()
         stored = await self._store.load(self._key)
         if stored is None:

@@ -103,15 +103,15 @@ class StepClient:
         aggregator: Name of the one aggregator whose sessions it takes part in.
         privacy_limits: The privacy that the client insists on, or their waiver in
             words.
-        cohort: Floors and caps of the cohort.
+        cohort: Limits of the cohort.
         state_dir: Where sessions and spent budget are kept, for this client alone.
             None keeps them in memory: then nothing holds over a restart.
         rollback_mark: File outside `state_dir`, best on another volume, that tells a
-            state that was put back from the newest one; by default one under the user's
-            persistent state.  State and mark that are put back together, as by a
+            restored state from the newest one; by default one under the user's
+            persistent state.  State and mark that are restored together, as by a
             snapshot of the whole machine, are not noticed.
-        accept_restored: A person accepts, this once, that the state may have been put
-            back: open sessions end, and their inputs count as summed.
+        accept_restored: A person accepts, this once, that the state may have been
+            restored: open sessions end, and their inputs count as summed.
         enrolment: Who the client is among the enrolled, for profiles that distrust the
             server; see `secagg.load_enrolled`.
         total: What all tasks together may cost the data that this client gives.
@@ -198,7 +198,7 @@ class StepClient:
             LocalProtocolError: The client is open already, or BAD_SETTINGS.
             StateDamagedError: What is stored does not fit together.
             ServiceError: STORAGE_FAILED, naming the process that keeps the directory;
-                RESTORED_STATE for a state that was set back, copied or emptied.
+                RESTORED_STATE for a state that was restored, copied or emptied.
         """
         with self._lock:
             if self._opened is not None:
@@ -250,7 +250,7 @@ class StepClient:
             update: What the aggregator has for this client now; b"" for nothing.
             vector: Numbers of shape (d,), caller's units, when a vector is needed.  In
                 a task with noise one that cannot be used is replaced by zeros.
-            unusable: In place of the vector, why there is none, as a clause for the
+            unusable: In place of the vector, why it is missing, as a clause for the
                 owner.  A carrier says so where the vector could not be made.
             payload_hash: SHA-256 of what the vector was made from, computed from that
                 and never copied from the offer; required with a vector where the offer
@@ -258,16 +258,16 @@ class StepClient:
             revocations: Bytes of the revocation list that the offer names.
 
         Returns:
-            What to send, and what is needed to go on.
+            What to send, and what is needed to continue.
 
         Raises:
-            RemoteProtocolError: BAD_ENCODING for an offer or update that is none:
+            RemoteProtocolError: BAD_ENCODING for a malformed offer or update:
                 nothing has changed.  With any other code the aggregator broke the
                 protocol or a limit of this client, and the session is over for it.
             SessionAbortedError: The session is over without a sum.  It says so every
                 time until its receipt is purged.
             InputError: In a task without noise: the vector cannot be used, and the
-                session goes on.
+                session continues.
             LocalProtocolError: The calling program is at fault; nothing has changed.
             ServiceError: STORAGE_FAILED: send nothing, and make a new object.
                 BAD_CREDENTIAL: the session was begun with another identity.
@@ -280,7 +280,7 @@ class StepClient:
     def check_offer(
         self, offer: bytes, *, revocations: bytes | None = None
     ) -> SessionInfo:
-        """Judge an offer as `step` does, and claim nothing.
+        """Check an offer as `step` does, and claim nothing.
 
         Args:
             offer: The encoded `SessionDescriptor`.
@@ -442,7 +442,7 @@ def _given(
     if unusable is not None:
         if vector is not None:
             raise LocalProtocolError(
-                "a vector was given together with the reason why there is none",
+                "a vector was given together with a reason why it is missing",
                 next_step="Give either of the two.",
             )
         return GivenVector(Unusable(UnusableKind.INVALID, unusable), b"")

@@ -5,11 +5,11 @@ Rule 1: a task claims its whole loss, spare sessions included, once: before the 
         leaves, and stays, whatever becomes of sessions, charges or the task.
 Rule 2: a task that does not fit beside the claims made before is refused, and nothing
         of it is written.
-Rule 3: a claim covers what one book counts.  Other noise, and a book that was put back
+Rule 3: a claim covers what one store counts.  Other noise, and a restored store that
         and may have forgotten charges, make another claim.
 Rule 4: several clients that share a directory share the totals in it.  It is opened for
-        one look or one claim and let go; who judged without the latest claim judges
-        again.  Claims in it that were put back are refused, whatever a client's owner
+        one look or one claim and let go; a client that decided without the latest claim
+        decides again.  Restored claims in it are refused, whatever a client's owner
         accepts for its own state: the claims are of all clients, and those of a task
         that is over never come again.
 Rule 5: claims are stated against the adversary that the client's policy names: with
@@ -64,7 +64,7 @@ class TotalLedger(ABC):
         workers: Threads.
 
     Attributes:
-        rules: The same, as `secagg.client.gate` judges by it.
+        rules: The same, as `secagg.client.gate` goes by it.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class TotalLedger(ABC):
         async def add(store: ClientRecords) -> BudgetSpent | None:
             while True:
                 rows = await self._all(store)
-                use = await self._judge(rows, claim)
+                use = await self._use_with(rows, claim)
                 if any(row.claim.is_of(claim) for row in rows):
                     return None
                 if await store.put_claim(claim, after=len(rows)):
@@ -197,10 +197,10 @@ class TotalLedger(ABC):
         """Return the name of the store that counts the client's sessions."""
         holder = await self._storage.store.mark()
         if holder is None:
-            raise InternalError("a book has a name")
+            raise InternalError("a store has a name")
         return holder.store_id
 
-    async def _judge(self, rows: Sequence[ClaimRow], claim: Claim) -> BudgetSpent:
+    async def _use_with(self, rows: Sequence[ClaimRow], claim: Claim) -> BudgetSpent:
         return await self._workers.run(check_claim, self.rules.budget, rows, claim)
 
 

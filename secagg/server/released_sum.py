@@ -26,11 +26,11 @@ class ReleasedSum:
         l2_clip: Longest vector that was not shortened, caller's units; None for exact
             sums.  In tasks with adaptive clipping it moves from sum to sum.
         fitted: Released estimate of the part of the vectors that were not shortened;
-            None where nobody says.
+            None where it is not stated.
         residues: The sum as it was released, modulo m.
         receipt: The public facts of the session.
-        audit: What `secagg sessions verify` judges: anybody can recompute from these
-            bytes who has agreed to the sets that were summed.
+        audit: What `secagg sessions verify` verifies: any reader can recompute from
+            these bytes who has agreed to the sets that were summed.
         shortened: How many vectors were longer than `l2_clip` and were shortened; None
             where the clients are not in this process (`secagg.local`).
         replaced: In the place of how many vectors zeros were given; None likewise.

@@ -180,7 +180,7 @@ class StepServer:
             case server.ShareKeys():
                 silent = state.expected - state.bundles.keys()
             case server.MaskedInputCollection():
-                silent = state.sharers - state.uploads.keys()
+                silent = state.bundles.keys() - state.uploads.keys()  # of U2
             case server.ConsistencyCheck():
                 silent = state.survivors - state.signatures.keys()
             case server.Unmasking():
@@ -198,7 +198,7 @@ class StepServer:
 
         Raises:
             RemoteProtocolError: It cannot be one, contradicts an earlier one, or comes
-                too late.  It concerns this sender alone: the session goes on.
+                too late.  It concerns this sender alone: the session continues.
         """
         envelope, packed = self._opened(message)
         vector = None
@@ -214,7 +214,7 @@ class StepServer:
             add_into(self._total, vector, self._parameters.modulus)
 
     def check_view(self, sender: str, view: bytes) -> None:
-        """Judge what a client shows before its vector is bound (R5.3-14).
+        """Check what a client shows before its vector is bound (R5.3-14).
 
         Args:
             sender: Name of the client, proven by the carrier.
@@ -228,7 +228,7 @@ class StepServer:
         state = self._state
         if isinstance(state, server.MaskedInputCollection):
             index = state.cohort.index_of.get(sender)
-            if index is not None and index in state.sharers:
+            if index is not None and index in state.bundles:
                 try:
                     check_view(state, sender, view)
                 except RemoteProtocolError as error:
@@ -293,7 +293,7 @@ class StepServer:
 
     @property
     def result(self) -> ReleasedSum | None:
-        """The sum, its certificate and receipts; None where there is none."""
+        """The sum, its certificate and receipts; None without a sum."""
         if self._released is None or not isinstance(self._state, server.Completed):
             return None
         return released_sum(

@@ -80,7 +80,7 @@ class ClientRecords(Protocol):
         ...
 
     async def put_claim(self, claim: Claim, *, after: int) -> bool:
-        """Add a claim, if its data have as many as the caller has judged."""
+        """Add a claim, if its data have as many as the caller has seen."""
         ...
 
     async def mark(self) -> Mark | None:
@@ -152,7 +152,7 @@ class ClientStore(StoreQueries):
             LocalProtocolError: BAD_SETTINGS; the mark lies in the directory.
             StateDamagedError: What is stored does not fit together.
             ServiceError: STORAGE_FAILED, also when another process keeps the directory;
-                RESTORED_STATE for a state that was set back, copied or emptied.
+                RESTORED_STATE for a state that was restored, copied or emptied.
         """
         with ExitStack() as held:
             path, memory = None, None
@@ -185,7 +185,7 @@ class ClientStore(StoreQueries):
         return outcome
 
     async def put_claim(self, claim: Claim, *, after: int) -> bool:
-        """Add a claim, if its data have as many as the caller has judged."""
+        """Add a claim, if its data have as many as the caller has seen."""
         with self._file.writing() as database:
             return changes.put_claim(database, claim, after=after, now=self._now())
 

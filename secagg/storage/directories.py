@@ -51,7 +51,7 @@ def state_directory(directory: Path) -> Path:
 
 
 def check_mark_place(mark: Path, store: Path) -> None:
-    """Refuse a rollback mark that would be put back together with its store.
+    """Refuse a rollback mark that would be restored together with its store.
 
     Raises:
         LocalProtocolError: BAD_SETTINGS.
@@ -59,7 +59,7 @@ def check_mark_place(mark: Path, store: Path) -> None:
     if mark.resolve().is_relative_to(store.resolve().parent):
         raise LocalProtocolError(
             f"the rollback mark {mark} lies in the directory of the state {store}: "
-            "both would be put back together",
+            "both would be restored together",
             code=ErrorCode.BAD_SETTINGS,
             next_step="Choose a place that no backup of the state contains.",
         )

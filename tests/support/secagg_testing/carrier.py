@@ -75,7 +75,7 @@ class Carrier:
         options: Further arguments of the server.
         client_options: Of each client, by name.
         often: How often every message is delivered.
-        anew: A new client object is made before every call.
+        new_objects: A new client object is made before every call.
         vector: Makes the vector of a client.
         made: How many vectors were asked for, by name.
         said: What clients have sent, by name.
@@ -88,7 +88,7 @@ class Carrier:
     options: Mapping[str, Any] = field(default_factory=dict)
     client_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     often: int = 1
-    anew: bool = False
+    new_objects: bool = False
     vector: Vectors | None = None
 
     def __post_init__(self) -> None:
@@ -108,9 +108,9 @@ class Carrier:
         self._open: dict[str, StepClient] = {}
 
     def client(self, name: str) -> StepClient:
-        """Return a client, open; another object than before where `anew` is set."""
+        """Return a client, open; another one than before with `new_objects`."""
         if name in self._open:
-            if not self.anew:
+            if not self.new_objects:
                 return self._open[name]
             self._open.pop(name).close()
         changes = self.client_options.get(name, {})
@@ -126,7 +126,8 @@ class Carrier:
     def hand(self, name: str, update: bytes = b"", **given: Any) -> ClientStep:
         """Make one call of a client, as often as every message is delivered."""
         offer = self.server.offer
-        for _ in range(self.often):
+        done = self.client(name).step(offer, update, **given)
+        for _ in range(1, self.often):
             done = self.client(name).step(offer, update, **given)
         if Need.VECTOR in done.needs:
             self.server.check_view(name, done.view)

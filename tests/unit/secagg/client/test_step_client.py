@@ -93,7 +93,7 @@ def until_vector(session, name="ann"):
 @pytest.mark.parametrize("noisy", [False, True], ids=["exact", "noisy"])
 def test_new_objects_and_repeated_messages_change_nothing(parameters, noisy, tmp_path):
     parameters = with_noise(parameters) if noisy else parameters
-    session = carrier(parameters, tmp_path, often=2, anew=True)
+    session = carrier(parameters, tmp_path, often=2, new_objects=True)
     session.run()
     result, count = session.server.result, parameters.max_clients
     assert result.inputs == count
@@ -119,7 +119,7 @@ def test_new_objects_and_repeated_messages_change_nothing(parameters, noisy, tmp
 
 @every_profile
 def test_what_was_said_last_is_said_again_byte_for_byte(parameters, tmp_path):
-    session = carrier(parameters, tmp_path, anew=True)
+    session = carrier(parameters, tmp_path, new_objects=True)
     offer = session.server.offer
     while not session.server.is_over:
         for name in session.names:
@@ -332,7 +332,7 @@ def test_a_later_session_ends_the_earlier_one_and_none_comes_back(tmp_path):
 
 def test_tasks_stand_side_by_side_in_one_state(tmp_path):
     both = [
-        carrier(EXACT, tmp_path, options={"task_id": task}, anew=True)
+        carrier(EXACT, tmp_path, options={"task_id": task}, new_objects=True)
         for task in ("one", "two")
     ]
     while not all(each.server.is_over for each in both):
