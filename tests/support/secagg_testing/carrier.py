@@ -19,7 +19,6 @@ from secagg.distributed_dp import NoisyTask
 from secagg.errors import SessionAbortedError
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumWaiver
-from secagg.protocol.profiles import Profile
 from secagg.server.step_server import StepServer
 from secagg.server.task.setup import PreparedTask
 from secagg.simulation.enrolled import identity_in_simulation
@@ -188,8 +187,3 @@ class Carrier:
             except SessionAbortedError as error:
                 found[name] = error
         return found
-
-
-def is_signed(parameters: ProtocolParameters) -> bool:
-    """Whether a session has a round in which clients sign the sets."""
-    return parameters.profile is not Profile.HONEST_CURIOUS_SERVER
