@@ -41,7 +41,13 @@ from secagg.client.storage import ClientStorage
 from secagg.client.total_ledger import TotalLedger, claims_explained
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.distributed_dp import Unusable, UnusableKind
-from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    SecAggError,
+    ServiceError,
+)
 from secagg.protocol.policy import (
     ClientPolicy,
     ExactSumWaiver,
@@ -418,7 +424,10 @@ class StepClient:
             try:
                 return run_inline(call(self._opened))
             except SecAggError as error:
-                if error.code in _UNKNOWN_DISK and isinstance(error, ServiceError):
+                is_unknown = error.code in _UNKNOWN_DISK
+                if (isinstance(error, ServiceError) and is_unknown) or isinstance(
+                    error, InternalError
+                ):
                     self._fail(error)
                 raise
             except BaseException as error:

@@ -11,7 +11,6 @@ Rule 4: the receipt is the one of every server: made of the same facts.
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic, time
 from typing import Any, Final
@@ -61,12 +60,6 @@ _NAME_BYTES: Final = 1 + len(Upload(0, bytes(32), bytes(32)).encode())
 _REPORTED: Final = frozenset({ErrorCode.VIEW_DIFFERS, ErrorCode.BAD_SIGNATURE})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Released:
-    residues: npt.NDArray[np.unsignedinteger[Any]]
-    packed: bytes
-
-
 class StepServer:
     """The aggregator of one session, in memory; one thread drives it.
 
@@ -92,6 +85,8 @@ class StepServer:
     Attributes:
         offer: What clients are given: the encoded `SessionDescriptor`.
         descriptor: The same, decoded.
+        result: The sum, its certificate and receipts; None without a sum.
+        packed_sum: What clients give to `StepClient.read_sum`; None without a sum.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; no such session can exist.
@@ -146,7 +141,8 @@ class StepServer:
         )
         self._facts = SessionFacts(self.descriptor, frozenset())
         self._total = zeros(parameters.dimension, parameters.modulus)
-        self._released: _Released | None = None
+        self.result: ReleasedSum | None = None
+        self.packed_sum: bytes | None = None
 
     @property
     def round(self) -> Round:
@@ -256,10 +252,15 @@ class StepServer:
                 alone (`ClientPolicy.whole_roster`).
         """
         state = self._state
-        if whole and isinstance(state, server.ShareKeys) and state.cohort.has(name):
-            envelope: Envelope | None = state.opening
-        else:
-            envelope = server.update_for(state, name, after)
+        envelope = server.update_for(state, name, after)
+        # Where clients draw their neighbours, the roster was whole a round before.
+        if (
+            whole
+            and isinstance(state, server.ShareKeys)
+            and state.cohort.edges is None
+            and state.cohort.has(name)
+        ):
+            envelope = state.opening
         if envelope is None:
             return None
         return bytes([envelope.kind.KIND]) + envelope.data
@@ -287,24 +288,6 @@ class StepServer:
             self._step(AbortRequested(code, reason))
 
     @property
-    def packed_sum(self) -> bytes | None:
-        """What clients give to `StepClient.read_sum`; None without a sum."""
-        return None if self._released is None else self._released.packed
-
-    @property
-    def result(self) -> ReleasedSum | None:
-        """The sum, its certificate and receipts; None without a sum."""
-        if self._released is None or not isinstance(self._state, server.Completed):
-            return None
-        return released_sum(
-            self.descriptor,
-            self._released.residues,
-            privacy=self._task.report,
-            receipt=self._receipt(self._state),
-            audit=self._facts.audit(self._state).encode(),
-        )
-
-    @property
     def failure(self) -> SessionAbortedError | None:
         """Why there is no sum; None where there is one, and before the end."""
         if not isinstance(self._state, server.Failed):
@@ -326,12 +309,10 @@ class StepServer:
 
         After a session without a sum it is what this one was given.
         """
-        if self._released is None or not isinstance(self._state, server.Completed):
+        if self.result is None:
             return self.descriptor.noise_terms
         return following_terms(
-            self.descriptor,
-            self._released.residues,
-            inputs=self._state.outcome.survivors,
+            self.descriptor, self.result.residues, inputs=self.result.inputs
         )
 
     def _receipt(self, state: server.Completed | server.Failed) -> SessionReceipt:
@@ -357,7 +338,15 @@ class StepServer:
         residues = reduce_in_place(total, job.modulus)
         packed = pack(residues, self._parameters.bits)
         self._step(SumComputed(sha256(packed).digest(), len(packed)))
-        self._released = _Released(residues, packed)
+        if isinstance(self._state, server.Completed):
+            self.packed_sum = packed
+            self.result = released_sum(
+                self.descriptor,
+                residues,
+                privacy=self._task.report,
+                receipt=self._receipt(self._state),
+                audit=self._facts.audit(self._state).encode(),
+            )
 
     def _opened(self, message: bytes) -> tuple[Envelope, bytes]:
         """Return a message, and the vector that follows the name of an upload.

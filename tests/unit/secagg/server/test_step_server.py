@@ -16,9 +16,17 @@ from secagg_testing.cohorts import (
 
 from secagg.distributed_dp import certify, plan
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.protocol.messages import Envelope, Quorum, Round, Survivors, Upload
+from secagg.protocol.messages import (
+    Aborted,
+    Envelope,
+    Quorum,
+    Round,
+    Survivors,
+    Upload,
+)
 from secagg.protocol.packing import packed_size
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome
+from secagg.protocol.rounds import rounds_of
 from secagg.server.step_server import StepServer, next_session_number
 
 NAMES = ("ann", "bob", "cleo", "dan")
@@ -192,16 +200,32 @@ def test_a_client_that_was_away_while_others_signed_is_shown_the_sets_first():
     assert session.last["dan"].round is Round.UNMASKING
 
 
-def test_a_ring_is_shown_whole_on_request():
-    parameters = sparse_parameters_for(4, dimension=DIMENSION, degree=3)
-    session = Carrier(parameters, NAMES)
-    rounds(session, 1)
-    assert session.server.update_for("ann", whole=True) == session.server.update_for(
-        "ann"
-    )
-    assert session.server.update_for("eve", whole=True) == session.server.update_for(
-        "eve"
-    )
+@pytest.mark.parametrize("graph", ["ring", "drawn"])
+def test_a_sparse_graph_is_shown_whole_on_request(graph):
+    if graph == "ring":
+        parameters = parameters_for(
+            6, dimension=DIMENSION, threshold=4, degree=4, min_clients=6, colluders=1
+        )
+        parameters = replace(parameters, min_survivors=5, max_dropouts=1, max_losses=1)
+    else:
+        parameters = sparse_parameters_for(6, dimension=DIMENSION, degree=4)
+    names = (*NAMES, "eve", "fay")
+    session = Carrier(parameters, names)
+    known = rounds_of(parameters.profile).index(Round.SHARE_KEYS)
+    rounds(session, known, names)
+    sizes = {}
+    for whole in (False, True):
+        update = session.server.update_for("ann", whole=whole)
+        sizes[whole] = len(update)
+    assert (sizes[True] > sizes[False]) == (graph == "ring")
+    assert session.server.update_for("zoe", whole=True)[0] == Aborted.KIND
+    for name in names:
+        update = session.server.update_for(name, whole=True)
+        session.send(name, session.hand(name, update))
+    session.server.close_round()
+    while not session.server.is_over:
+        rounds(session, 1, names)
+    np.testing.assert_array_equal(session.server.result.values, [15] * DIMENSION)
 
 
 def test_missing_clients_are_named_in_every_round():
