@@ -137,6 +137,7 @@ class OpenClient:
         identity: The client's name.
         aggregator: Whose sessions it takes part in.
         trust_domain: Of the aggregator; None where the carrier proves none.
+        tasks: That it takes part in; None for all.
         store: Of the client.
         storage: The same, with what follows from it.
         admission: Asks the gate.
@@ -153,6 +154,7 @@ class OpenClient:
         *,
         aggregator: str,
         trust_domain: str | None,
+        tasks: frozenset[str] | None,
         store: ClientStore,
         storage: ClientStorage,
         admission: Admission,
@@ -163,6 +165,7 @@ class OpenClient:
         self._identity = identity
         self._aggregator = aggregator
         self._trust_domain = trust_domain
+        self._tasks = tasks
         self._peer = peer_of(aggregator, trust_domain=trust_domain)
         self._storage = storage
         self._admission = admission
@@ -201,8 +204,7 @@ class OpenClient:
         revocations: bytes | None,
     ) -> ClientStep:
         """Take part in a session; see `StepClient.step`."""
-        offered = SessionDescriptor.decode(offer)
-        envelope = _opened(update)
+        offered, envelope = self._read(offer), _opened(update)
         await self._end_past(but=offered.session_id)
         known = await self._known(offered) or await self._joined(offered, revocations)
         if isinstance(known, Need):
@@ -219,7 +221,7 @@ class OpenClient:
         self, offer: bytes, *, revocations: bytes | None
     ) -> SessionInfo:
         """Check an offer; see `StepClient.check_offer`."""
-        offered = SessionDescriptor.decode(offer)
+        offered = self._read(offer)
         await self._end_past(but=offered.session_id)
         known = await self._known(offered)
         if isinstance(known, _Live):
@@ -277,6 +279,23 @@ class OpenClient:
         return budget_of(charges, key, allowed=last.allowed, refunds=last.refunds).left
 
     # --- which session ----------------------------------------------------------------
+
+    def _read(self, offer: bytes) -> SessionDescriptor:
+        """Read an offer of a task that this client takes part in.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING, or BAD_CONFIG for another task.
+        """
+        offered = SessionDescriptor.decode(offer)
+        if self._tasks is not None and offered.task_id not in self._tasks:
+            raise RemoteProtocolError(
+                f"the session is of task {offered.task_id!r}, and this client takes "
+                "part in others",
+                code=ErrorCode.BAD_CONFIG,
+                next_step="Give the name of the task in tasks, if its owner agrees: "
+                "each task has a budget of its own.",
+            )
+        return offered
 
     async def _known(self, offered: SessionDescriptor) -> _Live | Ending | None:
         """Return a session that this client has joined; None for any other.

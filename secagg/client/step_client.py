@@ -24,7 +24,7 @@ upload the packed vector itself.
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -109,6 +109,9 @@ class StepClient:
         aggregator: Name of the one aggregator whose sessions it takes part in.
         privacy_limits: The privacy that the client insists on, or their waiver in
             words.
+        tasks: Names of the tasks that it takes part in.  None takes part in all that
+            the aggregator offers, each with a budget of its own: that needs a `total`,
+            unless exact sums are waived.
         cohort: Limits of the cohort.
         state_dir: Where sessions and spent budget are kept, for this client alone.
             None keeps them in memory: then nothing holds over a restart.
@@ -131,14 +134,15 @@ class StepClient:
         entropy: Where seeds come from; the operating system's by default.
 
     Raises:
-        LocalProtocolError: There are no limits of privacy, or `enrolment` is something
-            else.
+        LocalProtocolError: There are no limits of privacy, nothing bounds what all
+            tasks together may cost, or `enrolment` is something else.
 
     Example:
         with secagg.StepClient(
             "phone-7",
             aggregator="hub",
             privacy_limits=secagg.PrivacyLimits(max_epsilon=4.0, max_delta=1e-6),
+            tasks=["sums"],
             state_dir=Path("client-state"),
         ) as client:
             done = client.step(offer, update)
@@ -154,6 +158,7 @@ class StepClient:
         *,
         aggregator: str,
         privacy_limits: PrivacyLimits | ExactSumWaiver,
+        tasks: Iterable[str] | None = None,
         cohort: ClientPolicy | None = None,
         state_dir: Path | None,
         rollback_mark: Path | None = None,
@@ -173,6 +178,13 @@ class StepClient:
                 next_step="Give privacy_limits=PrivacyLimits(...), or "
                 "ExactSumWaiver(...) with its sentence.",
             )
+        is_bounded = tasks is not None or total is not None
+        if isinstance(privacy_limits, PrivacyLimits) and not is_bounded:
+            raise LocalProtocolError(
+                "nothing bounds what the tasks of the aggregator may cost together: "
+                "each has a budget of its own, and the aggregator names them",
+                next_step="Give tasks=[...] or total=TotalBudget(...).",
+            )
         if not isinstance(enrolment, EnrolledClient | None):
             raise LocalProtocolError(
                 "the client's place among the enrolled is not loaded",
@@ -181,6 +193,7 @@ class StepClient:
         self._identity = identity
         self._aggregator = aggregator
         self._limits = privacy_limits
+        self._tasks = None if tasks is None else frozenset(tasks)
         self._cohort = cohort or ClientPolicy()
         self._state_dir = state_dir
         self._mark = rollback_mark
@@ -395,6 +408,7 @@ class StepClient:
             self._identity,
             aggregator=self._aggregator,
             trust_domain=self._trust_domain,
+            tasks=self._tasks,
             store=store,
             storage=storage,
             admission=Admission(

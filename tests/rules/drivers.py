@@ -305,6 +305,7 @@ def step(
                 NAME,
                 aggregator="aggregator",
                 privacy_limits=each.limits,
+                tasks=[session.task_id],
                 cohort=each.cohort,
                 enrolment=own,
                 total=each.total,

@@ -259,10 +259,30 @@ def test_a_client_needs_limits_of_privacy():
             StepClient("ann", aggregator="h", privacy_limits=nothing, state_dir=None)
 
 
+def test_only_tasks_that_the_owner_has_named_or_bounded(tmp_path):
+    limits = PrivacyLimits(max_epsilon=9.0, max_delta=1e-5)
+    with pytest.raises(LocalProtocolError, match="together"):
+        StepClient("ann", aggregator="hub", privacy_limits=limits, state_dir=None)
+    session = carrier(NOISY, tmp_path)
+    said = session.hand("ann")
+    session.close()
+    named = {"privacy_limits": limits, "tasks": ["another"]}
+    with step_client("ann", NOISY, tmp_path, **named) as ann:
+        for ask in (ann.step, ann.check_offer):
+            with pytest.raises(RemoteProtocolError) as caught:
+                ask(session.server.offer)
+            assert caught.value.code is ErrorCode.BAD_CONFIG
+    named["tasks"] = ["another", "sums"]  # what was joined before was not ended
+    with step_client("ann", NOISY, tmp_path, **named) as ann:
+        assert ann.step(session.server.offer).messages == said.messages
+
+
 def test_a_session_beyond_the_limits_is_refused_and_nothing_is_claimed(tmp_path):
     offer = carrier(NOISY).server.offer
     limits = PrivacyLimits(max_epsilon=0.5, max_delta=1e-5)
-    with step_client("ann", NOISY, tmp_path, privacy_limits=limits) as ann:
+    with step_client(
+        "ann", NOISY, tmp_path, privacy_limits=limits, tasks=["sums"]
+    ) as ann:
         for ask in (ann.step, ann.check_offer):
             with pytest.raises(RemoteProtocolError) as caught:
                 ask(offer)
@@ -276,7 +296,7 @@ def test_a_session_beyond_the_limits_is_refused_and_nothing_is_claimed(tmp_path)
 def test_exact_sums_need_the_waiver():
     limits = PrivacyLimits(max_epsilon=9.0, max_delta=1e-5)
     with (
-        step_client("ann", EXACT, None, privacy_limits=limits) as ann,
+        step_client("ann", EXACT, None, privacy_limits=limits, tasks=["sums"]) as ann,
         pytest.raises(RemoteProtocolError) as caught,
     ):
         ann.step(carrier().server.offer)
