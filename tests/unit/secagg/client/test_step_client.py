@@ -475,7 +475,9 @@ def test_the_upload_waits_in_a_file_and_never_goes_without_its_binding(tmp_path)
         assert not stray.exists()
         assert ann.step(session.server.offer).messages == bound.messages
     sound = file.read_bytes()
-    for damaged in (sound[:-1], b"", bytes(32) + sound[32:]):
+    of_another = bytes(32) + sound[32:-32]  # whole, and of another input
+    of_another += sha256(of_another).digest()
+    for damaged in (sound[:-1], b"", bytes(32) + sound[32:], of_another):
         file.write_bytes(damaged)
         with step_client("ann", EXACT, tmp_path) as ann:
             asked = ann.step(session.server.offer)
