@@ -29,6 +29,7 @@ from secagg.client.client import VectorMaker
 from secagg.client.contribution import Contribution
 from secagg.client.gate import SessionInfo
 from secagg.client.participation import Participation
+from secagg.distributed_dp import Plan
 from secagg.errors import LocalProtocolError
 from secagg.server.released_sum import ReleasedSum
 from secagg.server.server import RunningTask
@@ -198,7 +199,7 @@ class BlockingServer(_Blocking[AsyncServer]):
     def add_task(  # noqa: PLR0913 - the arguments of the other
         self,
         task_id: str,
-        prepared: PreparedTask,
+        prepared: Plan | PreparedTask,
         *,
         steps: int | None = None,
         payload: bytes | Callable[[int], bytes] | None = None,

@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 
 from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy
+from secagg.distributed_dp import Plan
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.clock import SystemClock
@@ -442,7 +443,7 @@ class Server:
     async def add_task(  # noqa: PLR0913 - one argument per decision of the operator
         self,
         task_id: str,
-        prepared: PreparedTask,
+        prepared: Plan | PreparedTask,
         *,
         steps: int | None = None,
         payload: bytes | Callable[[int], bytes] | None = None,
@@ -453,7 +454,7 @@ class Server:
 
         Args:
             task_id: Its name, which clients ask for.
-            prepared: What it runs.
+            prepared: What it runs: a plan, or a task that was prepared.
             steps: How many sums are wanted, those of earlier processes included; by
                 default as many as were planned, or one without noise. With noise at
                 least as many as may hold one client's data.
@@ -474,7 +475,7 @@ class Server:
         """
         running = await self._add_task(
             task_id,
-            prepared,
+            await asyncio.to_thread(PreparedTask.of, prepared),
             steps=steps,
             payload=payload,
             invited=invited,

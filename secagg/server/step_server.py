@@ -113,10 +113,8 @@ class StepServer:
         revoked: frozenset[int] = frozenset(),
         entropy: Entropy | None = None,
     ) -> None:
-        if not isinstance(task, PreparedTask):
-            task = PreparedTask.from_plan(task)
-        parameters = self._parameters = task.parameters
-        self._task = task
+        self._task = PreparedTask.of(task)
+        parameters = self._parameters = self._task.parameters
         self._opened_at = monotonic()
         self._entropy = entropy or SystemEntropy()
         self._packed_bytes = packed_size(parameters.dimension, parameters.bits)

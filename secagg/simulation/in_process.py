@@ -31,6 +31,7 @@ from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
 from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy
 from secagg.crypto.signature import IdentityKey
+from secagg.distributed_dp import Plan
 from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.errors import LocalProtocolError
 from secagg.pki.published_enrolment import PublishedEnrolment
@@ -264,7 +265,7 @@ def _counted(
 
 @asynccontextmanager
 async def local(  # noqa: PLR0913 - what server and clients are told
-    prepared: PreparedTask,
+    prepared: Plan | PreparedTask,
     *,
     clients: int,
     privacy_limits: PrivacyLimits | ExactSumWaiver,
@@ -278,7 +279,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
     """Open an aggregator and its clients in this process, without network.
 
     Args:
-        prepared: The task.
+        prepared: The task: a plan, or one that was prepared.
         clients: How many there are. More than one session takes where one client may
             be in some of the sums only.
         floors: Privacy floors of every client, or their waiver in words.
@@ -304,6 +305,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             share one directory of claims.
         ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE, of the ledger.
     """
+    prepared = await asyncio.to_thread(PreparedTask.of, prepared)
     published = None if enrolment is None else enrolment.published
     if prepared.enrolment != published:
         raise LocalProtocolError(

@@ -258,6 +258,15 @@ class PreparedTask:
     steps: int | None = None
 
     @classmethod
+    def of(cls, task: "Plan | PreparedTask") -> "PreparedTask":
+        """Return a task, prepared from its plan alone where it is a plan.
+
+        Raises:
+            RemoteProtocolError: As `from_plan`.
+        """
+        return task if isinstance(task, PreparedTask) else cls.from_plan(task)
+
+    @classmethod
     def from_plan(
         cls,
         made: Plan,
