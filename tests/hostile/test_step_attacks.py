@@ -6,7 +6,7 @@ from dataclasses import replace
 from threading import Thread
 
 import pytest
-from secagg_testing.carrier import Carrier, step_client
+from secagg_testing.carrier import Carrier, memory_directory, step_client
 from secagg_testing.cohorts import parameters_for, signing_parameters_for, with_noise
 
 from secagg.client.gate import Need
@@ -26,6 +26,12 @@ SIGNED = signing_parameters_for(4, dimension=5)
 both_profiles = pytest.mark.parametrize(
     "parameters", [EXACT, SIGNED], ids=["believed", "signed"]
 )
+
+
+@pytest.fixture
+def tmp_path():
+    with memory_directory() as home:
+        yield home
 
 
 def masked(parameters, home):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from secagg_testing.carrier import Carrier, step_client
+from secagg_testing.carrier import Carrier, memory_directory, step_client
 from secagg_testing.cohorts import (
     parameters_for,
     signing_parameters_for,
@@ -35,6 +35,12 @@ PROFILES = {
     "signed": signing_parameters_for(4, dimension=DIMENSION),
     "drawn": sparse_parameters_for(4, dimension=DIMENSION, degree=3),
 }
+
+
+@pytest.fixture
+def tmp_path():
+    with memory_directory() as home:
+        yield home
 
 
 @contextlib.contextmanager

@@ -1,9 +1,12 @@
 """A carrier of bytes between `StepClient`s and a `StepServer`, for tests."""
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,17 @@ from secagg_testing.cohorts import LENIENT_POLICY, report_of
 NOW = 1_800_000_000.0
 WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 Vectors = Callable[[str], npt.ArrayLike]
+
+
+@contextmanager
+def memory_directory() -> Iterator[Path]:
+    """Give out a directory in memory where there is such a place.
+
+    What is tested are the calls that sync, and not how long a disk takes for them.
+    """
+    place = Path("/dev/shm")
+    with TemporaryDirectory(dir=place if os.access(place, os.W_OK) else None) as home:
+        yield Path(home)
 
 
 def prepared(parameters: ProtocolParameters) -> PreparedTask:

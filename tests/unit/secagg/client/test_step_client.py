@@ -8,7 +8,14 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
-from secagg_testing.carrier import NOW, WAIVER, Carrier, enrolled, step_client
+from secagg_testing.carrier import (
+    NOW,
+    WAIVER,
+    Carrier,
+    enrolled,
+    memory_directory,
+    step_client,
+)
 from secagg_testing.cohorts import (
     LENIENT_POLICY,
     parameters_for,
@@ -59,6 +66,12 @@ EVERY = {
     "drawn": sparse_parameters_for(4, dimension=DIMENSION, degree=3),
 }
 every_profile = pytest.mark.parametrize("parameters", EVERY.values(), ids=EVERY)
+
+
+@pytest.fixture
+def tmp_path():
+    with memory_directory() as home:
+        yield home
 
 
 def names_of(parameters):
