@@ -280,9 +280,10 @@ class StepClient:
             What to send, and what is needed to continue.
 
         Raises:
-            RemoteProtocolError: BAD_ENCODING for a malformed offer or update:
-                nothing has changed.  With any other code the aggregator broke the
-                protocol or a limit of this client, and the session is over for it.
+            RemoteProtocolError: BAD_ENCODING for a malformed offer or update, and
+                UNAUTHENTICATED for a session of another aggregator: nothing has
+                changed.  With any other code the aggregator broke the protocol or a
+                limit of this client, and the session is over for it.
             SessionAbortedError: The session is over without a sum.  It says so every
                 time until its receipt is purged.
             InputError: In a task without noise: the vector cannot be used, and the
