@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from secagg.crypto.entropy import Entropy, SystemEntropy
-from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.storage.directories import (
     STORE_FILE,
     check_mark_place,

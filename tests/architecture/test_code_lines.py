@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COUNTER = runpy.run_path(str(ROOT / "benchmarks" / "code_lines.py"))
 # Lower a ceiling when the package has shrunk. Raising one needs a decision record.
-CEILINGS = {"secagg": 51_260, "dpnoise": 14_960, "tests/support/secagg_testing": 6_600}
+CEILINGS = {"secagg": 52_670, "dpnoise": 14_960, "tests/support/secagg_testing": 6_760}
 
 
 @pytest.mark.parametrize("package", CEILINGS)

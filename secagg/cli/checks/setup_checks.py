@@ -15,7 +15,7 @@ import os
 import stat
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -45,7 +45,7 @@ from secagg.cli.checks.preflight import (
     written_files,
 )
 from secagg.client.program import client_policy, read_privacy_limits
-from secagg.client.total_budget import look_at_use
+from secagg.client.total_budget import look_at_use, turn_at_claims
 from secagg.client.total_ledger import claims_explained
 from secagg.config import (
     ClientSettings,
@@ -93,7 +93,6 @@ from secagg.server.telemetry.prometheus import PrometheusMeter
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.change import Role as StoreRole
 from secagg.storage.directories import STORE_FILE
-from secagg.storage.file_lock import in_turn
 from secagg.storage.journal import decode_server_event, sums_begun
 from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.open_blobs import directory_of, open_blobs
@@ -524,10 +523,13 @@ async def _claims(settings: ClientSettings | SharingClientSettings) -> str | Cau
         # A client that has its turn is waited for, and none is refused meanwhile.
         check_writable(shared)
         is_there = store_exists(shared / STORE_FILE)
-        async with in_turn(shared) if is_there else nullcontext():
-            with claims_explained(shared):
-                check_mark_alone(shared, total.rollback_mark)
-                looked = await _store(shared, total.rollback_mark)
+        async with AsyncExitStack() as stack:
+            if is_there:
+                await stack.enter_async_context(turn_at_claims(shared))
+            else:
+                stack.enter_context(claims_explained(shared))
+            check_mark_alone(shared, total.rollback_mark)
+            looked = await _store(shared, total.rollback_mark)
         if isinstance(looked, Caution):
             return looked
     try:
