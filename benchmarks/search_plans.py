@@ -96,7 +96,7 @@ def drawn_request(seed: str) -> dict[str, Any]:
     if draw.random() < 0.3:
         covering = COVERING.get(asked["mechanism"], ("zcdp", "gaussian-pld"))
         anything = draw.random() < 0.1
-        names = accounting.accountant_names() if anything else covering
+        names = sorted(accounting.accountant_names()) if anything else covering
         asked["accountant"] = draw.choice(names)
     if draw.random() < (0.3 if asked["mechanism"] in _REPLACEABLE else 0.02):
         asked["adjacency"] = Adjacency.REPLACE_ONE

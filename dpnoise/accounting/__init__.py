@@ -7,17 +7,16 @@ from dpnoise.accounting.calibration import (
     calibrate,
     calibrate_least,
 )
-from dpnoise.accounting.cost import (
+from dpnoise.accounting.catalogue import (
     MAX_ACCOUNTING_COST,
+    accountant_names,
     accounting_cost,
     check_accounting_cost,
-)
-from dpnoise.accounting.defaults import default_accountant, default_accountants
-from dpnoise.accounting.interoperability import to_dp_accounting
-from dpnoise.accounting.registry import (
-    accountant_names,
+    default_accountant,
+    default_accountants,
     make_accountant,
 )
+from dpnoise.accounting.interoperability import to_dp_accounting
 from dpnoise.accounting.statement import (
     PrivacyStatement,
     Proof,

@@ -5,8 +5,8 @@
 * A secret selection is counted against everybody. Amplification by the sampling of
   who takes part is claimed against `Adversary.MODEL_READER` only, and only where one
   party adds all noise. Otherwise the rate is treated as 1, and the statement says so.
-  An accountant named `hypothetical-...` (`registry`) counts sampling for noise in
-  shares too, as publications do, and marks its figures.
+  A hypothetical accountant counts sampling for noise in shares too, as publications
+  do, and marks its figures.
 * The sampler's distance from exact noise, and any other probability mass that a
   theorem moves into delta, is charged here, once, as (1 + e^epsilon) times the
   distance: replacing both worlds by nearby ones costs that much by the triangle
@@ -14,7 +14,7 @@
 * Every answer is an upper bound on the loss. Searches end on the safe side.
 * Events, their number and their noise are fixed in advance; inputs may depend on
   earlier outputs. Budgets chosen from the outcomes need a filter,
-  which is `across_tasks`.
+  which is `cross_task`.
 
 It holds no theorem; each subclass brings its own.
 """
@@ -40,8 +40,14 @@ from dpnoise.events import (
     GaussianEvent,
     NoiseEvent,
     PrivacyEvent,
+    SkellamEvent,
+    SkellamMixtureClippedEvent,
+    SkellamMixtureEvent,
     flatten,
 )
+
+HYPOTHETICAL_PREFIX: Final = "hypothetical-"
+"""Begins the name of an accountant that counts sampling which no deployment hides."""
 
 MAX_EPSILON: Final = 1e4
 """Beyond this, epsilon is reported as infinite: e^10000 protects nobody."""
@@ -101,6 +107,37 @@ def check_epsilon(epsilon: float, *, allow_zero: bool = False) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseSize:
+    """What the cost of tables for a release with Skellam noise grows with.
+
+    Attributes:
+        norm: Squared L2 norm, grid steps², above 0.
+        largest: Largest coordinate, grid steps, at most the root of `norm`.
+        variance: Counted noise per coordinate, grid steps².
+    """
+
+    norm: float
+    largest: float
+    variance: float
+
+    @classmethod
+    def of(cls, release: NoiseEvent) -> "ReleaseSize | None":
+        """Read it off a release; None where a vector has no length or no tables."""
+        match release:
+            case SkellamMixtureEvent() | SkellamMixtureClippedEvent():
+                norm, largest = release.largest_squared_norm, float(release.linf_bound)
+            case SkellamEvent():
+                norm = release.l2_sensitivity**2
+                largest = float(release.linf_sensitivity or release.l2_sensitivity)
+            case _:
+                return None
+        if norm <= 0.0:
+            return None
+        variance = float(release.aggregate_noise_variance)
+        return cls(norm, min(largest, math.sqrt(norm)), variance)
+
+
+@dataclass(frozen=True, slots=True)
 class GaussianLoss:
     """One Gaussian release that is at most as private as a whole account.
 
@@ -118,39 +155,45 @@ class Accountant(abc.ABC):
     """Composes releases about the same users and bounds their joint privacy loss.
 
     A subclass names itself and its adjacencies, implements `_add` and
-    `_delta_of_exact_noise`, and may replace `_epsilon_of_exact_noise` by something
-    better than bisection.
+    `_delta_of_exact_noise`, begins its account in `_begin`, states the `cost` of an
+    answer, and may replace `_epsilon_of_exact_noise` by more than a bisection.
 
     Args:
         adversary: Whom the answer must hold against.
         adjacency: Which two worlds must look alike.
+        hypothetical: Whether sampling is counted although noise in shares gives it
+            away. The name then begins with `HYPOTHETICAL_PREFIX`.
+        estimating: Whether answers may be estimates within thousandths, for searches,
+            where those cost less than bounds do. Where they do not, it changes nothing.
 
     Raises:
         ParameterError: The accountant has no theorem for this adjacency.
     """
 
-    name: ClassVar[str]
+    name: str
     adjacencies: ClassVar[frozenset[Adjacency]]
     status_of_theorem: ClassVar[Status]
     proof_of_theorem: ClassVar[Proof]
     """Where the proof stands of what the accountant claims of unselected releases."""
-    counts_sampled_shares: ClassVar[bool] = False
-    """Whether sampling is counted although noise in shares gives it away."""
-    guesses_from: ClassVar[float] = math.inf
-    """Variance from which on a guess of its answers costs far less, grid steps²; see
-    `registry.make_guesser`."""
-    has_close_guess: ClassVar[bool] = False
-    """Whether a guess is mostly the answer itself, for half the time: a search then
+    estimates_from: ClassVar[float] = math.inf
+    """Variance from which on an estimate costs far less than a bound, grid steps²."""
+    has_close_estimate: ClassVar[bool] = False
+    """Whether an estimate is mostly the bound itself, for half the time: a search then
     asks for no more, and only what is stated is asked for in full."""
     tolerance: ClassVar[float] = 5e-6
     """How far above the least noise a calibration may end, as a logarithm; far below
     the 0.5 % that a sampling error shows."""
-    guesses: ClassVar[bool] = False
-    """Whether answers are guesses, for searches, and no bounds."""
 
     def __init__(
-        self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
+        self,
+        *,
+        adversary: Adversary,
+        adjacency: Adjacency = Adjacency.ZERO_OUT,
+        hypothetical: bool = False,
+        estimating: bool = False,
     ) -> None:
+        if hypothetical:
+            self.name = HYPOTHETICAL_PREFIX + self.name
         if adjacency not in self.adjacencies:
             allowed = sorted(known.value for known in self.adjacencies)
             raise ParameterError(
@@ -162,12 +205,55 @@ class Accountant(abc.ABC):
             )
         self._adversary: Final = adversary
         self._adjacency: Final = adjacency
+        self._hypothetical: Final = hypothetical
+        self._estimating: Final = estimating and (
+            self.has_close_estimate or self.estimates_from < math.inf
+        )
         self._distance = 0.0
         self._releases = 0
         self._ignored_sampling = False
         self._claimed_sampling = False
         self._claimed_selection = False
         self._simulated = False
+        self._begin()
+
+    @classmethod
+    def cost(
+        cls,
+        release: NoiseEvent,
+        *,
+        times: int,
+        delta: float,
+        rate: float,
+    ) -> float:
+        """Estimate what one epsilon of a release costs, within a factor of five.
+
+        Args:
+            release: One release.
+            times: How often it is repeated, at least 1.
+            delta: Probability that the epsilon is asked for, in (0, 1).
+            rate: Of the coin before each release, in (0, 1].
+
+        Returns:
+            Table cells, of which a processor core fills about 10^9 in a second; 0.0
+            where nothing in a release makes it expensive.
+        """
+        del release, times, delta, rate
+        return 0.0
+
+    @classmethod
+    def least_epsilon(cls, delta: float, rate: float) -> float:
+        """Return the least epsilon that it can state, however much noise there is.
+
+        Args:
+            delta: Failure probability in (0, 1).
+            rate: Of the coin before each release, in (0, 1].
+
+        Returns:
+            Nats; 0.0 where enough noise reaches every epsilon.
+        """
+        del delta, rate
+        return 0.0
 
     @property
     def adversary(self) -> Adversary:
@@ -182,8 +268,10 @@ class Accountant(abc.ABC):
     @property
     def status(self) -> Status:
         """How the answers are known: as the weakest thing that they rest on."""
-        known = self._status_of_theorems
-        return weakest((known, Status.NUMERICAL)) if self._simulated else known
+        known = [self._status_of_theorems]
+        known += [Status.NUMERICAL] * self._simulated
+        known += [Status.HYPOTHETICAL] * (self._hypothetical or self._estimating)
+        return weakest(known)
 
     @property
     def proof(self) -> Proof:
@@ -219,7 +307,7 @@ class Accountant(abc.ABC):
             # A secret selection keeps that noise in both.
             hides = is_secret or not (
                 self._adversary.sees_participation
-                or (release.noise_in_shares and not self.counts_sampled_shares)
+                or (release.noise_in_shares and not self._hypothetical)
             )
             if rate < 1.0 and (not hides or self._adjacency is Adjacency.REPLACE_ONE):
                 claimed_rate = 1.0
@@ -347,6 +435,9 @@ class Accountant(abc.ABC):
         """
         return None
 
+    def _begin(self) -> None:  # noqa: B027 - an account may need no more than the base's
+        """Set up an empty account."""
+
     @property
     def _status_of_theorems(self) -> Status:
         """How the theorems are known; a subclass may weaken it as it composes."""
@@ -392,11 +483,11 @@ class Accountant(abc.ABC):
         if distance > 0.0:
             self._distance = math.nextafter(self._distance + distance, math.inf)
 
-    def _refuse(self, release: NoiseEvent, *, alternative: str) -> UnknownEventError:
+    def _refuse(self, release: NoiseEvent) -> UnknownEventError:
         """Build the error for a release that this accountant has no theorem for."""
         return UnknownEventError(
             f"{self.name} has no theorem for {type(release).__name__}; "
-            f"use {alternative}"
+            "`default_accountants` names those that have one"
         )
 
     def _shared_assumptions(self) -> tuple[str, ...]:
@@ -435,7 +526,7 @@ class Accountant(abc.ABC):
             sentences.append(
                 "Floating-point numbers stand in for the noise: for simulations only."
             )
-        if self.counts_sampled_shares:
+        if self._hypothetical:
             sentences.append(
                 "Hypothetical: where every participant adds a share of the noise, the "
                 "variance and the number of inputs of a sum tell who took part, so no "

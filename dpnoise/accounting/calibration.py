@@ -21,14 +21,15 @@ from fractions import Fraction
 from typing import Final
 
 from dpnoise.accounting.accountant import Accountant, check_delta, check_epsilon
+from dpnoise.accounting.catalogue import (
+    Form,
+    accountant_class,
+    accountant_entry,
+    make_accountant,
+)
 from dpnoise.accounting.reference_gaussian import (
     GaussianReference,
     event_gaussian_reference,
-)
-from dpnoise.accounting.registry import (
-    accountant_class,
-    make_accountant,
-    make_guesser,
 )
 from dpnoise.accounting.root_search import least_root, round_up_to_dyadic
 from dpnoise.errors import CalibrationError, ParameterError, TheoremNotApplicableError
@@ -43,8 +44,8 @@ _BUMPS: Final = tuple(Fraction(2) ** -bits for bits in (22, *range(14, -4, -2)))
 _NEXT_TO_LEAST: Final = 1 + Fraction(1, 2000)  # from there, no more digits are saved
 # Behind coins shifts are rounded to 14 bits, so that no answer moves by less.
 _TOLERANCE_BEHIND_A_COIN: Final = 1e-4
-_ABOVE_A_GUESS: Final = 1 + Fraction(3, 20_000)  # so that one curve mostly suffices
-_GUESSED_STEP: Final = 3e-3  # likewise; the step is wrong by half that tolerance
+_ABOVE_AN_ESTIMATE: Final = 1 + Fraction(3, 20_000)  # so that one curve mostly suffices
+_ESTIMATED_STEP: Final = 3e-3  # likewise; the step is wrong by half that tolerance
 _ROUGH_TOLERANCE: Final = 1e-3  # between grids, errors differ by percents
 # Where a function jumps, no line tells how much noise is left to save.
 _AT_A_JUMP: Final = 2.5e-4
@@ -53,10 +54,8 @@ _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth comp
 _DEFAULT_BRACKET: Final = (Fraction(1, 1 << 20), Fraction(1 << 100))
 _NEARLY: Final = Fraction(19, 20)  # of what is known, where a look at that is as good
 _ABOUT: Final = 64  # times what a Gaussian needs: no other reason for a refusal
-_CLOSE_ENOUGH: Final = 1.005  # times the Gaussian's variance: nobody sees the rest
-_SUMS_OVER_ORDERS: Final = "mixture-rdp"
-# Exact for few coordinates, where noise may well be less than a Gaussian's.
-_BELOW_GAUSSIAN: Final = "lattice-pld"
+_CLOSE_ENOUGH: Final = 1.005  # times the Gaussian's variance: no error shows the rest
+_HARDLY_MORE: Final = 1.01  # the same: up to there no fallback is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,29 +153,33 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
     judge = accountant_class(accountant)
     search = functools.partial(least_root, low=low, high=high)
     first = target.gaussian_reference.variance if start is None else start
-    guessed = functools.partial(target.shortfall, make_guesser)
-    bounded = functools.partial(target.shortfall, make_accountant)
+    estimated = functools.partial(target.shortfall, estimating=True)
+    bounded = functools.partial(target.shortfall, estimating=False)
     if is_rough:
         found = search(
-            guessed,
+            estimated,
             start=first,
             tolerance=_ROUGH_TOLERANCE,
             at_a_jump=_ROUGH_AT_A_JUMP,
             trusted=_ROUGH_STEP,
         )
-    elif judge.guesses_from < math.inf:
-        # What is bounded in full is what a guess has found, and seldom more. Where a
-        # guess costs as much, a rough search has found the same.
-        if start is None or first >= judge.guesses_from:
-            guess = search(
-                guessed, start=first, tolerance=_ROUGH_TOLERANCE, trusted=_GUESSED_STEP
+    elif judge.estimates_from < math.inf:
+        # What is bounded in full is what estimates have found, and seldom more. Where
+        # an estimate costs as much, a rough search has found the same.
+        if start is None or first >= judge.estimates_from:
+            estimate = search(
+                estimated,
+                start=first,
+                tolerance=_ROUGH_TOLERANCE,
+                trusted=_ESTIMATED_STEP,
             )
-            first = first if guess is None else guess
-        found = search(bounded, start=first * _ABOVE_A_GUESS, tolerance=judge.tolerance)
+            first = first if estimate is None else estimate
+        above = first * _ABOVE_AN_ESTIMATE
+        found = search(bounded, start=above, tolerance=judge.tolerance)
     else:
-        # Whoever has no close guess is asked itself.
+        # An accountant without a close estimate answers itself.
         found = search(
-            guessed,
+            estimated,
             start=first,
             tolerance=judge.tolerance
             if target.gaussian_reference.steepness is None
@@ -188,7 +191,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         # A theorem that does not cover these events says so itself, at about the noise
         # that they would need; if that was the last noise tried, for nothing.
         needed = max(target.gaussian_reference.variance, low)
-        target.account(make_guesser, high if high < _ABOUT * needed else needed)
+        target.account(high if high < _ABOUT * needed else needed, estimating=True)
         raise CalibrationError(
             f"{accountant}: no noise variance up to {float(high):.6g} reaches epsilon "
             f"{epsilon:g} at delta {delta:g}; relax the target, shrink the clip or "
@@ -213,10 +216,11 @@ class _Target:
         """What a Gaussian would need."""
         return event_gaussian_reference(self.build_event, self.epsilon, self.delta)
 
-    def shortfall(self, make: Callable[..., Accountant], variance: Fraction) -> float:
+    def shortfall(self, variance: Fraction, *, estimating: bool) -> float:
         """Logarithm of the factor that the variance misses, judged as a Gaussian."""
         try:
-            reached = self.account(make, variance).delta(self.epsilon)
+            account = self.account(variance, estimating=estimating)
+            reached = account.delta(self.epsilon)
         except TheoremNotApplicableError:
             return math.inf
         if not _LEAST_DELTA < reached < 1.0:
@@ -251,19 +255,20 @@ class _Target:
 
     def _states(self, variance: Fraction) -> bool:
         """Whether the accountant states the target."""
-        account = self.account(make_accountant, variance)
+        account = self.account(variance, estimating=False)
         # The one is asked for so that the other, which is stated, is not in vain.
         return (
             account.reaches(self.epsilon, self.delta)
             and account.epsilon(self.delta) <= self.epsilon
         )
 
-    def account(
-        self, make: Callable[..., Accountant], variance: Fraction
-    ) -> Accountant:
+    def account(self, variance: Fraction, *, estimating: bool) -> Accountant:
         """Compose what is released with this much noise."""
-        account = make(
-            self.accountant, adversary=self.adversary, adjacency=self.adjacency
+        account = make_accountant(
+            self.accountant,
+            adversary=self.adversary,
+            adjacency=self.adjacency,
+            estimating=estimating,
         )
         return account.compose(self.build_event(variance))
 
@@ -324,9 +329,12 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
     for position, name in enumerate(accountants):
         began = time.process_time()
         variance: Fraction | None = None
-        # Whoever probably accepts no less than others do is heard once.
+        row = accountant_entry(name)
+        if found and row.is_fallback and high <= _HARDLY_MORE * ideal:
+            break
+        # One that probably accepts no less than others do is asked once.
         begin = start
-        if found and (name == _SUMS_OVER_ORDERS or (start or ideal) > _NEARLY * high):
+        if found and (row.form is Form.ORDERS or (start or ideal) > _NEARLY * high):
             begin = high
         try:
             variance = calibrate(
@@ -351,7 +359,10 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
             variance <= round_up_to_dyadic(low)
             or (
                 variance <= _CLOSE_ENOUGH * ideal
-                and _BELOW_GAUSSIAN not in accountants[position + 1 :]
+                and not any(
+                    accountant_entry(other).may_beat_gaussian
+                    for other in accountants[position + 1 :]
+                )
             )
         ):
             break

@@ -41,13 +41,10 @@ from enum import StrEnum, unique
 from typing import Final
 
 from dpnoise.accounting.accountant import GaussianLoss
-from dpnoise.accounting.registry import accountant_class, make_accountant
-from dpnoise.errors import TheoremNotApplicableError, UnknownEventError
-from dpnoise.events import Adversary, GaussianEvent, PrivacyEvent
+from dpnoise.accounting.catalogue import closed_forms, make_accountant
+from dpnoise.errors import TheoremNotApplicableError
+from dpnoise.events import Adversary, Composed, GaussianEvent, PrivacyEvent
 
-# Certified, and closed forms: asking them costs next to nothing.
-_GAUSSIANS: Final = ("skellam-gdp", "mixture-gdp", "log-concave-gdp")
-_ONE_RELEASE: Final = "skellam-gdp"
 # Ten times 1e-6 is not 1e-5 in floats: what people write with a few digits must fit.
 _LAST_DIGITS: Final = 1.0 + 2.0**-40
 _BISECTION_STEPS: Final = 60
@@ -144,11 +141,11 @@ def gaussian_loss(event: PrivacyEvent, *, delta: float) -> GaussianLoss | None:
         The least that a certified theorem gives; None where none covers the event.
     """
     found: list[GaussianLoss] = []
-    for name in _GAUSSIANS:
-        account = accountant_class(name)(adversary=Adversary.SERVER)
+    for name in closed_forms(event):  # asking them costs next to nothing
+        account = make_accountant(name, adversary=Adversary.SERVER)
         try:
             loss = account.compose(event).gaussian_loss(delta)
-        except (UnknownEventError, TheoremNotApplicableError):
+        except TheoremNotApplicableError:
             continue
         if loss is not None and loss.distance < delta:
             found.append(loss)
@@ -251,14 +248,16 @@ def _gaussian_room(
 def _epsilon(gaussians: Iterable[GaussianLoss], delta: float) -> float:
     if delta <= 0.0:
         return math.inf
-    account = make_accountant(_ONE_RELEASE, adversary=Adversary.SERVER)
-    for each in gaussians:
-        account.compose(
+    releases = Composed(
+        tuple(
             GaussianEvent(
                 dim=1,
                 noise_variance=1.0,
                 l2_sensitivity=each.shift,
                 sampler_distance=each.distance,
             )
+            for each in gaussians
         )
-    return account.epsilon(delta)
+    )
+    account = make_accountant(closed_forms(releases)[0], adversary=Adversary.SERVER)
+    return account.compose(releases).epsilon(delta)

@@ -1,68 +1,104 @@
-"""Which accountants a plan asks: those that answer in time, for it and for clients.
+"""Which accountants a plan asks, and what they say of the finished plan.
 
 * What a client's guard refuses is not planned: the same estimate decides, in the same
-  words (`check_accounting_cost`). It is asked before anything is computed, with the
-  noise that a Gaussian would need, and again of the finished plan.
+  words (`check_accounting_cost`). It is evaluated before anything is computed, with the
+  noise that a Gaussian would need, and again for the finished plan.
 * A plan asks for some twenty answers where a client asks for one, so that it has
-  stricter limits of its own.
+  stricter limits of its own: the column `plan_limit` of the catalogue.
+* What was calibrated was a release in the making. The finished parameters are accounted
+  for again, with their shares, their rounding and the distance of their draws.
 
-It asks no accountant and knows no theorem.
+It knows no theorem.
 """
 
+import dataclasses
 import math
-from collections.abc import Mapping
+import time
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final, TypedDict, cast
-
-import numpy as np
+from typing import TypedDict, cast
 
 from dpnoise.accounting import (
     MAX_ACCOUNTING_COST,
+    Accountant,
+    PrivacyStatement,
     accounting_cost,
     check_accounting_cost,
     default_accountants,
+    make_accountant,
 )
-from dpnoise.accounting.conversion import renyi_epsilons
-from dpnoise.accounting.renyi.subsampling import MAX_SAMPLED_ORDER
-from dpnoise.errors import ParameterError
-from dpnoise.events import NoiseEvent
+from dpnoise.accounting.catalogue import Form, accountant_class, accountant_entry
+from dpnoise.accounting.root_search import round_up_to_dyadic
+from dpnoise.errors import (
+    CalibrationError,
+    ParameterError,
+    TheoremNotApplicableError,
+)
+from dpnoise.events import NoiseEvent, PrivacyEvent
 from dpnoise.mechanisms.base import Mechanism
+from dpnoise.mechanisms.parameters import MechanismParameters
+from dpnoise.mechanisms.registry import make_mechanism
+from dpnoise.planning import tuning
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.scale_search import NoiseModel
 
-CLOSED_FORM: Final = "mixture-gdp"
-"""Costs nothing, and wastes noise where it is little."""
 
-CLOSED_FORM_WASTES: Final = 7.0
-"""As a share of the noise, times its deviation in grid steps."""
+@dataclass(frozen=True, slots=True)
+class AccountantTried:
+    """What an accountant says of the finished parameters.
 
-CURVE: Final = "mixture-pld"
-"""Builds a whole curve for each answer, in up to half a second."""
+    Args:
+        name: The accountant.
+        epsilon: What it states at the plan's δ; infinite where it has no theorem.
+        cpu_seconds: What the answer took, with the tables that the search had left.
+            A process that begins without them, such as a client, takes some ten times
+            as long.
+    """
 
-_INTEGRAL: Final = "mixture-contour"
-_ORDERS: Final = "mixture-rdp"
-_FAR: Final = 0.25  # no other accountant wastes as much
-# A plan asks for some twenty epsilons, and nobody should wait longer than two seconds.
-# An integral is taken on some ten contours, of which a statement takes two to four; a
-# curve is built anew for each of some six noises, and a sum over orders tries a dozen.
-_QUICK: Final = {
-    _INTEGRAL: 0.3 * MAX_ACCOUNTING_COST,
-    CURVE: 0.5 * MAX_ACCOUNTING_COST,
-    _ORDERS: 0.12 * MAX_ACCOUNTING_COST,
-}
-# Named, and without a coin, it is asked alone: at most a second, as measured.
-_NAMED: Final = _QUICK | {_ORDERS: 0.75 * MAX_ACCOUNTING_COST}
-# Of the chosen grid, for one answer, and some more where that says less: of all that a
-# client would judge only the dearest integrals and all curves are passed over.
-_LATE: Final = {CURVE: 0.0, _INTEGRAL: 0.3 * MAX_ACCOUNTING_COST}
-_ABOVE_LEAST: Final = 1.5  # of the least epsilon that all orders together can state
-# Vectors so short beside noise so wide (grid steps²): a curve takes seconds, and the
-# closed form is within a few percent.
-_WIDE: Final = float(1 << 16)
-_SHORT: Final = float(1 << 24)  # variance per squared norm
-# Grid steps² that a Gaussian would need. On a grid as coarse the model's guess is far
-# from the answer, so the cheapest look first, and the dear ones begin where they end.
-_COARSE: Final = 1.0
+    name: str
+    epsilon: float
+    cpu_seconds: float = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """What a scale needs.
+
+    Args:
+        mechanism: With placeholders for noise and modulus.
+        variance: The counted variance, grid steps².
+        accountant: The accountant that asked for it.
+        candidates: All that were asked.
+    """
+
+    mechanism: Mechanism
+    variance: Fraction
+    accountant: str
+    candidates: tuple[str, ...]
+
+    def scaled_to(self, scale_factor: float) -> Fraction:
+        """Return as much noise on another grid, in its grid steps²."""
+        change = Fraction(scale_factor / self.mechanism.parameters.scale_factor)
+        return self.variance * change * change
+
+    @property
+    def form(self) -> Form:
+        """How that accountant computes."""
+        return accountant_entry(self.accountant).form
+
+
+class _Composition(TypedDict):
+    """How releases add up, as estimates of an accountant's cost take it."""
+
+    times: int
+    delta: float
+    rate: float
+
+
+def _composition(request: PlanRequest) -> _Composition:
+    return _Composition(
+        times=request.charges, delta=request.delta, rate=float(request.selection)
+    )
 
 
 def judging_cost(request: PlanRequest, release: NoiseEvent, accountant: str) -> float:
@@ -77,18 +113,14 @@ def judging_cost(request: PlanRequest, release: NoiseEvent, accountant: str) -> 
 
 
 def is_judged(request: PlanRequest, release: NoiseEvent, accountant: str) -> bool:
-    """Whether a client would judge such a release, rather than refuse the task.
+    """Return whether a client would judge such a release, rather than refuse the task.
 
     Args:
         request: What was asked for.
         release: One release, with its noise.
         accountant: Its name.
     """
-    try:
-        refuse_dear(request, release, accountant)
-    except ParameterError:
-        return False
-    return True
+    return judging_cost(request, release, accountant) <= MAX_ACCOUNTING_COST
 
 
 def refuse_dear(request: PlanRequest, release: NoiseEvent, accountant: str) -> None:
@@ -116,36 +148,20 @@ def refuse_dear(request: PlanRequest, release: NoiseEvent, accountant: str) -> N
         ) from error
 
 
-class _Composition(TypedDict):
-    """How releases add up, as estimates of an accountant's cost are told it."""
-
-    times: int
-    delta: float
-    rate: float
-
-
-def _composition(request: PlanRequest) -> _Composition:
-    return _Composition(
-        times=request.charges, delta=request.delta, rate=float(request.selection)
-    )
-
-
-def asked_accountants(
-    model: NoiseModel, mechanism: Mechanism, lost: Mapping[str, float]
-) -> tuple[str, ...]:
+def asked_accountants(model: NoiseModel, mechanism: Mechanism) -> tuple[str, ...]:
     """Name the accountants to ask for a grid; the one that asks least noise decides.
 
     Args:
         model: Of the request.
         mechanism: On that grid.
-        lost: Scales from which on an accountant is known to ask for more than others.
 
     Raises:
         ParameterError: The one that was named would take many seconds, for the plan or
             for a client.
     """
     request, scale_factor = model.request, mechanism.parameters.scale_factor
-    typical, release = _typical_release(model, mechanism)
+    needed = max(1.0, model.counted_variance(scale_factor))
+    release = _typical_release(model, mechanism)
     named = request.accountant or request.mechanism_class.published_accountant
     if named is not None:
         refuse_dear(request, release, named)
@@ -153,25 +169,26 @@ def asked_accountants(
         return (named,)
     costs = _default_costs(request, release)
     names = tuple(costs)
-    if model.gaussian_need(scale_factor) < _COARSE:
+    if model.gaussian_need(scale_factor) < tuning.COARSE:
         names = tuple(sorted(names, key=costs.__getitem__))
-    quick = [
-        name
+    quick = {
+        name: accountant_entry(name).form
         for name in names
-        if costs[name] <= _QUICK.get(name, MAX_ACCOUNTING_COST)
-        and request.epsilon >= _ABOVE_LEAST * _least_epsilon(request, name)
-        and scale_factor <= lost.get(name, scale_factor)
-    ]
-    if typical > _WIDE and model.gaussian_variance > _SHORT and len(quick) > 1:
-        quick = [name for name in quick if name != CURVE]
-    wastes = CLOSED_FORM_WASTES / math.sqrt(typical) > _FAR
-    if request.selection < 1 and wastes and CURVE in quick:
-        quick = [name for name in quick if name != CLOSED_FORM]
-    return tuple(quick) or names[:1]
+        if costs[name] <= accountant_entry(name).plan_limit * MAX_ACCOUNTING_COST
+        and _reaches(request, name)
+    }
+    passed_over: Form | None = None
+    if needed > tuning.WIDE and model.gaussian_variance > tuning.SHORT:
+        passed_over = Form.CURVE
+    wastes = tuning.CLOSED_FORM_WASTES / math.sqrt(needed) > tuning.FAR
+    if request.selection < 1 and wastes and Form.CURVE in quick.values():
+        passed_over = Form.CLOSED
+    asked = tuple(name for name, form in quick.items() if form is not passed_over)
+    return asked or tuple(quick) or names[:1]
 
 
 def late_accountants(model: NoiseModel, mechanism: Mechanism) -> tuple[str, ...]:
-    """Name those that are asked of the chosen grid alone, where others waste noise.
+    """Name those that are asked for the chosen grid alone, where others waste noise.
 
     Args:
         model: Of the request.
@@ -180,44 +197,53 @@ def late_accountants(model: NoiseModel, mechanism: Mechanism) -> tuple[str, ...]
     request = model.request
     if request.accountant or request.mechanism_class.published_accountant:
         return ()
-    _, release = _typical_release(model, mechanism)
-    costs = _default_costs(request, release)
+    release = _typical_release(model, mechanism)
     return tuple(
         name
-        for name, cost in costs.items()
-        if cost <= _LATE.get(name, MAX_ACCOUNTING_COST)
-        and request.epsilon >= _ABOVE_LEAST * _least_epsilon(request, name)
+        for name, cost in _default_costs(request, release).items()
+        if cost <= accountant_entry(name).final_limit * MAX_ACCOUNTING_COST
+        and _reaches(request, name)
     )
 
 
-def _typical_release(
-    model: NoiseModel, mechanism: Mechanism
-) -> tuple[float, NoiseEvent]:
-    """Return about the noise that a grid will need, grid steps², and its release."""
-    needed = model.counted_variance(mechanism.parameters.scale_factor)
-    typical = max(1.0, needed)
-    return typical, cast("NoiseEvent", mechanism.event_with_noise(Fraction(typical)))
+def _typical_release(model: NoiseModel, mechanism: Mechanism) -> NoiseEvent:
+    """Return a release with about the noise that a grid will need."""
+    needed = max(1.0, model.counted_variance(mechanism.parameters.scale_factor))
+    return cast("NoiseEvent", mechanism.event_with_noise(Fraction(needed)))
 
 
 def _default_costs(request: PlanRequest, release: NoiseEvent) -> dict[str, float]:
-    """Return what each accountant costs that is asked when nobody names one."""
+    """Return the cost of each accountant that is asked where none is named."""
     names = default_accountants(request.releases(release), adjacency=request.adjacency)
     return {name: judging_cost(request, release, name) for name in names}
 
 
+def _least_epsilon(request: PlanRequest, name: str) -> float:
+    """Return the least epsilon that an accountant states, with some room above it."""
+    rate = float(request.selection)
+    if accountant_entry(name).form is not Form.ORDERS or rate == 1.0:
+        return 0.0
+    return accountant_class(name).least_epsilon(request.delta, rate)
+
+
+def _reaches(request: PlanRequest, name: str) -> bool:
+    """Return whether an accountant can state the budget with reasonable noise."""
+    return request.epsilon >= tuning.ABOVE_LEAST * _least_epsilon(request, name)
+
+
 def _refuse_slow(request: PlanRequest, release: NoiseEvent, named: str) -> None:
     """Refuse an accountant that would take many seconds to plan with."""
-    limits = _NAMED if request.selection == 1 else _QUICK
-    cost, most = judging_cost(request, release, named), limits.get(named, math.inf)
-    if request.epsilon < _ABOVE_LEAST * _least_epsilon(request, named):
+    row, least = accountant_entry(named), _least_epsilon(request, named)
+    if not _reaches(request, named):
         raise ParameterError(
-            f"{named} states no epsilon below {_least_epsilon(request, named):.2g} at "
-            f"delta {request.delta:g} behind a coin, because its orders end at "
-            f"{MAX_SAMPLED_ORDER}, and needs far too much noise shortly above: name no "
-            "accountant",
+            f"{named} states no epsilon below {least:.2g} at delta {request.delta:g} "
+            "behind a coin, because its orders end, and needs far too much noise "
+            "shortly above: name no accountant",
             parameter="accountant",
             value=named,
         )
+    limit = row.named_limit if request.selection == 1 else row.plan_limit
+    cost, most = judging_cost(request, release, named), limit * MAX_ACCOUNTING_COST
     if cost <= most:
         return
     raise ParameterError(
@@ -228,9 +254,64 @@ def _refuse_slow(request: PlanRequest, release: NoiseEvent, named: str) -> None:
     )
 
 
-def _least_epsilon(request: PlanRequest, accountant: str) -> float:
-    """Return what an accountant states at least, however much noise there is."""
-    if accountant != _ORDERS or request.selection == 1:
-        return 0.0
-    largest = np.array([float(MAX_SAMPLED_ORDER)])
-    return float(renyi_epsilons(largest, np.zeros(1), request.delta)[0])
+def account(request: PlanRequest, name: str, event: PrivacyEvent) -> Accountant:
+    """Tell an accountant what a plan of this request releases.
+
+    Raises:
+        TheoremNotApplicableError: It does not cover the event.
+    """
+    accountant = make_accountant(
+        name, adversary=request.calibrated_for, adjacency=request.adjacency
+    )
+    return accountant.compose(event)
+
+
+def kept_promise(
+    request: PlanRequest, parameters: MechanismParameters, found: Calibrated
+) -> tuple[Mechanism, PrivacyStatement, tuple[AccountantTried, ...]]:
+    """Recompute ε for what will really run; add noise in tiny steps if needed.
+
+    Returns:
+        What runs; what it spends, at most the budget; all that were asked, the one
+        whose statement it is first.
+
+    Raises:
+        ParameterError: A client would refuse to judge what will really run.
+        CalibrationError: A few steps of noise do not bring it within the budget.
+    """
+    spent = math.inf
+    for _ in range(tuning.RETRIES):
+        mechanism = make_mechanism(parameters)
+        release = cast("NoiseEvent", mechanism.event())
+        refuse_dear(request, release, found.accountant)
+        event = request.releases(release)
+        started = time.process_time()
+        statement = account(request, found.accountant, event).statement(request.delta)
+        seconds = time.process_time() - started
+        spent = statement.epsilon
+        if spent <= request.epsilon:
+            chosen = AccountantTried(found.accountant, spent, seconds)
+            others = (
+                _tried(request, name, event)
+                for name in found.candidates
+                if name != found.accountant
+            )
+            return mechanism, statement, (chosen, *others)
+        more = round_up_to_dyadic(parameters.noise_rule.counted_variance * tuning.MORE)
+        parameters = dataclasses.replace(
+            parameters, noise_rule=request.noise_rule(more)
+        )
+    raise CalibrationError(
+        f"the finished parameters spend epsilon {spent:.6g}, more than "
+        f"{request.epsilon:.6g}; ask for a slightly smaller epsilon"
+    )
+
+
+def _tried(request: PlanRequest, name: str, event: PrivacyEvent) -> AccountantTried:
+    """Ask an accountant that was not chosen, for comparison."""
+    started = time.process_time()
+    try:
+        epsilon = account(request, name, event).epsilon(request.delta)
+    except TheoremNotApplicableError:
+        epsilon = math.inf
+    return AccountantTried(name, epsilon, time.process_time() - started)

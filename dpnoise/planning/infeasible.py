@@ -7,14 +7,14 @@ otherwise, with the parameter to change and a value of it that works.
 import math
 from dataclasses import fields, replace
 from statistics import NormalDist
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import ErrorForecast
+from dpnoise.planning import tuning
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.scale_search import (
-    UNBOUNDED_BITS,
     NoiseModel,
     accepted_error,
     best_scale,
@@ -22,14 +22,6 @@ from dpnoise.planning.scale_search import (
     smallest_bits,
     smallest_scale,
 )
-
-_LEAST_EPSILON: Final = 0.1  # the smallest that is offered as the nearest one
-_LARGEST_EXPONENT: Final = -0.5  # of a delta that is still worth offering
-_HOPELESS: Final = 100.0  # times the accepted squared error, ten in every entry
-_SURELY_COVERED: Final = 1.02  # times the scale at which the model says so
-_HELD: Final = 0.85  # of what samplers hold: what noise grids need is modelled
-_HALVINGS: Final = 60
-_UNCOVERED: Final = 1.001  # a thousandth is the model's own error, no condition
 
 
 def refuse_uncovered(model: NoiseModel, scale_factor: float) -> None:
@@ -49,15 +41,20 @@ def refuse_uncovered(model: NoiseModel, scale_factor: float) -> None:
         [Bao22] Corollary 1, Eq. (3).
     """
     excess = model.published_excess
-    if not model.request.is_published_mixture or excess(scale_factor) <= _UNCOVERED:
+    if (
+        not model.request.is_published_mixture
+        or excess(scale_factor) <= tuning.UNCOVERED
+    ):
         return
     low, high = scale_factor, 2.0 * scale_factor
-    while excess(high) > _UNCOVERED:
+    while excess(high) > tuning.UNCOVERED:
         low, high = high, 2.0 * high
     while high > 1.01 * low:
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if excess(middle) > _UNCOVERED else (low, middle)
-    covered = math.ceil(100.0 * _SURELY_COVERED * high) / 100.0
+        low, high = (
+            (middle, high) if excess(middle) > tuning.UNCOVERED else (low, middle)
+        )
+    covered = math.ceil(100.0 * tuning.SURELY_COVERED * high) / 100.0
     raise TheoremNotApplicableError(
         f"at scale_factor {scale_factor:g} the published theorem of smm excludes the "
         "orders that this budget needs: coordinates of one grid step would need "
@@ -101,9 +98,9 @@ def refuse_fine(model: NoiseModel, scale_factor: float, share: float) -> NoRetur
         ParameterError: The error names a scale at which they do not, if there is one.
     """
     limit = float(model.request.mechanism_class.largest_variance)
-    most = _HELD * limit / share * model.counted_variance(scale_factor)
+    most = tuning.HELD_BY_ADVICE * limit / share * model.counted_variance(scale_factor)
     low, high = 0.0, scale_factor
-    for _ in range(_HALVINGS):
+    for _ in range(tuning.HALVINGS):
         middle = 0.5 * (low + high)
         held = model.counted_variance(middle) <= most
         low, high = (middle, high) if held else (low, middle)
@@ -133,9 +130,9 @@ def useful_bits(model: NoiseModel) -> int:
         model: Of the request.
     """
     bits, best = smallest_bits(model, holds_the_sum=True), least_forecast(model)
-    while best is not None and bits < UNBOUNDED_BITS:
+    while best is not None and bits < tuning.UNBOUNDED_BITS:
         found = best_scale(model, bits)
-        most = _HOPELESS * accepted_error(model, best)
+        most = tuning.HOPELESS * accepted_error(model, best)
         if found is not None and found.forecast.judged_mse <= most:
             break
         bits += 1
@@ -157,7 +154,7 @@ def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
     limit = math.log(request.delta / 4.0) - math.log(request.charges * distance)
     if request.epsilon <= limit:
         return
-    if limit < _LEAST_EPSILON:
+    if limit < tuning.LEAST_EPSILON:
         # No epsilon worth having; a larger delta is what is missing.
         missing = request.epsilon - limit
         needed = math.log10(request.delta) + missing / math.log(10.0)
@@ -167,7 +164,9 @@ def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
             "draws from the exact law",
             parameter="delta",
             value=request.delta,
-            nearest=f"{_round_up(needed):g}" if needed < _LARGEST_EXPONENT else None,
+            nearest=f"{_round_up(needed):g}"
+            if needed < tuning.LARGEST_EXPONENT
+            else None,
         )
     raise ParameterError(
         f"epsilon {request.epsilon:g} is beyond what finite samplers can promise "
@@ -240,7 +239,7 @@ def refuse_cutting(model: NoiseModel) -> None:
     best, wanted = least_forecast(model), best_scale(free, bits)
     if best is None or wanted is None:
         return
-    if best.judged_mse <= _HOPELESS * accepted_error(free, wanted.forecast):
+    if best.judged_mse <= tuning.HOPELESS * accepted_error(free, wanted.forecast):
         return
     over = best.judged_mse / wanted.forecast.judged_mse
     raise ParameterError(
@@ -275,7 +274,9 @@ def refuse_hopeless(model: NoiseModel, forecast: ErrorForecast) -> None:
     ):
         return
     best = least_forecast(model)
-    if best is None or forecast.judged_mse <= _HOPELESS * accepted_error(model, best):
+    if best is None or forecast.judged_mse <= tuning.HOPELESS * accepted_error(
+        model, best
+    ):
         return
     over = forecast.judged_mse / best.judged_mse
     raise ParameterError(

@@ -21,12 +21,13 @@ import inspect
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Final, ParamSpec, cast
+from typing import ParamSpec, cast
 
 from dpnoise.accounting import (
     PrivacyStatement,
     calibrate_least,
 )
+from dpnoise.accounting.catalogue import Form, accountant_entry, closed_forms
 from dpnoise.accounting.contour.lattice import MIN_CONTOUR_VARIANCE
 from dpnoise.errors import (
     ParameterError,
@@ -34,22 +35,20 @@ from dpnoise.errors import (
 )
 from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
 from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.error_forecast import Rounding
+from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
 from dpnoise.mechanisms.noise_source import DISTANCE_PER_DRAW
-from dpnoise.mechanisms.parameters import MechanismParameters
+from dpnoise.mechanisms.parameters import MECHANISM_NAMES, MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
+from dpnoise.planning import tuning
 from dpnoise.planning.accountant_choice import (
-    CLOSED_FORM,
-    CLOSED_FORM_WASTES,
-    CURVE,
+    Calibrated,
+    account,
     asked_accountants,
     is_judged,
+    kept_promise,
     late_accountants,
     refuse_dear,
 )
-from dpnoise.planning.calibrated import Calibrated
-from dpnoise.planning.central_gaussian import gaussian_variance_per_sensitivity
-from dpnoise.planning.error_curve import packed_bytes
 from dpnoise.planning.infeasible import (
     as_of_accountant,
     refuse_beyond_samplers,
@@ -60,12 +59,9 @@ from dpnoise.planning.infeasible import (
     refuse_wrapping,
     useful_bits,
 )
-from dpnoise.planning.notes import plan_notes
-from dpnoise.planning.recheck import account, kept_promise
-from dpnoise.planning.request import PlanRequest
-from dpnoise.planning.result import Plan
+from dpnoise.planning.request import PlanRequest, gaussian_variance_per_sensitivity
+from dpnoise.planning.result import Plan, packed_bytes
 from dpnoise.planning.scale_search import (
-    UNBOUNDED_BITS,
     NoiseModel,
     accepted_error,
     best_scale,
@@ -77,26 +73,6 @@ from dpnoise.planning.scale_search import (
 )
 
 _P = ParamSpec("_P")
-
-_SEARCHES: Final = 3
-_FINE_SEARCHES: Final = 6
-_FEW_BITS: Final = 4096  # half a kilobyte per client: no bit is worth a search
-_ANY_GRID: Final = "skellam-mixture"
-_TABLED: Final = frozenset({"mixture-contour", CURVE})
-_CLOSE, _CLOSEST = 0.010, 0.009  # what the closed form may cost of the noise
-# Where these have lost once, they lose on every finer grid: what they waste stays, and
-# the waste of the others falls.
-_LOOSE: Final = frozenset({"mixture-rdp", "smm-paper"})
-_OVER_COUNTS: Final = 1.05  # what wrapping may add to the noise of counts
-# Than the grid on which it is within a percent.
-_COARSER: Final = (0.25, 1.0, 2.0, 4.0, 5.6, 8.0)
-_ANOTHER_GRID: Final = 1.125  # closer ones tell no slope, calibrated roughly
-_WORTHWHILE: Final = 1.005  # a calibration for less than half a percent is waste
-_LITTLE_NOISE: Final = 16.0  # grid steps²; yardsticks begin there, whatever is needed
-_WASTES_NOTHING: Final = 1.02  # of what a Gaussian needs: no other accountant is asked
-_WORTH_ASKING: Final = Fraction(63, 64)
-_SURELY_LESS: Final = Fraction(127, 128)  # rough calibrations are within 1e-3
-_LARGEST_VARIANCE: Final = Fraction(1 << 100)
 
 
 def _asked_by_keyword(
@@ -155,7 +131,6 @@ class _Planner:
         self._model = NoiseModel.of(request, self._unit_variance)
         self._least_variance = request.least_counted_variance
         self._found: dict[float, Calibrated] = {}
-        self._lost: dict[str, float] = {}
 
     def run(self) -> Plan:
         request = self._request
@@ -172,13 +147,14 @@ class _Planner:
             self._refuse_bits(rough, bits)
         found = self._to_last_digits(rough, bits)
         if not self._is_judged(found.mechanism, found.variance, found.accountant):
-            # Foreseen was another cost of a late one; those before it are judged.
+            # A late answer turned out to cost more than was foreseen; those before it
+            # are judged.
             found = self._to_last_digits(self._calibrated(scale_factor), bits)
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
         return self._finish(parameters, found)
 
     def _to_last_digits(self, rough: Calibrated, bits: int) -> Calibrated:
-        """Ask the accountant of a rough answer how much noise is enough."""
+        """Ask the accountant of a rough answer how much noise is needed."""
         scale_factor = rough.mechanism.parameters.scale_factor
         found = self._calibrate(
             scale_factor, (rough.accountant,), start=rough.variance, bits=bits
@@ -191,18 +167,18 @@ class _Planner:
         self._model = self._model.through({scale_factor: float(found.variance)})
 
     def _with_late_answers(self, scale_factor: float) -> Calibrated:
-        """Ask those, too, that were too dear to be asked of every grid.
+        """Ask those, too, that were too expensive to be asked for every grid.
 
         The answer of one alone is left to the last digits, and its noise here is less
         than that, unless bits are to be chosen by it.
         """
         found = self._calibrated(scale_factor)
         needed = self._model.gaussian_need(scale_factor)
-        if found.variance <= _WASTES_NOTHING * needed:
+        if found.variance <= tuning.WASTES_NOTHING * needed:
             return found
         mechanism, asked = found.mechanism, found.candidates
         # One answer of each tells whether more of them are worth while.
-        less = self._events(mechanism)(found.variance * _WORTH_ASKING)
+        less = self._events(mechanism)(found.variance * tuning.WORTH_ASKING)
         names = tuple(
             name
             for name in late_accountants(self._model, mechanism)
@@ -222,7 +198,7 @@ class _Planner:
 
     def _refuse_bits(self, found: Calibrated, bits: int) -> None:
         """Refuse bits that are too few whatever the last digits of the noise are."""
-        least = found.variance * _SURELY_LESS
+        least = found.variance * tuning.SURELY_LESS
         parameters = self._divide(found.mechanism.parameters, least, bits)
         mechanism = make_mechanism(parameters)
         forecast = self._request.forecast(mechanism)
@@ -241,40 +217,43 @@ class _Planner:
             or request.is_central
             or self._request.is_published_mixture
             or request.bits is not None
-            or request.accountant not in {None, CLOSED_FORM}
             or request.adjacency is not Adjacency.ZERO_OUT
-            or self._model.length > _FEW_BITS
+            or self._model.length > tuning.FEW_BITS
         ):
             return None
-        wanted = CLOSED_FORM_WASTES / (0.5 * (_CLOSEST + _CLOSE))
+        aimed_at = 0.5 * (tuning.CLOSEST + tuning.CLOSE)
+        wanted = tuning.CLOSED_FORM_WASTES / aimed_at
         scale_factor = wanted / math.sqrt(self._unit_variance) / request.l2_clip
         guess = _readable(min(scale_factor, request.scaled_bound))
-        if self._model.length * (self._bits_for(guess) - 1) > _FEW_BITS:
+        closed, least = self._closed_form(guess), self._bits_for(guess) - 1
+        if (
+            request.accountant not in {None, *closed}
+            or self._model.length * least > tuning.FEW_BITS
+        ):
             return None
         found: Calibrated | None = None
-        for _ in range(_FINE_SEARCHES):
+        for _ in range(tuning.FINE_SEARCHES):
             scale_factor = _readable(min(scale_factor, request.scaled_bound))
             if not self._model.fits_sampler(scale_factor):
                 return None
             start = None if found is None else found.scaled_to(scale_factor)
-            found = self._calibrate(
-                scale_factor, (CLOSED_FORM,), start=start, is_rough=True
-            )
+            found = self._calibrate(scale_factor, closed, start=start, is_rough=True)
             need = self._unit_variance * found.mechanism.l2_clip_squared_steps
             cost = float(found.variance) / need - 1.0
-            if _CLOSEST < cost <= _CLOSE:
+            if tuning.CLOSEST < cost <= tuning.CLOSE:
                 break
-            scale_factor *= cost / (0.5 * (_CLOSEST + _CLOSE))
+            scale_factor *= cost / aimed_at
         else:
             return None
         self._found[scale_factor] = found
         self._model = self._model.through({scale_factor: float(found.variance)})
         best = least_forecast(self._model)
-        free = forecast_at(self._model, scale_factor, UNBOUNDED_BITS)
+        free = forecast_at(self._model, scale_factor, tuning.UNBOUNDED_BITS)
         if best is None or free.judged_mse > accepted_error(self._model, best):
             return None  # so many round their vectors that noise does not hide it
         bits = self._bits_for(scale_factor)
-        return (scale_factor, bits) if self._model.length * bits <= _FEW_BITS else None
+        few = self._model.length * bits <= tuning.FEW_BITS
+        return (scale_factor, bits) if few else None
 
     def _search_scale(self) -> tuple[float, int]:
         """Search with the model, calibrate there and on the finer grid, search again.
@@ -286,7 +265,7 @@ class _Planner:
         refuse_cutting(self._model)
         scale_factor, bits = self._best(self._model)
         refuse_hopeless(self._model, forecast_at(self._model, scale_factor, bits))
-        for _ in range(_SEARCHES):
+        for _ in range(tuning.SEARCHES):
             model = self._fit(scale_factor)
             moved, moved_bits = self._best(model)
             here, there = (
@@ -294,14 +273,14 @@ class _Planner:
                 for scale, width in ((scale_factor, bits), (moved, moved_bits))
             )
             pays = (
-                here.judged_mse > _WORTHWHILE * there.judged_mse
+                here.judged_mse > tuning.WORTHWHILE * there.judged_mse
                 or here.wrap_probability > self._request.max_wrap_probability
                 or moved_bits < bits
             )
             if not pays:
                 break
             scale_factor, bits = moved, moved_bits
-            asked = [scale for scale, each in self._found.items() if each.is_curve]
+            asked = self._curves()
             if asked and min(asked) <= scale_factor <= max(asked):
                 break  # between two curves, of which each takes up to half a second
         return self._as_promised(self._or_finer(scale_factor, bits), bits)
@@ -328,14 +307,16 @@ class _Planner:
         What is tabulated wastes some percents on every grid that is coarse enough for
         it, the closed form less on finer ones.
         """
-        request = self._request
-        closed = request.bits is not None and request.accountant is None
-        if not (closed and self._calibrated(scale_factor).accountant in _TABLED):
+        request, coarse = self._request, self._calibrated(scale_factor)
+        chooses = request.bits is not None and request.accountant is None
+        closed = self._closed_form(scale_factor)
+        if not (chooses and closed and coarse.form.is_tabulated):
             return scale_factor
         most = request.max_wrap_probability
         least = forecast_at(self._model, scale_factor, bits).judged_mse
-        wanted = CLOSED_FORM_WASTES / _CLOSE / math.sqrt(self._unit_variance)
-        for coarser in _COARSER:
+        wanted = tuning.CLOSED_FORM_WASTES / tuning.CLOSE
+        wanted /= math.sqrt(self._unit_variance)
+        for coarser in tuning.COARSER:
             finer = _readable(
                 min(wanted / coarser / request.l2_clip, request.scaled_bound)
             )
@@ -343,7 +324,7 @@ class _Planner:
             if finer <= scale_factor or not (held and self._model.fits_sampler(finer)):
                 continue
             start = Fraction(self._model.counted_variance(finer))
-            found = self._calibrate(finer, (CLOSED_FORM,), start=start, is_rough=True)
+            found = self._calibrate(finer, closed, start=start, is_rough=True)
             model = self._model.through({finer: float(found.variance)})
             there = forecast_at(model, finer, bits)
             if there.wrap_probability <= most and there.judged_mse < least:
@@ -362,21 +343,19 @@ class _Planner:
         points = {scale_factor: float(found.variance)}
         if len(self._found) == 1:
             self._model = self._model.through(points)
-        is_other = finer > _ANOTHER_GRID * scale_factor
+        is_other = finer > tuning.ANOTHER_GRID * scale_factor
         if not (is_other and self._model.fits_sampler(finer)):
             self._model = self._model.through(points)
             return self._model
-        if found.accountant in asked_accountants(
-            self._model, self._placeholder(finer), self._lost
-        ):
+        if found.accountant in asked_accountants(self._model, self._placeholder(finer)):
             then = self._calibrated(finer)
             points[finer] = float(then.variance)
-            if found.accountant in _LOOSE and then.accountant == CLOSED_FORM:
+            if found.form is Form.ORDERS and then.form is Form.CLOSED:
                 # What the one wastes stays, what the other wastes falls: between them
                 # they would say that no finer grid is worth its bits.
-                other = self._calibrate(scale_factor, (CLOSED_FORM,), is_rough=True)
+                other = self._calibrate(scale_factor, (then.accountant,), is_rough=True)
                 points[scale_factor] = float(other.variance)
-        elif found.accountant in _TABLED:
+        elif found.form.is_tabulated:
             # What is quick there wastes more of little noise; if it asks for less than
             # the model expects, the coarse grid was what wasted most.
             then = self._calibrated(finer)
@@ -398,7 +377,7 @@ class _Planner:
                 "whose entries are rounded one by one, on any grid",
                 parameter="mechanism",
                 value=request.mechanism,
-                nearest=_ANY_GRID,
+                nearest=MECHANISM_NAMES[0],
             )
         if bits is None:
             bits = smallest_bits(model)
@@ -422,29 +401,29 @@ class _Planner:
 
     def _bits_for(self, scale_factor: float) -> int:
         """The smallest modulus for a scale, with the noise that the model expects."""
-        free = forecast_at(self._model, scale_factor, UNBOUNDED_BITS)
+        free = forecast_at(self._model, scale_factor, tuning.UNBOUNDED_BITS)
         accepted = accepted_error(self._model, free)
-        for bits in range(1, UNBOUNDED_BITS):
+        for bits in range(1, tuning.UNBOUNDED_BITS):
             found = forecast_at(self._model, scale_factor, bits)
             if (
                 found.judged_mse <= accepted
                 and found.wrap_probability <= self._request.max_wrap_probability
             ):
                 return bits
-        return UNBOUNDED_BITS
+        return tuning.UNBOUNDED_BITS
 
     def _bits_for_counts(self, found: Calibrated) -> int:
         """The smallest modulus that holds the largest count and its noise."""
         request = self._request
-        for bits in range(1, UNBOUNDED_BITS):
+        for bits in range(1, tuning.UNBOUNDED_BITS):
             parameters = self._divide(found.mechanism.parameters, found.variance, bits)
             forecast = request.forecast(make_mechanism(parameters))
             if (
-                forecast.judged_mse <= _OVER_COUNTS * forecast.noise_mse
+                forecast.judged_mse <= tuning.OVER_COUNTS * forecast.noise_mse
                 and forecast.wrap_probability <= request.max_wrap_probability
             ):
                 return bits
-        return UNBOUNDED_BITS
+        return tuning.UNBOUNDED_BITS
 
     def _calibrated(self, scale_factor: float) -> Calibrated:
         """Return roughly how much noise a scale needs; each is asked for once."""
@@ -466,11 +445,21 @@ class _Planner:
         The model runs through both, to within what a rough calibration is wrong by,
         and a curve takes up to half a second.
         """
-        curves = [scale for scale, each in self._found.items() if each.is_curve]
+        curves = self._curves()
         if self._is_widened or not any(each < scale_factor for each in curves):
             return None
         finer = min((each for each in curves if each > scale_factor), default=None)
         return None if finer is None else self._found[finer]
+
+    def _curves(self) -> list[float]:
+        """Return the scales for which a curve was built."""
+        return [scale for scale, each in self._found.items() if each.form is Form.CURVE]
+
+    def _closed_form(self, scale_factor: float) -> tuple[str, ...]:
+        """Name the formula that covers the mechanism, which costs nothing anywhere."""
+        mechanism = self._placeholder(scale_factor)
+        some = Fraction(tuning.LITTLE_NOISE)
+        return closed_forms(mechanism.event_with_noise(some))[:1]
 
     def _calibrate(
         self,
@@ -479,7 +468,7 @@ class _Planner:
         *,
         start: Fraction | None = None,
         is_rough: bool = False,
-        bits: int = UNBOUNDED_BITS,
+        bits: int = tuning.UNBOUNDED_BITS,
     ) -> Calibrated:
         """Ask the accountants, or those named, how much noise this scale needs.
 
@@ -488,9 +477,9 @@ class _Planner:
         """
         request, mechanism = self._request, self._placeholder(scale_factor, bits)
         refuse_beyond_samplers(request, self._planned_distance(mechanism))
-        names = names or asked_accountants(self._model, mechanism, self._lost)
+        names = names or asked_accountants(self._model, mechanism)
         lowest = self._least_variance
-        if _TABLED.issuperset(names):
+        if all(accountant_entry(name).form.is_tabulated for name in names):
             lowest = max(lowest, Fraction(MIN_CONTOUR_VARIANCE))
         least = None
         while least is None:
@@ -502,7 +491,7 @@ class _Planner:
                     delta=request.delta,
                     adversary=request.calibrated_for,
                     adjacency=request.adjacency,
-                    bracket=(lowest, _LARGEST_VARIANCE),
+                    bracket=(lowest, tuning.LARGEST_VARIANCE),
                     start=start,
                     is_rough=is_rough,
                 )
@@ -516,10 +505,6 @@ class _Planner:
                 mechanism, least.variance, least.accountant
             ):
                 least, names = None, others
-        for each in least.tried:
-            loses = each.variance is None or each.variance > least.variance
-            if loses and each.accountant in _LOOSE:
-                self._lost.setdefault(each.accountant, scale_factor)
         found = Calibrated(
             mechanism,
             least.variance,
@@ -556,7 +541,7 @@ class _Planner:
         return self._request.is_published_mixture and self._request.linf_bound is None
 
     def _placeholder(
-        self, scale_factor: float, bits: int = UNBOUNDED_BITS
+        self, scale_factor: float, bits: int = tuning.UNBOUNDED_BITS
     ) -> Mechanism:
         """Build the mechanism of a scale, without its noise."""
         request = self._request
@@ -585,7 +570,7 @@ class _Planner:
         request = self._request
         distance = self._planned_distance(mechanism)
         wanted = self._model.counted_variance(mechanism.parameters.scale_factor)
-        foreseen = Fraction(max(_LITTLE_NOISE, wanted))
+        foreseen = Fraction(max(tuning.LITTLE_NOISE, wanted))
 
         def build(variance: Fraction) -> PrivacyEvent:
             release = cast(
@@ -593,7 +578,7 @@ class _Planner:
                 mechanism.event_with_noise(variance, sampler_distance=distance),
             )
             if request.accountant is not None and variance > foreseen:
-                # So little may be stated that a search ends where nobody would judge.
+                # A search may end at noise so large that no client would judge it.
                 refuse_dear(request, release, request.accountant)
             return request.releases(release)
 
@@ -683,7 +668,7 @@ class _Planner:
             forecast=forecast,
             counted_mse=forecast.expected_mse - surplus / unit,
             gaussian_mse=gaussian_mse,
-            notes=plan_notes(request, mechanism, forecast, over_gaussian=noise),
+            notes=_plan_notes(request, mechanism, forecast, over_gaussian=noise),
             upload_bytes=packed_bytes(mechanism.encoded_dim, mechanism.parameters.bits),
         )
 
@@ -692,3 +677,87 @@ def _readable(scale_factor: float) -> float:
     """Round a scale down to twelve significant bits; the error does not notice."""
     step = 2.0 ** (math.floor(math.log2(scale_factor)) - 11)
     return math.floor(scale_factor / step) * step
+
+
+def _plan_notes(
+    request: PlanRequest,
+    mechanism: Mechanism,
+    forecast: ErrorForecast,
+    *,
+    over_gaussian: float,
+) -> tuple[str, ...]:
+    """Collect the notes of a plan.
+
+    Args:
+        request: What was asked for.
+        mechanism: The finished mechanism.
+        forecast: Its error forecast.
+        over_gaussian: Variance that counts, over the central Gaussian's.
+
+    Returns:
+        Sentences, the most important first.
+    """
+    notes = []
+    if mechanism.noise_is_central:
+        notes.append(
+            "One trusted party adds all noise: nothing is promised against the server, "
+            "and clients must not rely on it."
+        )
+    elif request.min_survivors is None:
+        notes.append(
+            "Every client is counted on: a session that loses one must be abandoned. "
+            "Give min_survivors to tolerate losses."
+        )
+        if request.loss_fraction or request.ladder:
+            notes.append(
+                "loss_fraction and ladder have no effect without min_survivors: no "
+                "loss is tolerated that they could divide."
+            )
+    notes += _participation_notes(request)
+    if request.selection < 1:
+        notes += [
+            (
+                "The sum holds the selected vectors alone: over the selection rate it "
+                "estimates everybody's. Selection saves computing, never error."
+            ),
+            (
+                "Members that skip computing when their coin is lost must answer at a "
+                "fixed time: the secrecy of selection then rests on their "
+                "availability. A vector that lies in a file is computed whatever the "
+                "coin says."
+            ),
+        ]
+    if request.is_published_mixture or not mechanism.published_accountant:
+        notes.extend(mechanism.remarks())  # those of a published theorem are its own
+    if request.is_published_mixture and over_gaussian > tuning.FAR_OVER_GAUSSIAN:
+        notes.append(
+            f"The theorem of {mechanism.name} ties the bound on coordinates to the "
+            f"noise, which has to be {over_gaussian:.3g} times the central Gaussian's: "
+            "take skellam-mixture, which needs hardly more than that one."
+        )
+    if mechanism.rounding is Rounding.TOWARD_ZERO:
+        given = mechanism.parameters
+        typical = given.scale_factor * given.l2_clip / mechanism.rotated_dim**0.5
+        if typical < tuning.STEPS_TO_TRUNCATE:
+            notes.append(
+                f"A typical coordinate is {typical:.2g} grid steps long and truncation "
+                "takes half a step off each: use a finer grid."
+            )
+    if forecast.bias_mse > forecast.noise_mse:
+        notes.append(
+            "The clip's bias exceeds the noise: the estimate is mostly too short."
+        )
+    return tuple(notes)
+
+
+def _participation_notes(request: PlanRequest) -> tuple[str, ...]:
+    """Say how many clients a task needs whose clients give to some sums only."""
+    participations, steps = request.sums_of_one_client, request.steps
+    if participations == steps:
+        return ()
+    needed = -(-steps * request.survivors // participations)
+    note = (
+        f"Each client gives to at most {participations} of {steps} sums, so that sums "
+        f"of {request.survivors} vectors need at least {needed} clients."
+    )
+    return (note,)

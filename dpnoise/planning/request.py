@@ -6,7 +6,8 @@
   must survive is the only assumption that costs nothing, so it is written down in the
   plan; nobody colludes is likewise.
 
-It plans nothing.
+It also says what the central Gaussian mechanism needs for the same request, which every
+plan is measured by, and how loud a clip flag has to be. It plans nothing else.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from fractions import Fraction
 
 from dpnoise.accounting import accountant_names
 from dpnoise.accounting.accountant import check_delta, check_epsilon
+from dpnoise.accounting.reference_gaussian import gaussian_variance
 from dpnoise.encoding.rotation import encoded_dim
 from dpnoise.errors import ParameterError
 from dpnoise.events import (
@@ -27,6 +29,7 @@ from dpnoise.events import (
     Repeated,
     SecretlySelected,
 )
+from dpnoise.mechanisms.adaptive_clipping import suggest_flag_amplitude
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS, MAX_LADDER, NoiseRule
@@ -49,6 +52,7 @@ from dpnoise.mechanisms.parameters import (
 from dpnoise.mechanisms.registry import mechanism_class
 from dpnoise.mechanisms.secret_selection import ALL_CLIENTS, check_selection_rate
 from dpnoise.mechanisms.skellam_counts import counts_norm
+from dpnoise.planning import tuning
 
 DEFAULT_MAX_WRAP_PROBABILITY = 0.01
 """Where more than one coordinate in a hundred wraps, the modulus is too small."""
@@ -531,3 +535,85 @@ def _check_probability(parameter: str, value: float | None) -> None:
             value=number,
             nearest="1.0" if number > 1.0 else "any number above 0, such as 0.01",
         )
+
+
+def gaussian_variance_per_sensitivity(request: PlanRequest) -> float:
+    """Return the variance that the central Gaussian needs per squared L2 clip.
+
+    That mechanism has a trusted party, real-valued noise, no rounding and no modulus,
+    and spends the same ε and δ over the same sessions, against the same adversary. A
+    sampling rate and a secret selection have the same pair of laws. It knows the same
+    bounds of a vector: counts never below 0 differ by less than twice the longest.
+
+    Args:
+        request: Whose ε, δ, charges, sampling or selection rate and adjacency to spend.
+
+    Returns:
+        σ²/r²: multiply by the squared clip for the mean squared error of the sum.
+    """
+    rate = request.sampling_rate if request.selection == 1 else float(request.selection)
+    if rate is None or request.adjacency is Adjacency.REPLACE_ONE:
+        rate = 1.0
+    once = gaussian_variance(
+        float(request.epsilon), float(request.delta), rate=rate, count=request.charges
+    )
+    return once * _farthest(request) ** 2
+
+
+def _farthest(request: PlanRequest) -> float:
+    """Return how far apart the vectors of two worlds may be, in clips."""
+    factor = request.adjacency.sensitivity_factor
+    if request.max_nonzero is None or request.signed or factor == 1.0:
+        return factor
+    # Ones of one vector lie beside those of the other, as far as there is room.
+    return math.sqrt(min(factor, request.dimension / request.max_nonzero))
+
+
+def clip_flag_amplitude(request: PlanRequest) -> float:
+    """Choose the amplitude of the clip flag for a plan.
+
+    The flag takes its part of the norm that clipping leaves, so it costs noise. The
+    noise of a released share is that of the sum: it falls with the number of clients
+    and grows with the number of sessions.
+
+    Args:
+        request: The plan that is asked for; its own `clip_flag_amplitude` is not
+            looked at.
+
+    Returns:
+        The amplitude a, caller's units: what reads the share of a full session to
+        within 0.05, and at most a quarter of the clip.
+
+    Raises:
+        ParameterError: So few clients tell their share only in noise; the error names
+            how many would do.
+    """
+    multiplier = math.sqrt(gaussian_variance_per_sensitivity(request))
+    clients = math.floor(request.selection * request.survivors)
+    loudest = tuning.FLAG_LOUDEST * request.l2_clip
+    reads_to = multiplier * math.sqrt(1.0 + tuning.FLAG_LOUDEST**-2) / 2.0
+    needed = math.ceil(reads_to / (tuning.FLAG_WORST * float(request.selection)))
+    if clients * tuning.FLAG_WORST < reads_to:
+        raise ParameterError(
+            f"{request.survivors} clients tell the share of vectors that fit only in "
+            "noise, and the clip would follow it: give epsilon to fewer sessions, or "
+            "count on more clients",
+            parameter="min_survivors",
+            value=request.survivors,
+            nearest=str(needed),
+        )
+    if (
+        2.0
+        * clients
+        * tuning.FLAG_WANTED
+        * tuning.FLAG_LOUDEST
+        / math.sqrt(1.0 + tuning.FLAG_LOUDEST**2)
+        < multiplier
+    ):
+        return loudest
+    return suggest_flag_amplitude(
+        l2_clip=float(request.l2_clip),
+        noise_multiplier=multiplier,
+        num_clients=clients,
+        share_stddev=tuning.FLAG_WANTED,
+    )

@@ -4,12 +4,15 @@
   it can be checked again by anybody with the same version of this package.
 * The keys of `to_dict` are an interface; `secagg plan --json` prints them.
 
-It computes nothing that needs an accountant.
+* The error at other bit widths is forecast through the noise model that the plan's own
+  calibrations have fixed. A width that cannot hold the sum has no point.
+
+It asks no accountant.
 """
 
 import html
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
@@ -19,29 +22,14 @@ from dpnoise.floats import text_above
 from dpnoise.mechanisms.error_forecast import ErrorForecast
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
-from dpnoise.planning.request import PlanRequest
-from dpnoise.planning.scale_search import NoiseFit
+from dpnoise.planning.accountant_choice import AccountantTried
+from dpnoise.planning.request import PlanRequest, gaussian_variance_per_sensitivity
+from dpnoise.planning.scale_search import NoiseFit, NoiseModel, best_scale
 
 _PSEUDORANDOM: Final = (
     "Noise is expanded from secret 32-byte seeds by AES-256 in counter mode; figures "
     "hold against adversaries that cannot tell its output from random bits."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class AccountantTried:
-    """What an accountant says of the finished parameters.
-
-    Args:
-        name: The accountant.
-        epsilon: What it states at the plan's δ; infinite where it has no theorem.
-        cpu_seconds: What the answer took, with the tables that the search had left.
-            Who begins without them, as a client does, takes some ten times as long.
-    """
-
-    name: str
-    epsilon: float
-    cpu_seconds: float = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +393,44 @@ class CurvePoint:
     expected_mse: float
     wrap_probability: float
     upload_bytes: int
+
+
+def error_curve(made: Plan, *, bits: range = range(2, 25)) -> tuple[CurvePoint, ...]:
+    """Forecast the least error at other bit widths, without new calibrations.
+
+    Args:
+        made: The plan to vary; its noise fixes the model.
+        bits: Bit widths to forecast.
+
+    Returns:
+        One point per bit width that can hold the sum, errors never growing with the
+        bits.
+    """
+    request = made.request
+    model = NoiseModel.of(
+        request, gaussian_variance_per_sensitivity(request), fit=made.noise_fit
+    )
+    length = make_mechanism(made.parameters).encoded_dim
+    points = []
+    for width in bits:
+        scale = best_scale(model, width)
+        if scale is None:
+            continue
+        points.append(
+            CurvePoint(
+                bits=width,
+                scale_factor=scale.scale_factor,
+                expected_mse=scale.forecast.expected_mse,
+                wrap_probability=scale.forecast.wrap_probability,
+                upload_bytes=packed_bytes(length, width),
+            )
+        )
+    return tuple(points)
+
+
+def packed_bytes(length: int, bits: int) -> int:
+    """Return the bytes of a packed vector: ⌈length · bits / 8⌉."""
+    return -(-length * bits // 8)
 
 
 def _percent(part: Fraction) -> str:

@@ -32,25 +32,10 @@ from dpnoise.encoding.scaling import natural_coordinate_cap
 from dpnoise.floats import FloatArray
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding, forecast_error
 from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
+from dpnoise.planning import tuning
 from dpnoise.planning.request import PlanRequest
 
-UNBOUNDED_BITS: Final = 62
-_LOWEST_STEPS: Final = 2.0**-12
-_STEPS_TO_TRUNCATE: Final = 8.0
-_POINTS_PER_OCTAVE: Final = 8
-_REFINEMENTS: Final = 40
-_INDIFFERENCE: Final = 1.005  # scales closer than this to the limit are equally good
-# A bit of six or seven is worth five percent of error. Where all entries are rounded
-# together it is one of fifteen, and saves half as much of the upload as it costs.
-_OVER_GAUSSIAN: Final = 1.05
-_OVER_BEST: Final = 1.02
-_TOGETHER_OVER_GAUSSIAN: Final = 1.01
-_TOGETHER_OVER_BEST: Final = 1.006  # above the indifference, or no bits would do
-_FINE_STEPS: Final = 2.0**16  # of a vector as long as the clip
-_CAPS_PER_OCTAVE: Final = 4
-_CAPS: Final = 40  # from the clip down to a thousandth of it
 _GOLDEN: Final = (math.sqrt(5.0) - 1.0) / 2.0
-_MARGIN: Final = 0.8  # the calibrated noise may come out a little above the model's
 # Small ε is reached at orders near 2·log(1/δ)/ε; a coarse grid is enough for a model.
 _ORDERS: Final = tuple(
     sorted({*range(2, 40), *(math.floor(40 * 1.1**power) for power in range(90))})
@@ -234,7 +219,7 @@ class NoiseModel:
         1 where the orders that the budget asks for are covered; more where Eq. (3) of
         [Bao22] excludes them on a grid whose single step is too much of the clip.
         """
-        fine = _FINE_STEPS / float(self.request.l2_clip)
+        fine = tuning.FINE_STEPS / float(self.request.l2_clip)
         _, least = self._published_point(fine, self.least_cap(fine))
         needed = self._published_point(scale_factor, 1)[1]
         return needed / least * (fine / scale_factor) ** 2
@@ -263,7 +248,9 @@ class NoiseModel:
         """Whether one share's variance is within reach of the sampler tables."""
         share = self.counted_variance(scale_factor) / self.counted_shares
         # Half of what the sampler holds: the calibrated noise may be above the model's.
-        return share <= 0.5 * float(self.request.mechanism_class.largest_variance)
+        return share <= tuning.HELD * float(
+            self.request.mechanism_class.largest_variance
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +309,15 @@ def _best_cap(model: NoiseModel) -> float:
     On a grid so fine that no rounding counts; error and noise keep their proportion on
     coarser ones.
     """
-    fine = _FINE_STEPS / float(model.request.l2_clip)
+    fine = tuning.FINE_STEPS / float(model.request.l2_clip)
     # From the narrowest on: among equals the one that raises no noise.
-    parts = [math.exp2(-power / _CAPS_PER_OCTAVE) for power in reversed(range(_CAPS))]
+    parts = [
+        math.exp2(-power / tuning.CAPS_PER_OCTAVE)
+        for power in reversed(range(tuning.CAPS))
+    ]
     errors = {
         part: forecast_at(
-            replace(model, capped_at=part), fine, UNBOUNDED_BITS
+            replace(model, capped_at=part), fine, tuning.UNBOUNDED_BITS
         ).judged_mse
         for part in parts
     }
@@ -381,15 +371,17 @@ def best_scale(model: NoiseModel, bits: int) -> Scale | None:
     Returns:
         The scale and its forecast, or None if the sum wraps too often at any scale.
     """
-    free = _minimise(model, UNBOUNDED_BITS)
+    free = _minimise(model, tuning.UNBOUNDED_BITS)
     found = _minimise(model, bits)
     if found is None or free is None:
         return None
-    target = max(found.forecast.judged_mse, _INDIFFERENCE * free.forecast.judged_mse)
+    target = max(
+        found.forecast.judged_mse, tuning.INDIFFERENCE * free.forecast.judged_mse
+    )
     low, high = math.log2(smallest_scale(model)), math.log2(found.scale_factor)
     # Left of its minimum the error falls: rounding and the constant part of the noise
     # weigh less and less.
-    for _ in range(_REFINEMENTS):
+    for _ in range(tuning.REFINEMENTS):
         middle = 0.5 * (low + high)
         if forecast_at(model, 2.0**middle, bits).judged_mse <= target:
             high = middle
@@ -412,9 +404,12 @@ def accepted_error(model: NoiseModel, best: ErrorForecast) -> float:
         are rounded together, 1.01 and 1.006 times.
     """
     request = model.request
-    over_gaussian, over_best = _OVER_GAUSSIAN, _OVER_BEST
+    over_gaussian, over_best = tuning.OVER_GAUSSIAN, tuning.OVER_BEST
     if request.mechanism_class.rounding is Rounding.CONDITIONAL:
-        over_gaussian, over_best = _TOGETHER_OVER_GAUSSIAN, _TOGETHER_OVER_BEST
+        over_gaussian, over_best = (
+            tuning.TOGETHER_OVER_GAUSSIAN,
+            tuning.TOGETHER_OVER_BEST,
+        )
     central = model.gaussian_variance * request.l2_clip**2
     return max(
         over_gaussian * model.expected_surplus * central, over_best * best.judged_mse
@@ -427,7 +422,7 @@ def least_forecast(model: NoiseModel) -> ErrorForecast | None:
     Args:
         model: How much noise each scale needs.
     """
-    found = _minimise(model, UNBOUNDED_BITS)
+    found = _minimise(model, tuning.UNBOUNDED_BITS)
     return None if found is None else found.forecast
 
 
@@ -446,7 +441,7 @@ def least_grid(
         all the grids; otherwise the fewest bits that are, unless they were given.
     """
     request = models[scale_factor].request
-    widest = UNBOUNDED_BITS if request.bits is None else request.bits
+    widest = tuning.UNBOUNDED_BITS if request.bits is None else request.bits
 
     def error(scale: float, width: int) -> float:
         there = forecast_at(models[scale], scale, width)
@@ -458,7 +453,7 @@ def least_grid(
 
     best = least(widest)
     limit = accepted_error(models[best], forecast_at(models[best], best, widest))
-    if error(scale_factor, bits) <= _INDIFFERENCE * limit:
+    if error(scale_factor, bits) <= tuning.INDIFFERENCE * limit:
         return scale_factor, bits
     for width in range(1 if request.bits is None else widest, widest + 1):
         if error(least(width), width) <= limit:
@@ -478,7 +473,7 @@ def smallest_bits(model: NoiseModel, *, holds_the_sum: bool = False) -> int:
     """
     free = least_forecast(model)
     if free is None:
-        return UNBOUNDED_BITS
+        return tuning.UNBOUNDED_BITS
     limit = math.inf if holds_the_sum else accepted_error(model, free)
 
     def suffices(bits: int) -> bool:
@@ -486,7 +481,7 @@ def smallest_bits(model: NoiseModel, *, holds_the_sum: bool = False) -> int:
         return found is not None and found.forecast.judged_mse <= limit
 
     # One more bit wraps less at every scale, so what suffices is an interval.
-    return bisect.bisect_left(range(UNBOUNDED_BITS), 1, lo=1, key=suffices)
+    return bisect.bisect_left(range(tuning.UNBOUNDED_BITS), 1, lo=1, key=suffices)
 
 
 def smallest_scale(model: NoiseModel) -> float:
@@ -499,11 +494,11 @@ def smallest_scale(model: NoiseModel) -> float:
         Grid steps per unit.
     """
     request = model.request
-    steps = _LOWEST_STEPS
+    steps = tuning.LOWEST_STEPS
     if request.mechanism_class.rounding is Rounding.TOWARD_ZERO:
         # Truncation takes half a step off every coordinate. Where that is most of it,
         # the estimate of zero may have a small error and is worth nothing.
-        steps = _STEPS_TO_TRUNCATE * math.sqrt(model.length)
+        steps = tuning.STEPS_TO_TRUNCATE * math.sqrt(model.length)
     if request.mechanism_class.rounding is Rounding.CONDITIONAL:
         # Below, no vector but zeros is within the bound: again an estimate of nothing.
         while not conditional_squared_bound(steps, model.length, request.rounding_bias):
@@ -513,7 +508,7 @@ def smallest_scale(model: NoiseModel) -> float:
 
 def _minimise(model: NoiseModel, bits: int) -> Scale | None:
     """Minimise the forecast over the candidates: a grid, then a golden section."""
-    limit = _MARGIN * model.request.max_wrap_probability
+    limit = tuning.MARGIN * model.request.max_wrap_probability
     first = math.log2(smallest_scale(model))
     last = math.log2(model.request.scaled_bound)
 
@@ -531,16 +526,18 @@ def _minimise(model: NoiseModel, bits: int) -> Scale | None:
     if not is_candidate(last):
         # The sum widens with the scale, so the candidates are an interval.
         low, high = first, last
-        for _ in range(_REFINEMENTS):
+        for _ in range(tuning.REFINEMENTS):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if is_candidate(middle) else (low, middle)
         last = low
-    points = math.floor((last - first) * _POINTS_PER_OCTAVE) + 1
-    grid = [first + index / _POINTS_PER_OCTAVE for index in range(points)] + [last]
+    points = math.floor((last - first) * tuning.POINTS_PER_OCTAVE) + 1
+    grid = [first + index / tuning.POINTS_PER_OCTAVE for index in range(points)] + [
+        last
+    ]
     start = min(grid, key=error)
-    low = max(first, start - 1.0 / _POINTS_PER_OCTAVE)
-    high = min(last, start + 1.0 / _POINTS_PER_OCTAVE)
-    for _ in range(_REFINEMENTS):
+    low = max(first, start - 1.0 / tuning.POINTS_PER_OCTAVE)
+    high = min(last, start + 1.0 / tuning.POINTS_PER_OCTAVE)
+    for _ in range(tuning.REFINEMENTS):
         inner, outer = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
         if error(inner) <= error(outer):
             high = outer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpnoise.accounting import Proof, accountant_names
-from dpnoise.accounting.registry import accountant_class
+from dpnoise.accounting.catalogue import accountant_class
 
 ROOT = Path(__file__).parents[2]
 SECURITY = (ROOT / "SECURITY.md").read_text()

@@ -1,10 +1,10 @@
-"""What an integral over contours will cost, from the release's quantities alone.
+"""What integrals over contours will cost, from the release's quantities alone.
 
 The same contours, cells, windows and blocks as those that will be computed are
 counted; only the noise is taken for its saddle-point approximation. So the forecast
 follows the time wherever it goes, which no formula in a few powers does.
 
-* Cells of `cost`: as many as a processor core fills in the same time at 10^9 a second.
+* Cells of `Accountant.cost`, of which a processor core fills 10^9 in a second.
 * Measured on some two hundred curves over the whole range: within a factor of three;
   on as many integrals within four, and little below what they take.
 
@@ -12,134 +12,77 @@ It bounds no privacy.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from dpnoise.accounting.accountant import ReleaseSize
 from dpnoise.accounting.contour.integral import (
-    COARSE,
-    FINE,
     CellWidths,
     ContourResolution,
     cell_widths,
-    laplace_log_constant,
-    least_contour,
-    steepest_contour,
 )
 from dpnoise.accounting.contour.lattice import (
     MAX_CONTOUR_VARIANCE,
     MIN_CONTOUR_VARIANCE,
 )
-from dpnoise.accounting.contour.mixture_pld import contours_from
 from dpnoise.accounting.contour.moment_table import (
     FEW_ENTRIES,
     LOG_NEGLIGIBLE_TAIL,
     ROWS_BLOCK,
 )
+from dpnoise.events import NoiseEvent, SkellamEvent
 from dpnoise.floats import FloatArray
 
-_ONCE: Final = 1.5e8  # composition, and all else that does not grow
-_ONCE_EACH: Final = 1e7  # the search for contours
-_PAIRS: Final = 2.0  # of contours, if those for epsilon and for delta do not agree
 _PER_WEIGHT: Final = 3e3  # an integer of the lattice, enclosed in 256 bits
 _PER_TABLE: Final = 600.0  # an integer of the window, whatever the coordinates
 _PER_GROUP: Final = 9e5  # calls for an octave of coordinates, or for what fits a cache
 _PER_BLOCK: Final = 1.2e5  # calls for a block of the contour
 _PER_ENTRY: Final = 240.0  # an integer of the window, in a coordinate cell
 _PER_PHASE: Final = 5.0  # the same, once more in every block
-_FIRST: Final = 1.19  # the best contour at epsilon 0, in main lobes of a Gaussian
 _FARTHEST: Final = 1e12  # grid steps; windows beyond are refused whatever they cost
 _POINTS: Final = 320
 _DIRECTIONS: Final = 2.0
-_LEAST_FIRST: Final = 0.05
-
-
-def curve_cost(
-    *, variance: float, norm_bound: float, largest: float, most: float, integers: bool
-) -> float:
-    """Forecast what `mixture_pld.mixture_pair` computes.
-
-    Args:
-        variance: Counted variance per coordinate, grid steps², above 0.
-        norm_bound: Bound on the squared norm, above 0.
-        largest: Bound on every absolute coordinate, above 0, at most its root.
-        most: Where to stop counting.
-        integers: Whether coordinates are rounded by those who send them.
-
-    Returns:
-        Cells, or more than `most`.
-    """
-    release = _Release.of(variance, norm_bound, largest, integers=integers)
-    lobe = release.lobe
-    first = min(max(_FIRST * lobe, _LEAST_FIRST), steepest_contour(lobe))
-    total = _ONCE
-    for c in contours_from(first, lobe):
-        total += release.contour(c, COARSE)
-        if total > most:
-            return total
-    return total
-
-
-def bound_cost(
-    *,
-    variance: float,
-    norm_bound: float,
-    largest: float,
-    integers: bool,
-    delta: float,
-) -> float:
-    """Forecast what one epsilon of `mixture_contour` computes.
-
-    Args:
-        variance: As for `curve_cost`.
-        norm_bound: As for `curve_cost`.
-        largest: As for `curve_cost`.
-        integers: As for `curve_cost`.
-        delta: Failure probability that is asked about, in (0, 1).
-
-    Returns:
-        Cells.
-    """
-    release = _Release.of(variance, norm_bound, largest, integers=integers)
-    lobe, log_delta = release.lobe, math.log(delta)
-
-    def epsilon(c: float) -> float:  # a Gaussian's
-        growth = 0.5 * c * (c + 1.0) / lobe**2
-        return (laplace_log_constant(c, growth, lobe) - log_delta) / c
-
-    c = least_contour(epsilon, lobe)
-    return _ONCE_EACH + release.lattice(c) + _PAIRS * release.contour(c, FINE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Release:
-    """What is counted from."""
+class ContourCost:
+    """Counts the cells of contours for one release.
 
-    variance: float
-    norm_bound: float
-    largest: float
+    Attributes:
+        size: The release, its variance within the range of the tables.
+        integers: Whether coordinates are rounded by those who send them.
+    """
+
+    size: ReleaseSize
     integers: bool
-    noise: "_Noise"
+    _noise: "_Noise"
 
     @classmethod
-    def of(
-        cls, variance: float, norm_bound: float, largest: float, *, integers: bool
-    ) -> "_Release":
-        """Tabulate the noise."""
+    def of(cls, release: NoiseEvent) -> "ContourCost | None":
+        """Tabulate the noise of a release; None where nothing is integrated."""
+        size = ReleaseSize.of(release)
+        if size is None:
+            return None
         # Beyond the tables nothing is computed, or what their last one says is.
-        variance = min(max(variance, MIN_CONTOUR_VARIANCE), MAX_CONTOUR_VARIANCE)
-        return cls(variance, norm_bound, largest, integers, _Noise(variance))
+        variance = min(max(size.variance, MIN_CONTOUR_VARIANCE), MAX_CONTOUR_VARIANCE)
+        return cls(
+            replace(size, variance=variance),
+            isinstance(release, SkellamEvent),
+            _Noise(variance),
+        )
 
     @property
     def lobe(self) -> float:
         """As `ContourBound.lobe`."""
-        return math.sqrt(self.variance / self.norm_bound)
+        return math.sqrt(self.size.variance / self.size.norm)
 
     def lattice(self, c: float) -> float:
         """Forecast the enclosure of the noise, which ends at a power of two."""
-        reach = 10.0 * math.sqrt(self.variance) + self.largest * (4.0 + c)
-        reach = max(reach, 14.0 * math.sqrt(self.variance) + 8.0 * self.largest) + 72.0
+        deviation, largest = math.sqrt(self.size.variance), self.size.largest
+        reach = 10.0 * deviation + largest * (4.0 + c)
+        reach = max(reach, 14.0 * deviation + 8.0 * largest) + 72.0
         return _PER_WEIGHT * 2.0 ** math.ceil(math.log2(reach))
 
     def contour(self, c: float, chosen: ContourResolution) -> float:
@@ -148,21 +91,21 @@ class _Release:
             chosen.main_lobe * self.lobe,
             (chosen.end - chosen.main_lobe) * self.lobe,
         )
-        window = self.noise.window(c, self.largest)
+        window = self._noise.window(c, self.size.largest)
         total = 2.0 * _DIRECTIONS * _PER_TABLE * window
         for widths, span, cells in zip(
-            cell_widths(c, self.variance, self.norm_bound, chosen),
+            cell_widths(c, self.size.variance, self.size.norm, chosen),
             spans,
             (chosen.main_cells, chosen.outer_cells),
             strict=True,
         ):
-            octaves = _octaves(widths, self.largest, integers=self.integers)
+            octaves = _octaves(widths, self.size.largest, integers=self.integers)
             rows_of_all = sum(rows for _, rows in octaves)
             if rows_of_all * window <= FEW_ENTRIES:
-                octaves = [(self.largest, rows_of_all)] if octaves else []
+                octaves = [(self.size.largest, rows_of_all)] if octaves else []
             for x, rows in octaves:
                 groups = math.ceil(rows / max(1.0, ROWS_BLOCK // window))
-                deviation = self.noise.deviation(c, x)
+                deviation = self._noise.deviation(c, x)
                 blocks = min(cells, math.ceil(0.5 * span * deviation))
                 entries = rows * window
                 total += _DIRECTIONS * (

@@ -20,15 +20,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from dpnoise.accounting.accountant import Accountant
+from dpnoise.accounting.contour.forecast import ContourCost
 from dpnoise.accounting.contour.grid import CoordinateNorm
 from dpnoise.accounting.contour.integral import (
     COARSE,
     FINE,
     ContourBound,
     ContourResolution,
+    laplace_log_constant,
+    least_contour,
 )
 from dpnoise.accounting.single_selection import epsilon_before, epsilon_behind
 from dpnoise.accounting.statement import Proof, Status
@@ -41,6 +44,10 @@ from dpnoise.events import (
     SkellamMixtureEvent,
 )
 from dpnoise.floats import float_below
+
+_SEARCH: Final = 1e7  # cells: the search for contours
+_CONTOURS: Final = 2.0  # if those for epsilon and for delta do not agree
+_LARGEST_DELTA: Final = 0.5  # that a contour is looked for; beyond, none is cheaper
 
 ARITHMETIC_ASSUMPTION = (
     "Floating point follows IEEE 754, and numpy's exp, expm1, log, log1p, sin and cos "
@@ -114,23 +121,44 @@ class MixtureContourAccountant(Accountant):
     status_of_theorem = Status.CERTIFIED
     proof_of_theorem: ClassVar[Proof] = Proof.OWN
     tolerance: ClassVar[float] = 5e-5  # an answer takes up to half a second
-    has_close_guess: ClassVar[bool] = True  # one direction mostly decides
+    has_close_estimate: ClassVar[bool] = True  # one direction mostly decides
 
     _bound: ContourBound | None = None
     _rate: float = 1.0
+
+    @classmethod
+    def cost(
+        cls,
+        release: NoiseEvent,
+        *,
+        times: int,  # noqa: ARG003 - it refuses a second release
+        delta: float,
+        rate: float,
+    ) -> float:
+        """Count the two contours that one epsilon takes."""
+        counted = ContourCost.of(release)
+        if counted is None:
+            return 0.0
+        lobe = counted.lobe
+        log_delta = math.log(min(delta / rate, _LARGEST_DELTA))
+
+        def epsilon(c: float) -> float:  # a Gaussian's
+            growth = 0.5 * c * (c + 1.0) / lobe**2
+            return (laplace_log_constant(c, growth, lobe) - log_delta) / c
+
+        c = least_contour(epsilon, lobe)
+        return _SEARCH + counted.lattice(c) + _CONTOURS * counted.contour(c, FINE)
 
     def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
         # The samplers' distance is charged elsewhere and changes no bound.
         bound = contour_bound(replace(release, sampler_distance=0.0), whole_curve=False)
         if bound is None:
-            raise self._refuse(
-                release, alternative="gaussian-pld, skellam-gdp or an accountant for it"
-            )
+            raise self._refuse(release)
         if bound.is_constant:
             return
         if self._bound is not None or count > 1:
             raise TheoremNotApplicableError(
-                f"{self.name} covers a single release; use mixture-pld for several",
+                f"{self.name} covers a single release; name no accountant",
                 theorem="contour bound of one product law",
                 parameter="count",
                 value=count if self._bound is None else count + 1,
@@ -141,7 +169,7 @@ class MixtureContourAccountant(Accountant):
     def _delta_of_exact_noise(self, epsilon: float) -> float:
         if self._bound is None:
             return 0.0
-        likely = self._bound.likely_delta if self.guesses else self._bound.delta
+        likely = self._bound.likely_delta if self._estimating else self._bound.delta
         found = likely(epsilon_behind(epsilon, self._rate))
         return found if self._rate == 1.0 else math.nextafter(self._rate * found, 1.0)
 

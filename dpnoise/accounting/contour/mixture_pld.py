@@ -23,7 +23,13 @@ from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from dpnoise.accounting.contour.integral import ContourBound, Direction
+from dpnoise.accounting.contour.forecast import ContourCost
+from dpnoise.accounting.contour.integral import (
+    COARSE,
+    ContourBound,
+    Direction,
+    steepest_contour,
+)
 from dpnoise.accounting.contour.mixture_contour import (
     ARITHMETIC_ASSUMPTION,
     contour_bound,
@@ -54,6 +60,10 @@ _NEXT: Final = 1.25
 _GUESSED_FROM: Final = 1.0  # grid steps²
 _KNOTS: Final = 4  # contours from one that a guess bounds to the next
 _LIKE: Final = 0.1  # what two knots may differ by, if nothing is bounded between them
+_ONCE: Final = 1.5e8  # cells: composition, and all else that does not grow
+_FIRST: Final = 1.19  # the best contour at epsilon 0, in main lobes of a Gaussian
+_LEAST_FIRST: Final = 0.05
+_BEYOND_ALL_LIMITS: Final = 1e12  # cells, where counting stops
 
 _Curve: TypeAlias = Callable[[ContourBound, Direction], tuple[FloatArray, FloatArray]]
 
@@ -211,18 +221,40 @@ class MixturePLDAccountant(ComposedLossAccountant):
     proof_of_theorem: ClassVar[Proof] = Proof.OWN
     # A curve takes up to half a second; its last digits need not even fall steadily.
     tolerance: ClassVar[float] = 4.5e-4
-    guesses_from: ClassVar[float] = _GUESSED_FROM
+    estimates_from: ClassVar[float] = _GUESSED_FROM
     _relative_variance = 5e-5
+
+    @classmethod
+    def cost(  # the same for all questions
+        cls,
+        release: NoiseEvent,
+        *,
+        times: int,  # noqa: ARG003
+        delta: float,  # noqa: ARG003
+        rate: float,  # noqa: ARG003
+    ) -> float:
+        """Count the contours of a whole curve, up to far beyond all limits."""
+        counted = ContourCost.of(release)
+        if counted is None:
+            return 0.0
+        lobe = counted.lobe
+        first = min(max(_FIRST * lobe, _LEAST_FIRST), steepest_contour(lobe))
+        total = _ONCE
+        for c in contours_from(first, lobe):
+            total += counted.contour(c, COARSE)
+            if total > _BEYOND_ALL_LIMITS:
+                break
+        return total
 
     def _pair_of(self, release: NoiseEvent) -> DominatingPair | None:
         if not isinstance(
             release, SkellamMixtureEvent | SkellamMixtureClippedEvent | SkellamEvent
         ):
-            raise self._refuse(
-                release, alternative="gaussian-pld, skellam-gdp or one made for it"
-            )
+            raise self._refuse(release)
         # The samplers' distance is charged elsewhere and changes no pair.
-        return _pair_of(replace(release, sampler_distance=0.0), guesses=self.guesses)
+        return _pair_of(
+            replace(release, sampler_distance=0.0), guesses=self._estimating
+        )
 
     def _assumptions(self) -> tuple[str, ...]:
         return (

@@ -120,16 +120,13 @@ class ComposedLossAccountant(Accountant):
 
     _relative_variance: float = _RELATIVE_VARIANCE
 
-    def __init__(
-        self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
-    ) -> None:
-        super().__init__(adversary=adversary, adjacency=adjacency)
+    def _begin(self) -> None:
         self._counts: dict[tuple[NoiseEvent, float], int] = {}
         self._sums: tuple[ComposedLoss, ComposedLoss] | None = None
 
     def _pair_of(self, release: NoiseEvent) -> DominatingPair | None:
         """Return the pair of one release, None if it shows nothing of the user."""
-        raise self._refuse(release, alternative="another accountant")
+        raise self._refuse(release)
 
     def _check(self, release: NoiseEvent) -> None:
         """Refuse a release that has no pair."""
@@ -236,9 +233,7 @@ class GaussianPLDAccountant(ComposedLossAccountant):
     def _multiplier_of(self, release: NoiseEvent) -> float:
         """Return the noise multiplier of a Gaussian release, rounded down."""
         if not isinstance(release, GaussianEvent):
-            raise self._refuse(
-                release, alternative="skellam-gdp, or mixture-pld for mixtures"
-            )
+            raise self._refuse(release)
         factor = self.adjacency.sensitivity_factor
         sensitivity = factor * release.l2_sensitivity
         if sensitivity == 0.0:

@@ -214,8 +214,8 @@ def power_pair(pair: DominatingPair, count: int) -> DominatingPair:
     """
     if count > LARGEST_POWER:
         raise TheoremNotApplicableError(
-            f"lattice-pld samples releases of up to {LARGEST_POWER} entries that may "
-            f"differ, not {count}; use skellam-gdp",
+            f"atoms are sampled for up to {LARGEST_POWER} entries that may differ, not "
+            f"{count}; name no accountant",
             theorem="rule 3",
             parameter="l2_sensitivity",
             value=count,
@@ -241,8 +241,8 @@ def envelope_pair(law: IntegerLaw, bounds: ShiftBounds) -> DominatingPair:
     """
     if bounds.squared_norm > LARGEST_SQUARED_SHIFT:
         raise TheoremNotApplicableError(
-            "lattice-pld examines vectors with entries above one up to a squared norm "
-            f"of {LARGEST_SQUARED_SHIFT}, not {bounds.squared_norm}; use skellam-gdp",
+            "atoms of entries above one are examined up to a squared norm of "
+            f"{LARGEST_SQUARED_SHIFT}, not {bounds.squared_norm}; name no accountant",
             theorem="rule 4",
             parameter="l2_sensitivity",
             value=math.sqrt(bounds.squared_norm),

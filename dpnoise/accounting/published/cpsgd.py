@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.statement import Proof, Status
-from dpnoise.events import Adjacency, Adversary, BinomialEvent, NoiseEvent
+from dpnoise.events import Adjacency, BinomialEvent, NoiseEvent
 
 # The constants of the theorem for fair coins, p = 1/2.
 _B: Final = 1.0 / 3.0
@@ -76,20 +76,17 @@ class _Part:
 class BinomialPaperAccountant(Accountant):
     """The (ε, δ) bound of cpSGD with basic and advanced composition."""
 
-    name: ClassVar[str] = "cpsgd-recalled"
+    name = "cpsgd-recalled"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.RECALLED
     proof_of_theorem: ClassVar[Proof] = Proof.PUBLISHED
 
-    def __init__(
-        self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
-    ) -> None:
-        super().__init__(adversary=adversary, adjacency=adjacency)
+    def _begin(self) -> None:
         self._parts: list[_Part] = []
 
     def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
         if not isinstance(release, BinomialEvent):
-            raise self._refuse(release, alternative="the accountant of its mechanism")
+            raise self._refuse(release)
         self._parts.append(_Part(release, sampling_rate, count))
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:

@@ -112,7 +112,7 @@ class DistributedGaussianCurve(RenyiCurve):
 class DDGaussPaperAccountant(RenyiAccountant):
     """The distributed discrete Gaussian bound of [KLS21] for sums."""
 
-    name: ClassVar[str] = "ddgauss-paper"
+    name = "ddgauss-paper"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.PROVEN
     proof_of_theorem: ClassVar[Proof] = Proof.PUBLISHED
@@ -122,7 +122,7 @@ class DDGaussPaperAccountant(RenyiAccountant):
         if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
             return gaussian_curve(release, self.adjacency)
         if not isinstance(release, DistributedDiscreteGaussianEvent):
-            raise self._refuse(release, alternative="skellam-gdp for Skellam noise")
+            raise self._refuse(release)
         l1_sensitivity, l2_sensitivity = sensitivities_of(release, self.adjacency)
         return DistributedGaussianCurve(
             dim=release.dim,

@@ -60,7 +60,7 @@ class PublishedSkellamCurve(RenyiCurve):
 class SkellamPaperAccountant(RenyiAccountant):
     """The Skellam bound of [Aga21], Corollary 3.6, with its generic amplification."""
 
-    name: ClassVar[str] = "skellam-paper"
+    name = "skellam-paper"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.PROVEN
     proof_of_theorem: ClassVar[Proof] = Proof.PUBLISHED
@@ -70,7 +70,7 @@ class SkellamPaperAccountant(RenyiAccountant):
         if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
             return gaussian_curve(release, self.adjacency)
         if not isinstance(release, SkellamEvent):
-            raise self._refuse(release, alternative="mixture-rdp for mixtures")
+            raise self._refuse(release)
         l1_sensitivity, l2_sensitivity = sensitivities_of(release, self.adjacency)
         return PublishedSkellamCurve(
             l2_sensitivity=l2_sensitivity,

@@ -159,7 +159,7 @@ class SMMPaperAccountant(RenyiAccountant):
     small scale factors that excludes the orders which the published figures use.
     """
 
-    name: ClassVar[str] = "smm-paper"
+    name = "smm-paper"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset({Adjacency.ZERO_OUT})
     status_of_theorem: ClassVar[Status] = Status.PROVEN
     proof_of_theorem: ClassVar[Proof] = Proof.PUBLISHED
@@ -168,9 +168,7 @@ class SMMPaperAccountant(RenyiAccountant):
         if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
             return gaussian_curve(release, self.adjacency)
         if not isinstance(release, SkellamMixtureClippedEvent):
-            raise self._refuse(
-                release, alternative="mixture-rdp, or mechanism smm with its own clip"
-            )
+            raise self._refuse(release)
         return PublishedMixtureCurve(
             mixture_norm_bound=release.mixture_norm_bound,
             linf_bound=release.linf_bound,
@@ -190,7 +188,7 @@ class SMMPaperAccountant(RenyiAccountant):
                 f"of {float(least):.6g} grid steps squared for coordinates up to "
                 f"{release.linf_bound}, got "
                 f"{float(release.aggregate_noise_variance):.6g}; raise scale_factor "
-                "or the noise, or use accountant mixture-rdp",
+                "or the noise, or take the mechanism skellam-mixture",
                 theorem="Theorem 5 [Bao22]",
                 parameter="aggregate_noise_variance",
                 value=str(release.aggregate_noise_variance),

@@ -22,7 +22,7 @@ from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.conversion import renyi_epsilons, renyi_log_deltas
 from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.renyi.subsampling import MAX_SAMPLED_ORDER, sampled_divergences
-from dpnoise.events import Adjacency, Adversary, NoiseEvent
+from dpnoise.events import NoiseEvent
 from dpnoise.floats import FloatArray
 
 _MAX_EPSILON: Final = (
@@ -50,10 +50,7 @@ class RenyiAccountant(Accountant):
 
     sampling_moment_factor: ClassVar[float] = 1.0
 
-    def __init__(
-        self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
-    ) -> None:
-        super().__init__(adversary=adversary, adjacency=adjacency)
+    def _begin(self) -> None:
         self._terms: dict[tuple[NoiseEvent, float], int] = {}
         self._curves: dict[NoiseEvent, RenyiCurve] = {}
         self._best_order: float | None = None

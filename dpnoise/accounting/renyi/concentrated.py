@@ -80,7 +80,7 @@ class ZCDPAccountant(RenyiAccountant):
     `rho` reports it. The conversion minimises over a dense ladder of real orders.
     """
 
-    name: ClassVar[str] = "zcdp"
+    name = "zcdp"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.PROVEN
     proof_of_theorem: ClassVar[Proof] = Proof.PUBLISHED
@@ -103,4 +103,4 @@ class ZCDPAccountant(RenyiAccountant):
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
         if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
             return gaussian_curve(release, self.adjacency)
-        raise self._refuse(release, alternative="skellam-gdp for Skellam noise")
+        raise self._refuse(release)

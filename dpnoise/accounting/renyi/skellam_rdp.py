@@ -174,7 +174,7 @@ class SkellamRDPAccountant(RenyiAccountant):
         Theorem 3.5 beyond the tables.
     """
 
-    name: ClassVar[str] = "skellam-rdp"
+    name = "skellam-rdp"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.CERTIFIED
     proof_of_theorem: ClassVar[Proof] = Proof.OWN
@@ -183,7 +183,7 @@ class SkellamRDPAccountant(RenyiAccountant):
         if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
             return gaussian_curve(release, self.adjacency)
         if not isinstance(release, SkellamEvent):
-            raise self._refuse(release, alternative="mixture-rdp for mixtures")
+            raise self._refuse(release)
         return exact_skellam_curve(release, self.adjacency)
 
     def _assumptions(self) -> tuple[str, ...]:

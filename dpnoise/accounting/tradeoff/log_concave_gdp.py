@@ -29,7 +29,7 @@ class LogConcaveGDPAccountant(SkellamGDPAccountant):
         This project; proofs in `unit_shift` and `log_concave`.
     """
 
-    name: ClassVar[str] = "log-concave-gdp"
+    name = "log-concave-gdp"
     proof_of_theorem: ClassVar[Proof] = Proof.OWN
     covers: ClassVar[tuple[type[NoiseEvent], ...]] = (
         DistributedDiscreteGaussianEvent,

@@ -34,7 +34,6 @@ from dpnoise.accounting.tradeoff.rounded_shift import (
 from dpnoise.accounting.tradeoff.skellam_gdp import gaussian_equivalent
 from dpnoise.events import (
     Adjacency,
-    Adversary,
     DiscreteGaussianEvent,
     GaussianEvent,
     NoiseEvent,
@@ -66,15 +65,12 @@ class MixtureGDPAccountant(Accountant):
         This project; proof in `rounded_shift`.
     """
 
-    name: ClassVar[str] = "mixture-gdp"
+    name = "mixture-gdp"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset({Adjacency.ZERO_OUT})
     status_of_theorem: ClassVar[Status] = Status.CERTIFIED
     proof_of_theorem: ClassVar[Proof] = Proof.OWN
 
-    def __init__(
-        self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
-    ) -> None:
-        super().__init__(adversary=adversary, adjacency=adjacency)
+    def _begin(self) -> None:
         self._mixtures: dict[tuple[_Mixture, float], int] = {}
         self._others: dict[tuple[_Shifted, float], int] = {}
         self._sums: tuple[RoundedShift, ...] | None = None
@@ -101,7 +97,7 @@ class MixtureGDPAccountant(Accountant):
             self._others[shifted] = self._others.get(shifted, 0) + count
             self._charge_distance(count * gaussian_equivalent(release).distance)
         else:
-            raise self._refuse(release, alternative="an accountant made for it")
+            raise self._refuse(release)
         self._sums = None
 
     def gaussian_loss(self, delta: float) -> GaussianLoss | None:

@@ -27,7 +27,6 @@ from dpnoise.accounting.tradeoff.unit_shift import skellam_shift_closed_form
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (
     Adjacency,
-    Adversary,
     NoiseEvent,
     Repeated,
     SkellamMixtureEvent,
@@ -45,24 +44,21 @@ class MixtureSimpleAccountant(Accountant):
         This project; proofs in `rounded_shift` and `rounded_moments`.
     """
 
-    name: ClassVar[str] = "mixture-simple"
+    name = "mixture-simple"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset({Adjacency.ZERO_OUT})
     status_of_theorem: ClassVar[Status] = Status.CERTIFIED
     proof_of_theorem: ClassVar[Proof] = Proof.OWN
 
-    def __init__(
-        self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
-    ) -> None:
-        super().__init__(adversary=adversary, adjacency=adjacency)
+    def _begin(self) -> None:
         self._release: SkellamMixtureEvent | None = None
         self._count = 0
 
     def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
         if not isinstance(release, SkellamMixtureEvent):
-            raise self._refuse(release, alternative="mixture-gdp")
+            raise self._refuse(release)
         if sampling_rate < 1.0:
             raise TheoremNotApplicableError(
-                f"{self.name} counts no selection; use mixture-pld or mixture-gdp",
+                f"{self.name} counts no selection; name no accountant",
                 theorem="the rule for small clients",
                 parameter="selection_rate",
                 value=sampling_rate,
@@ -70,7 +66,7 @@ class MixtureSimpleAccountant(Accountant):
             )
         if self._release not in {None, release}:
             raise TheoremNotApplicableError(
-                f"{self.name} covers repetitions of one release; use mixture-gdp",
+                f"{self.name} covers repetitions of one release; name no accountant",
                 theorem="the rule for small clients",
                 parameter="event",
                 value=type(release).__name__,

@@ -35,7 +35,6 @@ from dpnoise.accounting.tradeoff.unit_shift import (
 )
 from dpnoise.events import (
     Adjacency,
-    Adversary,
     BinomialEvent,
     DiscreteGaussianEvent,
     DistributedDiscreteGaussianEvent,
@@ -156,7 +155,7 @@ class SkellamGDPAccountant(Accountant):
         Gaussian shifts are [DRS22]'s, the conversion to (ε, δ) is [BW18] Theorem 8.
     """
 
-    name: ClassVar[str] = "skellam-gdp"
+    name = "skellam-gdp"
     adjacencies: ClassVar[frozenset[Adjacency]] = frozenset(Adjacency)
     status_of_theorem: ClassVar[Status] = Status.CERTIFIED
     proof_of_theorem: ClassVar[Proof] = Proof.OWN
@@ -166,10 +165,7 @@ class SkellamGDPAccountant(Accountant):
         GaussianEvent,
     )
 
-    def __init__(
-        self, *, adversary: Adversary, adjacency: Adjacency = Adjacency.ZERO_OUT
-    ) -> None:
-        super().__init__(adversary=adversary, adjacency=adjacency)
+    def _begin(self) -> None:
         self._equivalents: dict[NoiseEvent, GaussianEquivalent] = {}
         self._terms: dict[tuple[NoiseEvent, float], int] = {}
 
@@ -214,10 +210,7 @@ class SkellamGDPAccountant(Accountant):
         if not isinstance(release, self.covers) or not isinstance(
             release, ShiftedRelease
         ):
-            raise self._refuse(
-                release,
-                alternative="mixture-gdp for mixtures, log-concave-gdp for sums",
-            )
+            raise self._refuse(release)
         if release not in self._equivalents:
             self._equivalents[release] = gaussian_equivalent(
                 release, adjacency=self.adjacency

@@ -18,12 +18,12 @@ from dpnoise.accounting import (
     calibrate,
     make_accountant,
 )
+from dpnoise.accounting.catalogue import accountant_class
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.accounting.published.ddgauss import (
     DistributedGaussianCurve,
     sum_divergence_term,
 )
-from dpnoise.accounting.registry import accountant_class, make_guesser
 from dpnoise.accounting.root_search import round_up_to_dyadic
 from dpnoise.accounting.statement import least_reviewed, weakest
 from dpnoise.errors import (
@@ -278,7 +278,7 @@ def test_every_accountant_says_itself_where_its_proof_stands(name):
     assert (found.proof_of_theorem is Proof.OWN) == is_own
     for derived in (account(f"hypothetical-{name}"), account(name)):
         assert derived.proof is found.proof_of_theorem
-    guesser = make_guesser(name, adversary=Adversary.SERVER)
+    guesser = make_accountant(name, adversary=Adversary.SERVER, estimating=True)
     assert guesser.proof is found.proof_of_theorem
 
 

@@ -7,6 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from dpnoise.accounting import make_accountant
 from dpnoise.accounting.accountant import GaussianLoss
 from dpnoise.accounting.cross_task import (
     LossLimit,
@@ -17,7 +18,6 @@ from dpnoise.accounting.cross_task import (
     room_for,
     spent,
 )
-from dpnoise.accounting.registry import make_accountant
 from dpnoise.events import (
     Adversary,
     DiscreteGaussianEvent,

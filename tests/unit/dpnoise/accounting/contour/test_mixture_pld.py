@@ -18,7 +18,6 @@ from dpnoise.accounting.contour.mixture_pld import (
 )
 from dpnoise.accounting.loss.composed_loss import ComposedLoss
 from dpnoise.accounting.loss.gaussian_pld import gaussian_pair
-from dpnoise.accounting.registry import make_guesser
 from dpnoise.accounting.statement import Status
 from dpnoise.errors import (
     ParameterError,
@@ -201,13 +200,15 @@ def test_where_a_guess_would_say_nothing_every_contour_is_bounded():
 
 def test_what_guesses_says_so_and_is_close():
     event = Repeated(mixture(200), 100)
-    guess = make_guesser("mixture-pld", adversary=Adversary.SERVER).compose(event)
+    guess = make_accountant(
+        "mixture-pld", adversary=Adversary.SERVER, estimating=True
+    ).compose(event)
     stated = account(event, adversary=Adversary.SERVER)
     for epsilon in (10.0, 20.0):
         assert guess.delta(epsilon) == pytest.approx(stated.delta(epsilon), rel=0.02)
     assert guess.statement(1e-5).status is Status.HYPOTHETICAL
     assert stated.statement(1e-5).status is Status.CERTIFIED
-    same = make_guesser("mixture-gdp", adversary=Adversary.SERVER)
+    same = make_accountant("mixture-gdp", adversary=Adversary.SERVER, estimating=True)
     assert same.statement(1e-5).status is Status.CERTIFIED
 
 
@@ -307,9 +308,10 @@ def test_a_curve_of_little_noise_is_not_built_once_more_for_a_guess(monkeypatch)
     rough = calibrate(releases, is_rough=True, **target)
     assert rough < 1
 
-    def guesser(*_, **__):
-        raise AssertionError
+    def bounding(*args, estimating, **options):
+        assert not estimating
+        return make_accountant(*args, **options)
 
-    monkeypatch.setattr("dpnoise.accounting.calibration.make_guesser", guesser)
+    monkeypatch.setattr("dpnoise.accounting.calibration.make_accountant", bounding)
     found = calibrate(releases, start=rough, **target)
     assert found == pytest.approx(rough, rel=2e-3)

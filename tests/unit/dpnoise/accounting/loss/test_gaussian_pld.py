@@ -149,7 +149,7 @@ def test_deltas_below_the_floor_and_foreign_events_are_refused():
         made.epsilon(DELTA_FLOOR / 2)
     assert made.epsilon(float(caught.value.nearest)) > 0.0
     foreign = SkellamMixtureEvent(1, Fraction(1), 1.0, 1.0)
-    with pytest.raises(UnknownEventError, match="mixture-pld"):
+    with pytest.raises(UnknownEventError, match="default_accountants"):
         made.compose(foreign)
 
 

@@ -280,7 +280,7 @@ def test_events_whose_square_is_not_covered_by_the_norm_are_refused():
     ],
 )
 def test_what_is_not_tabulated_is_refused(event):
-    with pytest.raises(TheoremNotApplicableError, match="skellam-gdp"):
+    with pytest.raises(TheoremNotApplicableError, match="name no accountant"):
         account(event).epsilon(DELTA)
 
 

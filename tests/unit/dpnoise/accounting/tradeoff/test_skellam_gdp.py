@@ -168,7 +168,7 @@ def test_discrete_gaussian_is_covered_and_near_the_continuous_one():
 
 
 def test_mixtures_are_refused():
-    with pytest.raises(UnknownEventError, match="mixture-gdp"):
+    with pytest.raises(UnknownEventError, match="default_accountants"):
         account(SkellamMixtureEvent(4, Fraction(9), 4.0, 1.0))
 
 

@@ -1,0 +1,547 @@
+"""The catalogue of accountants: one row for each, and the choices that rows decide.
+
+* A name always means the same accountant; nothing here falls back to another one.
+* Whoever plans, calibrates or adds up tasks reads the columns of a row, never a name.
+* Every valid bound is an upper bound on the same loss, so the least of them holds. Only
+  proven or certified accountants whose theorem covers every part of an event are asked
+  by default; all others have to be named.
+* The choice is made once, where a task is planned. What is written down names one
+  accountant, which is the only one that a client evaluates.
+* Modules are imported when an accountant is first made, so that a closed form does not
+  pay for a table.
+
+It holds no theorem.
+"""
+
+import difflib
+import importlib
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from dpnoise.accounting.accountant import HYPOTHETICAL_PREFIX, Accountant
+from dpnoise.errors import (
+    ParameterError,
+    TheoremNotApplicableError,
+    UnknownEventError,
+)
+from dpnoise.events import (
+    Adjacency,
+    Adversary,
+    BinomialEvent,
+    DiscreteGaussianEvent,
+    DistributedDiscreteGaussianEvent,
+    GaussianEvent,
+    NoiseEvent,
+    PrivacyEvent,
+    SkellamEvent,
+    SkellamMixtureClippedEvent,
+    SkellamMixtureEvent,
+    flatten,
+)
+
+MAX_ACCOUNTING_COST: Final = 2e9
+"""What a client spends on a description before it says no, table cells: two seconds."""
+
+_SMALLEST_DELTA: Final = 1e-12
+_FEW_SHIFTS: Final = 128.0
+"""Above this sum of squared norms a Gaussian loses less than a tenth of a percent."""
+
+_Kinds = frozenset[type[NoiseEvent]]
+_ANY: Final = frozenset(Adjacency)
+_ZERO_OUT: Final = frozenset({Adjacency.ZERO_OUT})
+_GAUSSIANS: Final[_Kinds] = frozenset({GaussianEvent, DiscreteGaussianEvent})
+_INTEGERS: Final[_Kinds] = frozenset({SkellamEvent, *_GAUSSIANS})
+_MIXTURES: Final[_Kinds] = frozenset({SkellamMixtureEvent, SkellamMixtureClippedEvent})
+_CLIPPED: Final[_Kinds] = frozenset({SkellamMixtureClippedEvent})
+_SKELLAM: Final[_Kinds] = frozenset({SkellamEvent})
+_SUMS: Final[_Kinds] = frozenset({DistributedDiscreteGaussianEvent})
+_COINS: Final[_Kinds] = frozenset({BinomialEvent})
+_LATTICES: Final[_Kinds] = frozenset(
+    {SkellamEvent, DiscreteGaussianEvent, BinomialEvent}
+)
+
+
+class Form(StrEnum):
+    """How an accountant computes: what its price and its waste depend on."""
+
+    CLOSED = "closed"
+    """A formula: its price is nothing, and what it wastes falls with more noise."""
+
+    ORDERS = "orders"
+    """A sum over Rényi orders: what it wastes stays, however fine the grid."""
+
+    INTEGRAL = "integral"
+    """Tables along contours, for each answer."""
+
+    CURVE = "curve"
+    """Tables for a whole curve, for each noise: up to half a second."""
+
+    ATOMS = "atoms"
+    """The exact atoms of few entries: may need less noise than a Gaussian."""
+
+    @property
+    def is_tabulated(self) -> bool:
+        """Whether its tables grow with the noise and begin at a least variance."""
+        return self in {Form.INTEGRAL, Form.CURVE}
+
+
+class Releases(StrEnum):
+    """How many releases an accountant is asked about by default."""
+
+    ONE = "one"
+    MANY = "many"
+    ANY = "any"
+
+    def holds(self, count: int) -> bool:
+        """Return whether so many releases are asked about."""
+        return self is Releases.ANY or (self is Releases.ONE) == (count == 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountantEntry:
+    """One row: what is known of an accountant without asking it.
+
+    Attributes:
+        name: As tasks, plans and statements spell it.
+        module: Below `dpnoise.accounting`.
+        class_name: In that module.
+        covers: Kinds of release that it has a theorem for, alone or together.
+        made_for: Those of them for whose sake it is asked by default; the others it
+            composes along.
+        adjacencies: As the class states them.
+        form: How it computes.
+        releases: How many releases it is asked about by default.
+        is_default: Whether it is asked where no accountant is named; proven or
+            certified ones only.
+        is_fallback: Whether it is asked after those by default, where they have no
+            theorem or waste noise.
+        entries: Largest sum of squared norms of integer vectors that it is asked about
+            by default, grid steps².
+        plan_limit: What an answer may cost while grids are compared, as a part of
+            `MAX_ACCOUNTING_COST`. A plan asks for some twenty answers.
+        named_limit: The same where it is named, so that it is asked alone, and no coin
+            is flipped.
+        final_limit: The same on the grid that was chosen, where others waste noise.
+    """
+
+    name: str
+    module: str
+    class_name: str
+    covers: _Kinds
+    made_for: _Kinds
+    adjacencies: frozenset[Adjacency]
+    form: Form
+    releases: Releases = Releases.ANY
+    is_default: bool = False
+    is_fallback: bool = False
+    entries: float = math.inf
+    plan_limit: float = 1.0
+    named_limit: float = 1.0
+    final_limit: float = 1.0
+
+    @property
+    def may_beat_gaussian(self) -> bool:
+        """Whether it may need less noise than a Gaussian would."""
+        return self.form is Form.ATOMS
+
+    def is_asked(
+        self, kinds: _Kinds, releases: int, shifts: float, adjacency: Adjacency
+    ) -> bool:
+        """Return whether it is asked about an event where no accountant is named."""
+        return (
+            (self.is_default or self.is_fallback)
+            and kinds <= self.covers
+            and not kinds.isdisjoint(self.made_for)
+            and adjacency in self.adjacencies
+            and self.releases.holds(releases)
+            and shifts <= self.entries
+        )
+
+
+# In the order in which they are asked: of two that need as much noise, the cheaper one
+# comes first. Limits of cost were set by benchmarks/search_plans.py: no plan and no
+# client should take longer than two seconds. An integral takes some ten contours, of
+# which a statement takes two to four; a curve is built anew for each of some six
+# noises, and a sum over orders tries a dozen.
+CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
+    AccountantEntry(
+        name="skellam-gdp",
+        module="tradeoff.skellam_gdp",
+        class_name="SkellamGDPAccountant",
+        covers=_INTEGERS,
+        made_for=_INTEGERS,
+        adjacencies=_ANY,
+        form=Form.CLOSED,
+        is_default=True,
+    ),
+    AccountantEntry(
+        name="log-concave-gdp",
+        module="tradeoff.log_concave_gdp",
+        class_name="LogConcaveGDPAccountant",
+        covers=_SUMS | _COINS | _GAUSSIANS,
+        made_for=_SUMS | _COINS,
+        adjacencies=_ANY,
+        form=Form.CLOSED,
+        is_default=True,
+    ),
+    AccountantEntry(
+        name="lattice-pld",
+        module="loss.lattice_pld",
+        class_name="LatticePLDAccountant",
+        covers=_LATTICES,
+        made_for=_LATTICES,
+        adjacencies=_ANY,
+        form=Form.ATOMS,
+        is_default=True,
+        entries=_FEW_SHIFTS,
+    ),
+    AccountantEntry(
+        name="skellam-rdp",
+        module="renyi.skellam_rdp",
+        class_name="SkellamRDPAccountant",
+        covers=_INTEGERS,
+        made_for=_SKELLAM,
+        adjacencies=_ANY,
+        form=Form.ORDERS,
+        is_fallback=True,
+    ),
+    AccountantEntry(
+        name="mixture-gdp",
+        module="tradeoff.mixture_gdp",
+        class_name="MixtureGDPAccountant",
+        covers=_MIXTURES | _INTEGERS,
+        made_for=_MIXTURES,
+        adjacencies=_ZERO_OUT,
+        form=Form.CLOSED,
+        is_default=True,
+    ),
+    AccountantEntry(
+        name="mixture-simple",
+        module="tradeoff.mixture_simple",
+        class_name="MixtureSimpleAccountant",
+        covers=frozenset({SkellamMixtureEvent}),
+        made_for=frozenset({SkellamMixtureEvent}),
+        adjacencies=_ZERO_OUT,
+        form=Form.CLOSED,
+    ),
+    AccountantEntry(
+        name="smm-paper",
+        module="published.smm",
+        class_name="SMMPaperAccountant",
+        covers=_CLIPPED | _GAUSSIANS,
+        made_for=_CLIPPED,
+        adjacencies=_ZERO_OUT,
+        form=Form.ORDERS,
+        is_default=True,
+    ),
+    AccountantEntry(
+        name="mixture-rdp",
+        module="renyi.mixture_rdp",
+        class_name="MixtureRDPAccountant",
+        covers=_MIXTURES | _INTEGERS,
+        made_for=_MIXTURES,
+        adjacencies=_ZERO_OUT,
+        form=Form.ORDERS,
+        is_fallback=True,
+        plan_limit=0.12,
+        named_limit=0.75,
+    ),
+    AccountantEntry(
+        name="mixture-contour",
+        module="contour.mixture_contour",
+        class_name="MixtureContourAccountant",
+        covers=_MIXTURES | _SKELLAM,
+        made_for=_MIXTURES,
+        adjacencies=_ZERO_OUT,
+        form=Form.INTEGRAL,
+        releases=Releases.ONE,
+        is_default=True,
+        plan_limit=0.3,
+        named_limit=0.3,
+        final_limit=0.3,
+    ),
+    AccountantEntry(
+        name="mixture-pld",
+        module="contour.mixture_pld",
+        class_name="MixturePLDAccountant",
+        covers=_MIXTURES | _SKELLAM,
+        made_for=_MIXTURES,
+        adjacencies=_ZERO_OUT,
+        form=Form.CURVE,
+        releases=Releases.MANY,
+        is_default=True,
+        plan_limit=0.5,
+        named_limit=0.5,
+        final_limit=0.0,
+    ),
+    AccountantEntry(
+        name="zcdp",
+        module="renyi.concentrated",
+        class_name="ZCDPAccountant",
+        covers=_GAUSSIANS,
+        made_for=_GAUSSIANS,
+        adjacencies=_ANY,
+        form=Form.ORDERS,
+    ),
+    AccountantEntry(
+        name="gaussian-pld",
+        module="loss.gaussian_pld",
+        class_name="GaussianPLDAccountant",
+        covers=frozenset({GaussianEvent}),
+        made_for=frozenset({GaussianEvent}),
+        adjacencies=_ANY,
+        form=Form.CURVE,
+        is_default=True,
+    ),
+    AccountantEntry(
+        name="skellam-paper",
+        module="published.skellam",
+        class_name="SkellamPaperAccountant",
+        covers=_INTEGERS,
+        made_for=_SKELLAM,
+        adjacencies=_ANY,
+        form=Form.ORDERS,
+    ),
+    AccountantEntry(
+        name="ddgauss-paper",
+        module="published.ddgauss",
+        class_name="DDGaussPaperAccountant",
+        covers=_SUMS | _GAUSSIANS,
+        made_for=_SUMS,
+        adjacencies=_ANY,
+        form=Form.ORDERS,
+        is_fallback=True,
+    ),
+    AccountantEntry(
+        name="cpsgd-recalled",
+        module="published.cpsgd",
+        class_name="BinomialPaperAccountant",
+        covers=_COINS,
+        made_for=_COINS,
+        adjacencies=_ANY,
+        form=Form.CLOSED,
+    ),
+)
+
+_ROWS: Final = MappingProxyType({entry.name: entry for entry in CATALOGUE})
+
+
+def accountant_names() -> tuple[str, ...]:
+    """Return the names of all accountants, in the order in which they are asked."""
+    return tuple(_ROWS)
+
+
+def accountant_entry(name: str) -> AccountantEntry:
+    """Return the row of an accountant.
+
+    Args:
+        name: One of `accountant_names()`, or one with "hypothetical-" before it.
+
+    Raises:
+        ParameterError: There is no such accountant; the error names the nearest one.
+    """
+    row = _ROWS.get(name.removeprefix(HYPOTHETICAL_PREFIX))
+    if row is None:
+        near = difflib.get_close_matches(name.replace("_", "-"), _ROWS, n=1)
+        raise ParameterError(
+            f"accountant must be one of {', '.join(_ROWS)}; got {name!r}",
+            parameter="accountant",
+            value=name,
+            nearest=near[0] if near else None,
+        )
+    return row
+
+
+def accountant_class(name: str) -> type[Accountant]:
+    """Return the class behind a name; arguments and errors as of `accountant_entry`."""
+    row = accountant_entry(name)
+    module = importlib.import_module(f"dpnoise.accounting.{row.module}")
+    found: type[Accountant] = getattr(module, row.class_name)
+    return found
+
+
+def make_accountant(
+    name: str,
+    *,
+    adversary: Adversary,
+    adjacency: Adjacency = Adjacency.ZERO_OUT,
+    estimating: bool = False,
+) -> Accountant:
+    """Build an empty accountant.
+
+    Args:
+        name: One of `accountant_names()`, or one with "hypothetical-" before it: the
+            accountant that counts the sampling of users even where every participant
+            adds noise of its own, as published experiments do. Its figures are
+            marked `Status.HYPOTHETICAL`, because no deployment has that privacy.
+        adversary: Whom its answers must hold against.
+        adjacency: Which two worlds must look alike.
+        estimating: Whether its answers may be estimates, as of `Accountant`.
+
+    Returns:
+        An accountant that has composed nothing yet.
+
+    Raises:
+        ParameterError: The name is unknown, or the accountant has no theorem for the
+            adjacency; the error names the nearest choice that works.
+    """
+    return accountant_class(name)(
+        adversary=adversary,
+        adjacency=adjacency,
+        hypothetical=name.startswith(HYPOTHETICAL_PREFIX),
+        estimating=estimating,
+    )
+
+
+def closed_forms(event: PrivacyEvent) -> tuple[str, ...]:
+    """Name the default accountants that cover an event by a formula.
+
+    Args:
+        event: What is to be released.
+
+    Returns:
+        Names, those that are made for a part of it first; none where none covers it.
+    """
+    kinds = frozenset(type(release) for release, *_ in flatten(event))
+    found = [
+        entry
+        for entry in CATALOGUE
+        if entry.form is Form.CLOSED and entry.is_default and kinds <= entry.covers
+    ]
+    found.sort(key=lambda entry: kinds.isdisjoint(entry.made_for))
+    return tuple(entry.name for entry in found)
+
+
+def default_accountants(
+    event: PrivacyEvent, *, adjacency: Adjacency = Adjacency.ZERO_OUT
+) -> tuple[str, ...]:
+    """Name the proven or certified accountants that cover an event, cheapest first.
+
+    Args:
+        event: What is to be released.
+        adjacency: Which two worlds must look alike.
+
+    Returns:
+        Names of accountants that have a theorem for every part of the event; those
+        that are asked only where the others waste noise come last. For some parameters
+        a theorem may still refuse, or state an infinite loss.
+
+    Raises:
+        UnknownEventError: No single one covers every part. Name an accountant yourself.
+    """
+    parts = list(flatten(event))
+    kinds = frozenset(type(release) for release, *_ in parts)
+    releases = sum(count for _, _, count, _ in parts)
+    shifts = sum(
+        count * release.l2_sensitivity**2
+        for release, _, count, _ in parts
+        if isinstance(release, SkellamEvent | DiscreteGaussianEvent | BinomialEvent)
+    )
+    found = [
+        entry
+        for entry in CATALOGUE
+        if entry.is_asked(kinds, releases, shifts, adjacency)
+    ]
+    if found:
+        found.sort(key=lambda entry: entry.is_fallback)
+        return tuple(entry.name for entry in found)
+    raise UnknownEventError(
+        "no proven or certified accountant covers "
+        + " with ".join(sorted(kind.__name__ for kind in kinds))
+        + f" under {adjacency.value} adjacency; name an accountant, or choose another "
+        "mechanism or adjacency"
+    )
+
+
+def default_accountant(
+    event: PrivacyEvent,
+    *,
+    delta: float,
+    adversary: Adversary,
+    adjacency: Adjacency = Adjacency.ZERO_OUT,
+) -> str:
+    """Name the accountant that states the least epsilon for an event.
+
+    Args:
+        event: What is to be released.
+        delta: Failure probability in (0, 1).
+        adversary: Whom the statement must hold against.
+        adjacency: Which two worlds must look alike.
+
+    Returns:
+        One of `default_accountants(event)`; of several equal ones the cheapest.
+
+    Raises:
+        ParameterError: Delta is not in (0, 1).
+        UnknownEventError: No proven or certified accountant covers every part.
+    """
+    names = default_accountants(event, adjacency=adjacency)
+    best, least = names[0], math.inf
+    for name in names:
+        account = make_accountant(name, adversary=adversary, adjacency=adjacency)
+        try:
+            stated = account.compose(event).epsilon(delta)
+        except TheoremNotApplicableError:
+            continue
+        if stated < least:
+            best, least = name, stated
+    return best
+
+
+def accounting_cost(
+    release: NoiseEvent,
+    accountant: str,
+    *,
+    times: int = 1,
+    delta: float = _SMALLEST_DELTA,
+    rate: float = 1.0,
+) -> float:
+    """Estimate what one epsilon of a release costs, before it is asked for.
+
+    A client computes the privacy of a task that a server describes. Some accountants
+    tabulate moments over every coordinate that a vector may have and every integer
+    that noise may reach, so a few digits in a description can cost hours.
+
+    Args:
+        release: One release.
+        accountant: Name of the accountant.
+        times: How often the release is repeated, at least 1.
+        delta: Probability that the epsilon is asked for, in (0, 1).
+        rate: Of the coin before each release, in (0, 1].
+
+    Returns:
+        Table cells, as of `Accountant.cost`.
+
+    Raises:
+        ParameterError: There is no such accountant.
+    """
+    return accountant_class(accountant).cost(
+        release, times=times, delta=delta, rate=rate
+    )
+
+
+def check_accounting_cost(
+    release: NoiseEvent, accountant: str, *, times: int, delta: float, rate: float
+) -> None:
+    """Refuse an accountant that would keep every client busy that judges a release.
+
+    A plan is judged by the same estimate before it is made, and in the same words:
+    what is planned is never what a client refuses. Arguments as of `accounting_cost`.
+
+    Raises:
+        ParameterError: Its answer costs more than `MAX_ACCOUNTING_COST`; where no
+            accountant is named, the planner takes one whose answer does not.
+    """
+    cost = accounting_cost(release, accountant, times=times, delta=delta, rate=rate)
+    if cost <= MAX_ACCOUNTING_COST:
+        return
+    raise ParameterError(
+        f"{accountant} would fill {cost:.2g} table cells to judge it, at most "
+        f"{MAX_ACCOUNTING_COST:.2g} are accepted: plan on a coarser grid, or name no "
+        "accountant",
+        parameter="accountant",
+        value=accountant,
+    )
