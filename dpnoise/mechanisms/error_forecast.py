@@ -6,6 +6,8 @@
 * Coordinates of a rotated vector are treated as normal with variance
   flatness · ‖x‖² / dim. Without a rotation nothing is known about single
   coordinates, and the worst case takes the place of the average.
+* Where the bounds on single coordinates leave less room for a sum of them than that
+  normal law does, as in few dimensions, they decide how often the sum wraps.
 * Wrapping around the modulus partly cancels noise, because a wrapped sum is bounded; a
   sum that is wrapped all the time even has a small squared error, and no content. The
   expected error says so. Choices are made by `judged_mse`, which adds the whole
@@ -27,6 +29,7 @@ _SMALL_STDDEV: Final = 0.1  # a normal of this deviation exceeds 1 once in 10^23
 _NEGLIGIBLE_EXPONENT: Final = 40.0  # e^-40 is below the last digit of the sum
 _NODES: Final = 1024  # the effect is then right to a tenth of a percent
 _UNIFORM_FROM: Final = 2.0  # deviations in moduli: the sum is uniform to e^-79
+_TURNS: Final = 64  # with more, noise alone fills the modulus
 
 
 class Rounding(StrEnum):
@@ -89,6 +92,10 @@ class ErrorForecast:
             wrap_probability=min(1.0, self.wrap_probability + probability),
             expected_wrapped_coordinates=min(float(entries), wrapped),
         )
+
+
+def _displacement(effect: "WrapEffect") -> float:
+    return effect.displacement
 
 
 def normal_tail(deviations: float) -> float:
@@ -161,6 +168,42 @@ def wrap_effect(sum_stddev: float, modulus: int) -> WrapEffect:
     return WrapEffect(
         probability, modulus * modulus * square, modulus * sum_stddev * overlap
     )
+
+
+def bounded_wrap_effect(bound: float, noise_stddev: float, modulus: int) -> WrapEffect:
+    """Bound what reduction modulo m does to a bounded sum with normal noise.
+
+    Args:
+        bound: Largest absolute value of the sum without noise, grid steps, at least 0.
+        noise_stddev: Standard deviation of its noise, grid steps, at least 0.
+        modulus: The modulus m.
+
+    Returns:
+        Upper bounds on probability and displacement, and no overlap: what wrapping cuts
+        off the noise is left out. Infinite where the sum alone may wrap.
+    """
+    # Proof. Let |S| ≤ b < m/2 surely, and k the number of turns that reduction takes
+    # off S + N. |k| ≥ j only if |S + N| ≥ (2j − 1)·m/2, hence only if
+    # |N| ≥ (2j − 1)·m/2 − b, since |S + N| ≤ |S| + |N|. For normal N of deviation σ
+    # that has the probability 2Q(((2j − 1)·m/2 − b)/σ), whatever S is and however it
+    # depends on anything but N. E[k²] is the sum of (2j − 1)·P(|k| ≥ j).
+    half = 0.5 * modulus
+    if bound >= half:
+        return WrapEffect(1.0, math.inf, 0.0)
+    if noise_stddev == 0.0:
+        return WrapEffect(0.0, 0.0, 0.0)
+    tails: list[float] = []
+    while len(tails) < _TURNS:
+        tail = normal_tail(((2 * len(tails) + 1) * half - bound) / noise_stddev)
+        if tail == 0.0:
+            break
+        tails.append(2.0 * tail)
+    else:
+        return WrapEffect(1.0, math.inf, 0.0)
+    if not tails:
+        return WrapEffect(0.0, 0.0, 0.0)
+    square = math.fsum((2 * turn + 1) * tail for turn, tail in enumerate(tails))
+    return WrapEffect(min(1.0, tails[0]), modulus * modulus * square, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +357,13 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
     error_variance = noise_variance + rounded
     arriving = signal_variance + residue
     sum_variance = error_variance + arriving
+    # Every coordinate is within the cap before it is rounded, and within the next
+    # integer afterwards; so is the sum of all of them, as many times.
+    farthest = num_clients * math.ceil(coordinate_cap)
+    typical = bounded_wrap_effect(farthest, math.sqrt(noise_variance), modulus)
     effect_of_m = wrap_effect(math.sqrt(sum_variance), modulus)
+    if typical.displacement < effect_of_m.displacement:
+        effect_of_m = typical
     # Of the sum's overlap with its wraps the error has the share that its covariance
     # with the sum has of the variance. What a clip takes off the signal, the factor
     # 1 − s, points against what it leaves.
@@ -323,7 +372,8 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
     shared = 2.0 * effect_of_m.overlap * covariance / sum_variance
     wrapped = effect_of_m.displacement - shared
     widest = math.sqrt(most_noise_variance + rounded + arriving)
-    worst = wrap_effect(widest, modulus)
+    bounded = bounded_wrap_effect(farthest, math.sqrt(most_noise_variance), modulus)
+    worst = min(wrap_effect(widest, modulus), bounded, key=_displacement)
     unit = scale_factor * scale_factor
     return ErrorForecast(
         expected_mse=(error_variance + bias + wrapped) / unit,

@@ -6,12 +6,12 @@ otherwise, with the parameter to change and a value of it that works.
 
 import math
 from dataclasses import fields, replace
-from statistics import NormalDist
 from typing import NoReturn
 
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import ErrorForecast
+from dpnoise.mechanisms.registry import make_mechanism
 from dpnoise.planning import tuning
 from dpnoise.planning.request import PlanRequest
 from dpnoise.planning.scale_search import (
@@ -206,8 +206,14 @@ def refuse_wrapping(
     if request.scale_factor is None:
         enough = max(bits + 1, useful_bits(model))
     else:
-        deviations = -NormalDist().inv_cdf((limit - request.sum_l2_failure) / 2.0)
-        enough = math.ceil(math.log2(2.0 * deviations * forecast.sum_stddev))
+        enough = next(
+            (
+                wider
+                for wider in range(bits + 1, tuning.UNBOUNDED_BITS)
+                if _wrap_probability(request, mechanism, wider) <= limit
+            ),
+            tuning.UNBOUNDED_BITS,
+        )
     raise ParameterError(
         f"a modulus of {bits} bits is too small for the sum: one coordinate in "
         f"{1.0 / forecast.wrap_probability:.3g} would wrap around (standard deviation "
@@ -216,6 +222,12 @@ def refuse_wrapping(
         value=bits,
         nearest=str(enough),
     )
+
+
+def _wrap_probability(request: PlanRequest, mechanism: Mechanism, bits: int) -> float:
+    """Return how often a coordinate would wrap with another modulus."""
+    wider = replace(mechanism.parameters, modulus=1 << bits)
+    return request.forecast(make_mechanism(wider)).wrap_probability
 
 
 def refuse_cutting(model: NoiseModel) -> None:

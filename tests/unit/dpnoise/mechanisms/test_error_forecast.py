@@ -7,6 +7,7 @@ import pytest
 
 from dpnoise.mechanisms.error_forecast import (
     Rounding,
+    bounded_wrap_effect,
     coordinate_clip_effect,
     forecast_error,
     mixture_clip_effect,
@@ -54,6 +55,41 @@ def test_the_wrap_effect_is_that_of_rounding_to_multiples_of_the_modulus(stddev)
     )
     assert found.probability == pytest.approx(
         float(weights @ (np.abs(nodes) > modulus / 2)), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("stddev", [1.0, 3.0, 10.0, 40.0])
+@pytest.mark.parametrize("bound", [0.0, 5.0, 12.0, 15.9])
+@pytest.mark.parametrize("place", [-1.0, -0.4, 0.0, 1.0])
+def test_no_bounded_sum_wraps_more_often_or_farther_than_is_said(stddev, bound, place):
+    modulus = 32
+    noise = np.linspace(-12.0, 12.0, 2_000_001) * stddev
+    weights = np.exp(-0.5 * (noise / stddev) ** 2)
+    weights /= weights.sum()
+    displacement = modulus * np.rint((place * bound + noise) / modulus)
+    found = bounded_wrap_effect(bound, stddev, modulus)
+    assert float(weights @ (displacement != 0)) <= found.probability * (1 + 1e-3)
+    assert float(weights @ displacement**2) <= found.displacement * (1 + 1e-3)
+
+
+def test_a_bound_says_nothing_where_the_sum_alone_may_wrap():
+    assert bounded_wrap_effect(16.0, 1.0, 32).displacement == math.inf
+    assert bounded_wrap_effect(15.0, 1e9, 32).displacement == math.inf
+    assert bounded_wrap_effect(15.0, 0.0, 32).probability == 0.0
+
+
+def test_in_few_dimensions_the_bound_on_coordinates_decides_about_the_modulus():
+    """A hundred coordinates of at most 8 steps, rounded, add up to 800 at most."""
+    given = {"encoded_dim": 1, "sum_norm_steps": 800.0}
+    found = _forecast(modulus=2 * (800 + 120), **given)
+    assert found.wrap_probability == pytest.approx(2 * normal_tail(6.0), rel=1e-9)
+    assert found.wrap_mse < 1e-3 * found.noise_mse
+    # The layers that stay are noise, and no bound holds them.
+    more = _forecast(modulus=2 * (800 + 120), most_noise_variance=3600.0, **given)
+    assert more.wrap_probability == pytest.approx(2 * normal_tail(2.0), rel=1e-9)
+    # In many dimensions the normal law leaves less room.
+    assert _forecast().wrap_probability == pytest.approx(
+        wrap_effect(_forecast().sum_stddev, 1 << 12).probability, rel=1e-9
     )
 
 

@@ -278,6 +278,36 @@ def test_a_reproduction_may_accept_a_modulus_that_is_too_small():
     assert made.forecast.wrap_probability > 0.01
 
 
+@pytest.mark.parametrize(
+    ("asked", "bits"),
+    [
+        ({}, 16),  # 18 by the normal law
+        ({"clients": 1000}, 19),  # 22
+        ({"epsilon": 3.0}, 17),  # 20
+        ({"rotation": "none", "dimension": 16}, 16),  # 18
+    ],
+)
+def test_few_coordinates_get_the_modulus_that_holds_their_largest_sum(asked, bits):
+    given = {
+        "clients": 100,
+        "dimension": 1,
+        "l2_clip": 1.0,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    } | asked
+    made = plan(**given)
+    assert made.parameters.bits == bits
+    largest = given["clients"] * math.ceil(made.linf_bound)
+    half = made.parameters.modulus / 2
+    assert half / 2 < largest < half
+    deviation = math.sqrt(made.most_noise_mse) * made.parameters.scale_factor
+    wraps = math.erfc((half - largest) / deviation / math.sqrt(2.0))
+    assert made.forecast.wrap_probability == pytest.approx(wraps, rel=1e-6, abs=1e-200)
+    with pytest.raises(ParameterError) as caught:
+        plan(**given, scale_factor=made.parameters.scale_factor, bits=bits - 1)
+    assert caught.value.nearest == str(bits)
+
+
 def test_a_scale_without_bits_gets_the_modulus_it_needs():
     made = paper_plan("skellam", scale_factor=64.0)
     assert made.forecast.wrap_probability <= 0.01
