@@ -22,10 +22,9 @@ from typing import Any, Final
 from search_plans import COVERING, forget, judge, log_uniform, timed
 
 from dpnoise.errors import DPNoiseError
-from dpnoise.mechanisms import make_mechanism
+from dpnoise.mechanisms import make_mechanism, mechanism_names
 from dpnoise.mechanisms.noise_share import NoiseRule
 from dpnoise.mechanisms.parameters import (
-    MECHANISM_NAMES,
     ROTATION_NAMES,
     MechanismParameters,
 )
@@ -41,7 +40,7 @@ def drawn_block(draw: random.Random) -> bytes:
     Raises:
         DPNoiseError: The mechanism has no such parameters: drawn in vain.
     """
-    chosen = [name for name in MECHANISM_NAMES if name not in _CENTRAL]
+    chosen = [name for name in mechanism_names() if name not in _CENTRAL]
     name = draw.choice(["skellam-mixture"] * 3 + chosen)
     clients = round(log_uniform(draw, 3, 1 << 24))
     dim = round(log_uniform(draw, 1, 1 << 28))

@@ -34,8 +34,8 @@ from dpnoise import accounting
 from dpnoise.accounting import accounting_cost, make_accountant
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adjacency, Adversary, NoiseEvent
-from dpnoise.mechanisms import make_mechanism
-from dpnoise.mechanisms.parameters import MECHANISM_NAMES, ROTATION_NAMES
+from dpnoise.mechanisms import make_mechanism, mechanism_names
+from dpnoise.mechanisms.parameters import ROTATION_NAMES
 from dpnoise.planning import Plan, PlanRequest, clip_flag_amplitude, plan
 from secagg.distributed_dp import noise_block, report
 from secagg.errors import SecAggError
@@ -79,7 +79,7 @@ def drawn_request(seed: str) -> dict[str, Any]:
     """Draw what a plan is asked for, from the whole range of every keyword."""
     draw = random.Random(seed)  # noqa: S311 - which plans are tried is no secret
     asked: dict[str, Any] = {
-        "mechanism": draw.choice(["skellam-mixture"] * 4 + list(MECHANISM_NAMES)),
+        "mechanism": draw.choice(["skellam-mixture"] * 4 + list(mechanism_names())),
         "clients": round(log_uniform(draw, 2, 1 << 24)),
         "dimension": round(log_uniform(draw, 1, 1 << 28)),
         "epsilon": log_uniform(draw, 0.01, 50.0),

@@ -19,6 +19,9 @@
 * An event that cannot describe a release is refused when it is built, with the
   parameter's name and the nearest value that works.
 
+The checks of quantities name the field and, where there is one, the nearest value that
+works; no theorem's hypothesis is checked here.
+
 It computes no privacy loss and knows no theorem. It also has no event for strict
 add/remove adjacency: with one noise share per user the variance of the sum would tell
 whether a share is missing, which no sensitivity bound covers.
@@ -29,18 +32,111 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from dpnoise.errors import ParameterError
-from dpnoise.event_quantities import (
-    as_float,
-    check_count,
-    check_dim,
-    check_distance,
-    check_non_negative,
-    check_positive,
-    check_variance,
-)
+
+MAX_EVENT_DIM: Final = 1 << 40
+"""Largest dimension: 2^40 coordinates of one byte are a terabyte per client."""
+
+
+def as_float(parameter: str, value: object) -> float:
+    """Return a finite number as a float, or refuse it by name."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
+        raise ParameterError(
+            f"{parameter} must be a number, got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise ParameterError(
+            f"{parameter} must be finite, got {number!r}",
+            parameter=parameter,
+            value=number,
+        )
+    return number
+
+
+def check_dim(dim: object) -> None:
+    """Refuse a dimension that no vector has."""
+    check_count("dim", dim, at_least=1)
+    if isinstance(dim, int) and dim > MAX_EVENT_DIM:
+        raise ParameterError(
+            f"dim must be at most {MAX_EVENT_DIM}, got {dim}",
+            parameter="dim",
+            value=dim,
+            nearest=str(MAX_EVENT_DIM),
+        )
+
+
+def check_count(parameter: str, value: object, *, at_least: int) -> None:
+    """Refuse what is no integer of at least `at_least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ParameterError(
+            f"{parameter} must be an integer, got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+        )
+    if value < at_least:
+        raise ParameterError(
+            f"{parameter} must be at least {at_least}, got {value}",
+            parameter=parameter,
+            value=value,
+            nearest=str(at_least),
+        )
+
+
+def check_variance(parameter: str, value: object) -> None:
+    """Refuse what is no exact rational above 0."""
+    if not isinstance(value, Fraction):
+        raise ParameterError(
+            f"{parameter} must be an exact Fraction, got {type(value).__name__}",
+            parameter=parameter,
+            value=value,
+            nearest=(
+                f"Fraction({value!r})" if isinstance(value, int | float) else None
+            ),
+        )
+    if value <= 0:
+        raise ParameterError(
+            f"{parameter} must be greater than 0, got {value}",
+            parameter=parameter,
+            value=value,
+        )
+
+
+def check_positive(parameter: str, value: object) -> None:
+    """Refuse what is no finite number above 0."""
+    if as_float(parameter, value) <= 0.0:
+        raise ParameterError(
+            f"{parameter} must be greater than 0, got {value!r}",
+            parameter=parameter,
+            value=value,
+        )
+
+
+def check_non_negative(parameter: str, value: object) -> None:
+    """Refuse what is no finite number of at least 0."""
+    if as_float(parameter, value) < 0.0:
+        raise ParameterError(
+            f"{parameter} must be at least 0, got {value!r}",
+            parameter=parameter,
+            value=value,
+            nearest="0.0",
+        )
+
+
+def check_distance(value: object) -> None:
+    """Refuse what is no total variation distance below 1."""
+    if not 0.0 <= as_float("sampler_distance", value) < 1.0:
+        raise ParameterError(
+            f"sampler_distance must lie in [0, 1), got {value!r}",
+            parameter="sampler_distance",
+            value=value,
+            nearest="0.0",
+        )
+
 
 __all__ = [
     "Adjacency",

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dpnoise.errors import ParameterError
-from dpnoise.event_quantities import check_count
+from dpnoise.events import check_count
 
 MAX_STEPS: Final = 1 << 20
 """Largest number of steps."""

@@ -106,13 +106,12 @@ class AccountantEntry:
 
     Attributes:
         name: As tasks, plans and statements spell it.
-        module: Below `dpnoise.accounting`.
-        class_name: In that module.
+        place: Module below `dpnoise.accounting`, and the class in it.
+        form: How it computes.
         covers: Kinds of release that it has a theorem for, alone or together.
         made_for: Those of them for whose sake it is asked by default; the others it
             composes along.
         adjacencies: As the class states them.
-        form: How it computes.
         releases: How many releases it is asked about by default.
         is_default: Whether it is asked where no accountant is named; proven or
             certified ones only.
@@ -128,12 +127,11 @@ class AccountantEntry:
     """
 
     name: str
-    module: str
-    class_name: str
+    place: str
+    form: Form
     covers: _Kinds
     made_for: _Kinds
-    adjacencies: frozenset[Adjacency]
-    form: Form
+    adjacencies: frozenset[Adjacency] = _ANY
     releases: Releases = Releases.ANY
     is_default: bool = False
     is_fallback: bool = False
@@ -169,49 +167,40 @@ class AccountantEntry:
 CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     AccountantEntry(
         name="skellam-gdp",
-        module="tradeoff.skellam_gdp",
-        class_name="SkellamGDPAccountant",
+        place="tradeoff.skellam_gdp:SkellamGDPAccountant",
         covers=_INTEGERS,
         made_for=_INTEGERS,
-        adjacencies=_ANY,
         form=Form.CLOSED,
         is_default=True,
     ),
     AccountantEntry(
         name="log-concave-gdp",
-        module="tradeoff.log_concave_gdp",
-        class_name="LogConcaveGDPAccountant",
+        place="tradeoff.log_concave_gdp:LogConcaveGDPAccountant",
         covers=_SUMS | _COINS | _GAUSSIANS,
         made_for=_SUMS | _COINS,
-        adjacencies=_ANY,
         form=Form.CLOSED,
         is_default=True,
     ),
     AccountantEntry(
         name="lattice-pld",
-        module="loss.lattice_pld",
-        class_name="LatticePLDAccountant",
+        place="loss.lattice_pld:LatticePLDAccountant",
         covers=_LATTICES,
         made_for=_LATTICES,
-        adjacencies=_ANY,
         form=Form.ATOMS,
         is_default=True,
         entries=_FEW_SHIFTS,
     ),
     AccountantEntry(
         name="skellam-rdp",
-        module="renyi.skellam_rdp",
-        class_name="SkellamRDPAccountant",
+        place="renyi.skellam_rdp:SkellamRDPAccountant",
         covers=_INTEGERS,
         made_for=_SKELLAM,
-        adjacencies=_ANY,
         form=Form.ORDERS,
         is_fallback=True,
     ),
     AccountantEntry(
         name="mixture-gdp",
-        module="tradeoff.mixture_gdp",
-        class_name="MixtureGDPAccountant",
+        place="tradeoff.mixture_gdp:MixtureGDPAccountant",
         covers=_MIXTURES | _INTEGERS,
         made_for=_MIXTURES,
         adjacencies=_ZERO_OUT,
@@ -220,8 +209,7 @@ CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     ),
     AccountantEntry(
         name="mixture-simple",
-        module="tradeoff.mixture_simple",
-        class_name="MixtureSimpleAccountant",
+        place="tradeoff.mixture_simple:MixtureSimpleAccountant",
         covers=frozenset({SkellamMixtureEvent}),
         made_for=frozenset({SkellamMixtureEvent}),
         adjacencies=_ZERO_OUT,
@@ -229,8 +217,7 @@ CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     ),
     AccountantEntry(
         name="smm-paper",
-        module="published.smm",
-        class_name="SMMPaperAccountant",
+        place="published.smm:SMMPaperAccountant",
         covers=_CLIPPED | _GAUSSIANS,
         made_for=_CLIPPED,
         adjacencies=_ZERO_OUT,
@@ -239,8 +226,7 @@ CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     ),
     AccountantEntry(
         name="mixture-rdp",
-        module="renyi.mixture_rdp",
-        class_name="MixtureRDPAccountant",
+        place="renyi.mixture_rdp:MixtureRDPAccountant",
         covers=_MIXTURES | _INTEGERS,
         made_for=_MIXTURES,
         adjacencies=_ZERO_OUT,
@@ -251,8 +237,7 @@ CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     ),
     AccountantEntry(
         name="mixture-contour",
-        module="contour.mixture_contour",
-        class_name="MixtureContourAccountant",
+        place="contour.mixture_contour:MixtureContourAccountant",
         covers=_MIXTURES | _SKELLAM,
         made_for=_MIXTURES,
         adjacencies=_ZERO_OUT,
@@ -265,8 +250,7 @@ CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     ),
     AccountantEntry(
         name="mixture-pld",
-        module="contour.mixture_pld",
-        class_name="MixturePLDAccountant",
+        place="contour.mixture_pld:MixturePLDAccountant",
         covers=_MIXTURES | _SKELLAM,
         made_for=_MIXTURES,
         adjacencies=_ZERO_OUT,
@@ -279,49 +263,39 @@ CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     ),
     AccountantEntry(
         name="zcdp",
-        module="renyi.concentrated",
-        class_name="ZCDPAccountant",
+        place="renyi.accountant:ZCDPAccountant",
         covers=_GAUSSIANS,
         made_for=_GAUSSIANS,
-        adjacencies=_ANY,
         form=Form.ORDERS,
     ),
     AccountantEntry(
         name="gaussian-pld",
-        module="loss.gaussian_pld",
-        class_name="GaussianPLDAccountant",
+        place="loss.gaussian_pld:GaussianPLDAccountant",
         covers=frozenset({GaussianEvent}),
         made_for=frozenset({GaussianEvent}),
-        adjacencies=_ANY,
         form=Form.CURVE,
         is_default=True,
     ),
     AccountantEntry(
         name="skellam-paper",
-        module="published.skellam",
-        class_name="SkellamPaperAccountant",
+        place="published.skellam:SkellamPaperAccountant",
         covers=_INTEGERS,
         made_for=_SKELLAM,
-        adjacencies=_ANY,
         form=Form.ORDERS,
     ),
     AccountantEntry(
         name="ddgauss-paper",
-        module="published.ddgauss",
-        class_name="DDGaussPaperAccountant",
+        place="published.ddgauss:DDGaussPaperAccountant",
         covers=_SUMS | _GAUSSIANS,
         made_for=_SUMS,
-        adjacencies=_ANY,
         form=Form.ORDERS,
         is_fallback=True,
     ),
     AccountantEntry(
         name="cpsgd-recalled",
-        module="published.cpsgd",
-        class_name="BinomialPaperAccountant",
+        place="published.cpsgd:BinomialPaperAccountant",
         covers=_COINS,
         made_for=_COINS,
-        adjacencies=_ANY,
         form=Form.CLOSED,
     ),
 )
@@ -357,9 +331,9 @@ def accountant_entry(name: str) -> AccountantEntry:
 
 def accountant_class(name: str) -> type[Accountant]:
     """Return the class behind a name; arguments and errors as of `accountant_entry`."""
-    row = accountant_entry(name)
-    module = importlib.import_module(f"dpnoise.accounting.{row.module}")
-    found: type[Accountant] = getattr(module, row.class_name)
+    module, _, class_name = accountant_entry(name).place.partition(":")
+    imported = importlib.import_module(f"dpnoise.accounting.{module}")
+    found: type[Accountant] = getattr(imported, class_name)
     return found
 
 

@@ -1,10 +1,10 @@
 """What Gaussian noise would need: where a calibration begins, and how far it misses.
 
 * Without a coin a release of Gaussian noise, however often repeated, has a closed form.
-* With a coin and one release, likewise (`one_coin`). With several releases the loss
-  distribution answers, and is asked once for each target: every grid, every accountant
-  and the central mechanism are measured by the same answer.
-* A yardstick decides where to look, when to stop looking, and what is printed as the
+* With a coin and one release, likewise (`single_selection`). With several releases the
+  loss distribution answers, and is asked once for each target: every grid, every
+  accountant and the central mechanism are measured by the same answer.
+* A reference decides where to look, when to stop looking, and what is printed as the
   price of having no trusted party. It never decides how much noise is added.
 
 It holds no theorem.
@@ -83,7 +83,7 @@ def event_gaussian_reference(
         delta: Failure probability in (0, 1).
 
     Returns:
-        The yardstick, in the unit of `build_event`.
+        The reference, in the unit of `build_event`.
     """
     try:
         releases = list(flatten(build_event(_ANY_VARIANCE)))

@@ -26,8 +26,7 @@ from fractions import Fraction
 
 from dpnoise.accounting.tradeoff.skellam_gdp import SkellamGDPAccountant
 from dpnoise.errors import ParameterError
-from dpnoise.event_quantities import MAX_EVENT_DIM
-from dpnoise.events import Adjacency, Adversary, SkellamEvent
+from dpnoise.events import MAX_EVENT_DIM, Adjacency, Adversary, SkellamEvent
 from dpnoise.step_tree import StepTree
 
 

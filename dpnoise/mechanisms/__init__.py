@@ -5,10 +5,8 @@ from dpnoise.mechanisms.adaptive_clipping import (
     ClippingSchedule,
     suggest_flag_amplitude,
 )
-from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.central import CentralMechanism
+from dpnoise.mechanisms.base import CentralMechanism, Encoded, Mechanism
 from dpnoise.mechanisms.discrete_gaussian import fixed_point_parameters
-from dpnoise.mechanisms.encoded import Encoded
 from dpnoise.mechanisms.error_forecast import ErrorForecast
 from dpnoise.mechanisms.noise_share import NoiseRule, SessionNoise
 from dpnoise.mechanisms.parameters import MechanismParameters

@@ -23,10 +23,13 @@ the caller draws one with `dpnoise.samplers.fresh_seed`.
 """
 
 import abc
+import math
+import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpnoise.encoding.clipping import check_matrix, check_vector, clip_l2
 from dpnoise.encoding.rotation import Rotation, encoded_dim, flatness, make_rotation
 from dpnoise.encoding.scaling import (
+    FRACTIONAL_BITS,
     FixedPointVector,
     natural_coordinate_cap,
     to_fixed_point,
@@ -43,21 +47,106 @@ from dpnoise.errors import InputError, ParameterError
 from dpnoise.events import PrivacyEvent
 from dpnoise.floats import float_above
 from dpnoise.mechanisms.clip_flag import ClipFlag
-from dpnoise.mechanisms.encoded import Encoded, shortening
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding, forecast_error
 from dpnoise.mechanisms.noise_share import DEFAULT_SHARE_BITS, SessionNoise
-from dpnoise.mechanisms.noise_source import DISTANCE_PER_DRAW, NoiseSource
 from dpnoise.mechanisms.parameter_checks import check_integer
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.secret_selection import ALL_CLIENTS, is_selected
-from dpnoise.mechanisms.seeds import (
-    LAYER_LABEL,
-    NOISE_LABEL,
-    ROUNDING_LABEL,
-    check_seed,
-)
-from dpnoise.samplers import BitSource
+from dpnoise.samplers import SEED_BYTES, BitSource
 from dpnoise.samplers.skellam import MAX_TABLE_VARIANCE, MIN_TABLE_VARIANCE
+
+NOISE_LABEL: Final = b"dpnoise/v1/noise"
+"""Label of the stream that the noise share, or its base, is drawn from."""
+
+LAYER_LABEL: Final = b"dpnoise/v1/layer"
+"""Label of the stream that a layer is drawn from, under the layer's own seed."""
+
+ROUNDING_LABEL: Final = b"dpnoise/v1/rounding"
+"""Label of the stream that rounding bits are drawn from."""
+
+
+def check_seed(argument: str, seed: object) -> None:
+    """Refuse anything but 32 bytes, without showing it.
+
+    Args:
+        argument: Name for the error.
+        seed: What the caller passed.
+
+    Raises:
+        InputError: It is not a bytes object of length 32.
+    """
+    if not isinstance(seed, bytes):
+        raise InputError(f"{argument} must be bytes, got {type(seed).__name__}")
+    if len(seed) != SEED_BYTES:
+        raise InputError(f"{argument} must be {SEED_BYTES} bytes, got {len(seed)}")
+
+
+DISTANCE_PER_DRAW: Final = 2.0**-120
+"""Charged per draw of distributed noise; every sampler is nearer than this to its law,
+whichever variance the roster of a session asks for."""
+
+
+class NoiseSource(Protocol):
+    """What a mechanism asks of a sampler; `InversionTable` is the exact one."""
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that identify the law and how it is sampled."""
+
+    @property
+    def distance_bound(self) -> float:
+        """Total variation distance of one draw from the law."""
+
+    def add_to(
+        self, vector: NDArray[np.int64], seed: bytes, label: bytes, *, start: int = 0
+    ) -> None:
+        """Add one draw to every entry, in place."""
+
+
+_SHORTENED: Final = 1.0 + 2.0**-20  # what rounding of floats never reaches
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Encoded:
+    """One client's contribution, ready to be summed.
+
+    Args:
+        residues: Shape `(encoded_dim,)`, the smallest unsigned type that holds the
+            modulus; equal arguments of `encode` give equal residues.
+        shortened_by: Length of the vector over what the clips left of it: 1.0 for a
+            vector that fitted, 10.0 for one ten times too long. To six digits. It
+            says something about the vector: show it to its owner alone.
+    """
+
+    residues: Residues
+    shortened_by: float
+
+    def __repr__(self) -> str:
+        return f"Encoded(length={self.residues.size}, entries=<redacted>)"
+
+
+def shortening(
+    checked: NDArray[np.float64], fixed: NDArray[np.int64], scale_factor: float
+) -> float:
+    """Return the length before the clips over the length after them, at least 1.
+
+    Args:
+        checked: The caller's vector, caller's units.
+        fixed: What is left of it, in fixed point.
+        scale_factor: Grid steps per unit.
+    """
+    peak = float(np.abs(checked).max())
+    if peak == 0.0:
+        return 1.0
+    # Divided by the largest entry, whose square may be no float.
+    before = float(np.linalg.norm(checked / peak))
+    # Truncation took less than one fixed-point unit off each coordinate.
+    after = float(np.linalg.norm(fixed.astype(np.float64))) + math.sqrt(fixed.size)
+    ratio = before * (peak / after) * scale_factor * float(1 << FRACTIONAL_BITS)
+    if ratio <= _SHORTENED:
+        return 1.0
+    return float(f"{min(ratio, sys.float_info.max):.6g}")
+
 
 _PUBLIC_ROTATIONS: Final = 4  # a simulation rotates many vectors under one public seed
 
@@ -700,3 +789,36 @@ class Mechanism(abc.ABC):
 @lru_cache(maxsize=_PUBLIC_ROTATIONS)
 def _cached_rotation(name: str, dim: int, public_seed: bytes) -> Rotation:
     return make_rotation(name, dim, public_seed)
+
+
+class CentralMechanism(Mechanism):
+    """A mechanism whose noise one trusted party adds to the sum.
+
+    Its noise protects against readers of what that party releases, never against the
+    party itself, so `encode` adds none. Whoever demands noise from clients must
+    refuse a mechanism with `noise_is_central`.
+    """
+
+    noise_is_central: ClassVar[bool] = True
+
+    def add_noise(
+        self, modular_sum: NDArray[np.unsignedinteger], *, private_seed: bytes
+    ) -> Residues:
+        """Add the noise to a sum, once, before anything is released.
+
+        Args:
+            modular_sum: Sum of encoded vectors modulo m, shape `(encoded_dim,)`.
+            private_seed: 32 secret bytes of the party that adds the noise, fresh.
+
+        Returns:
+            The noisy sum modulo m. Release this and keep the argument out of logs
+            and storage.
+
+        Raises:
+            InputError: As for `decode`.
+        """
+        check_seed("private_seed", private_seed)
+        steps = self._centred(modular_sum)
+        source = self.sampler(self.counted_noise_variance)
+        source.add_to(steps, private_seed, NOISE_LABEL)
+        return wrap(steps, self.modulus)

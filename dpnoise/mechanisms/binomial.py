@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import ClassVar
 
 from dpnoise.events import BinomialEvent, PrivacyEvent
+from dpnoise.mechanisms.base import NoiseSource
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
-from dpnoise.mechanisms.noise_source import NoiseSource
 from dpnoise.samplers import binomial_sampler
 from dpnoise.samplers.summed_draws import MAX_ADDED_TRIALS
 

@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import ClassVar, Final
 
 from dpnoise.events import DistributedDiscreteGaussianEvent, PrivacyEvent
+from dpnoise.mechanisms.base import NoiseSource
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
-from dpnoise.mechanisms.noise_source import NoiseSource
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
 from dpnoise.samplers import discrete_gaussian_sampler
 from dpnoise.samplers.discrete_gaussian import (

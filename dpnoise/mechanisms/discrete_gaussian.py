@@ -26,10 +26,9 @@ from dpnoise.encoding.rounding import round_toward_zero
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError
 from dpnoise.events import Adjacency, DiscreteGaussianEvent, PrivacyEvent
-from dpnoise.mechanisms.central import CentralMechanism
+from dpnoise.mechanisms.base import CentralMechanism, NoiseSource
 from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.mechanisms.noise_share import NoiseRule
-from dpnoise.mechanisms.noise_source import NoiseSource
 from dpnoise.mechanisms.parameter_checks import (
     check_integer,
     check_length,

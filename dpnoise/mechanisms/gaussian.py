@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dpnoise.encoding.rounding import round_stochastic
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.events import GaussianEvent, PrivacyEvent
-from dpnoise.mechanisms.central import CentralMechanism
+from dpnoise.mechanisms.base import CentralMechanism
 from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
 from dpnoise.samplers import BitSource

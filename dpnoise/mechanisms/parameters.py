@@ -39,18 +39,7 @@ from dpnoise.mechanisms.parameter_checks import (
     read_fields,
     read_fraction,
 )
-
-MECHANISM_NAMES: Final = (
-    "skellam-mixture",
-    "skellam",
-    "skellam-counts",
-    "smm",
-    "ddgauss",
-    "binomial",
-    "discrete-gaussian",
-    "gaussian",
-)
-"""Names of all mechanisms, the default one first."""
+from dpnoise.mechanisms.registry import mechanism_names
 
 ROTATION_NAMES: Final = rotation_names()
 """Names of the rotations a configuration may ask for."""
@@ -75,7 +64,7 @@ class MechanismParameters:
     """What a mechanism needs to encode, decode and account.
 
     Args:
-        mechanism: One of `MECHANISM_NAMES`.
+        mechanism: One of `mechanism_names()`.
         dim: Coordinates of the caller's vector, 1 … 2^30.
         l2_clip: Bound r on the L2 norm of one client's vector, caller's units,
             2^-256 … 2^256. Longer vectors are scaled down to it.
@@ -138,7 +127,7 @@ class MechanismParameters:
             ParameterError: A value cannot work; the error names it and the nearest
                 value that does.
         """
-        check_choice("mechanism", self.mechanism, MECHANISM_NAMES)
+        check_choice("mechanism", self.mechanism, mechanism_names())
         check_choice("rotation", self.rotation, ROTATION_NAMES)
         check_integer("dim", self.dim, 1, MAX_DIM)
         check_integer("modulus", self.modulus, 2, MAX_MODULUS)

@@ -2,52 +2,47 @@
 
 * A name always means the same mechanism; nothing here falls back to another one.
 * The default mechanism comes first.
+* A module is imported when its mechanism is first asked for.
 
 It holds no mathematics.
 """
 
+import importlib
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from dpnoise.mechanisms.base import Mechanism
-from dpnoise.mechanisms.binomial import BinomialMechanism
-from dpnoise.mechanisms.ddgauss import DDGaussMechanism
-from dpnoise.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
-from dpnoise.mechanisms.gaussian import GaussianMechanism
-from dpnoise.mechanisms.parameters import MECHANISM_NAMES, MechanismParameters
-from dpnoise.mechanisms.skellam import SkellamMechanism
-from dpnoise.mechanisms.skellam_counts import SkellamCountsMechanism
-from dpnoise.mechanisms.skellam_mixture import SkellamMixtureMechanism
-from dpnoise.mechanisms.smm import SMMechanism
+if TYPE_CHECKING:
+    from dpnoise.mechanisms.base import Mechanism
+    from dpnoise.mechanisms.parameters import MechanismParameters
 
-_CLASSES: Final = MappingProxyType(
+_PLACES: Final = MappingProxyType(
     {
-        chosen.name: chosen
-        for chosen in (
-            SkellamMixtureMechanism,
-            SkellamMechanism,
-            SkellamCountsMechanism,
-            SMMechanism,
-            DDGaussMechanism,
-            BinomialMechanism,
-            DiscreteGaussianMechanism,
-            GaussianMechanism,
-        )
+        "skellam-mixture": "skellam_mixture:SkellamMixtureMechanism",
+        "skellam": "skellam:SkellamMechanism",
+        "skellam-counts": "skellam_counts:SkellamCountsMechanism",
+        "smm": "smm:SMMechanism",
+        "ddgauss": "ddgauss:DDGaussMechanism",
+        "binomial": "binomial:BinomialMechanism",
+        "discrete-gaussian": "discrete_gaussian:DiscreteGaussianMechanism",
+        "gaussian": "gaussian:GaussianMechanism",
     }
 )
 
 
 def mechanism_names() -> tuple[str, ...]:
     """Return the names of all mechanisms, the default one first."""
-    return MECHANISM_NAMES
+    return tuple(_PLACES)
 
 
-def mechanism_class(name: str) -> type[Mechanism]:
+def mechanism_class(name: str) -> "type[Mechanism]":
     """Return the class behind a name that `MechanismParameters` has accepted."""
-    return _CLASSES[name]
+    module, _, class_name = _PLACES[name].partition(":")
+    imported = importlib.import_module(f"dpnoise.mechanisms.{module}")
+    found: type[Mechanism] = getattr(imported, class_name)
+    return found
 
 
-def make_mechanism(parameters: MechanismParameters) -> Mechanism:
+def make_mechanism(parameters: "MechanismParameters") -> "Mechanism":
     """Build the mechanism that the parameters name.
 
     Args:

@@ -19,8 +19,8 @@ from typing import ClassVar, Final
 
 from dpnoise.errors import ParameterError
 from dpnoise.events import PrivacyEvent, SkellamEvent
+from dpnoise.mechanisms.base import NoiseSource
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
-from dpnoise.mechanisms.noise_source import NoiseSource
 from dpnoise.samplers import skellam_sampler
 from dpnoise.samplers.summed_draws import MAX_ADDED_VARIANCE
 

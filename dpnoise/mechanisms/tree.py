@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpnoise.errors import InputError, ParameterError
-from dpnoise.mechanisms.seeds import check_seed
+from dpnoise.mechanisms.base import check_seed
 from dpnoise.samplers.skellam import skellam_table
 from dpnoise.step_tree import StepTree, TreeNode
 

@@ -34,11 +34,10 @@ from dpnoise.errors import (
     TheoremNotApplicableError,
 )
 from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
-from dpnoise.mechanisms.base import Mechanism
+from dpnoise.mechanisms.base import DISTANCE_PER_DRAW, Mechanism
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
-from dpnoise.mechanisms.noise_source import DISTANCE_PER_DRAW
-from dpnoise.mechanisms.parameters import MECHANISM_NAMES, MechanismParameters
-from dpnoise.mechanisms.registry import make_mechanism
+from dpnoise.mechanisms.parameters import MechanismParameters
+from dpnoise.mechanisms.registry import make_mechanism, mechanism_names
 from dpnoise.planning import tuning
 from dpnoise.planning.accountant_choice import (
     Calibrated,
@@ -377,7 +376,7 @@ class _Planner:
                 "whose entries are rounded one by one, on any grid",
                 parameter="mechanism",
                 value=request.mechanism,
-                nearest=MECHANISM_NAMES[0],
+                nearest=mechanism_names()[0],
             )
         if bits is None:
             bits = smallest_bits(model)

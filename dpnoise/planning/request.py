@@ -44,12 +44,11 @@ from dpnoise.mechanisms.parameters import (
     DEFAULT_ROUNDING_BIAS,
     MAX_DIM,
     MAX_SCALED_CLIP,
-    MECHANISM_NAMES,
     ROTATION_NAMES,
     check_linf_bound,
     check_rounding_bias,
 )
-from dpnoise.mechanisms.registry import mechanism_class
+from dpnoise.mechanisms.registry import mechanism_class, mechanism_names
 from dpnoise.mechanisms.secret_selection import ALL_CLIENTS, check_selection_rate
 from dpnoise.mechanisms.skellam_counts import counts_norm
 from dpnoise.planning import tuning
@@ -167,7 +166,7 @@ class PlanRequest:
     signed: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("mechanism", self.mechanism, MECHANISM_NAMES)
+        check_choice("mechanism", self.mechanism, mechanism_names())
         check_choice("rotation", self.rotation, ROTATION_NAMES)
         if self.accountant is not None:
             check_choice("accountant", self.accountant, accountant_names())

@@ -1,7 +1,6 @@
 """Exact samplers of integer noise.
 
 `..._table` functions return an `InversionTable`; `fresh_seed` draws the seed.
-`dpnoise.samplers.reference` holds slow samplers and probabilities to compare with.
 """
 
 from dpnoise.samplers.binomial import binomial_table

@@ -76,7 +76,7 @@ def own_names():
     """Return which names each module may hold: the catalogue all, others their own."""
     allowed = {"dpnoise/accounting/catalogue.py": set(accountant_names())} | PUBLISHED
     for row in CATALOGUE:
-        path = f"dpnoise/accounting/{row.module.replace('.', '/')}.py"
+        path = f"dpnoise/accounting/{row.place.partition(':')[0].replace('.', '/')}.py"
         allowed.setdefault(path, set()).add(row.name)
     return allowed
 

@@ -9,11 +9,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import reference_samplers as reference
 from scipy import stats
 from secagg_testing.cohorts import parameters_for
 
 from dpnoise.encoding import centre
-from dpnoise.samplers import reference
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask, plan
 from secagg.protocol.client import machine as client

@@ -38,9 +38,13 @@ from typing import Final
 
 import numpy as np
 
-from dpnoise.accounting.contour.grid import CoordinateGrid, CoordinateNorm
 from dpnoise.accounting.contour.lattice import MAX_CONTOUR_VARIANCE, ContourLattice
-from dpnoise.accounting.contour.moment_table import LOG_NEGLIGIBLE_TAIL, MomentTable
+from dpnoise.accounting.contour.moment_table import (
+    LOG_NEGLIGIBLE_TAIL,
+    CoordinateGrid,
+    CoordinateNorm,
+    MomentTable,
+)
 from dpnoise.floats import FloatArray
 
 

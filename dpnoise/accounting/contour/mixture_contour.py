@@ -9,7 +9,7 @@ analytic formula does for a Gaussian (`integral`).
 * All slack terms are part of the figure: cells along both axes, the part of the
   contour beyond the table, integers outside the window, rounding of the arithmetic.
 * The noise variance is rounded down to a float, every bound on a vector up.
-* A coin before that one release is counted in closed form (`one_coin`).
+* A coin before that one release is counted in closed form (`single_selection`).
 
 It has no theorem for replace-one adjacency: the analysis compares a rounded vector with
 no vector at all.
@@ -24,7 +24,6 @@ from typing import ClassVar, Final
 
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.contour.forecast import ContourCost
-from dpnoise.accounting.contour.grid import CoordinateNorm
 from dpnoise.accounting.contour.integral import (
     COARSE,
     FINE,
@@ -33,6 +32,7 @@ from dpnoise.accounting.contour.integral import (
     laplace_log_constant,
     least_contour,
 )
+from dpnoise.accounting.contour.moment_table import CoordinateNorm
 from dpnoise.accounting.single_selection import epsilon_before, epsilon_behind
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import TheoremNotApplicableError

@@ -4,7 +4,7 @@
   between them the chord errs upwards.
 * A release that is as private as a Gaussian by proof enters as that Gaussian; the
   module that holds the proof (`skellam_gdp`) hands over `GaussianEvent`.
-* One release behind one coin has a closed form (`one_coin`) and needs no curve.
+* One release behind one coin has a closed form (`single_selection`) and needs no curve.
 * Replace-one adjacency doubles the sensitivity; the base class then counts no
   sampling.
 
@@ -304,7 +304,7 @@ class CoinedGaussians:
         """Guess delta within a factor of a few: no bound, but free.
 
         Source:
-            [BDL20] section 3, recalled, for many releases; `one_coin` for few.
+            [BDL20] section 3, recalled, for many releases; `single_selection` for few.
         """
         squared, largest = 0.0, DELTA_FLOOR
         for shift, rate, count in self.parts:

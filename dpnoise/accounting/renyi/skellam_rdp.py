@@ -16,14 +16,16 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from dpnoise.accounting.renyi.accountant import RenyiAccountant
-from dpnoise.accounting.renyi.concentrated import gaussian_curve
-from dpnoise.accounting.renyi.curve import RenyiCurve
-from dpnoise.accounting.renyi.skellam_bounds import shift_bound
+from dpnoise.accounting.renyi.accountant import (
+    RenyiAccountant,
+    RenyiCurve,
+    gaussian_curve,
+)
 from dpnoise.accounting.renyi.skellam_lattice import (
     MAX_LATTICE_VARIANCE,
     SUM_MARGIN,
     lattice_for,
+    shift_bound,
 )
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (

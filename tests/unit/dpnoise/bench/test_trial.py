@@ -9,12 +9,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from reference_samplers import skellam_pmf
 
 from dpnoise.bench import noisy_sum
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.mechanisms import MechanismParameters, NoiseRule, make_mechanism
 from dpnoise.mechanisms.skellam import SkellamMechanism
-from dpnoise.samplers.reference import skellam_pmf
 
 SEED = bytes(range(32))
 CLIENTS, DIM, DEVIATIONS = 5, 4096, 5.0

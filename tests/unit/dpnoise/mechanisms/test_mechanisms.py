@@ -26,9 +26,8 @@ from dpnoise.mechanisms import (
     make_mechanism,
     mechanism_names,
 )
+from dpnoise.mechanisms.base import DISTANCE_PER_DRAW, LAYER_LABEL, NOISE_LABEL
 from dpnoise.mechanisms.gaussian import SimulatedGaussian
-from dpnoise.mechanisms.noise_source import DISTANCE_PER_DRAW
-from dpnoise.mechanisms.seeds import LAYER_LABEL, NOISE_LABEL
 from dpnoise.mechanisms.skellam import SkellamMechanism
 from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
 from dpnoise.samplers import skellam_table

@@ -6,10 +6,10 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+import reference_samplers as reference
+from reference_samplers import FairBits
 
-from dpnoise.samplers import reference
 from dpnoise.samplers.bit_source import BitSource
-from dpnoise.samplers.reference import FairBits
 
 LAWS = [
     ("skellam", reference.skellam_pmf, reference.sample_skellam, Fraction(7, 4)),

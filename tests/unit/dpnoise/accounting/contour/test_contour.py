@@ -11,7 +11,6 @@ from scipy.special import ive
 
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.calibration import calibrate
-from dpnoise.accounting.contour.grid import CoordinateNorm
 from dpnoise.accounting.contour.integral import (
     COARSE,
     ContourBound,
@@ -19,6 +18,7 @@ from dpnoise.accounting.contour.integral import (
     Direction,
 )
 from dpnoise.accounting.contour.mixture_contour import contour_bound
+from dpnoise.accounting.contour.moment_table import CoordinateNorm
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev, gaussian_epsilon
 from dpnoise.accounting.statement import Status
 from dpnoise.errors import (

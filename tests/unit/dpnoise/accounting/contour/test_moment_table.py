@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 from scipy.special import ive
 
-from dpnoise.accounting.contour.grid import CoordinateGrid, CoordinateNorm
 from dpnoise.accounting.contour.lattice import ContourLattice
-from dpnoise.accounting.contour.moment_table import MomentTable
+from dpnoise.accounting.contour.moment_table import (
+    CoordinateGrid,
+    CoordinateNorm,
+    MomentTable,
+)
 
 CASES = [
     # variance, largest coordinate, exponent

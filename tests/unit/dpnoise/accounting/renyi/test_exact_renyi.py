@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpnoise.accounting import calibrate, make_accountant
-from dpnoise.accounting.renyi import mixture_divergence as mixture_module
-from dpnoise.accounting.renyi.mixture_divergence import (
+from dpnoise.accounting.renyi import mixture_rdp as mixture_module
+from dpnoise.accounting.renyi.mixture_rdp import (
     mixture_divergence_per_square,
 )
 from dpnoise.accounting.renyi.skellam_lattice import MAX_LATTICE_VARIANCE, lattice_for

@@ -7,7 +7,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from dpnoise.accounting.renyi.concentrated import ConcentratedCurve
+from dpnoise.accounting.renyi.accountant import ConcentratedCurve
 from dpnoise.accounting.renyi.mixture_rdp import ExactMixtureCurve
 from dpnoise.accounting.renyi.skellam_rdp import ExactSkellamCurve
 from dpnoise.accounting.renyi.subsampling import sampled_divergences
