@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cryptography
+import numpy as np
 import pytest
 
 import dpnoise
@@ -101,3 +103,27 @@ def test_whoever_asks_an_aggregator_loads_neither_its_server_nor_its_noise(tmp_p
     )
     assert done.returncode == 0, done.stderr
     assert "there is no state" in done.stderr
+
+
+def test_dpnoise_plans_where_only_numpy_and_cryptography_are_installed(tmp_path):
+    for module in (np, cryptography):
+        for found in Path(module.__file__).parents[1].iterdir():
+            if found.name.startswith(("numpy", "cryptography", "cffi", "_cffi_")):
+                target = tmp_path / found.name
+                if not target.exists():
+                    target.symlink_to(found)
+    (tmp_path / "dpnoise").symlink_to(ROOT / "dpnoise")
+    script = (
+        f"import sys; sys.path.append({str(tmp_path)!r}); from dpnoise import plan; "
+        "made = plan(clients=100, dimension=64, l2_clip=1.0, epsilon=1.0, delta=1e-5); "
+        "loaded = {name.partition('.')[0] for name in sys.modules}; "
+        "extra = loaded & {'secagg', 'grpc', 'google', 'scipy'}; "
+        "sys.exit(str(extra or made.accountant))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.strip() == "mixture-gdp"
