@@ -2,11 +2,11 @@
 
 * An accountant refuses every release it has no theorem for. There is no default to
   "about as good as a Gaussian".
-* A secret selection is counted against everybody. Amplification by the sampling of
-  who takes part is claimed against `Adversary.MODEL_READER` only, and only where one
-  party adds all noise. Otherwise the rate is treated as 1, and the statement says so.
-  A hypothetical accountant counts sampling for noise in shares too, as publications
-  do, and marks its figures.
+* A secret selection is counted against every adversary. Amplification by the sampling
+  of who takes part is claimed against `Adversary.MODEL_READER` only, and only where one
+  party adds all noise. Otherwise the rate is treated as 1, and the statement says so. A
+  hypothetical accountant counts sampling for noise in shares too, as publications do,
+  and marks its figures.
 * The sampler's distance from exact noise, and any other probability mass that a
   theorem moves into delta, is charged here, once, as (1 + e^epsilon) times the
   distance: replacing both worlds by nearby ones costs that much by the triangle
@@ -50,7 +50,7 @@ HYPOTHETICAL_PREFIX: Final = "hypothetical-"
 """Begins the name of an accountant that counts sampling which no deployment hides."""
 
 MAX_EPSILON: Final = 1e4
-"""Beyond this, epsilon is reported as infinite: e^10000 protects nobody."""
+"""Beyond this, epsilon is reported as infinite: e^10000 protects no user."""
 
 _BISECTION_STEPS: Final = 80  # 1e4 / 2^80 is far below the spacing of floats near 1e-12
 
@@ -232,7 +232,7 @@ class Accountant(abc.ABC):
             release: One release.
             times: How often it is repeated, at least 1.
             delta: Probability that the epsilon is asked for, in (0, 1).
-            rate: Of the coin before each release, in (0, 1].
+            rate: Of the selection before each release, in (0, 1].
 
         Returns:
             Table cells, of which a processor core fills about 10^9 in a second; 0.0
@@ -247,7 +247,7 @@ class Accountant(abc.ABC):
 
         Args:
             delta: Failure probability in (0, 1).
-            rate: Of the coin before each release, in (0, 1].
+            rate: Of the selection before each release, in (0, 1].
 
         Returns:
             Nats; 0.0 where enough noise reaches every epsilon.
@@ -277,11 +277,12 @@ class Accountant(abc.ABC):
     def proof(self) -> Proof:
         """Where the proofs stand that the answers rest on.
 
-        That a secret coin turns a release into the pair that accountants compose is a
-        theorem of this project, also where the bound for the pair is published.
+        That a secret Bernoulli selection turns a release into the pair that accountants
+        compose is a theorem of this project, also where the bound for the pair is
+        published.
         """
-        coin = Proof.OWN if self._claimed_selection else Proof.PUBLISHED
-        return least_reviewed((self.proof_of_theorem, coin))
+        selection = Proof.OWN if self._claimed_selection else Proof.PUBLISHED
+        return least_reviewed((self.proof_of_theorem, selection))
 
     def compose(self, event: PrivacyEvent) -> Self:
         """Add a release, or several, to the account.
@@ -499,7 +500,7 @@ class Accountant(abc.ABC):
         if self._adjacency is Adjacency.ZERO_OUT:
             sentences.append(
                 "The neighbouring world has the same participants and the same noise, "
-                "whoever adds it; one participant contributes zeros."
+                "regardless of which party adds it; one participant contributes zeros."
             )
         if self._ignored_sampling:
             sentences.append(

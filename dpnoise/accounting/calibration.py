@@ -42,8 +42,8 @@ from dpnoise.events import (
 _ROUGH_STEP: Final = 0.03  # its square, half of it, is what a step is wrong by
 _BUMPS: Final = tuple(Fraction(2) ** -bits for bits in (22, *range(14, -4, -2)))
 _NEXT_TO_LEAST: Final = 1 + Fraction(1, 2000)  # from there, no more digits are saved
-# Behind coins shifts are rounded to 14 bits, so that no answer moves by less.
-_TOLERANCE_BEHIND_A_COIN: Final = 1e-4
+# Behind a selection shifts are rounded to 14 bits, so that no answer moves by less.
+_TOLERANCE_BEHIND_SELECTION: Final = 1e-4
 _ABOVE_AN_ESTIMATE: Final = 1 + Fraction(3, 20_000)  # so that one curve mostly suffices
 _ESTIMATED_STEP: Final = 3e-3  # likewise; the step is wrong by half that tolerance
 _ROUGH_TOLERANCE: Final = 1e-3  # between grids, errors differ by percents
@@ -120,12 +120,12 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
 
     Returns:
         The variance, a dyadic rational rounded up, at which the accountant states at
-        most `epsilon` at `delta`; within about 1e-5 of the least that the accountant
-        accepts, of `mixture-contour` 5e-5, behind coins 1e-4, of `mixture-pld` 5e-4,
-        2.5e-4 where what is stated jumps, and 5e-4 where an epsilon asks for more than
-        its delta, or delta was searched at other contours, places or windows. Where
-        rough, within 1e-3 on either side, and 4e-3 above a jump. Where an accountant
-        states less with less noise, as sums over orders may, it is one such noise.
+        most `epsilon` at `delta`. It is within the accountant's `tolerance` of the
+        least that the accountant accepts: behind a selection 1e-4, 2.5e-4 where what
+        is stated jumps, and 5e-4 where an epsilon asks for more than its delta, or
+        delta was searched at other contours, places or windows. Where rough, it is
+        within 1e-3 on either side, and 4e-3 above a jump. Where an accountant states
+        less with less noise, as sums over orders may, it is one such noise.
 
     Raises:
         ParameterError: A target, the bracket or the name is invalid.
@@ -150,7 +150,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         adversary,
         adjacency,
     )
-    judge = accountant_class(accountant)
+    kind = accountant_class(accountant)
     search = functools.partial(least_root, low=low, high=high)
     first = target.gaussian_reference.variance if start is None else start
     estimated = functools.partial(target.shortfall, estimating=True)
@@ -163,10 +163,10 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
             at_a_jump=_ROUGH_AT_A_JUMP,
             trusted=_ROUGH_STEP,
         )
-    elif judge.estimates_from < math.inf:
+    elif kind.estimates_from < math.inf:
         # What is bounded in full is what estimates have found, and seldom more. Where
         # an estimate costs as much, a rough search has found the same.
-        if start is None or first >= judge.estimates_from:
+        if start is None or first >= kind.estimates_from:
             estimate = search(
                 estimated,
                 start=first,
@@ -175,15 +175,15 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
             )
             first = first if estimate is None else estimate
         above = first * _ABOVE_AN_ESTIMATE
-        found = search(bounded, start=above, tolerance=judge.tolerance)
+        found = search(bounded, start=above, tolerance=kind.tolerance)
     else:
         # An accountant without a close estimate answers itself.
         found = search(
             estimated,
             start=first,
-            tolerance=judge.tolerance
+            tolerance=kind.tolerance
             if target.gaussian_reference.steepness is None
-            else max(judge.tolerance, _TOLERANCE_BEHIND_A_COIN),
+            else max(kind.tolerance, _TOLERANCE_BEHIND_SELECTION),
             at_a_jump=_AT_A_JUMP,
             near=math.inf if start is None else _ROUGH_AT_A_JUMP,
         )
@@ -202,7 +202,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
 
 @dataclass(frozen=True)
 class _Target:
-    """What noise is looked for, and who judges it."""
+    """What noise is looked for, and by which accountant."""
 
     build_event: Callable[[Fraction], PrivacyEvent]
     accountant: str
@@ -217,7 +217,7 @@ class _Target:
         return event_gaussian_reference(self.build_event, self.epsilon, self.delta)
 
     def shortfall(self, variance: Fraction, *, estimating: bool) -> float:
-        """Logarithm of the factor that the variance misses, judged as a Gaussian."""
+        """Logarithm of the factor that the variance misses, by a Gaussian's measure."""
         try:
             account = self.account(variance, estimating=estimating)
             reached = account.delta(self.epsilon)
@@ -256,7 +256,7 @@ class _Target:
     def _states(self, variance: Fraction) -> bool:
         """Whether the accountant states the target."""
         account = self.account(variance, estimating=False)
-        # The one is asked for so that the other, which is stated, is not in vain.
+        # The first is cheap, and refuses most noises that the second one would.
         return (
             account.reaches(self.epsilon, self.delta)
             and account.epsilon(self.delta) <= self.epsilon
@@ -360,7 +360,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
             or (
                 variance <= _CLOSE_ENOUGH * ideal
                 and not any(
-                    accountant_entry(other).may_beat_gaussian
+                    accountant_entry(other).may_need_less_than_gaussian
                     for other in accountants[position + 1 :]
                 )
             )

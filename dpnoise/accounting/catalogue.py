@@ -1,7 +1,7 @@
 """The catalogue of accountants: one row for each, and the choices that rows decide.
 
 * A name always means the same accountant; nothing here falls back to another one.
-* Whoever plans, calibrates or adds up tasks reads the columns of a row, never a name.
+* Planning, calibration and totals over tasks read the columns of a row, never a name.
 * Every valid bound is an upper bound on the same loss, so the least of them holds. Only
   proven or certified accountants whose theorem covers every part of an event are asked
   by default; all others have to be named.
@@ -121,8 +121,8 @@ class AccountantEntry:
             by default, grid steps².
         plan_limit: What an answer may cost while grids are compared, as a part of
             `MAX_ACCOUNTING_COST`. A plan asks for some twenty answers.
-        named_limit: The same where it is named, so that it is asked alone, and no coin
-            is flipped.
+        named_limit: The same where it is named, so that it is asked alone, and no
+            selection precedes the releases.
         final_limit: The same on the grid that was chosen, where others waste noise.
     """
 
@@ -141,7 +141,7 @@ class AccountantEntry:
     final_limit: float = 1.0
 
     @property
-    def may_beat_gaussian(self) -> bool:
+    def may_need_less_than_gaussian(self) -> bool:
         """Whether it may need less noise than a Gaussian would."""
         return self.form is Form.ATOMS
 
@@ -162,7 +162,7 @@ class AccountantEntry:
 # In the order in which they are asked: of two that need as much noise, the cheaper one
 # comes first. Limits of cost were set by benchmarks/search_plans.py: no plan and no
 # client should take longer than two seconds. An integral takes some ten contours, of
-# which a statement takes two to four; a curve is built anew for each of some six
+# which a statement takes two to four; a curve is built again for each of some six
 # noises, and a sum over orders tries a dozen.
 CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     AccountantEntry(
@@ -484,7 +484,7 @@ def accounting_cost(
         accountant: Name of the accountant.
         times: How often the release is repeated, at least 1.
         delta: Probability that the epsilon is asked for, in (0, 1).
-        rate: Of the coin before each release, in (0, 1].
+        rate: Of the selection before each release, in (0, 1].
 
     Returns:
         Table cells, as of `Accountant.cost`.
@@ -500,10 +500,10 @@ def accounting_cost(
 def check_accounting_cost(
     release: NoiseEvent, accountant: str, *, times: int, delta: float, rate: float
 ) -> None:
-    """Refuse an accountant that would keep every client busy that judges a release.
+    """Refuse an accountant whose answer no client would wait for.
 
-    A plan is judged by the same estimate before it is made, and in the same words:
-    what is planned is never what a client refuses. Arguments as of `accounting_cost`.
+    The same estimate refuses a plan before it is made, in the same words: what is
+    planned is never what a client refuses. Arguments as of `accounting_cost`.
 
     Raises:
         ParameterError: Its answer costs more than `MAX_ACCOUNTING_COST`; where no

@@ -180,7 +180,7 @@ def bounded_wrap_effect(bound: float, noise_stddev: float, modulus: int) -> Wrap
 
     Returns:
         Upper bounds on probability and displacement, and no overlap: what wrapping cuts
-        off the noise is left out. Infinite where the sum alone may wrap.
+        off the noise is not counted. Infinite where the sum alone may wrap.
     """
     # Proof. Let |S| ≤ b < m/2 surely, and k the number of turns that reduction takes
     # off S + N. |k| ≥ j only if |S + N| ≥ (2j − 1)·m/2, hence only if

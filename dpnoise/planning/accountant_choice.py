@@ -101,7 +101,7 @@ def _composition(request: PlanRequest) -> _Composition:
     )
 
 
-def judging_cost(request: PlanRequest, release: NoiseEvent, accountant: str) -> float:
+def checking_cost(request: PlanRequest, release: NoiseEvent, accountant: str) -> float:
     """Return what a client's guard counts for the releases of a plan, table cells.
 
     Args:
@@ -112,19 +112,21 @@ def judging_cost(request: PlanRequest, release: NoiseEvent, accountant: str) -> 
     return accounting_cost(release, accountant, **_composition(request))
 
 
-def is_judged(request: PlanRequest, release: NoiseEvent, accountant: str) -> bool:
-    """Return whether a client would judge such a release, rather than refuse the task.
+def is_accepted(request: PlanRequest, release: NoiseEvent, accountant: str) -> bool:
+    """Return whether a client would accept the cost of such a release.
 
     Args:
         request: What was asked for.
         release: One release, with its noise.
         accountant: Its name.
     """
-    return judging_cost(request, release, accountant) <= MAX_ACCOUNTING_COST
+    return checking_cost(request, release, accountant) <= MAX_ACCOUNTING_COST
 
 
-def refuse_dear(request: PlanRequest, release: NoiseEvent, accountant: str) -> None:
-    """Refuse what a client would refuse to judge, in its words.
+def refuse_expensive(
+    request: PlanRequest, release: NoiseEvent, accountant: str
+) -> None:
+    """Refuse what a client would refuse for its cost, in its words.
 
     Args:
         request: What was asked for.
@@ -141,8 +143,8 @@ def refuse_dear(request: PlanRequest, release: NoiseEvent, accountant: str) -> N
         if request.accountant is not None:
             raise
         raise ParameterError(
-            f"clients would refuse to judge a plan on this grid, even by {accountant}, "
-            "which says the least of it: take a coarser grid",
+            f"clients would refuse the cost of checking a plan on this grid, even by "
+            f"{accountant}, which states the least for it: take a coarser grid",
             parameter="scale_factor",
             value=request.scale_factor,
         ) from error
@@ -164,7 +166,7 @@ def asked_accountants(model: NoiseModel, mechanism: Mechanism) -> tuple[str, ...
     release = _typical_release(model, mechanism)
     named = request.accountant or request.mechanism_class.published_accountant
     if named is not None:
-        refuse_dear(request, release, named)
+        refuse_expensive(request, release, named)
         _refuse_slow(request, release, named)
         return (named,)
     costs = _default_costs(request, release)
@@ -215,7 +217,7 @@ def _typical_release(model: NoiseModel, mechanism: Mechanism) -> NoiseEvent:
 def _default_costs(request: PlanRequest, release: NoiseEvent) -> dict[str, float]:
     """Return the cost of each accountant that is asked where none is named."""
     names = default_accountants(request.releases(release), adjacency=request.adjacency)
-    return {name: judging_cost(request, release, name) for name in names}
+    return {name: checking_cost(request, release, name) for name in names}
 
 
 def _least_epsilon(request: PlanRequest, name: str) -> float:
@@ -237,13 +239,13 @@ def _refuse_slow(request: PlanRequest, release: NoiseEvent, named: str) -> None:
     if not _reaches(request, named):
         raise ParameterError(
             f"{named} states no epsilon below {least:.2g} at delta {request.delta:g} "
-            "behind a coin, because its orders end, and needs far too much noise "
+            "behind a selection, because its orders end, and needs far too much noise "
             "shortly above: name no accountant",
             parameter="accountant",
             value=named,
         )
     limit = row.named_limit if request.selection == 1 else row.plan_limit
-    cost, most = judging_cost(request, release, named), limit * MAX_ACCOUNTING_COST
+    cost, most = checking_cost(request, release, named), limit * MAX_ACCOUNTING_COST
     if cost <= most:
         return
     raise ParameterError(
@@ -276,14 +278,14 @@ def kept_promise(
         whose statement it is first.
 
     Raises:
-        ParameterError: A client would refuse to judge what will really run.
+        ParameterError: A client would refuse the cost of checking what will really run.
         CalibrationError: A few steps of noise do not bring it within the budget.
     """
     spent = math.inf
     for _ in range(tuning.RETRIES):
         mechanism = make_mechanism(parameters)
         release = cast("NoiseEvent", mechanism.event())
-        refuse_dear(request, release, found.accountant)
+        refuse_expensive(request, release, found.accountant)
         event = request.releases(release)
         started = time.process_time()
         statement = account(request, found.accountant, event).statement(request.delta)

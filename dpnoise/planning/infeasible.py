@@ -147,7 +147,7 @@ def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
         distance: Total variation distance that one release is charged for.
 
     Raises:
-        ParameterError: Such an epsilon protects nobody; the error names the largest
+        ParameterError: Such an epsilon protects no user; the error names the largest
             that finite samplers can promise at this delta, or, where delta itself is
             as small as their distance, the smallest delta that they can.
     """
@@ -171,7 +171,7 @@ def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
     raise ParameterError(
         f"epsilon {request.epsilon:g} is beyond what finite samplers can promise "
         f"at delta {request.delta:g}: their distance from the exact law is charged "
-        "as (1 + e^epsilon) times itself; such an epsilon protects nobody",
+        "as (1 + e^epsilon) times itself; such an epsilon protects no user",
         parameter="epsilon",
         value=request.epsilon,
         nearest=f"{math.floor(10.0 * limit) / 10.0:g}",

@@ -6,9 +6,9 @@
 * The finished parameters are accounted for again (`promise.py`), sampler's distance
   included, and the plan is refused if they exceed the budget.
 * Two adversaries are always reported apart: the server, and readers of the released
-  sums. Whoever sees less than the server learns no more than the server.
-* The forecast error is that of a full session that loses nobody; the modulus is judged
-  by the most noise that any session can be left with.
+  sums. An adversary that sees less than the server learns no more than the server.
+* The forecast error is that of a full session without losses; the modulus is chosen for
+  the most noise that any session can be left with.
 * A modulus that cannot hold the sum is refused, with the bits that can; no plan is
   made whose estimate would be dominated by wrapping.
 
@@ -43,10 +43,10 @@ from dpnoise.planning.accountant_choice import (
     Calibrated,
     account,
     asked_accountants,
-    is_judged,
+    is_accepted,
     kept_promise,
     late_accountants,
-    refuse_dear,
+    refuse_expensive,
 )
 from dpnoise.planning.infeasible import (
     as_of_accountant,
@@ -145,9 +145,9 @@ class _Planner:
             # Asking for the last digits of the noise takes as long again.
             self._refuse_bits(rough, bits)
         found = self._to_last_digits(rough, bits)
-        if not self._is_judged(found.mechanism, found.variance, found.accountant):
-            # A late answer turned out to cost more than was foreseen; those before it
-            # are judged.
+        if not self._is_accepted(found.mechanism, found.variance, found.accountant):
+            # A late answer turned out to cost more than was foreseen; clients accept
+            # the cost of those before it.
             found = self._to_last_digits(self._calibrated(scale_factor), bits)
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
         return self._finish(parameters, found)
@@ -166,7 +166,7 @@ class _Planner:
         self._model = self._model.through({scale_factor: float(found.variance)})
 
     def _with_late_answers(self, scale_factor: float) -> Calibrated:
-        """Ask those, too, that were too expensive to be asked for every grid.
+        """Also ask those that were too expensive to be asked for every grid.
 
         The answer of one alone is left to the last digits, and its noise here is less
         than that, unless bits are to be chosen by it.
@@ -182,7 +182,7 @@ class _Planner:
             name
             for name in late_accountants(self._model, mechanism)
             if name not in asked
-            and self._is_judged(mechanism, found.variance, name)
+            and self._is_accepted(mechanism, found.variance, name)
             and self._states(name, less)
         )
         if not names:
@@ -207,7 +207,7 @@ class _Planner:
         """Take a grid so fine that rounding costs nothing, where bits cost nothing.
 
         On short vectors a client saves a few bytes by a coarse grid, and the tables
-        that judge it are long, because a coordinate may hold the whole norm.
+        that check it are long, because a coordinate may hold the whole norm.
         """
         request = self._request
         mixture = request.mechanism_class.rounding is Rounding.STOCHASTIC
@@ -500,7 +500,7 @@ class _Planner:
                 # Refused for its cost, where it perhaps covers no noise at all.
                 raise self._uncovered(mechanism) or error from None
             others = tuple(name for name in names if name != least.accountant)
-            if others and not self._is_judged(
+            if others and not self._is_accepted(
                 mechanism, least.variance, least.accountant
             ):
                 least, names = None, others
@@ -527,12 +527,12 @@ class _Planner:
             return as_of_accountant(request, error)
         return None
 
-    def _is_judged(
+    def _is_accepted(
         self, mechanism: Mechanism, variance: Fraction, accountant: str
     ) -> bool:
-        """Whether a client would judge such noise, rather than refuse the task."""
+        """Whether a client would accept the cost of checking such noise."""
         release = cast("NoiseEvent", mechanism.event_with_noise(variance))
-        return is_judged(self._request, release, accountant)
+        return is_accepted(self._request, release, accountant)
 
     @property
     def _is_widened(self) -> bool:
@@ -577,8 +577,8 @@ class _Planner:
                 mechanism.event_with_noise(variance, sampler_distance=distance),
             )
             if request.accountant is not None and variance > foreseen:
-                # A search may end at noise so large that no client would judge it.
-                refuse_dear(request, release, request.accountant)
+                # A search may end at noise so large that no client would check it.
+                refuse_expensive(request, release, request.accountant)
             return request.releases(release)
 
         return build

@@ -4,7 +4,7 @@
   spelled it, and the nearest value that works.
 * What is not given has a default that is safe rather than flattering: every client
   must survive is the only assumption that costs nothing, so it is written down in the
-  plan; nobody colludes is likewise.
+  plan; that no client colludes is likewise.
 
 It also says what the central Gaussian mechanism needs for the same request, which every
 plan is measured by, and how loud a clip flag has to be. It plans nothing else.

@@ -1,7 +1,7 @@
 """What a plan says: parameters, figures, and the grounds of each.
 
 * A plan is a value. It holds the request, the parameters and the statements, so that
-  it can be checked again by anybody with the same version of this package.
+  it can be checked again by any reader with the same version of this package.
 * The keys of `to_dict` are an interface; `secagg plan --json` prints them.
 
 * The error at other bit widths is forecast through the noise model that the plan's own
@@ -109,10 +109,10 @@ class Plan:
 
     @property
     def most_noise_mse(self) -> float:
-        """Squared error by noise where nobody takes any back, per coordinate.
+        """Squared error by noise where no client takes any back, per coordinate.
 
         Of the worst roster, caller's units²: `forecast.noise_mse` is that of a full
-        session that loses nobody and takes back what it can. Intervals that are to hold
+        session without losses that takes back what it can. Intervals that are to hold
         in any session go by this one.
         """
         noise = make_mechanism(self.parameters).total_noise_variance
@@ -120,10 +120,10 @@ class Plan:
 
     @property
     def count_standard_error(self) -> float | None:
-        """Standard error of one count in a full session that loses nobody.
+        """Standard error of one count in a full session without losses.
 
         None for vectors that are no counts. Under secret selection that of the estimate
-        of everybody's count, if every client fills this one.
+        of the count over all clients, if every client fills this one.
         """
         request = self.request
         if not request.mechanism_class.takes_counts:
@@ -137,7 +137,7 @@ class Plan:
     def selection_mse(self) -> float:
         """Expected squared error that coins cause, per coordinate, caller's units².
 
-        Of the estimate Σ/q of the sum of everybody's vectors, where Σ adds up those
+        Of the estimate Σ/q of the sum of all clients' vectors, where Σ adds up those
         that were selected and all vectors are as long as the clip: (1−q)/q·n·r²/d.
         """
         request = self.request
@@ -146,7 +146,7 @@ class Plan:
 
     @property
     def estimate_mse(self) -> float:
-        """Expected squared error of the estimate of everybody's sum, per coordinate.
+        """Expected squared error of the estimated sum of all vectors, per coordinate.
 
         Caller's units². Without a selection the estimate is the sum, and this is
         `forecast.expected_mse`; with one it is the sum over q: noise grows by 1/q², and
@@ -157,7 +157,7 @@ class Plan:
 
     @property
     def most_estimate_mse(self) -> float:
-        """The same where nobody takes noise back, of the worst roster."""
+        """The same where no client takes noise back, of the worst roster."""
         more = self.most_noise_mse - self.forecast.noise_mse
         return self.estimate_mse + more / float(self.request.selection) ** 2
 
@@ -195,13 +195,13 @@ class Plan:
         if self.request.is_central:
             return f"{sentence}."
         least, most = rule.min_survivors, self.parameters.num_clients
-        rosters = f"a roster of {most} of which nobody is lost"
+        rosters = f"a roster of {most} of which no client is lost"
         if least < most:
             rosters = (
                 f"any roster from {least} to {most} of which at least {least} and "
                 f"{_percent(1 - rule.loss_fraction)} remain"
             )
-        colluding = "nobody colludes"
+        colluding = "no client colludes"
         if rule.colluders or rule.colluder_fraction:
             parts = [str(rule.colluders)] * bool(rule.colluders)
             parts += [_percent(rule.colluder_fraction)] * bool(rule.colluder_fraction)

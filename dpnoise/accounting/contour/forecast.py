@@ -63,7 +63,7 @@ class ContourCost:
     def of(cls, release: NoiseEvent) -> "ContourCost | None":
         """Tabulate the noise of a release; None where nothing is integrated."""
         size = ReleaseSize.of(release)
-        if size is None:
+        if not size:
             return None
         # Beyond the tables nothing is computed, or what their last one says is.
         variance = min(max(size.variance, MIN_CONTOUR_VARIANCE), MAX_CONTOUR_VARIANCE)

@@ -137,7 +137,7 @@ class MixtureContourAccountant(Accountant):
     ) -> float:
         """Count the two contours that one epsilon takes."""
         counted = ContourCost.of(release)
-        if counted is None:
+        if not counted:
             return 0.0
         lobe = counted.lobe
         log_delta = math.log(min(delta / rate, _LARGEST_DELTA))

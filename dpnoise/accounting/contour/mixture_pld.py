@@ -235,7 +235,7 @@ class MixturePLDAccountant(ComposedLossAccountant):
     ) -> float:
         """Count the contours of a whole curve, up to far beyond all limits."""
         counted = ContourCost.of(release)
-        if counted is None:
+        if not counted:
             return 0.0
         lobe = counted.lobe
         first = min(max(_FIRST * lobe, _LEAST_FIRST), steepest_contour(lobe))

@@ -371,8 +371,8 @@ _CELLS_PER_ORDER: Final = 12 * 30 * 200.0
 _SPLITS: Final = 312.0
 _LARGEST_ORDERS: Final = (float(1 << 13), float(1 << 7))  # without splits, and with
 _LARGEST_SAMPLED_ORDER: Final = 1024.0
-# What the search for the best order behind a coin looks at beyond it, and what each
-# takes: calls, an integer of the window at each point of a cell, or a term of the
+# What the search for the best order behind a selection evaluates beyond it, and what
+# each takes: calls, an integer of the window at each point of a cell, or a term of the
 # closed form. Points are those of the divergences above.
 _SAMPLED_SEARCH: Final = (1.5, 16.0)
 _PER_SAMPLED_ORDER: Final = 1e5
@@ -429,7 +429,7 @@ class MixtureRDPAccountant(RenyiAccountant):
     """Exact Rényi divergence of the Skellam mixture under a plain L2 clip.
 
     Source:
-        This project; proof in the module, behind a coin in `subsampling`.
+        This project; proof in the module, behind a selection in `subsampling`.
     """
 
     name = "mixture-rdp"
@@ -443,7 +443,7 @@ class MixtureRDPAccountant(RenyiAccountant):
     ) -> float:
         """Estimate the sums over orders."""
         size = ReleaseSize.of(release)
-        if size is None:
+        if not size:
             return 0.0
         norm, largest, variance = size.norm, size.largest, size.variance
         if rate < 1.0:
@@ -461,7 +461,7 @@ class MixtureRDPAccountant(RenyiAccountant):
 
     @classmethod
     def least_epsilon(cls, delta: float, rate: float) -> float:
-        """Return the epsilon of the largest order behind a coin, at no divergence."""
+        """Return the epsilon of the largest order behind a selection."""
         if rate == 1.0:
             return 0.0
         largest = np.array([float(MAX_SAMPLED_ORDER)])
@@ -496,17 +496,18 @@ class MixtureRDPAccountant(RenyiAccountant):
 
 
 def _sampled_orders(noise: float, times: int, delta: float, rate: float) -> float:
-    """Estimate how many orders behind a coin are looked at; each needs a moment.
+    """Estimate how many orders are evaluated behind a selection.
 
-    The best order is that of a Gaussian whose shift the coin has shortened, but not
-    beyond that at which the moment of a release that is surely seen outweighs the
-    chance α·log(1/rate) of as many coins; nor below that of such releases alone.
+    Each of them needs a moment.
+    The best order is that of a Gaussian whose shift the selection has shortened, but
+    not beyond that at which the moment of a release that is surely seen outweighs the
+    chance α·log(1/rate) of as many selections; nor below that of such releases alone.
 
     Args:
         noise: Variance over squared norm.
         times: Releases.
         delta: Of the whole.
-        rate: Of the coin.
+        rate: Of the selection.
     """
     certain = math.sqrt(-2.0 * math.log(delta) * noise / times)
     steepest = 1.0 - 2.0 * noise * math.log(rate)

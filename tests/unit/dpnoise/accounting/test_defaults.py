@@ -166,6 +166,23 @@ def test_calibration_stops_once_it_is_within_half_a_percent_of_a_gaussian():
     assert float(counter.variance) == pytest.approx(11.076, rel=1e-3)
 
 
+def test_a_fallback_is_asked_last_and_only_where_others_waste_more_than_a_percent():
+    assert default_accountants(DISCRETE) == ("skellam-gdp",)
+    assert default_accountants(GAUSSIAN) == ("skellam-gdp", "gaussian-pld")
+    assert default_accountants(SHARES) == ("log-concave-gdp", "ddgauss-paper")
+    assert default_accountants(Repeated(MIXTURE, 3))[-1] == "mixture-rdp"
+    # On this grid the closed form wastes between half a percent and a percent.
+    ideal = 256.0**2 * analytic_gaussian_stddev(1.0, DELTA, 1.0) ** 2
+    for others, asked in (("mixture-rdp", 1), ("mixture-contour", 2)):
+        found = calibrated(
+            lambda v: SkellamMixtureEvent(65536, v, 256.0**2, 6.0),
+            ("mixture-gdp", others),
+            is_rough=True,
+        )
+        assert 1.005 * ideal < found.tried[0].variance < 1.01 * ideal
+        assert len(found.tried) == asked
+
+
 def test_an_accountant_that_cannot_reach_the_target_is_passed_over():
     def tiny(variance):
         return SkellamMixtureEvent(16, variance, 0.01, 0.05)

@@ -8,7 +8,7 @@ from dpnoise.accounting import MAX_ACCOUNTING_COST, calibrate
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import plan, planner
-from dpnoise.planning.accountant_choice import judging_cost, refuse_dear
+from dpnoise.planning.accountant_choice import checking_cost, refuse_expensive
 
 CELL = {
     "clients": 100,
@@ -118,12 +118,12 @@ def test_the_least_statement_that_a_client_would_judge_is_taken_where_it_is_dear
         "mixture-gdp",
         "mixture-contour",
     }
-    cost = judging_cost(made.request, release_of(made), made.accountant)
+    cost = checking_cost(made.request, release_of(made), made.accountant)
     assert cost <= MAX_ACCOUNTING_COST
     # On a finer grid it would say less still, and no client would wait for it.
     finer = plan(**SHORT | {"epsilon": 12.0, "bits": 10})
     assert finer.accountant == "mixture-gdp"
-    dear = judging_cost(finer.request, release_of(finer), "mixture-contour")
+    dear = checking_cost(finer.request, release_of(finer), "mixture-contour")
     assert dear > MAX_ACCOUNTING_COST
 
 
@@ -131,7 +131,7 @@ def test_what_no_client_would_judge_is_not_chosen_whatever_it_needs(monkeypatch)
     """Foreseen was another cost: the noise is known once it is found."""
     monkeypatch.setattr(
         planner,
-        "is_judged",
+        "is_accepted",
         lambda _, __, name: name == "mixture-gdp",
     )
     made = plan(**CELL, scale_factor=4.0)
@@ -241,10 +241,10 @@ def test_a_late_answer_that_turns_out_too_dear_leaves_the_one_before(monkeypatch
     early = plan(**LATE, bits=8, accountant="mixture-gdp")
     least = 0.99 * float(early.noise_variance)
 
-    def is_judged(_, release, name):
+    def is_accepted(_, release, name):
         return name == "mixture-gdp" or release.aggregate_noise_variance > least
 
-    monkeypatch.setattr(planner, "is_judged", is_judged)
+    monkeypatch.setattr(planner, "is_accepted", is_accepted)
     made = plan(**LATE, bits=8)
     assert made.accountant == "mixture-gdp"
     assert made.noise_variance == pytest.approx(early.noise_variance, rel=1e-3)
@@ -253,7 +253,7 @@ def test_a_late_answer_that_turns_out_too_dear_leaves_the_one_before(monkeypatch
 def test_who_named_no_accountant_is_not_told_to_name_none():
     finer = plan(**SHORT | {"epsilon": 12.0, "bits": 10})
     with pytest.raises(ParameterError, match="take a coarser grid") as caught:
-        refuse_dear(finer.request, release_of(finer), "mixture-contour")
+        refuse_expensive(finer.request, release_of(finer), "mixture-contour")
     assert caught.value.parameter == "scale_factor"
     assert "name no accountant" not in str(caught.value)
 

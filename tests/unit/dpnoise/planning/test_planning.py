@@ -545,7 +545,7 @@ def test_a_plan_says_in_words_what_it_promises():
     assert (own.to_dict()["status"], own.to_dict()["proof"]) == ("certified", "own")
     alone = paper_plan("skellam", bits=18, scale_factor=100.0, colluders=3)
     assert alone.in_words.endswith(
-        "It holds for a roster of 100 of which nobody is lost and at most 3 collude."
+        "It holds for a roster of 100 of which no client is lost and at most 3 collude."
     )
     central = plan(**BASE, mechanism="gaussian", scale_factor=64.0)
     assert "readers of the sums, not against the server" in central.in_words
