@@ -331,7 +331,7 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
         variance: Fraction | None = None
         row = accountant_entry(name)
         if found and row.is_fallback and high <= _HARDLY_MORE * ideal:
-            break
+            continue
         # One that probably accepts no less than others do is asked once.
         begin = start
         if found and (row.form is Form.ORDERS or (start or ideal) > _NEARLY * high):

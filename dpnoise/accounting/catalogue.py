@@ -79,6 +79,9 @@ class Form(StrEnum):
     CURVE = "curve"
     """Tables for a whole curve, for each noise: up to half a second."""
 
+    PRODUCT = "product"
+    """The loss distributions of formulas, multiplied: its price is next to nothing."""
+
     ATOMS = "atoms"
     """The exact atoms of few entries: may need less noise than a Gaussian."""
 
@@ -273,7 +276,7 @@ CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
         place="loss.gaussian_pld:GaussianPLDAccountant",
         covers=frozenset({GaussianEvent}),
         made_for=frozenset({GaussianEvent}),
-        form=Form.CURVE,
+        form=Form.PRODUCT,
         is_default=True,
     ),
     AccountantEntry(

@@ -308,9 +308,9 @@ class _Planner:
         """
         request, coarse = self._request, self._calibrated(scale_factor)
         chooses = request.bits is not None and request.accountant is None
-        closed = self._closed_form(scale_factor)
-        if not (chooses and closed and coarse.form.is_tabulated):
+        if not (chooses and coarse.form.is_tabulated):
             return scale_factor
+        closed = self._closed_form(scale_factor)
         most = request.max_wrap_probability
         least = forecast_at(self._model, scale_factor, bits).judged_mse
         wanted = tuning.CLOSED_FORM_WASTES / tuning.CLOSE

@@ -8,11 +8,8 @@ back on them too.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpnoise.accounting.renyi.accountant import (
-    RenyiAccountant,
-    RenyiCurve,
-    gaussian_curve,
-)
+from dpnoise.accounting.renyi.accountant import RenyiAccountant, gaussian_curve
+from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.renyi.skellam_lattice import sensitivities_of, vector_bound
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (

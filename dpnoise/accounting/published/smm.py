@@ -18,11 +18,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpnoise.accounting.renyi.accountant import (
-    RenyiAccountant,
-    RenyiCurve,
-    gaussian_curve,
-)
+from dpnoise.accounting.renyi.accountant import RenyiAccountant, gaussian_curve
+from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (

@@ -5,8 +5,6 @@
 * The order is searched on a fixed ladder. Any order is sound; a poor one is loose.
 * Bounds jump at the first whole orders, so that there are several minima. The search
   begins with steps across most of them; it may still end some percent above the least.
-* A curve bounds the divergence in *both* directions. It answers infinity at an order
-  that its theorem does not cover, and never substitutes another theorem.
 * Gaussian noise has a straight line through the origin for a curve, in any dimension,
   so every accountant here admits it beside its own releases.
 * Integer orders only, as soon as one release is sampled or one theorem demands it.
@@ -25,6 +23,7 @@ import numpy as np
 
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.conversion import renyi_epsilons, renyi_log_deltas
+from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.renyi.subsampling import MAX_SAMPLED_ORDER, sampled_divergences
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
@@ -34,50 +33,6 @@ from dpnoise.events import (
     NoiseEvent,
 )
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray, float_below
-
-
-class RenyiCurve(abc.ABC):
-    """Bounds on the Rényi divergence of one release, as a function of the order.
-
-    A subclass implements `divergences` and replaces what its theorem says otherwise.
-    """
-
-    __slots__ = ()
-
-    @property
-    def integer_orders(self) -> bool:
-        """Whether only integer orders are covered."""
-        return False
-
-    @property
-    def mirrored(self) -> bool:
-        """Whether an involution of the outputs swaps the two worlds.
-
-        Only then one subsampling bound serves both directions (`subsampling`).
-        """
-        return False
-
-    @property
-    def closed_form(self) -> bool:
-        """Whether a value costs microseconds, so that a dense grid is affordable."""
-        return True
-
-    @property
-    def largest_order(self) -> float:
-        """An order at or just below which the theorem ends; infinite if it does not."""
-        return math.inf
-
-    @abc.abstractmethod
-    def divergences(self, orders: FloatArray) -> FloatArray:
-        """Bound the divergence in both directions.
-
-        Args:
-            orders: Rényi orders above 1, shape (n,).
-
-        Returns:
-            Bounds in nats, shape (n,), at least 0; infinite where nothing is known.
-        """
-
 
 _MAX_EPSILON: Final = (
     1000.0  # beyond some order bounds explode, and no slope leads back

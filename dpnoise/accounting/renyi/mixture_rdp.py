@@ -44,11 +44,8 @@ import numpy as np
 
 from dpnoise.accounting.accountant import ReleaseSize
 from dpnoise.accounting.conversion import renyi_epsilons
-from dpnoise.accounting.renyi.accountant import (
-    RenyiAccountant,
-    RenyiCurve,
-    gaussian_curve,
-)
+from dpnoise.accounting.renyi.accountant import RenyiAccountant, gaussian_curve
+from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.renyi.skellam_lattice import (
     MAX_LATTICE_VARIANCE,
     SUM_MARGIN,

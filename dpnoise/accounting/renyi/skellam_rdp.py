@@ -16,11 +16,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from dpnoise.accounting.renyi.accountant import (
-    RenyiAccountant,
-    RenyiCurve,
-    gaussian_curve,
-)
+from dpnoise.accounting.renyi.accountant import RenyiAccountant, gaussian_curve
+from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.renyi.skellam_lattice import (
     MAX_LATTICE_VARIANCE,
     SUM_MARGIN,

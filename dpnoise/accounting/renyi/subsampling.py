@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from dpnoise.accounting.renyi.accountant import RenyiCurve
+from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray
 
 MAX_SAMPLED_ORDER: Final = 1024
