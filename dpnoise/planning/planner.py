@@ -3,8 +3,8 @@
 * The accountant decides how much noise is needed; `NoiseRule` divides it among the
   clients of a session, whatever their number, and counts neither those that may be
   lost nor colluders nor the user itself.
-* The finished parameters are accounted for again (`accountant_choice`), sampler's distance
-  included, and the plan is refused if they exceed the budget.
+* The finished parameters are accounted for again (`kept_promise`), the samplers'
+  distance included, and the plan is refused if they exceed the budget.
 * Two adversaries are always reported apart: the server, and readers of the released
   sums. An adversary that sees less than the server learns no more than the server.
 * The forecast error is that of a full session without losses; the modulus is chosen for
