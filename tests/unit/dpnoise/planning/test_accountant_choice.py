@@ -66,7 +66,7 @@ def asks_nobody(monkeypatch):
                 "selection_rate": Fraction(1, 300),
                 "accountant": "mixture-rdp",
             },
-            "no epsilon below 0.0.* behind a coin.* name no accountant",
+            "no epsilon below 0.0.* behind a selection.* name no accountant",
         ),
     ],
 )
