@@ -219,6 +219,8 @@ class ServiceError(SecAggError):
         retry_after_seconds: When trying again may help; None when it will not.
         next_offset: With UPLOAD_CORRUPT, the byte that the next chunk must start with;
             None when only `GetUploadStatus` knows.
+        server_time: With UNAUTHENTICATED at the HTTP edge, the aggregator's clock in
+            Unix seconds where the caller's differs too much; else None.
     """
 
     def __init__(
@@ -229,10 +231,12 @@ class ServiceError(SecAggError):
         next_step: str = "",
         retry_after_seconds: float | None = None,
         next_offset: int | None = None,
+        server_time: int | None = None,
     ) -> None:
         super().__init__(message, code=code, next_step=next_step)
         self.retry_after_seconds: Final = retry_after_seconds
         self.next_offset: Final = next_offset
+        self.server_time: Final = server_time
 
 
 def error_code(number: int) -> ErrorCode:

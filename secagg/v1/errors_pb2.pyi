@@ -114,7 +114,7 @@ FAULT_AGGREGATOR: Fault
 FAULT_TIMING: Fault
 
 class ErrorDetail(_message.Message):
-    __slots__ = ("code", "fault", "message", "next_step", "retry_after_ms", "sender", "alive", "needed", "next_offset")
+    __slots__ = ("code", "fault", "message", "next_step", "retry_after_ms", "sender", "alive", "needed", "next_offset", "server_time")
     CODE_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,7 @@ class ErrorDetail(_message.Message):
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     NEEDED_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SERVER_TIME_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     fault: Fault
     message: str
@@ -133,4 +134,5 @@ class ErrorDetail(_message.Message):
     alive: int
     needed: int
     next_offset: int
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., fault: _Optional[_Union[Fault, str]] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., sender: _Optional[str] = ..., alive: _Optional[int] = ..., needed: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    server_time: int
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., fault: _Optional[_Union[Fault, str]] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., sender: _Optional[str] = ..., alive: _Optional[int] = ..., needed: _Optional[int] = ..., next_offset: _Optional[int] = ..., server_time: _Optional[int] = ...) -> None: ...

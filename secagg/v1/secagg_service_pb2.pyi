@@ -133,12 +133,14 @@ class RevealSharesResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GetUpdateRequest(_message.Message):
-    __slots__ = ("session_id", "after")
+    __slots__ = ("session_id", "after", "wait_ms")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     after: _messages_pb2.Round
-    def __init__(self, session_id: _Optional[bytes] = ..., after: _Optional[_Union[_messages_pb2.Round, str]] = ...) -> None: ...
+    wait_ms: int
+    def __init__(self, session_id: _Optional[bytes] = ..., after: _Optional[_Union[_messages_pb2.Round, str]] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class GetUpdateResponse(_message.Message):
     __slots__ = ("update", "wait")

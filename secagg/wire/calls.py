@@ -454,11 +454,22 @@ class _AsksForUpdate(Request[Envelope | Reference | Wait]):
             raise refuse("nothing follows the end of a session")
 
 
+@dataclass(frozen=True, slots=True)
 class GetUpdate(_AsksForUpdate):
-    """Any round: the newest update, if it opens a round after `after`."""
+    """Any round: the newest update, if it opens a round after `after`.
 
-    __slots__ = ()
+    Attributes:
+        wait_ms: How long the answer may take if there is none, 0 to 30 000.
+    """
+
     WIRE = secagg_service_pb2.GetUpdateRequest
+
+    wait_ms: int = 0
+
+    def check(self) -> None:
+        """See `Request.check`."""
+        _AsksForUpdate.check(self)  # `super` does not work in a class with slots
+        in_range(self.wait_ms, "wait_ms", at_most=MAX_HELD_MS)
 
 
 class WatchSession(_AsksForUpdate):

@@ -59,6 +59,8 @@ def encode_error(error: SecAggError) -> bytes:
                 detail.retry_after_ms = max(1, round(seconds * 1000))
             if error.next_offset is not None:
                 detail.next_offset = error.next_offset
+            if error.server_time is not None:
+                detail.server_time = error.server_time
         case _:
             # Rule 2: our own misuse, defects and settings are the log's business.
             detail.fault = errors_pb2.FAULT_AGGREGATOR
@@ -107,6 +109,7 @@ def decode_error(data: bytes) -> SecAggError | None:
         next_step=next_step,
         retry_after_seconds=retry,
         next_offset=detail.next_offset if has_offset else None,
+        server_time=detail.server_time if detail.HasField("server_time") else None,
     )
 
 
