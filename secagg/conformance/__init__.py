@@ -13,6 +13,7 @@ __all__ = ["VECTOR_FILES", "read_vectors"]
 
 VECTOR_FILES: Final = (
     "accounting",
+    "edge",
     "encoding",
     "encodings",
     "enrolment",

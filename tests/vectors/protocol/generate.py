@@ -21,6 +21,7 @@ from typing import Any
 
 import reference as ref
 from accounting_vectors import accounting
+from edge_vectors import edge
 from encoding_vectors import encoding
 from enrolment_vectors import enrolment
 from noise_vectors import noise
@@ -607,6 +608,7 @@ def files() -> dict[str, str]:
             check_block(run.offer)
     return {
         "accounting.json": as_text(accounting()),
+        "edge.json": as_text(edge()),
         "encoding.json": as_text(encoding()),
         "encodings.json": as_text(encodings()),
         "enrolment.json": as_text(enrolment()),
