@@ -223,7 +223,7 @@ class ServiceError(SecAggError):
             Unix seconds where the caller's differs too much; else None.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per fact that travels
         self,
         message: str,
         *,
