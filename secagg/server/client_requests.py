@@ -209,7 +209,7 @@ class ClientRequestHandler:
     ) -> SessionDescriptor | Wait:
         """Answer a question for a session, when there is one or its time is up."""
         clock = self._context.clock
-        ends = clock.now() + request.wait_ms / _MILLISECONDS - HELD_LOOK_SECONDS
+        ends = self._held_until(request.wait_ms)
         ringing = self.offers.listen()
         answer = await self._offer(identity, request)
         if (
@@ -224,6 +224,11 @@ class ClientRequestHandler:
                 ringing = self.offers.listen()
                 answer = await self._offer(identity, request)
         return Wait(_AGAIN_SECONDS) if isinstance(answer, Wait) else answer
+
+    def _held_until(self, wait_ms: int) -> float:
+        """Return after which instant a held question is answered at its next look."""
+        waiting = wait_ms / _MILLISECONDS - HELD_LOOK_SECONDS
+        return self._context.clock.now() + waiting
 
     async def _offer(
         self, identity: str, request: GetOffer
@@ -297,9 +302,17 @@ class ClientRequestHandler:
         self, identity: str, request: GetUpdate
     ) -> Envelope | Reference | Wait:
         session = await self._sessions.look_for(request.session_id)
-        update = session.update_for(identity, request.after)
+        update, retry = session.update_for(identity, request.after), None
+        ends = self._held_until(request.wait_ms)
+        is_held = ends >= self._context.clock.now() and self._held.is_free_for(identity)
+        if update is None and is_held and isinstance(session, SessionRunner):
+            with self._held.taken_by(identity):
+                update = await session.next_update(
+                    identity, request.after, ends, HELD_LOOK_SECONDS
+                )
+            retry = _AGAIN_SECONDS
         if update is None:
-            return session.wait_of(identity, self._limits.poll_seconds)
+            return session.wait_of(identity, retry or self._limits.poll_seconds)
         self.attendance.note_told(identity, update)
         return _as_answer(update)
 

@@ -7,7 +7,7 @@ from typing import Any
 from secagg.runtime import metrics
 from secagg.runtime.clock import Clock
 from secagg.runtime.metrics import Meter
-from secagg.wire.calls import GetOffer, Request
+from secagg.wire.calls import GetOffer, GetUpdate, Request
 
 
 @contextmanager
@@ -25,5 +25,5 @@ def measured_call(meter: Meter, clock: Clock, request: Request[Any]) -> Iterator
         yield
     finally:
         # A question that waits says nothing of how fast answers are.
-        if not (isinstance(request, GetOffer) and request.wait_ms):
+        if not (isinstance(request, GetOffer | GetUpdate) and request.wait_ms):
             meter.observe(metrics.CALL_SECONDS, clock.now() - began, method=method)

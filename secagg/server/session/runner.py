@@ -521,6 +521,29 @@ class SessionRunner:
             if after is not Round.FINISHED:
                 await self._bell.heard(ringing, keepalive_interval(quiet))
 
+    async def next_update(
+        self, identity: str, after: Round | None, ends: float, look_seconds: float
+    ) -> Envelope | None:
+        """Wait for the update that opens a round after `after`.
+
+        Args:
+            identity: Of the client.
+            after: The round that it is in.
+            ends: Instant of the clock after which it is told that there is none.
+            look_seconds: How often all who wait are woken in any case.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session is about to be ended, ask again.
+        """
+        while True:
+            if self.has_failed_over:
+                raise StoreFailoverError(self.record.session_key)
+            ringing = self._bell.listen()
+            update = self.update_for(identity, after)
+            if update is not None or self._context.clock.now() > ends:
+                return update
+            await self._bell.heard(ringing, look_seconds)
+
     def tell(self, identity: str) -> None:
         """Note that a client knows how the session ended."""
         if self._ended_by_other is not None:

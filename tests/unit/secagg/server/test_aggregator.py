@@ -1397,3 +1397,68 @@ def test_whoever_waits_is_told_at_once_that_nothing_comes(end, code):
         assert world.clock.now() == begun + 3
 
     scenario(test)
+
+
+def asking_for_update(world, name, *, wait_ms=30_000):
+    request = GetUpdate(world.id, Round.ADVERTISE_KEYS, wait_ms)
+
+    async def answered():
+        return await world.aggregator.answer(name, request), world.clock.now()
+
+    return asyncio.ensure_future(answered())
+
+
+def test_a_held_question_for_an_update_is_answered_when_the_round_opens():
+    async def test(world):
+        world.start()
+        await world.settle()
+        for name in NAMES[:-1]:
+            await world.join(name)
+        await world.settle()
+        begun = world.clock.now()
+        questions = [asking_for_update(world, name) for name in NAMES[:-1]]
+        await world.clock.sleep_until(begun + 3.5)
+        assert not any(each.done() for each in questions)
+        await world.join(NAMES[-1])
+        for question in questions:
+            update, instant = await question
+            assert update.kind is Roster
+            assert instant == begun + 3.5
+
+    scenario(test)
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "answered"), [(0, 0), (4_000, 0), (12_000, 10), (30_000, 30)]
+)
+def test_a_question_for_an_update_is_held_no_longer_than_asked(wait_ms, answered):
+    async def test(world):
+        world.start()
+        await world.settle()
+        await world.join("a")
+        begun = world.clock.now()
+        told, instant = await asking_for_update(world, "a", wait_ms=wait_ms)
+        assert isinstance(told, Wait)
+        assert instant == begun + answered
+        # A caller that was held asks again at once, another one does not.
+        assert (told.retry_after_seconds < 0.1) == (answered > 0)
+
+    scenario(test)
+
+
+def test_held_questions_for_updates_count_with_those_for_sessions():
+    async def test(world):
+        world.start()
+        await world.settle()
+        await world.join("a")
+        begun = world.clock.now()
+        held = asking_for_update(world, "a")
+        await world.settle()
+        told, instant = await asking_for_update(world, "a")
+        assert isinstance(told, Wait)
+        assert instant == begun
+        held.cancel()  # its place is free again
+        await asyncio.wait({held})
+        assert (await asking_for_update(world, "a"))[1] == begun + 30
+
+    scenario(test, held_per_identity=1)

@@ -118,6 +118,7 @@ BAD = [
     (GetOffer("", 0), "task_id"),
     (GetOffer("a" * 257, 0), "task_id"),
     (GetOffer("a", 0, 30_001), "wait_ms"),
+    (GetUpdate(SESSION, None, 30_001), "wait_ms"),
     (AdvertiseKeys(SESSION[:31], b"advert"), "session_id"),
     (AdvertiseKeys(SESSION + b"x", b"advert"), "session_id"),
     (AdvertiseKeys(SESSION, b"a" * 1100), "message"),
