@@ -434,7 +434,7 @@ def _run(request, identities, tmp_path_factory):
     with (
         printed_to(directory / f"printed {request.param}") as path,
         # Every refusal has its line.
-        mock.patch("secagg.server.rpc.guards._LINE_SECONDS", 0.0),
+        mock.patch("secagg.server.call_guards._LINE_SECONDS", 0.0),
     ):
         os.write(2, b"heard on descriptor 2")
         run.go()

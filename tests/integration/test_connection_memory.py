@@ -9,8 +9,8 @@ from secagg_testing.manual_clock import ManualClock
 from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.grpc_connection import GrpcConnection
+from secagg.server.call_guards import CallLimits
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.server.rpc.guards import CallLimits
 from secagg.transport.address import Address
 from secagg.wire.calls import AdvertiseKeys, UploadChunk, UploadStatus
 

@@ -13,9 +13,9 @@ from secagg_testing.scripted_service import ScriptedService
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Envelope, Roster
+from secagg.server.body_reader import BodyReader
+from secagg.server.call_guards import note_caller
 from secagg.server.rpc import grpc_server
-from secagg.server.rpc import guards as call_guards
-from secagg.server.rpc.body_reader import BodyReader
 from secagg.server.rpc.grpc_server import GrpcServer, run_until_signalled
 from secagg.transport.address import Address
 from secagg.transport.channel_options import SERVICE
@@ -134,7 +134,7 @@ async def test_a_watcher_that_is_being_sent_an_update_is_told_behind_it():
         yield WatchSession(SESSION, after=None).encode()
 
     async def send_all():
-        call_guards._CALLER.set("c")
+        note_caller("c")
         stream = servicer._watch(bodies(), None)
         assert await anext(stream)
         servicer.end_watches()

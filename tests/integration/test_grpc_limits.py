@@ -15,9 +15,10 @@ from secagg.client.grpc_connection import CallDeadlines, GrpcConnection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.messages import Envelope, Roster
 from secagg.protocol.packing import MAX_CHUNK_BYTES
+from secagg.server.call_guards import CallLimits
 from secagg.server.rpc import guards
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.server.rpc.guards import CallLimits, refuse_expired
+from secagg.server.rpc.guards import refuse_expired
 from secagg.transport.address import Address
 from secagg.transport.channel_options import (
     CLIENT_OPTIONS,

@@ -14,8 +14,9 @@ from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.server.call_guards import CallLimits
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.server.rpc.guards import ACCESS, CallLimits
+from secagg.server.rpc.guards import ACCESS
 from secagg.transport import status
 from secagg.transport.address import Address
 from secagg.transport.channel_options import TEST_IDENTITY_KEY

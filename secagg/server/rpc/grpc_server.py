@@ -2,7 +2,7 @@
 
 Rule 1: every handler works on raw bytes and the total decoders of `secagg.wire`;
         protobuf's own failures never reach gRPC.
-Rule 2: who calls comes from `secagg.server.rpc.guards`, never from a message.
+Rule 2: who calls comes from `secagg.server.call_guards`, never from a message.
 Rule 3: stopping is gentle: health says NOT_SERVING, streams are told to come back,
         running calls finish within the grace.
 Rule 4: plaintext exists for tests only, on loopback only, as an argument only.
@@ -34,7 +34,14 @@ from secagg.runtime.log_events import (
     TRANSPORT_STOPPED,
     log_event,
 )
-from secagg.server.rpc.body_reader import BodyReader
+from secagg.server.body_reader import BodyReader
+from secagg.server.call_guards import (
+    Caller,
+    CallGuards,
+    CallLimits,
+    OpenCalls,
+    caller,
+)
 from secagg.server.rpc.certificate_renewal import server_credentials
 from secagg.server.rpc.certificate_watch import CertificateWatch
 from secagg.server.rpc.guards import (
@@ -43,13 +50,10 @@ from secagg.server.rpc.guards import (
     AuthenticationGuard,
     Authenticator,
     CallContext,
-    Caller,
-    CallLimits,
     ErrorGuard,
     Guard,
     MetadataAuthenticator,
     TLSAuthenticator,
-    caller,
     guarded_service,
     refuse_expired,
 )
@@ -224,6 +228,7 @@ class GrpcServer:
         health_address: Address | None = None,
         admission: AdmissionLimits | None = None,
         limits: CallLimits | None = None,
+        guards: CallGuards | None = None,
         revoked: Path | None = None,
         clock: Clock | None = None,
     ) -> Self:
@@ -241,6 +246,8 @@ class GrpcServer:
             admission: How many connections to take from people who are not known yet.
                 This process may from then on open as many files as the system lets it.
             limits: What one client may use; sensible values by default.
+            guards: What counts calls here and at another entry; by default one of
+                `limits`, for this one alone.
             revoked: File of certificates that were taken back, looked at once a
                 minute; with `identity` only.
             clock: Time; the machine's by default.
@@ -260,26 +267,28 @@ class GrpcServer:
         clock = clock or SystemClock()
         followed = None if identity is None else ReloadingIdentity(identity, clock.date)
         taken_back = CertificateRevocations(revoked)
+        limits, admission = limits or CallLimits(), admission or AdmissionLimits()
+        shared = guards or CallGuards(limits, clock.now)
         door = _Door(
             MetadataAuthenticator()
             if identity is None
             else TLSAuthenticator(
                 identity.identity.trust_domain, taken_back, clock.date
-            )
+            ),
+            shared.open_calls,
         )
-        limits, admission = limits or CallLimits(), admission or AdmissionLimits()
-        reader = BodyReader(limits.bodies_at_once, limits.body_seconds)
-        uploads = BodyReader(
-            limits.uploads_at_once, limits.body_seconds, waiting=limits.uploads_waiting
-        )
-        servicer, health = _Servicer(service, reader, uploads), HealthServicer()
+        servicer = _Servicer(service, shared.messages, shared.uploads)
+        health = HealthServicer()
         server = grpc.aio.server(
             options=[*SERVER_OPTIONS, *_most_connections(admission, address)]
         )
-        errors = ErrorGuard(service.note_refusal)
-        guards = (errors, door.calls, AdmissionGuard(limits, clock.now))
+        errors = ErrorGuard(service.note_refusal, shared.refusals)
+        around = (errors, door.calls, AdmissionGuard(shared.admission))
         server.add_generic_rpc_handlers(
-            (servicer.guarded(*guards), _health_handler(health, reader, *guards))
+            (
+                servicer.guarded(*around),
+                _health_handler(health, shared.messages, *around),
+            )
         )
         ports = [await _Port.open(server, address, followed, admission)]
         door.relay = ports[0].relay
@@ -310,7 +319,10 @@ class GrpcServer:
                 clock,
                 lambda: door.end(
                     lambda who: (
-                        who.certificate in taken_back or who.has_ended(clock.date())
+                        who.certificate is not None
+                        and (
+                            who.certificate in taken_back or who.has_ended(clock.date())
+                        )
                     )
                 ),
             )
@@ -379,8 +391,9 @@ class _Door:
         relay: What takes their connections before gRPC does, if anything.
     """
 
-    def __init__(self, authenticator: Authenticator) -> None:
-        self.calls: Final = AuthenticationGuard(authenticator, self._note)
+    def __init__(self, authenticator: Authenticator, open_calls: OpenCalls) -> None:
+        self.calls: Final = AuthenticationGuard(authenticator, open_calls, self._note)
+        self._open_calls = open_calls
         self.relay: Relay | None = None
 
     def _note(self, peer: str, who: Caller) -> None:
@@ -389,7 +402,7 @@ class _Door:
 
     def end(self, is_unwelcome: Callable[[Caller], bool]) -> None:
         """End calls and connections."""
-        self.calls.end_calls(is_unwelcome)
+        self._open_calls.end(is_unwelcome)
         if self.relay is not None:
             self.relay.end_known(
                 lambda name, certificate: is_unwelcome(Caller(name, certificate))

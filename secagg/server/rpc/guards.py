@@ -17,15 +17,12 @@ What a call means is none of its business.
 # gRPC's classes are generic to the type checker and not at run time.
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
@@ -41,11 +38,17 @@ from secagg.errors import (
 )
 from secagg.runtime.log_events import (
     CALL_FAILED,
-    CALL_REFUSED,
-    CALLS_REFUSED,
     TRANSPORT_LOGGER,
     log_defect,
-    log_event,
+)
+from secagg.server.call_guards import (
+    CallAdmission,
+    Caller,
+    OpenCalls,
+    RefusalLog,
+    caller,
+    caller_or_nobody,
+    note_caller,
 )
 from secagg.transport.channel_options import (
     HEALTH_SERVICE,
@@ -58,14 +61,8 @@ from secagg.transport.tls import CertificateNumber, identity_in_pem, number_in_p
 from secagg.wire.calls import CALLS, Access
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
-_CALLER: Final[ContextVar[str]] = ContextVar("secagg_caller")
 # Before what is no identity; no name of a client has it.
 _ANYBODY: Final = "/"
-
-# A caller has this many seconds of refusals in one line of the log.
-_LINE_SECONDS: Final = 60.0
-# Remembered callers beyond those with open calls; one record takes about 300 bytes.
-_MAX_REMEMBERED: Final = 65_536
 
 CallContext = grpc.aio.ServicerContext[Any, Any]  # gRPC's own classes are generic
 
@@ -78,18 +75,6 @@ ACCESS: Final[Mapping[str, Access]] = {
     f"/{HEALTH_SERVICE}/Check": Access.ANYBODY,
     # Health's Watch is left out: it keeps a record for every name a caller invents.
 }
-
-
-def caller() -> str:
-    """Return who made the call that is being served.
-
-    Raises:
-        InternalError: The call did not pass `AuthenticationGuard`.
-    """
-    try:
-        return _CALLER.get()
-    except LookupError:
-        raise InternalError("a call was served without authentication") from None
 
 
 class Guard(ABC):
@@ -167,57 +152,6 @@ def _known(service: str, name: str) -> str:
 # --- errors -------------------------------------------------------------------------
 
 
-class RefusalLog:
-    """Writes refused calls to the log, at most one line a minute for each caller.
-
-    The first refusal of a caller is written at once.  Those of the minute behind it
-    share a line that counts them by code.
-
-    Args:
-        later: Calls a function after some seconds; by default the running loop does.
-    """
-
-    def __init__(
-        self, later: Callable[[float, Callable[[], None]], object] | None = None
-    ) -> None:
-        self._later = later
-        self._unwritten: dict[str, Counter[str]] = {}
-
-    def write(self, method: str, identity: str, code: ErrorCode) -> None:
-        """Write a line, or count the refusal for the next one."""
-        counted = self._unwritten.get(identity)
-        if counted is not None:
-            counted[code.name] += 1
-            return
-        log_event(
-            _LOG,
-            logging.INFO,
-            CALL_REFUSED,
-            method=method,
-            identity=identity,
-            code=code.name,
-        )
-        self._begin_minute(identity)
-
-    def _begin_minute(self, identity: str) -> None:
-        self._unwritten[identity] = Counter()
-        later = self._later or asyncio.get_running_loop().call_later
-        later(_LINE_SECONDS, lambda: self._end_minute(identity))
-
-    def _end_minute(self, identity: str) -> None:
-        counted = self._unwritten.pop(identity)
-        if counted:
-            log_event(
-                _LOG,
-                logging.INFO,
-                CALLS_REFUSED,
-                identity=identity,
-                count=counted.total(),
-                codes=", ".join(f"{name} {n}" for name, n in counted.most_common()),
-            )
-            self._begin_minute(identity)
-
-
 class ErrorGuard(Guard):
     """Turns exceptions into statuses; the outermost guard.
 
@@ -254,7 +188,7 @@ class ErrorGuard(Guard):
             await _abort(context, error)
         except SecAggError as error:
             self._on_refusal(error.code)
-            self._refusals.write(method, _CALLER.get("-"), error.code)
+            self._refusals.write(method, caller_or_nobody(), error.code)
             await _abort(context, error)
         except (grpc.aio.AbortError, grpc.RpcError):
             raise  # somebody has given the status already, or the peer is gone
@@ -291,24 +225,6 @@ async def _abort(context: CallContext, error: SecAggError) -> NoReturn:
 
 
 # --- authentication -----------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who makes a call.
-
-    Attributes:
-        name: The client's; of a call that needs none, as whom it is counted, which is
-            no client's name.
-        certificate: The one that was shown; None in plaintext.
-    """
-
-    name: str
-    certificate: CertificateNumber | None = None
-
-    def has_ended(self, date: float) -> bool:
-        """Whether the certificate has, at a date in Unix seconds."""
-        return self.certificate is not None and self.certificate.ends <= date
 
 
 class Authenticator(Protocol):
@@ -434,24 +350,19 @@ class AuthenticationGuard(Guard):
 
     Args:
         authenticator: Says who it is.
+        open_calls: Ends calls of callers who were welcome before.
         on_known: Told gRPC's name of the connection and whose it is, with every call.
     """
 
     def __init__(
         self,
         authenticator: Authenticator,
+        open_calls: OpenCalls,
         on_known: Callable[[str, Caller], None] | None = None,
     ) -> None:
         self._authenticator = authenticator
+        self._open_calls = open_calls
         self._on_known = on_known
-        self._open: dict[asyncio.Timeout, Caller] = {}
-
-    def end_calls(self, is_unwelcome: Callable[[Caller], bool]) -> None:
-        """End open calls, streams above all, of callers who were welcome before."""
-        now = asyncio.get_running_loop().time()
-        for scope, who in self._open.items():
-            if is_unwelcome(who) and not scope.expired():
-                scope.reschedule(now)
 
     @asynccontextmanager
     async def around(
@@ -468,166 +379,29 @@ class AuthenticationGuard(Guard):
             else self._authenticator.holder_of
         )
         who = whose(context)
-        # Never reset: a call has a context of its own, which ends with it.
-        _CALLER.set(who.name)
+        note_caller(who.name)
         if self._on_known is not None:
             self._on_known(context.peer(), who)
-        scope = asyncio.timeout(None)
-        try:
-            async with scope:
-                self._open[scope] = who
-                yield
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            # Why is for the next call to say: that of a certificate, or of a task.
-            raise ServiceError(
-                "the operator has ended this call",
-                code=ErrorCode.SHUTTING_DOWN,
-                next_step="Call again.",
-                retry_after_seconds=1.0,
-            ) from None
-        finally:
-            self._open.pop(scope, None)
+        async with self._open_calls.open(who):
+            yield
 
 
 # --- admission ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CallLimits:
-    """What one identity, and all together, may use of the aggregator.
-
-    Attributes:
-        calls_at_once: Unary calls in flight; a client needs one, a second after a
-            broken connection, and a few for parallel fetches.
-        watches_at_once: Open streams; a second one after a broken connection.
-        calls_per_second: Long-run rate.  At about 0.3 ms a call, one identity takes
-            at most a few percent of a core; uploads at this rate are 200 MiB/s.
-        burst: Calls that may come at once after a pause.
-        unary_seconds: Longest duration of a unary call, whatever the caller says.
-        watch_seconds: Longest duration of a stream.
-        bodies_at_once: Messages of all callers that are being received, in all 256 MiB
-            at most.  The others wait at their senders.
-        body_seconds: How long receiving one may take, so that whoever stalls makes
-            room: a full chunk takes 35 KiB/s.
-        uploads_at_once: Chunks of uploads that are being received or in work, each of
-            1 MiB at most: twice what is written at once, so that one is always there.
-        uploads_waiting: Calls with a chunk that wait for this at their senders; beyond
-            them a call is refused before its chunk is received.
-    """
-
-    calls_at_once: int = 8
-    watches_at_once: int = 2
-    calls_per_second: float = 200.0
-    burst: int = 400
-    unary_seconds: float = 120.0
-    watch_seconds: float = 3600.0
-    bodies_at_once: int = 64
-    body_seconds: float = 30.0
-    uploads_at_once: int = 32
-    uploads_waiting: int = 2048
-
-
-@dataclass(slots=True)
-class _Usage:
-    """What one identity is using now: the only mutable record of this module."""
-
-    tokens: float
-    refilled_at: float
-    calls: int = 0
-    watches: int = 0
 
 
 class AdmissionGuard(Guard):
     """Limits how many calls one identity may have open, and how fast.
 
     Args:
-        limits: The limits, the same for everybody.
-        now: Monotonic seconds.
+        admission: What counts them, over gRPC and the HTTP edge.
     """
 
-    def __init__(self, limits: CallLimits, now: Callable[[], float]) -> None:
-        self._limits = limits
-        self._now = now
-        self._usage: OrderedDict[str, _Usage] = OrderedDict()
+    def __init__(self, admission: CallAdmission) -> None:
+        self._admission = admission
 
-    @asynccontextmanager
-    async def around(
+    def around(
         self, method: str, context: CallContext, *, is_stream: bool
-    ) -> AsyncIterator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """See `Guard.around`."""
         del method, context
-        usage = self._usage_of(caller())
-        self._admit(usage, is_stream=is_stream)
-        if is_stream:
-            usage.watches += 1
-        else:
-            usage.calls += 1
-        limits = self._limits
-        seconds = limits.watch_seconds if is_stream else limits.unary_seconds
-        scope = asyncio.timeout(seconds)
-        try:
-            async with scope:
-                yield
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            raise ServiceError(
-                f"the call took longer than {seconds:g} s",
-                code=ErrorCode.OVERLOADED,
-                next_step="Call again.",
-                retry_after_seconds=1.0,
-            ) from None
-        finally:
-            if is_stream:
-                usage.watches -= 1
-            else:
-                usage.calls -= 1
-
-    def _usage_of(self, identity: str) -> _Usage:
-        """Return the record of an identity, forgetting idle ones when there are many.
-
-        Forgetting gives an identity a full burst again; whoever has open calls is
-        not forgotten.
-        """
-        usage = self._usage.get(identity)
-        if usage is None:
-            if len(self._usage) >= _MAX_REMEMBERED:
-                oldest, record = self._usage.popitem(last=False)
-                if record.calls or record.watches:
-                    self._usage[oldest] = record
-            usage = _Usage(tokens=self._limits.burst, refilled_at=self._now())
-            self._usage[identity] = usage
-        self._usage.move_to_end(identity)
-        return usage
-
-    def _admit(self, usage: _Usage, *, is_stream: bool) -> None:
-        """Take one token and check what is open; raise ServiceError OVERLOADED."""
-        limits = self._limits
-        now = self._now()
-        usage.tokens = min(
-            limits.burst,
-            usage.tokens + (now - usage.refilled_at) * limits.calls_per_second,
-        )
-        usage.refilled_at = now
-        open_now, most = (
-            (usage.watches, limits.watches_at_once)
-            if is_stream
-            else (usage.calls, limits.calls_at_once)
-        )
-        if open_now >= most:
-            raise _overloaded(f"{open_now} calls of this client are open", 1.0)
-        if usage.tokens < 1:
-            missing = (1 - usage.tokens) / limits.calls_per_second
-            raise _overloaded("this client calls too often", missing)
-        usage.tokens -= 1
-
-
-def _overloaded(complaint: str, retry_after_seconds: float) -> ServiceError:
-    return ServiceError(
-        complaint,
-        code=ErrorCode.OVERLOADED,
-        next_step="Wait and call again.",
-        retry_after_seconds=retry_after_seconds,
-    )
+        return self._admission.admitted(caller(), is_stream=is_stream)

@@ -23,6 +23,7 @@ from secagg.pki.certificate_revocations import (
 from secagg.protocol.messages import Envelope
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
+from secagg.server.call_guards import OpenCalls
 from secagg.server.rpc.certificate_watch import CertificateWatch
 from secagg.server.rpc.guards import (
     AuthenticationGuard,
@@ -73,12 +74,15 @@ class Door:
 
     def __init__(self, process: Process, taken_back: TakenBack) -> None:
         clock, revoked = SystemClock(), CertificateRevocations(taken_back.path)
-        self._calls: Final = AuthenticationGuard(TLSAuthenticator(_DOMAIN, revoked))
+        open_calls = OpenCalls()
+        self._calls: Final = AuthenticationGuard(
+            TLSAuthenticator(_DOMAIN, revoked), open_calls
+        )
         watch = CertificateWatch(
             ReloadingIdentity(_aggregator(), clock.date),
             revoked,
             clock,
-            lambda: self._calls.end_calls(lambda who: who.certificate in revoked),
+            lambda: open_calls.end(lambda who: who.certificate in revoked),
         )
         process.start(watch.run())
 

@@ -13,12 +13,12 @@ from secagg.errors import ErrorCode
 from secagg.pki.expiry import WARNED_BEFORE
 from secagg.protocol.messages import BUNDLE_BYTES
 from secagg.protocol.profiles import RoundDeadlines
-from secagg.server.client_requests import HELD_LOOK_SECONDS
-from secagg.server.rpc.body_reader import (
+from secagg.server.body_reader import (
     MESSAGES_OF_ONE_CALLER,
     UPLOADS_OF_ONE_CALLER,
 )
-from secagg.server.rpc.guards import CallLimits
+from secagg.server.call_guards import CallLimits
+from secagg.server.client_requests import HELD_LOOK_SECONDS
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.transport import channel_options
 from secagg.transport.handshake import HANDSHAKE_SECONDS
@@ -162,6 +162,7 @@ ANSWERING = (
     "server/client_requests.py",
     "server/known_tasks.py",
     "server/rpc/grpc_server.py",
+    "server/call_guards.py",
     "server/rpc/guards.py",
     "server/session/*.py",
     "server/task/runner.py",

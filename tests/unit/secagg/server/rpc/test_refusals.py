@@ -4,7 +4,7 @@ import pytest
 from secagg_testing.manual_clock import ManualClock
 
 from secagg.errors import ErrorCode
-from secagg.server.rpc.guards import RefusalLog
+from secagg.server.call_guards import RefusalLog
 from secagg.server.rpc.refusals import RefusalCounts
 
 

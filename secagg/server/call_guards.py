@@ -1,0 +1,344 @@
+"""Rules around every call that gRPC and the HTTP edge share.
+
+Rule 1: one identity's calls are limited in number at once and over time, over both
+        entries together, so that no client can keep the others out.
+Rule 2: calls of callers who are no longer welcome end at both entries.
+Rule 3: few messages are received at once, whoever sends them.
+
+It knows no transport.  What gRPC needs besides is in `secagg.server.rpc.guards`, what
+the edge needs in `secagg.server.http_edge`.
+"""
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+
+from secagg.errors import ErrorCode, InternalError, ServiceError
+from secagg.runtime.log_events import (
+    CALL_REFUSED,
+    CALLS_REFUSED,
+    TRANSPORT_LOGGER,
+    log_event,
+)
+from secagg.server.body_reader import BodyReader
+from secagg.transport.tls import CertificateNumber
+
+_LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
+_CALLER: Final[ContextVar[str]] = ContextVar("secagg_caller")
+
+# A caller has this many seconds of refusals in one line of the log.
+_LINE_SECONDS: Final = 60.0
+# Remembered callers beyond those with open calls; one record takes about 300 bytes.
+_MAX_REMEMBERED: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call.
+
+    Attributes:
+        name: The client's; of a call that needs none, as whom it is counted, which is
+            no client's name.
+        certificate: The one that was shown; None in plaintext and at the HTTP edge.
+        serial: Of the credential that was shown; None over gRPC.
+    """
+
+    name: str
+    certificate: CertificateNumber | None = None
+    serial: int | None = None
+
+    def has_ended(self, date: float) -> bool:
+        """Whether the certificate has, at a date in Unix seconds."""
+        return self.certificate is not None and self.certificate.ends <= date
+
+
+def note_caller(name: str) -> None:
+    """Say who makes the call that is being served.
+
+    It is never reset: a call has a context of its own, which ends with it.
+    """
+    _CALLER.set(name)
+
+
+def caller() -> str:
+    """Return who made the call that is being served.
+
+    Raises:
+        InternalError: The call was served before its caller was known.
+    """
+    try:
+        return _CALLER.get()
+    except LookupError:
+        raise InternalError("a call was served without authentication") from None
+
+
+def caller_or_nobody() -> str:
+    """Return who made the call that is being served, or "-" while that is not known."""
+    return _CALLER.get("-")
+
+
+class RefusalLog:
+    """Writes refused calls to the log, at most one line a minute for each caller.
+
+    The first refusal of a caller is written at once.  Those of the minute behind it
+    share a line that counts them by code.
+
+    Args:
+        later: Calls a function after some seconds; by default the running loop does.
+    """
+
+    def __init__(
+        self, later: Callable[[float, Callable[[], None]], object] | None = None
+    ) -> None:
+        self._later = later
+        self._unwritten: dict[str, Counter[str]] = {}
+
+    def write(self, method: str, identity: str, code: ErrorCode) -> None:
+        """Write a line, or count the refusal for the next one."""
+        counted = self._unwritten.get(identity)
+        if counted is not None:
+            counted[code.name] += 1
+            return
+        log_event(
+            _LOG,
+            logging.INFO,
+            CALL_REFUSED,
+            method=method,
+            identity=identity,
+            code=code.name,
+        )
+        self._begin_minute(identity)
+
+    def _begin_minute(self, identity: str) -> None:
+        self._unwritten[identity] = Counter()
+        later = self._later or asyncio.get_running_loop().call_later
+        later(_LINE_SECONDS, lambda: self._end_minute(identity))
+
+    def _end_minute(self, identity: str) -> None:
+        counted = self._unwritten.pop(identity)
+        if counted:
+            log_event(
+                _LOG,
+                logging.INFO,
+                CALLS_REFUSED,
+                identity=identity,
+                count=counted.total(),
+                codes=", ".join(f"{name} {n}" for name, n in counted.most_common()),
+            )
+            self._begin_minute(identity)
+
+
+class OpenCalls:
+    """Calls that are being served, streams and held answers among them."""
+
+    def __init__(self) -> None:
+        self._open: dict[asyncio.Timeout, Caller] = {}
+
+    def end(self, is_unwelcome: Callable[[Caller], bool]) -> None:
+        """End those of callers who were welcome before."""
+        now = asyncio.get_running_loop().time()
+        for scope, who in self._open.items():
+            if is_unwelcome(who) and not scope.expired():
+                scope.reschedule(now)
+
+    @asynccontextmanager
+    async def open(self, who: Caller) -> AsyncIterator[None]:
+        """Count a call as open until the block is left.
+
+        Args:
+            who: Whose it is.
+
+        Raises:
+            ServiceError: SHUTTING_DOWN; `end` has named its caller.
+        """
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._open[scope] = who
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            # Why is for the next call to say: that of a certificate, or of a task.
+            raise ServiceError(
+                "the operator has ended this call",
+                code=ErrorCode.SHUTTING_DOWN,
+                next_step="Call again.",
+                retry_after_seconds=1.0,
+            ) from None
+        finally:
+            self._open.pop(scope, None)
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """What one identity, and all together, may use of the aggregator.
+
+    Attributes:
+        calls_at_once: Unary calls in flight; a client needs one, a second after a
+            broken connection, and a few for parallel fetches.
+        watches_at_once: Open streams; a second one after a broken connection.
+        calls_per_second: Long-run rate.  At about 0.3 ms a call, one identity takes
+            at most a few percent of a core; uploads at this rate are 200 MiB/s.
+        burst: Calls that may come at once after a pause.
+        unary_seconds: Longest duration of a unary call, whatever the caller says.
+        watch_seconds: Longest duration of a stream.
+        bodies_at_once: Messages of all callers that are being received, in all 256 MiB
+            at most.  The others wait at their senders.
+        body_seconds: How long receiving one may take, so that whoever stalls makes
+            room: a full chunk takes 35 KiB/s.
+        uploads_at_once: Chunks of uploads that are being received or in work, each of
+            1 MiB at most: twice what is written at once, so that one is always there.
+        uploads_waiting: Calls with a chunk that wait for this at their senders; beyond
+            them a call is refused before its chunk is received.
+    """
+
+    calls_at_once: int = 8
+    watches_at_once: int = 2
+    calls_per_second: float = 200.0
+    burst: int = 400
+    unary_seconds: float = 120.0
+    watch_seconds: float = 3600.0
+    bodies_at_once: int = 64
+    body_seconds: float = 30.0
+    uploads_at_once: int = 32
+    uploads_waiting: int = 2048
+
+
+@dataclass(slots=True)
+class _Usage:
+    """What one identity is using now: the only mutable record of this module."""
+
+    tokens: float
+    refilled_at: float
+    calls: int = 0
+    watches: int = 0
+
+
+class CallAdmission:
+    """Limits how many calls one identity may have open, and how fast.
+
+    Args:
+        limits: The limits, the same for everybody.
+        now: Monotonic seconds.
+    """
+
+    def __init__(self, limits: CallLimits, now: Callable[[], float]) -> None:
+        self._limits = limits
+        self._now = now
+        self._usage: OrderedDict[str, _Usage] = OrderedDict()
+
+    @asynccontextmanager
+    async def admitted(self, identity: str, *, is_stream: bool) -> AsyncIterator[None]:
+        """Count one call, until the block is left.
+
+        Args:
+            identity: Whose it is.
+            is_stream: Whether many answers come to it.
+
+        Raises:
+            ServiceError: OVERLOADED; too many, too often, or it took too long.
+        """
+        usage = self._usage_of(identity)
+        self._admit(usage, is_stream=is_stream)
+        if is_stream:
+            usage.watches += 1
+        else:
+            usage.calls += 1
+        limits = self._limits
+        seconds = limits.watch_seconds if is_stream else limits.unary_seconds
+        scope = asyncio.timeout(seconds)
+        try:
+            async with scope:
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise ServiceError(
+                f"the call took longer than {seconds:g} s",
+                code=ErrorCode.OVERLOADED,
+                next_step="Call again.",
+                retry_after_seconds=1.0,
+            ) from None
+        finally:
+            if is_stream:
+                usage.watches -= 1
+            else:
+                usage.calls -= 1
+
+    def _usage_of(self, identity: str) -> _Usage:
+        """Return the record of an identity, forgetting idle ones when there are many.
+
+        Forgetting gives an identity a full burst again; whoever has open calls is
+        not forgotten.
+        """
+        usage = self._usage.get(identity)
+        if usage is None:
+            if len(self._usage) >= _MAX_REMEMBERED:
+                oldest, record = self._usage.popitem(last=False)
+                if record.calls or record.watches:
+                    self._usage[oldest] = record
+            usage = _Usage(tokens=self._limits.burst, refilled_at=self._now())
+            self._usage[identity] = usage
+        self._usage.move_to_end(identity)
+        return usage
+
+    def _admit(self, usage: _Usage, *, is_stream: bool) -> None:
+        """Take one token and check what is open; raise ServiceError OVERLOADED."""
+        limits = self._limits
+        now = self._now()
+        usage.tokens = min(
+            limits.burst,
+            usage.tokens + (now - usage.refilled_at) * limits.calls_per_second,
+        )
+        usage.refilled_at = now
+        open_now, most = (
+            (usage.watches, limits.watches_at_once)
+            if is_stream
+            else (usage.calls, limits.calls_at_once)
+        )
+        if open_now >= most:
+            raise _overloaded(f"{open_now} calls of this client are open", 1.0)
+        if usage.tokens < 1:
+            missing = (1 - usage.tokens) / limits.calls_per_second
+            raise _overloaded("this client calls too often", missing)
+        usage.tokens -= 1
+
+
+def _overloaded(complaint: str, retry_after_seconds: float) -> ServiceError:
+    return ServiceError(
+        complaint,
+        code=ErrorCode.OVERLOADED,
+        next_step="Wait and call again.",
+        retry_after_seconds=retry_after_seconds,
+    )
+
+
+class CallGuards:
+    """What counts calls and bodies of all entries of one aggregator.
+
+    Args:
+        limits: The limits, the same for every caller.
+        now: Monotonic seconds.
+
+    Attributes:
+        admission: Calls, by identity.
+        open_calls: Calls that are being served.
+        messages: Receives small messages.
+        uploads: Receives chunks of uploads.
+        refusals: Writes refused calls to the log.
+    """
+
+    def __init__(self, limits: CallLimits, now: Callable[[], float]) -> None:
+        self.admission: Final = CallAdmission(limits, now)
+        self.open_calls: Final = OpenCalls()
+        self.messages: Final = BodyReader(limits.bodies_at_once, limits.body_seconds)
+        self.uploads: Final = BodyReader(
+            limits.uploads_at_once, limits.body_seconds, waiting=limits.uploads_waiting
+        )
+        self.refusals: Final = RefusalLog()
