@@ -91,3 +91,13 @@ class Address:
             code=ErrorCode.BAD_SETTINGS,
             next_step="Choose an address of this machine and a port above 1023.",
         )
+
+
+def address_group(address: str) -> str:
+    """Return under what an address is counted: IPv4 whole, IPv6 by its /64."""
+    where = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(where, ipaddress.IPv6Address):
+        if where.ipv4_mapped is not None:
+            return str(where.ipv4_mapped)
+        return str(ipaddress.IPv6Network((int(where) >> 64 << 64, 64)))
+    return str(where)

@@ -135,11 +135,7 @@ class TLSIdentity:
             authorities=_all_pem(trusted),
             not_valid_after=leaf.not_valid_after_utc,
             files=TLSFiles(certificate, private_key, authority),
-            private_key=key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            ),
+            private_key=_key_pem(key),
         )
 
     @classmethod
@@ -207,6 +203,25 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
             "Check that the setting names a certificate and not a key.",
         )
     return found
+
+
+def read_certificate_pair(
+    certificate: Path, private_key: Path, *, now: datetime
+) -> tuple[bytes, bytes, x509.Certificate]:
+    """Return a chain and its key in PEM, and the leaf; they fit and are valid.
+
+    Args:
+        certificate: PEM of the chain, the leaf first.
+        private_key: PEM of the leaf's key.
+        now: For the validity check.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE; names the file and what is wrong.
+    """
+    chain, key = read_certificates(certificate), read_private_key(private_key)
+    _check_key(key, chain[0], private_key, certificate)
+    _check_validity(chain[0], certificate, now)
+    return _all_pem(chain), _key_pem(key), chain[0]
 
 
 def read_private_key(path: Path) -> PrivateKeyTypes:
@@ -395,6 +410,14 @@ def _read(path: Path) -> bytes:
         most=MAX_PEM_BYTES,
         code=ErrorCode.BAD_CERTIFICATE,
         if_large="Name a PEM file with a certificate or a key.",
+    )
+
+
+def _key_pem(key: PrivateKeyTypes) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
 
 

@@ -107,6 +107,7 @@ def check_signing_credential(
     *,
     identity: str,
     verified: VerifiedCredentials | None = None,
+    before_signature: Callable[[], None] = lambda: None,
 ) -> bytes:
     """Check one credential, but not whether its key is a point of the curve.
 
@@ -118,6 +119,8 @@ def check_signing_credential(
         rules: Of the session.
         identity: Who presents it.
         verified: What was verified before.
+        before_signature: Called before the issuer's signature is verified, which is
+            what costs; what it raises ends the check.
 
     Returns:
         What `VerifiedCredentials.add` takes, once the signature has held.
@@ -125,7 +128,12 @@ def check_signing_credential(
     Raises:
         RemoteProtocolError: BAD_CREDENTIAL, naming `identity` as the sender.
     """
-    return _checked(credential, rules, identity, verified, check_identity_form)
+
+    def check_key(key: bytes) -> None:
+        check_identity_form(key)
+        before_signature()
+
+    return _checked(credential, rules, identity, verified, check_key)
 
 
 def _checked(

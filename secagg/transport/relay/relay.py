@@ -26,7 +26,6 @@ import asyncio
 import errno
 import ipaddress
 import logging
-import math
 import os
 import socket
 import struct
@@ -36,6 +35,7 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final, Self
 
+from secagg.runtime.limited_log import LimitedLog
 from secagg.runtime.log_events import (
     FILE_DESCRIPTORS_EXHAUSTED,
     HANDSHAKE_REFUSED,
@@ -43,7 +43,7 @@ from secagg.runtime.log_events import (
     TRANSPORT_LOGGER,
     log_event,
 )
-from secagg.transport.address import Address
+from secagg.transport.address import Address, address_group
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.tls import CertificateNumber
 
@@ -59,8 +59,6 @@ _MAX_OPENING_BYTES: Final = _TLS_HEADER_BYTES + _MAX_HELLO_BYTES
 
 _BACKLOG: Final = 1024
 _ACCEPTS_AT_ONCE: Final = 64
-# And one that counts the others.
-_LINES_PER_SECOND: Final = 9
 # A handshake takes a few ways there and back: beyond, it makes room if others wait.
 _STALLED_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.25
@@ -274,7 +272,7 @@ class Relay:
         self._begins = begins
         self._loop = asyncio.get_running_loop()
         self._refused: Counter[Rejection] = Counter()
-        self._log = _RefusalLog(self._loop)
+        self._log = LimitedLog(self._loop, _LOG, HANDSHAKE_REFUSED, HANDSHAKES_REFUSED)
         # Every open connection is in `_open`, and by its stage in one of the others.
         self._open: set[_PendingConnection] = set()
         self._waiting: OrderedDict[_PendingConnection, None] = OrderedDict()
@@ -362,6 +360,15 @@ class Relay:
             self._end(next(iter(own)), Rejection.PER_IDENTITY)
         self._dial_next()
 
+    def address_of(self, peer: str) -> str | None:
+        """Return where a connection came from; None for one that is gone.
+
+        Args:
+            peer: The address from which it was passed on.
+        """
+        visitor = self._by_source.get(peer)
+        return None if visitor is None else visitor.address
+
     def end_known(
         self, is_unwelcome: Callable[[str, CertificateNumber | None], bool]
     ) -> None:
@@ -427,7 +434,7 @@ class Relay:
             self._loop.add_reader(listener, self._accept, listener)
 
     def _admit(self, accepted: socket.socket, address: str) -> None:
-        group = _group_of(address)
+        group = address_group(address)
         per_address = self._admission.per_address
         refusal = None
         if per_address and self._strangers[group] >= per_address:
@@ -642,65 +649,12 @@ class Relay:
         self, refusal: Rejection, address: str, *, seconds: float, received: int
     ) -> None:
         self._refused[refusal] += 1
-        self._log.write(refusal, address, seconds, received)
-
-
-class _RefusalLog:
-    """Writes a line for each refusal, as long as there are few.
-
-    A second begins with a line, and ends with how many lines were left out of it: that
-    is its last line, and the only one beyond nine.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._ends = -math.inf
-        self._lines = 0
-        self._unwritten = 0
-        self._at_end: asyncio.TimerHandle | None = None
-
-    def write(
-        self, refusal: Rejection, address: str, seconds: float, received: int
-    ) -> None:
-        """Write a line, or count it."""
-        now = self._loop.time()
-        if now >= self._ends:
-            self.flush()
-            self._ends, self._lines = now + 1.0, 0
-        if self._lines >= _LINES_PER_SECOND:
-            if self._at_end is None:
-                self._at_end = self._loop.call_at(self._ends, self.flush)
-            self._unwritten += 1
-            return
-        self._lines += 1
-        log_event(
-            _LOG,
-            logging.INFO,
-            HANDSHAKE_REFUSED,
+        self._log.write(
             address=address,
             seconds=round(seconds, 1),
             client_bytes=received,
             reason=refusal.value,
         )
-
-    def flush(self) -> None:
-        """End this second; write how many lines were left out."""
-        self._ends = -math.inf
-        if self._at_end is not None:
-            self._at_end.cancel()
-            self._at_end = None
-            log_event(_LOG, logging.INFO, HANDSHAKES_REFUSED, count=self._unwritten)
-            self._unwritten = 0
-
-
-def _group_of(address: str) -> str:
-    """Return under what an address is counted: IPv4 whole, IPv6 by its /64."""
-    where = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(where, ipaddress.IPv6Address):
-        if where.ipv4_mapped is not None:
-            return str(where.ipv4_mapped)
-        return str(ipaddress.IPv6Network((int(where) >> 64 << 64, 64)))
-    return str(where)
 
 
 async def _bind(address: Address) -> list[socket.socket]:

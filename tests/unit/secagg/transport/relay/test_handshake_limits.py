@@ -6,13 +6,12 @@ import sys
 import pytest
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.transport.address import Address
+from secagg.transport.address import Address, address_group
 from secagg.transport.relay.handshake_limits import (
     PROBES,
     AdmissionLimits,
     raise_file_limit,
 )
-from secagg.transport.relay.relay import _group_of
 
 PUBLIC, LOOPBACK = Address("0.0.0.0", 7400), Address("127.0.0.1", 7400)
 
@@ -110,4 +109,4 @@ def test_more_connections_than_files_are_refused_without_a_relay_too():
     ],
 )
 def test_an_address_is_counted_by_what_one_holder_has(address, group):
-    assert _group_of(address) == group
+    assert address_group(address) == group

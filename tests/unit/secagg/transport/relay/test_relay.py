@@ -14,13 +14,14 @@ from types import SimpleNamespace
 import pytest
 
 from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.limited_log import LimitedLog
+from secagg.runtime.log_events import HANDSHAKE_REFUSED, HANDSHAKES_REFUSED
 from secagg.transport.address import Address
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.relay.relay import (
     LoopDelay,
     Rejection,
     Relay,
-    _RefusalLog,
     begins_http2,
     begins_tls,
 )
@@ -459,12 +460,12 @@ class SlowTimers:
 def test_the_number_is_one_of_ten_lines_however_late_its_timer(caplog, late):
     caplog.set_level(logging.INFO)
     loop, written = SlowTimers(), []
-    log = _RefusalLog(loop)
+    log = LimitedLog(loop, logging.getLogger(), HANDSHAKE_REFUSED, HANDSHAKES_REFUSED)
     for each in range(1000):
         loop.now = 0.75 + each / 100
         for timer in [x for x in loop.timers if loop.now >= x.when + late]:
             timer.ring()
-        log.write(Rejection.BAD_HELLO, "192.0.2.1", 0.0, 7)
+        log.write(address="192.0.2.1")
         written += [loop.now] * (len(caplog.messages) - len(written))
     log.flush()
     assert not loop.timers

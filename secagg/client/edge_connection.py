@@ -1,0 +1,366 @@
+"""A client's connection to an aggregator's HTTP edge, signed with its identity key.
+
+Rule 1: every request is signed for the authority of the settings; no redirect is
+        followed, and no header of an answer is believed but its length.
+Rule 2: profile 1 hides inputs from the network only as far as TLS reaches: such an
+        offer is refused unless TLS is known to end in the aggregator (R10.3-4).
+Rule 3: every failure arrives as an error of `secagg.errors`; all calls are idempotent,
+        so that a kept connection that the server has closed is replaced once.
+
+It is the reference for clients in other languages, and what tests call the edge with.
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar, cast
+
+from secagg.client.grpc_connection import CallDeadlines
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+)
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment.client_identity import ClientIdentity
+from secagg.protocol.messages import Envelope, Round
+from secagg.transport.address import Address
+from secagg.transport.request_proof import (
+    MAX_CLOCK_CORRECTION_SECONDS,
+    RequestSigner,
+    path_of,
+)
+from secagg.wire.calls import (
+    CALLS,
+    GetUpdate,
+    Reference,
+    Request,
+    Wait,
+    WatchSession,
+)
+from secagg.wire.errors import decode_error
+from secagg.wire.limits import LEAST_QUIET_SECONDS, MAX_MESSAGE_BYTES
+
+_Answer = TypeVar("_Answer")
+
+HELD_MS: Final = 25_000
+"""How long a question for an update may be held: most proxies allow 30 s."""
+
+_HTTPS_PORT: Final = 443
+_MAX_HEAD_BYTES: Final = 16 << 10
+# What an answer may have: a message, or an error in JSON.
+_MAX_BODY_BYTES: Final = MAX_MESSAGE_BYTES
+_OK: Final = 200
+_TOO_MANY: Final = 429
+_HANDSHAKE_SECONDS: Final = 15.0
+_KEPT_CONNECTIONS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One open connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _HTTPAnswer:
+    status: int
+    body: bytes
+
+
+class EdgeConnection:
+    """An `AggregatorConnection` to an HTTP edge.  Open it inside a running event loop.
+
+    Use it as an asynchronous context manager, or call `close`.
+
+    Args:
+        authority: Of the edge, as its operator says: a host name, and its port unless
+            that is 443.
+        identity: The client's key and credential.
+        aggregator: Name of the aggregator, as its operator says (R10.3-1).
+        authorities: PEM of the authorities that the edge's certificate must be of; the
+            system's by default.
+        direct: TLS is known to end in the aggregator, so that profile 1 may be offered.
+        address: Where to connect; by default what `authority` says.
+        deadlines: Per call; sensible values by default.
+        date: The present in Unix seconds.
+    """
+
+    def __init__(  # noqa: PLR0913 - one argument per decision of the owner
+        self,
+        authority: str,
+        *,
+        identity: ClientIdentity,
+        aggregator: str,
+        authorities: Path | None = None,
+        direct: bool = False,
+        address: Address | None = None,
+        deadlines: CallDeadlines | None = None,
+        date: Callable[[], float] = time.time,
+    ) -> None:
+        self._authority = authority
+        self._signer = RequestSigner(authority, identity.issued, identity.key)
+        self._trust_domain = identity.issued.trust_domain
+        self._direct = direct
+        self._deadlines = deadlines or CallDeadlines()
+        self._date = date
+        self._correction: int | None = None
+        has_port = not authority.endswith("]") and ":" in authority
+        named = Address.parse(
+            authority if has_port else f"{authority}:{_HTTPS_PORT}", name="authority"
+        )
+        self._host = named.host
+        self._address = address or named
+        self._tls = ssl.create_default_context(cafile=authorities)
+        self._tls.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._tls.set_alpn_protocols(["http/1.1"])
+        self._idle: list[_Link] = []
+        self._is_closed = False
+        self.identity: Final = identity.issued.credential.name
+        self.aggregator: Final = aggregator
+
+    @property
+    def trust_domain(self) -> str | None:
+        """Of the client's credential, which the edge must share."""
+        return self._trust_domain
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Release the connections; harmless when repeated."""
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    async def meet(self) -> str:
+        """See `AggregatorConnection.meet`: a TLS handshake, and no call."""
+        if not self._idle:
+            self._keep(await self._connect())
+        return self.aggregator
+
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """See `AggregatorConnection.call`."""
+        try:
+            return await self._call(request)
+        except ServiceError as error:
+            if not self._takes_correction(error):
+                raise
+        return await self._call(request)
+
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
+        """See `AggregatorConnection.watch`: asks again and again, held each time."""
+        after, wait_ms = request.after, 0
+        while after is not Round.FINISHED:
+            update = await self.call(GetUpdate(request.session_id, after, wait_ms))
+            wait_ms = HELD_MS
+            if isinstance(update, Wait):
+                # Until when the next answer comes, and not when to ask.
+                quiet = HELD_MS / 1000 + LEAST_QUIET_SECONDS
+                yield replace(update, retry_after_seconds=quiet)
+            else:
+                after = update.kind.ROUND
+                yield update
+
+    async def _call(self, request: Request[_Answer]) -> _Answer:
+        row, body = CALLS[type(request)], request.encode()
+        path = path_of(row.name)
+        created = int(self._date()) + (self._correction or 0)
+        headers = self._signer.headers(path, body, created=created)
+        seconds = self._deadlines.of(cast("type[Request[object]]", type(request)))
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await self._exchange(path, headers, body)
+        except TimeoutError:
+            raise self._unreachable(f"no answer came within {seconds:g} s") from None
+        if answer.status != _OK:
+            raise self._error_of(answer)
+        decoded = row.decode(answer.body)
+        self._check_profile(decoded)
+        return cast("_Answer", decoded)
+
+    def _check_profile(self, answer: object) -> None:
+        if self._direct or not isinstance(answer, SessionDescriptor):
+            return
+        if not answer.parameters.profile.has_identities:
+            raise RemoteProtocolError(
+                "the aggregator offers profile 1 over HTTPS, where TLS may end in a "
+                "proxy that reads and changes what passes",
+                code=ErrorCode.POLICY_VIOLATION,
+                next_step="Use a profile with signatures, or say direct=True if TLS "
+                "ends in the aggregator.",
+            )
+
+    def _takes_correction(self, error: ServiceError) -> bool:
+        """Whether the clock of proofs was corrected, once, as the edge says (R10.3-3).
+
+        Raises:
+            ServiceError: BAD_CLOCK; the clocks differ too much for that.
+        """
+        if error.server_time is None or self._correction is not None:
+            return False
+        correction = error.server_time - int(self._date())
+        if abs(correction) > MAX_CLOCK_CORRECTION_SECONDS:
+            raise ServiceError(
+                f"this machine's clock differs from the aggregator's by {correction} s",
+                code=ErrorCode.BAD_CLOCK,
+                next_step="Correct the clock that is wrong.",
+            )
+        self._correction = correction
+        return True
+
+    # --- HTTP -------------------------------------------------------------------------
+
+    async def _exchange(
+        self, path: str, headers: dict[str, str], body: bytes
+    ) -> _HTTPAnswer:
+        """Send a request and return its answer."""
+        lines = [f"POST {path} HTTP/1.1", f"Host: {self._authority}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        lines += [f"Content-Length: {len(body)}", "", ""]
+        message = "\r\n".join(lines).encode("ascii") + body
+        if self._idle:
+            link = self._idle.pop()
+            # The server may have closed it meanwhile.
+            with suppress(OSError, asyncio.IncompleteReadError):
+                return await self._ask(link, message)
+        link = await self._connect()
+        try:
+            return await self._ask(link, message)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise self._unreachable(f"the connection broke: {error}") from None
+
+    async def _ask(self, link: _Link, message: bytes) -> _HTTPAnswer:
+        """Use a connection once, and keep it if it lasts."""
+        try:
+            # An answer may come, and the connection end, before all was sent.
+            with suppress(OSError):
+                link.writer.write(message)
+                await link.writer.drain()
+            answer, lasts = await self._read(link.reader)
+        except BaseException:
+            link.close()
+            raise
+        if lasts:
+            self._keep(link)
+        else:
+            link.close()
+        return answer
+
+    async def _read(self, reader: asyncio.StreamReader) -> tuple[_HTTPAnswer, bool]:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        except asyncio.LimitOverrunError:
+            raise self._unreachable("the answer's headers are too long") from None
+        first, *lines = head.split("\r\n")
+        words = first.split(" ", 2)
+        fields = {}
+        for line in lines:
+            name, _, value = line.partition(":")
+            fields[name.lower()] = value.strip()
+        length = fields.get("content-length", "")
+        if (
+            len(words) < 2  # noqa: PLR2004 - version and status
+            or not (words[1].isascii() and words[1].isdigit())
+            or not (length.isascii() and length.isdigit())
+            or int(length) > _MAX_BODY_BYTES
+        ):
+            raise self._unreachable("the answer is not one of an aggregator")
+        body = await reader.readexactly(int(length))
+        lasts = fields.get("connection", "").lower() != "close"
+        return _HTTPAnswer(int(words[1]), body), lasts
+
+    async def _connect(self) -> _Link:
+        if self._is_closed:
+            raise ServiceError(
+                f"the connection to {self._authority} is closed",
+                code=ErrorCode.CANCELLED,
+                next_step="Open a new connection.",
+            )
+        try:
+            async with asyncio.timeout(_HANDSHAKE_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    self._address.host,
+                    self._address.port,
+                    ssl=self._tls,
+                    server_hostname=self._host,
+                    limit=_MAX_HEAD_BYTES,
+                )
+        except ssl.SSLCertVerificationError as error:
+            raise ServiceError(
+                f"the certificate of {self._authority} will not do: "
+                f"{error.verify_message}",
+                code=ErrorCode.BAD_CERTIFICATE,
+                next_step="Check the host name, and which authorities are trusted.",
+            ) from None
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or "no connection within the time of a handshake"
+            raise self._unreachable(reason) from None
+        return _Link(reader, writer)
+
+    def _keep(self, link: _Link) -> None:
+        if self._is_closed or len(self._idle) >= _KEPT_CONNECTIONS:
+            link.close()
+        else:
+            self._idle.append(link)
+
+    def _error_of(self, answer: _HTTPAnswer) -> SecAggError:
+        """Return what a failed call means; a detail decides, not the status."""
+        error = _detail_in(answer.body)
+        if error is not None:
+            return error
+        if answer.status == _TOO_MANY:
+            return ServiceError(
+                "something between client and aggregator limits calls",
+                code=ErrorCode.OVERLOADED,
+                next_step="Try again later.",
+                retry_after_seconds=1.0,
+            )
+        return self._unreachable(
+            f"something on the way answered with status {answer.status}"
+        )
+
+    def _unreachable(self, reason: str) -> ServiceError:
+        return ServiceError(
+            f"{self._authority} cannot be reached: {reason}",
+            code=ErrorCode.UNREACHABLE,
+            next_step="Check the address, the network and that the aggregator runs; "
+            "try again.",
+            retry_after_seconds=1.0,
+        )
+
+
+def _detail_in(body: bytes) -> SecAggError | None:
+    """Return the error in the body of a failed call; None if it has no detail."""
+    try:
+        document: Any = json.loads(body)
+        value = str(document["details"][0]["value"])
+        detail = base64.b64decode(value + "=" * (-len(value) % 4), validate=True)
+    except (
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        RecursionError,
+        binascii.Error,
+    ):
+        return None
+    return decode_error(detail)

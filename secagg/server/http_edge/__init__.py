@@ -1,0 +1,1 @@
+"""The HTTP edge: the unary calls of clients that cannot show a certificate."""

@@ -1,0 +1,515 @@
+"""The HTTP edge as a listener: TLS, connections, certificates, start and stop.
+
+Rule 1: the edge always speaks TLS 1.3, with a certificate of its own.  A renewed one is
+        checked whole before it takes the place of the old one.
+Rule 2: headers have a limit and a time, and so have connections without a proven call.
+        The relay enforces the latter as it does before gRPC; behind a proxy, which has
+        limits of its own, none stands before the edge.
+Rule 3: signals belong to the process.  Stopping ends held answers first and takes no
+        longer than its grace.
+"""
+
+import asyncio
+import dataclasses
+import importlib
+import logging
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, Self
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+
+from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.pki.expiry import Expiry, ExpiryWarnings
+from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.protocol.enrolment.revocation_list import RevocationList
+from secagg.runtime.clock import Clock
+from secagg.runtime.connection import AggregatorService
+from secagg.runtime.log_events import (
+    CERTIFICATE_REFUSED,
+    CERTIFICATE_RENEWED,
+    EDGE_CLIENT_SEEN,
+    MONITORING_FAILED,
+    REVOCATION_LIST_REJECTED,
+    REVOCATION_LIST_UPDATED,
+    TRANSPORT_DRAINING,
+    TRANSPORT_LOGGER,
+    TRANSPORT_STARTED,
+    TRANSPORT_STOPPED,
+    log_defect,
+    log_event,
+)
+from secagg.server.call_guards import Caller, CallGuards
+from secagg.server.http_edge.app import EdgeApplication
+from secagg.server.http_edge.proof import RequestProof, UnknownCredentialBudget
+from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
+from secagg.transport.address import Address
+from secagg.transport.relay.handshake_limits import AdmissionLimits, raise_file_limit
+from secagg.transport.relay.relay import Relay, begins_tls
+from secagg.transport.tls import read_certificate_pair
+
+_LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
+
+# A web page opens up to six connections to one host.
+CONNECTIONS_OF_ONE_CLIENT: Final = 6
+_INSIDE: Final = Address("127.0.0.1", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeOptions:
+    """What an operator says of the HTTP edge.
+
+    Attributes:
+        listen: Where to listen, such as "0.0.0.0:7443".
+        authority: Host name by which clients call it, and its port unless that is 443.
+        certificate: PEM of the chain for that host name, the leaf first.
+        private_key: PEM of its key.
+        trust_domain: Whose credentials count.
+        enrolment_key: Of their issuer, 32 bytes.
+        revocations: File of the issuer's newest list, looked at once a minute; None
+            while nothing was ever revoked.
+        origins: Origins of web pages that may call, such as "https://app.example.org".
+        behind_proxy: Whether all connections come from a proxy that ends TLS or hides
+            addresses.  No task of profile 1 is served then (R10.3-4).
+    """
+
+    listen: str
+    authority: str
+    certificate: Path
+    private_key: Path
+    trust_domain: str
+    enrolment_key: bytes
+    revocations: Path | None = None
+    origins: tuple[str, ...] = ()
+    behind_proxy: bool = False
+
+    def published(self) -> PublishedEnrolment:
+        """Read the issuer's newest list.
+
+        Raises:
+            SecAggError: BAD_CREDENTIAL or BAD_ENCODING.
+        """
+        return PublishedEnrolment.load(
+            trust_domain=self.trust_domain,
+            enrolment_key=self.enrolment_key,
+            revocations=self.revocations,
+        )
+
+
+def edge_packages() -> Any:  # noqa: ANN401 - a module of the extra
+    """Return the module that speaks HTTP, which only an edge needs.
+
+    Raises:
+        ServiceError: MISSING_EXTRA; uvicorn or httptools is not installed.
+    """
+    try:
+        return importlib.import_module("secagg.server.http_edge.protocol")
+    except ImportError:
+        raise ServiceError(
+            "the HTTP edge needs uvicorn and httptools",
+            code=ErrorCode.MISSING_EXTRA,
+            next_step="pip install 'secagg[edge]'",
+        ) from None
+
+
+# --- the certificate ------------------------------------------------------------------
+
+
+class WebCertificate:
+    """A certificate for a host name that follows its files.
+
+    A renewed pair is checked, and loaded into a TLS context of its own.  So a pair that
+    is half renewed, or damaged, changes nothing.
+
+    Args:
+        certificate: PEM of the chain, the leaf first.
+        private_key: PEM of its key.
+        authority: Host name, and a port perhaps, that the leaf must be for.
+        date: The present in Unix seconds.
+
+    Attributes:
+        listening: The context to listen with; a handshake gets the newest certificate.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE; names the file and what is wrong.
+    """
+
+    def __init__(
+        self,
+        certificate: Path,
+        private_key: Path,
+        authority: str,
+        date: Callable[[], float],
+    ) -> None:
+        self._certificate = certificate
+        self._private_key = private_key
+        self._authority = authority
+        self._date = date
+        self._complaint = ""
+        self._read = self._digest()
+        self._context, self.ends = self._load()
+        self.listening: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.listening.minimum_version = ssl.TLSVersion.TLSv1_3
+        self.listening.set_alpn_protocols(["http/1.1"])
+        # Called without a server name as well.
+        self.listening.sni_callback = self._choose
+
+    @property
+    def expiry(self) -> Expiry:
+        """When the certificate in use ends."""
+        return Expiry("own", self._certificate, self.ends)
+
+    def look(self) -> None:
+        """Take a pair of files that has changed, if it will do; log what will not."""
+        found = self._digest()
+        if found == self._read and not self._complaint:
+            return
+        self._read = found
+        try:
+            self._context, self.ends = self._load()
+        except (ServiceError, OSError, ValueError, UnsupportedAlgorithm) as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log_event(_LOG, logging.WARNING, CERTIFICATE_REFUSED, reason=error)
+            return
+        self._complaint = ""
+        log_event(
+            _LOG,
+            logging.INFO,
+            CERTIFICATE_RENEWED,
+            path=self._certificate,
+            not_valid_after=self.ends.isoformat(),
+        )
+
+    def _choose(self, tls: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        tls.context = self._context
+
+    def _load(self) -> tuple[ssl.SSLContext, datetime]:
+        chain, key, leaf = read_certificate_pair(
+            self._certificate,
+            self._private_key,
+            now=datetime.fromtimestamp(self._date(), UTC),
+        )
+        check_host_name(leaf, self._authority, self._certificate)
+        return _context_of(chain + key), leaf.not_valid_after_utc
+
+    def _digest(self) -> bytes:
+        """Return what changes with a file; one that cannot be read counts as empty."""
+        digest = sha256()
+        for path in (self._certificate, self._private_key):
+            data = b""
+            with suppress(OSError):
+                data = path.read_bytes()
+            digest.update(len(data).to_bytes(8, "big") + data)
+        return digest.digest()
+
+
+def check_host_name(leaf: x509.Certificate, authority: str, path: Path) -> None:
+    """Check that a certificate is for the host of an authority.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE; no client would accept it.
+    """
+    host = host_of(authority)
+    names: list[str] = []
+    with suppress(x509.ExtensionNotFound):
+        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        names = [each.lower() for each in found.value.get_values_for_type(x509.DNSName)]
+        names += map(str, found.value.get_values_for_type(x509.IPAddress))
+    if host not in names and "*." + host.partition(".")[2] not in names:
+        raise ServiceError(
+            f"{path} is for {', '.join(names) or 'no host name'}, not for {host}",
+            code=ErrorCode.BAD_CERTIFICATE,
+            next_step="Name the certificate of edge.authority's host.",
+        )
+
+
+def _context_of(pair: bytes) -> ssl.SSLContext:
+    """Return a context with a certificate and a key that were checked, from memory."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["http/1.1"])
+    # The library reads files only.  These bytes were checked; the files may have
+    # changed since.
+    if hasattr(os, "memfd_create"):
+        with open(os.memfd_create("edge", os.MFD_CLOEXEC), "wb") as stream:  # noqa: PTH123 - a number
+            stream.write(pair)
+            stream.flush()
+            context.load_cert_chain(f"/proc/self/fd/{stream.fileno()}")
+    else:
+        with tempfile.NamedTemporaryFile() as file:  # mode 0600
+            file.write(pair)
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context
+
+
+# --- the edge -------------------------------------------------------------------------
+
+
+class HttpEdge:
+    """A running HTTP edge in front of an aggregator, beside its gRPC server.
+
+    Attributes:
+        address: Where it listens, with the real port.
+        relay: What takes connections before it does, if anything.
+        certificate: What it shows.
+    """
+
+    def __init__(
+        self,
+        server: Any,  # noqa: ANN401 - an `HTTPServer`, of the extra
+        relay: Relay | None,
+        app: EdgeApplication,
+        certificate: WebCertificate,
+        watching: asyncio.Task[None],
+    ) -> None:
+        self._server = server
+        self._app = app
+        self._watching = watching
+        self._is_stopping = False
+        self.relay: Final = relay
+        self.certificate: Final = certificate
+        self.address: Final = server.address if relay is None else relay.address
+
+    @classmethod
+    async def start(
+        cls,
+        service: AggregatorService,
+        options: EdgeOptions,
+        *,
+        guards: CallGuards,
+        admission: AdmissionLimits,
+        clock: Clock,
+    ) -> Self:
+        """Listen, and serve clients from then on.
+
+        Args:
+            service: What answers the calls.
+            options: What the operator says.
+            guards: What counts calls, shared with the gRPC server.
+            admission: How many connections to take from unauthenticated peers.
+            clock: Time.
+
+        Raises:
+            ServiceError: MISSING_EXTRA, BAD_CERTIFICATE, PORT_IN_USE or BAD_SETTINGS.
+            SecAggError: BAD_CREDENTIAL or BAD_ENCODING for the revocation list.
+        """
+        http = edge_packages()
+        address = Address.parse(options.listen, name="edge.listen")
+        certificate = WebCertificate(
+            options.certificate, options.private_key, options.authority, clock.date
+        )
+        state = _EdgeState(options, guards, clock)
+        app = EdgeApplication(
+            service,
+            state.proof,
+            guards,
+            origins=options.origins,
+            address_of=state.address_of,
+            on_known=state.note_known,
+        )
+        limits = dataclasses.replace(admission, per_identity=CONNECTIONS_OF_ONE_CLIENT)
+        has_relay = not options.behind_proxy and limits.has_relay_at(address)
+        most = limits.connections_within(raise_file_limit(), through_relay=has_relay)
+        server = await http.HTTPServer.start(
+            app,
+            _INSIDE if has_relay else address,
+            certificate.listening,
+            most=most,
+        )
+        if has_relay:
+            try:
+                state.relay = await Relay.listen(
+                    address, limits, inside=server.address, most=most, begins=begins_tls
+                )
+            except BaseException:
+                await server.close(0.0)
+                raise
+        watching = asyncio.create_task(state.watch(certificate))
+        started = cls(server, state.relay, app, certificate, watching)
+        log_event(
+            _LOG, logging.INFO, TRANSPORT_STARTED, address=started.address, edge=True
+        )
+        return started
+
+    def end_connections(self, is_unwelcome: Callable[[str], bool]) -> None:
+        """End connections of clients who were welcome before; calls are `OpenCalls`'.
+
+        Behind a proxy connections carry many callers, and none is ended.
+
+        Args:
+            is_unwelcome: Says so of a client's name.
+        """
+        if self.relay is not None:
+            self.relay.end_known(lambda name, _: is_unwelcome(name))
+
+    async def stop(self, grace_seconds: float) -> None:
+        """End held answers, let other calls finish, then close.
+
+        Args:
+            grace_seconds: How long calls may take; 0 cuts them off.
+        """
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        log_event(_LOG, logging.INFO, TRANSPORT_DRAINING, address=self.address)
+        if self.relay is not None:
+            self.relay.stop_listening()
+        self._app.end_held()
+        self._watching.cancel()
+        await asyncio.wait({self._watching})
+        try:
+            await self._server.close(grace_seconds)
+        finally:
+            if self.relay is not None:
+                await self.relay.close()
+        log_event(_LOG, logging.INFO, TRANSPORT_STOPPED, address=self.address)
+
+
+class _EdgeState:
+    """What a running edge looks at again and again, and who is known to it.
+
+    Args:
+        options: What the operator says.
+        guards: What counts calls.
+        clock: Time.
+
+    Attributes:
+        relay: What takes connections first, once it does.
+        proof: Establishes callers.
+    """
+
+    def __init__(self, options: EdgeOptions, guards: CallGuards, clock: Clock) -> None:
+        self.relay: Relay | None = None
+        self._options = options
+        self._guards = guards
+        self._clock = clock
+        self._number = 0
+        self._complaint = ""
+        self._warnings = ExpiryWarnings()
+        self.proof: Final = RequestProof(
+            options.authority,
+            options.trust_domain,
+            options.enrolment_key,
+            budget=UnknownCredentialBudget(
+                clock.now, by_address=not options.behind_proxy
+            ),
+            date=clock.date,
+            on_first=_log_first,
+        )
+        self._take(options.published())
+
+    def address_of(self, host: str) -> str:
+        """Return where a connection came from."""
+        if self.relay is None:
+            return host
+        return self.relay.address_of(host) or host
+
+    def note_known(self, peer: str, who: Caller) -> None:
+        """Note that a caller was proven on a connection."""
+        if self.relay is not None:
+            self.relay.known(f"ipv4:{peer}", who.name)
+
+    async def watch(self, certificate: WebCertificate) -> None:
+        """Look at certificate and revocation list once a minute, for ever."""
+        while True:
+            try:
+                certificate.look()
+                self._warnings.say(
+                    certificate.expiry, datetime.fromtimestamp(self._clock.date(), UTC)
+                )
+                self._look_at_list()
+            except Exception:  # noqa: BLE001 - a defect must not end the watch unseen
+                log_defect(_LOG, MONITORING_FAILED)
+            await self._clock.sleep_until(self._clock.now() + LOOK_EVERY_SECONDS)
+
+    def _look_at_list(self) -> None:
+        try:
+            found = self._options.published()
+        except SecAggError as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log_event(_LOG, logging.WARNING, REVOCATION_LIST_REJECTED, reason=error)
+        else:
+            self._complaint = ""
+            self._take(found)
+        # With every look: a call may have been let in while the list was read.
+        self._guards.open_calls.end(self._is_revoked)
+
+    def _take(self, found: PublishedEnrolment) -> None:
+        """Put a list in force, unless the present one is newer (R10.3-18)."""
+        number = found.trust.revocation_number
+        if number <= self._number:
+            return
+        self._number = number
+        self.proof.revoked = frozenset(RevocationList.decode(found.revocations).serials)
+        log_event(_LOG, logging.INFO, REVOCATION_LIST_UPDATED, number=number)
+
+    def _is_revoked(self, who: Caller) -> bool:
+        return who.serial is not None and who.serial in self.proof.revoked
+
+
+def _log_first(who: Caller, address: str) -> None:
+    log_event(
+        _LOG,
+        logging.INFO,
+        EDGE_CLIENT_SEEN,
+        identity=who.name,
+        serial=who.serial,
+        address=address,
+    )
+
+
+# A host name or an address, in lower case, and a port that is not 443.
+_AUTHORITY: Final = re.compile(
+    r"(?P<host>[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])"
+    r"(?::(?!443\Z)[1-9][0-9]{0,4})?"
+)
+
+
+def host_of(authority: str) -> str:
+    """Return the host of an authority, without brackets.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it is not one as requests are signed for.
+    """
+    found = _AUTHORITY.fullmatch(authority)
+    if found is None:
+        raise ServiceError(
+            f"edge.authority: {authority[:80]!r} is not a host name",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Write the host in lower case, and its port unless that is 443.",
+        )
+    return found["host"].strip("[]")
+
+
+def check_origins(origins: Iterable[str]) -> None:
+    """Check that each origin is one as a browser writes it.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    for origin in origins:
+        scheme, separator, host = origin.partition("://")
+        if (
+            scheme not in ("https", "http")
+            or not separator
+            or not host
+            or set(host) & set("/*?#@ ")
+            or host != host.lower()
+        ):
+            raise ServiceError(
+                f"edge.origins: {origin[:80]!r} is not an origin",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Write https:// and a host in lower case, without a path.",
+            )
