@@ -22,7 +22,13 @@ from secagg.config.task import TaskSettings, check_task
 from secagg.config.two_aggregators import HelperSettings, LeaderSettings
 
 _TASK_SECTIONS: Final = tuple(each.name for each in dataclasses.fields(TaskSettings))
-_HOST_SECTIONS: Final = tuple(each.name for each in dataclasses.fields(HostSettings))
+# What the aggregator reads as well, for its HTTP edge, is the task's section.
+_HOST_SECTIONS: Final = tuple(
+    each.name
+    for each in dataclasses.fields(HostSettings)
+    if each.name not in _TASK_SECTIONS
+)
+_ONLY_TASK_SECTIONS: Final = tuple(set(_TASK_SECTIONS) - {"enrolment"})
 _CLIENT_SECTIONS: Final = ("client", "policy")
 
 
@@ -58,8 +64,8 @@ def load_host_settings(
         path=path,
         environment=environment,
         overrides=overrides,
-        foreign_sections=(*_TASK_SECTIONS, *_CLIENT_SECTIONS),
-        passed_over=_TASK_SECTIONS,
+        foreign_sections=(*_ONLY_TASK_SECTIONS, *_CLIENT_SECTIONS),
+        passed_over=_ONLY_TASK_SECTIONS,
     )
 
 

@@ -37,6 +37,7 @@ _PURPOSES: Final = {
     "ca": "tls",
     "certificate": "tls",
     "key": "tls",
+    "private_key": "tls",
     "identity": "identity",
     "credential": "credential",
     "revoked": "revoked",
@@ -147,6 +148,9 @@ def server_paths(
     ]
     for directory in (server.output_dir, *folders):
         paths += _sums("server.output_dir", directory)
+    if settings.enrolment.revocations is not None:
+        lists = settings.enrolment.revocations
+        paths.append(NamedPath("enrolment.revocations", lists, "revocations"))
     if server.admin_socket is not None:
         # It may lie beside the book, as it does by default; it replaces no file.
         paths.append(NamedPath("server.admin_socket", server.admin_socket))

@@ -7,7 +7,7 @@ from typing import Final
 
 from secagg.config.loader import setting
 from secagg.config.program import ProgramSection, TLSSection
-from secagg.config.task import TaskSettings
+from secagg.config.task import EnrolmentSection, TaskSettings
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 
@@ -169,12 +169,49 @@ class AdmissionSection:
 
 
 @dataclass(frozen=True, slots=True)
+class EdgeSection:
+    """Calls of clients without certificates over HTTPS, signed by enrolled keys."""
+
+    listen: str | None = setting(
+        "Address and port of the HTTP edge, such as 0.0.0.0:7443; empty for none. It "
+        "needs [enrolment] and the extra edge.",
+        default=None,
+    )
+    authority: str | None = setting(
+        "Host name by which clients call the edge, in lower case, and its port unless "
+        "that is 443; every request is signed for it.",
+        default=None,
+    )
+    certificate: Path | None = setting(
+        "Certificate chain for that host name, of an authority that the clients trust; "
+        "a renewed one is taken within a minute.",
+        default=None,
+    )
+    private_key: Path | None = setting(
+        "Private key of that certificate, not encrypted.", default=None
+    )
+    origins: tuple[str, ...] = setting(
+        "Origins of web pages that may call, such as https://app.example.org; none for "
+        "native applications only.",
+        default=(),
+    )
+    behind_proxy: bool = setting(
+        "Whether a proxy stands before the edge, so that all connections come from it. "
+        "Limits by address are then the proxy's, and no task of the profile "
+        "honest-curious-server runs.",
+        default=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class HostSettings:
     """What an aggregator needs that may run any task, or none yet."""
 
     server: ServerSection
     tls: TLSSection
     admission: AdmissionSection
+    edge: EdgeSection
+    enrolment: EnrolmentSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +221,14 @@ class ServerSettings(TaskSettings):
     server: ServerSection
     tls: TLSSection
     admission: AdmissionSection
+    edge: EdgeSection
 
     @property
     def host(self) -> HostSettings:
         """The part that is no task's."""
-        return HostSettings(self.server, self.tls, self.admission)
+        return HostSettings(
+            self.server, self.tls, self.admission, self.edge, self.enrolment
+        )
 
     @property
     def own_task(self) -> TaskSettings:

@@ -260,17 +260,20 @@ PEER_ANSWERS: Final = _gauge(
     "which",
 )
 CONNECTIONS: Final = _gauge(
-    "secagg_connections_open", "Connections of clients that are open."
+    "secagg_connections_open",
+    "Connections of clients that are open, by entry: `grpc` or `edge`.",
+    "entry",
 )
 CONNECTIONS_REFUSED: Final = _gauge(
     "secagg_connections_refused",
-    "Connections that were ended since the start of the process, by reason.",
+    "Connections that were ended since the start of the process, by entry and reason.",
+    "entry",
     "reason",
 )
 CERTIFICATE_EXPIRES: Final = _gauge(
     "secagg_certificate_expires_timestamp_seconds",
-    "When the aggregator's certificate, or the last authority that it trusts, ends, in "
-    "Unix seconds.",
+    "When the aggregator's certificate, that of its HTTP edge, or the last authority "
+    "that it trusts, ends, in Unix seconds.",
     "which",
 )
 FREE_BYTES: Final = _gauge(

@@ -94,6 +94,8 @@ class OperatedServer(Server):
         """
         if self.transport is not None:
             self.transport.end_clients(is_unwelcome)
+        if self.edge is not None:
+            self.edge.end_connections(is_unwelcome)
 
     async def wait_for_store(self) -> None:
         """Wait until the book can be written, which may take minutes.

@@ -25,9 +25,16 @@ from typing import TypeVar
 
 from secagg.config import HostSettings, ServerSettings, end_of_task
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
+from secagg.pki.key_files import parse_key
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.garbage import keep_what_is_loaded
+from secagg.server.http_edge.listener import (
+    EdgeOptions,
+    check_origins,
+    edge_packages,
+    host_of,
+)
 from secagg.server.released_sum import ReleasedSum
 from secagg.server.rpc.grpc_server import run_until_signalled
 from secagg.server.server import SETTLE_SECONDS, RunningTask, Server
@@ -219,6 +226,7 @@ def server_of(
         health_listen=settings.server.health_listen,
         admission=settings.admission.limits(),
         revoked=settings.server.revoked,
+        edge=edge_options(settings),
         grace_seconds=settings.server.drain_seconds,
         keep_seconds=settings.server.keep_seconds,
         retention=Retention(
@@ -227,6 +235,50 @@ def server_of(
         ),
         on_progress=on_progress,
         on_aborted=on_aborted,
+    )
+
+
+def edge_options(settings: HostSettings) -> EdgeOptions | None:
+    """Return what settings say of the HTTP edge; None where there is none.
+
+    Raises:
+        ServiceError: BAD_SETTINGS, naming the key that is missing or wrong; or
+            MISSING_EXTRA.
+    """
+    edge, enrolment = settings.edge, settings.enrolment
+    if edge.listen is None:
+        return None
+    edge_packages()
+    if enrolment.enrolment_key is None:
+        raise _incomplete(
+            "enrolment.enrolment_key", "what `secagg pki enrol list` of the issuer says"
+        )
+    if edge.authority is None:
+        raise _incomplete("edge.authority", "the host name by which clients call it")
+    if edge.certificate is None or edge.private_key is None:
+        key = "private_key" if edge.certificate else "certificate"
+        raise _incomplete(f"edge.{key}", "a file of the certificate for that host name")
+    Address.parse(edge.listen, name="edge.listen")
+    host_of(edge.authority)
+    check_origins(edge.origins)
+    return EdgeOptions(
+        listen=edge.listen,
+        authority=edge.authority,
+        certificate=edge.certificate,
+        private_key=edge.private_key,
+        trust_domain=enrolment.trust_domain,
+        enrolment_key=parse_key(enrolment.enrolment_key),
+        revocations=enrolment.revocations,
+        origins=edge.origins,
+        behind_proxy=edge.behind_proxy,
+    )
+
+
+def _incomplete(key: str, value: str) -> ServiceError:
+    return ServiceError(
+        f"{key} is missing, and edge.listen opens an HTTP edge",
+        code=ErrorCode.BAD_SETTINGS,
+        next_step=f"Set it to {value}, or leave edge.listen out.",
     )
 
 

@@ -35,8 +35,10 @@ from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnecti
 from secagg.runtime.metrics import Meter
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
+from secagg.server.call_guards import CallGuards, CallLimits
 from secagg.server.engine import open_engine
 from secagg.server.engine.mask_removal import MaskExecutor
+from secagg.server.http_edge.listener import EdgeOptions, HttpEdge
 from secagg.server.released_sum import ReleasedSum, released_sum
 from secagg.server.retention import purge_regularly
 from secagg.server.rpc.grpc_server import GrpcServer
@@ -249,6 +251,8 @@ class Server:
             Linux, unless only this machine can connect.
         revoked: File of clients' certificates that were taken back, from `secagg pki
             revoke`; looked at once a minute.
+        edge: Where clients without certificates call over HTTPS, and by whose
+            credentials; None for nowhere.
         grace_seconds: How long calls in flight may finish at the end.
         keep_seconds: How long the outcome, sum and payload of an ended session stay
             readable at least.
@@ -263,6 +267,7 @@ class Server:
 
     Attributes:
         transport: The running gRPC server; None before the first task.
+        edge: The running HTTP edge; None before the first task, or where none is.
         settle_seconds: How long `settle` waits at most.
 
     Raises:
@@ -292,6 +297,7 @@ class Server:
         health_listen: str | None = None,
         admission: AdmissionLimits | None = None,
         revoked: Path | None = None,
+        edge: EdgeOptions | None = None,
         grace_seconds: float = 10.0,
         keep_seconds: float = 600.0,
         retention: Retention | None = None,
@@ -300,10 +306,11 @@ class Server:
         insecure_for_tests: bool = False,
     ) -> None:
         if listen is None and (
-            identity or health_listen or revoked or insecure_for_tests
+            identity or health_listen or revoked or edge or insecure_for_tests
         ):
             raise LocalProtocolError(
-                "certificates, health checks and plaintext belong to an address"
+                "certificates, health checks, an HTTP edge and plaintext belong to an "
+                "address"
             )
         if listen is not None and (identity is None) != insecure_for_tests:
             raise LocalProtocolError(
@@ -341,6 +348,7 @@ class Server:
         self._accept_restored = accept_restored
         self._admission = admission
         self._revoked = revoked
+        self._edge_options = edge
         self._grace_seconds = grace_seconds
         self._keep_seconds = keep_seconds
         self._retention = retention or Retention()
@@ -354,6 +362,7 @@ class Server:
         self._parts: _Parts | None = None
         self._stack = AsyncExitStack()
         self.transport: GrpcServer | None = None
+        self.edge: HttpEdge | None = None
 
     async def __aenter__(self) -> Self:
         """Open the storage, and load what an earlier process left.
@@ -471,7 +480,8 @@ class Server:
             LocalProtocolError: The server is not open, the task runs already, more
                 sums are wanted than were planned, fewer than may hold one client's
                 data, or the invited clients cannot fill them.
-            ServiceError: PORT_IN_USE, STORAGE_FAILED.
+            ServiceError: PORT_IN_USE, STORAGE_FAILED; BAD_SETTINGS for a task that a
+                proxy before the HTTP edge could read.
         """
         running = await self._add_task(
             task_id,
@@ -499,6 +509,7 @@ class Server:
         parts = self._opened()
         if task_id in self._tasks and not self._tasks[task_id].is_done:
             raise LocalProtocolError(f"task {task_id!r} runs already")
+        self._check_edge(prepared)
         wanted = prepared.sums if steps is None else steps
         _check_steps(prepared, wanted, invited)
         released = await parts.storage.sums_released(task_id)
@@ -549,17 +560,34 @@ class Server:
         """
         aggregator = self._opened().aggregator
         if self.transport is None and self._listen is not None:
-            self.transport = await GrpcServer.start(
+            clock, admission = SystemClock(), self._admission or AdmissionLimits()
+            guards = CallGuards(CallLimits(), clock.now)
+            edge = None
+            if self._edge_options is not None:
+                edge = await HttpEdge.start(
+                    aggregator,
+                    self._edge_options,
+                    guards=guards,
+                    admission=admission,
+                    clock=clock,
+                )
+                # Harmless after `stop_with`, and needed where gRPC cannot listen.
+                self._stack.push_async_callback(edge.stop, 0.0)
+            transport = await GrpcServer.start(
                 aggregator,
                 self._listen,
                 identity=self._identity,
                 insecure_for_tests=self._insecure_for_tests,
                 health_address=self._health,
-                admission=self._admission,
+                admission=admission,
+                guards=guards,
                 revoked=self._revoked,
             )
-            aggregator.listens_at(str(self.transport.address))
-            self._stack.push_async_callback(self.transport.stop, self._grace_seconds)
+            if edge is not None:
+                transport.stop_with(edge.stop)
+            self.transport, self.edge = transport, edge
+            aggregator.listens_at(str(transport.address))
+            self._stack.push_async_callback(transport.stop, self._grace_seconds)
 
     def connection(self, name: str) -> AggregatorConnection:
         """Return the connection of a client in this process, without network.
@@ -603,6 +631,26 @@ class Server:
             if is_alone and not aggregator.ended_before()
             else SETTLE_SECONDS,
         )
+
+    def _check_edge(self, prepared: PreparedTask) -> None:
+        """Refuse a task that a proxy could read (R10.3-4).
+
+        Raises:
+            ServiceError: BAD_SETTINGS.
+        """
+        options = self._edge_options
+        if (
+            options is not None
+            and options.behind_proxy
+            and not prepared.parameters.profile.has_identities
+        ):
+            raise ServiceError(
+                "TLS of the HTTP edge may end in a proxy, which could read and change "
+                f"what clients of the profile {prepared.parameters.profile.label} send",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Use a profile with signatures, or end TLS in the aggregator "
+                "and set edge.behind_proxy = false.",
+            )
 
     def _opened(self) -> _Parts:
         if self._parts is None:

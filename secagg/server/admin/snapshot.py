@@ -60,6 +60,9 @@ class StatusSnapshot:
                 "address": None
                 if self._server.transport is None  # still planning
                 else str(self._server.address),
+                "edge": None
+                if self._server.edge is None
+                else str(self._server.edge.address),
                 "started": self._started.isoformat(timespec="seconds"),
                 "is_draining": self._server.is_draining,
                 "certificate_expires": None
@@ -106,6 +109,7 @@ class StatusSnapshot:
             self._server.transport,
             self.state_dir,
             is_ready=is_ready,
+            edge=self._server.edge,
         )
         with suppress(ServiceError):
             found += await self._of_tasks()

@@ -211,6 +211,7 @@ class GrpcServer:
         self._door = door
         self._followed = followed
         self._watching: asyncio.Task[None] | None = None
+        self._beside: list[Callable[[float], Coroutine[Any, Any, None]]] = []
         self._is_stopping = False
         self._is_announced = False
         self.address: Final = ports[0].address
@@ -347,10 +348,19 @@ class GrpcServer:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait({self._watching})
-        for port in self._ports:
-            await port.close(grace_seconds)
+        beside = [asyncio.ensure_future(stop(grace_seconds)) for stop in self._beside]
+        try:
+            for port in self._ports:
+                await port.close(grace_seconds)
+        finally:
+            for each in beside:
+                await each
         if is_first:
             log_event(_LOG, logging.INFO, TRANSPORT_STOPPED, address=self.address)
+
+    def stop_with(self, stop: Callable[[float], Coroutine[Any, Any, None]]) -> None:
+        """Have another entry stopped at the same time, with the same grace."""
+        self._beside.append(stop)
 
     @property
     def identity(self) -> TLSIdentity | None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from secagg.pki.expiry import expiries_of
 from secagg.runtime import metrics
+from secagg.server.http_edge.listener import HttpEdge
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.telemetry.prometheus import Reading
+from secagg.transport.relay.relay import Relay
 from secagg.transport.tls import TLSIdentity
 
 
@@ -17,6 +19,7 @@ def process_readings(
     state_dir: Path,
     *,
     is_ready: bool,
+    edge: HttpEdge | None = None,
 ) -> list[Reading]:
     """Return the gauges of the process as they stand now.
 
@@ -25,6 +28,7 @@ def process_readings(
         transport: What its clients are connected to; None before there is any.
         state_dir: Whose disk is watched.
         is_ready: Whether it can serve.
+        edge: Its HTTP edge, if it has one.
     """
     found: list[Reading] = [
         (metrics.BUILD, 1.0, {"version": metadata.version("secagg")}),
@@ -36,17 +40,23 @@ def process_readings(
             which = {"which": "server" if expiry.which == "own" else "ca"}
             when = expiry.moment.timestamp()
             found.append((metrics.CERTIFICATE_EXPIRES, when, which))
-    return found + _of_connections(transport)
+    if edge is not None:
+        when = edge.certificate.ends.timestamp()
+        found.append((metrics.CERTIFICATE_EXPIRES, when, {"which": "edge"}))
+        found += _of_connections(edge.relay, "edge")
+    if transport is not None:
+        found += _of_connections(transport.relay, "grpc")
+    return found
 
 
-def _of_connections(transport: GrpcServer | None) -> list[Reading]:
-    if transport is None or transport.relay is None:
+def _of_connections(relay: Relay | None, entry: str) -> list[Reading]:
+    if relay is None:
         return []
-    relay = transport.relay
+    which = {"entry": entry}
     return [
-        (metrics.CONNECTIONS, float(relay.connections), {}),
+        (metrics.CONNECTIONS, float(relay.connections), which),
         *(
-            (metrics.CONNECTIONS_REFUSED, float(count), {"reason": str(reason)})
+            (metrics.CONNECTIONS_REFUSED, float(count), which | {"reason": str(reason)})
             for reason, count in relay.refused.items()
         ),
     ]

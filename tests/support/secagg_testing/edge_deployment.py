@@ -1,0 +1,127 @@
+"""An HTTP edge on loopback, and clients of it over TLS.
+
+Test support.
+"""
+
+import asyncio
+import ssl
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from secagg.client.edge_connection import EdgeConnection
+from secagg.protocol.enrolment.client_identity import ClientIdentity
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.server.call_guards import CallGuards, CallLimits
+from secagg.server.http_edge.listener import EdgeOptions, HttpEdge
+from secagg.transport.address import Address
+from secagg.transport.relay.handshake_limits import AdmissionLimits
+from secagg_testing.edge_requests import EdgeIssuer, EdgeRequest
+from secagg_testing.tls_deployment import TLSDeployment
+
+AUTHORITY = "edge.example"
+
+
+@dataclass(slots=True)
+class EdgeDeployment:
+    """What an edge and its clients have in files.
+
+    Attributes:
+        tls: Its authorities.
+        issuer: Of the credentials.
+        options: What the operator says.
+    """
+
+    tls: TLSDeployment
+    issuer: EdgeIssuer
+    options: EdgeOptions
+
+    @classmethod
+    def create(cls, directory: Path, *, now: int, **changes: Any) -> "EdgeDeployment":
+        """Make certificates for `AUTHORITY`, and an issuer whose time is now."""
+        tls, issuer = TLSDeployment(directory), EdgeIssuer(now=now)
+        web = tls.server(AUTHORITY).files
+        options = EdgeOptions(
+            listen="127.0.0.1:0",
+            authority=AUTHORITY,
+            certificate=web.certificate,
+            private_key=web.private_key,
+            trust_domain="ours.example",
+            enrolment_key=issuer.key.public_bytes,
+        )
+        return cls(tls, issuer, replace(options, **changes))
+
+    async def start(
+        self,
+        service: Any,  # noqa: ANN401 - an `AggregatorService`
+        *,
+        admission: AdmissionLimits | None = None,
+        clock: Clock | None = None,
+        limits: CallLimits | None = None,
+    ) -> HttpEdge:
+        """Start an edge in front of a service."""
+        clock = clock or SystemClock()
+        return await HttpEdge.start(
+            service,
+            self.options,
+            guards=CallGuards(limits or CallLimits(), clock.now),
+            admission=admission or AdmissionLimits(),
+            clock=clock,
+        )
+
+    def connection(
+        self, address: Address, identity: ClientIdentity, **changes: Any
+    ) -> EdgeConnection:
+        """Return a client's connection to it."""
+        return EdgeConnection(
+            AUTHORITY,
+            identity=identity,
+            aggregator="agg",
+            authorities=self.tls.directory / "ours.pem",
+            address=address,
+            **changes,
+        )
+
+    async def raw(self, address: Address) -> "RawLink":
+        """Return a TLS connection that says whatever a test wants."""
+        context = ssl.create_default_context(cafile=self.tls.directory / "ours.pem")
+        reader, writer = await asyncio.open_connection(
+            address.host, address.port, ssl=context, server_hostname=AUTHORITY
+        )
+        return RawLink(reader, writer)
+
+
+@dataclass(frozen=True, slots=True)
+class RawLink:
+    """One TLS connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes, as long as the other end takes them."""
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def ask(self, request: EdgeRequest) -> tuple[int, bytes]:
+        """Send a whole request and return status and body."""
+        await self.send(request.head(AUTHORITY) + request.body)
+        return await self.answer()
+
+    async def answer(self) -> tuple[int, bytes]:
+        """Return status and body of the next answer."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        length = head.lower().partition("content-length: ")[2].split("\r\n")[0]
+        body = await self.reader.readexactly(int(length or 0))
+        return int(head.split(" ")[1]), body
+
+    async def rest(self) -> bytes:
+        """Return what comes until the other end closes, however it does."""
+        try:
+            return await self.reader.read()
+        except (OSError, ssl.SSLError):
+            return b""
+
+    def close(self) -> None:
+        """Drop it."""
+        self.writer.transport.abort()
