@@ -509,7 +509,8 @@ class Server:
         parts = self._opened()
         if task_id in self._tasks and not self._tasks[task_id].is_done:
             raise LocalProtocolError(f"task {task_id!r} runs already")
-        self._check_edge(prepared)
+        if self._edge_options is not None:
+            self._edge_options.check_profile(prepared.parameters.profile)
         wanted = prepared.sums if steps is None else steps
         _check_steps(prepared, wanted, invited)
         released = await parts.storage.sums_released(task_id)
@@ -631,26 +632,6 @@ class Server:
             if is_alone and not aggregator.ended_before()
             else SETTLE_SECONDS,
         )
-
-    def _check_edge(self, prepared: PreparedTask) -> None:
-        """Refuse a task that a proxy could read (R10.3-4).
-
-        Raises:
-            ServiceError: BAD_SETTINGS.
-        """
-        options = self._edge_options
-        if (
-            options is not None
-            and options.behind_proxy
-            and not prepared.parameters.profile.has_identities
-        ):
-            raise ServiceError(
-                "TLS of the HTTP edge may end in a proxy, which could read and change "
-                f"what clients of the profile {prepared.parameters.profile.label} send",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Use a profile with signatures, or end TLS in the aggregator "
-                "and set edge.behind_proxy = false.",
-            )
 
     def _opened(self) -> _Parts:
         if self._parts is None:

@@ -80,6 +80,7 @@ from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.pki.certificate_revocations import read_revoked
 from secagg.pki.expiry import expiries_of, level_of
 from secagg.pki.key_files import is_readable_by_others
+from secagg.protocol.profiles import Profile
 from secagg.server.admin.channel import (
     admin_socket_of,
     call_admin,
@@ -87,6 +88,8 @@ from secagg.server.admin.channel import (
 )
 from secagg.server.engine import EngineLostError, open_engine
 from secagg.server.http.monitoring import check_collector, meter_of, page_address
+from secagg.server.http_edge.listener import WebCertificate
+from secagg.server.program import edge_options
 from secagg.server.session.sum_release import MOST_ATTEMPTS
 from secagg.server.task.setup import prepare_task
 from secagg.server.telemetry.prometheus import PrometheusMeter
@@ -593,7 +596,7 @@ async def _others(host: HostSettings) -> str | None:
 def _port(host: HostSettings, owner: str | None) -> str:
     if owner is not None:
         return owner
-    check_port(_listening("server", host.server))
+    check_port(_listening("server", host.server) | {"edge.listen": host.edge.listen})
     return f"{host.server.listen} is free"
 
 
@@ -669,6 +672,42 @@ def _sharing_rules(setup: SharingSetup) -> str:
     sharing_cohort(setup.settings)
     sharing_limits(setup.settings)
     return "they can be gone by"
+
+
+def _edge(setup: ServerSetup) -> str | Caution | None:
+    """Look at what the HTTP edge needs, as its start would."""
+    host = setup.host
+    options = edge_options(host)
+    if options is None:
+        return None
+    own = identity_of(host.tls, Role.SERVER).identity.trust_domain
+    if options.trust_domain != own:
+        raise ServiceError(
+            f"enrolment.trust_domain is {options.trust_domain!r}, the certificate "
+            f"names {own!r}: no client of the HTTP edge would be known",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Set it to what the certificate names.",
+        )
+    options.published()
+    for task in setup.tasks:
+        options.check_profile(Profile.from_label(task.task.profile))
+    found = WebCertificate(
+        options.certificate, options.private_key, options.authority, time.time
+    )
+    ends = found.ends
+    shown = f"https://{options.authority}, valid until {ends:%Y-%m-%d %H:%M} UTC"
+    if level_of(ends, datetime.now(UTC)):
+        return Caution(
+            f"{shown}; {options.certificate} ends in "
+            f"{(ends - datetime.now(UTC)).days} days",
+            "Put a new one under the same file name; no restart is needed.",
+        )
+    if is_readable_by_others(options.private_key):
+        return Caution(
+            f"others may read the key {options.private_key}",
+            f"chmod 600 {options.private_key}",
+        )
+    return shown
 
 
 def _packages(setup: ServerSetup) -> str:
@@ -777,7 +816,10 @@ def _parse_all(addresses: Mapping[str, str | None]) -> None:
 def _addresses(setup: ServerSetup) -> str:
     server = setup.host.server
     _parse_all(_listening("server", server))
+    _parse_all({"edge.listen": setup.host.edge.listen})
     page_address(server)
+    if setup.host.edge.listen is not None:
+        Address.parse(setup.host.edge.listen, name="edge.listen")
     return server.listen
 
 
@@ -890,6 +932,7 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
             "enrolment",
             lambda s: _of_tasks(s, partial(check_server_enrolment, s.host.tls)),
         ),
+        _starts("D127", "HTTP edge", _edge),
     ),
     (SetupCheck("D140", "open files", lambda s: _open_files(s.host, s.tasks)),),
     (_starts("D145", "packages", _packages),),

@@ -32,6 +32,7 @@ from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.pki.expiry import Expiry, ExpiryWarnings
 from secagg.pki.published_enrolment import PublishedEnrolment
 from secagg.protocol.enrolment.revocation_list import RevocationList
+from secagg.protocol.profiles import Profile
 from secagg.runtime.clock import Clock
 from secagg.runtime.connection import AggregatorService
 from secagg.runtime.log_events import (
@@ -91,6 +92,21 @@ class EdgeOptions:
     revocations: Path | None = None
     origins: tuple[str, ...] = ()
     behind_proxy: bool = False
+
+    def check_profile(self, profile: Profile) -> None:
+        """Refuse a task whose inputs a proxy could read (R10.3-4).
+
+        Raises:
+            ServiceError: BAD_SETTINGS.
+        """
+        if self.behind_proxy and not profile.has_identities:
+            raise ServiceError(
+                "TLS of the HTTP edge may end in a proxy, which could read and change "
+                f"what clients of the profile {profile.label} send",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Use a profile with signatures, or end TLS in the aggregator "
+                "and set edge.behind_proxy = false.",
+            )
 
     def published(self) -> PublishedEnrolment:
         """Read the issuer's newest list.
