@@ -132,6 +132,9 @@ if TYPE_CHECKING:
     from secagg.runtime.connection import (
         AggregatorConnection,
     )
+    from secagg.server.http_edge.listener import (
+        EdgeOptions,
+    )
     from secagg.server.released_sum import (
         ReleasedSum,
     )
@@ -198,6 +201,7 @@ __all__ = [
     "DataClaim",
     "DataUsage",
     "DroppedClient",
+    "EdgeOptions",
     "EnrolledIdentity",
     "Entropy",
     "ErrorCode",
@@ -280,6 +284,7 @@ _MODULES: Final = {
     "server.step_server": ("StepServer", "next_session_number"),
     "client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
     "client.gate": ("Need", "SessionInfo"),
+    "server.http_edge.listener": ("EdgeOptions",),
     "client.participation": ("Participation",),
     "client.total_claim": ("TotalBudgetExceededError",),
     "protocol.descriptor": ("SessionDescriptor",),

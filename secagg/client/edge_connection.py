@@ -306,7 +306,7 @@ class EdgeConnection:
                 )
         except ssl.SSLCertVerificationError as error:
             raise ServiceError(
-                f"the certificate of {self._authority} will not do: "
+                f"the certificate of {self._authority} is invalid: "
                 f"{error.verify_message}",
                 code=ErrorCode.BAD_CERTIFICATE,
                 next_step="Check the host name, and which authorities are trusted.",

@@ -1,11 +1,9 @@
 """Log lines that unauthenticated peers cause: at most ten in a second."""
 
 import asyncio
-import logging
 import math
+from collections.abc import Callable
 from typing import Final
-
-from secagg.runtime.log_events import log_event
 
 # And one that counts the others.
 _LINES_PER_SECOND: Final = 9
@@ -14,37 +12,29 @@ _LINES_PER_SECOND: Final = 9
 class LimitedLog:
     """Writes a line for each event, as long as there are few.
 
-    A second begins with a line, and ends with how many lines were left out of it: that
-    is its last line, and the only one beyond nine.
+    A second begins with a line, and ends with how many lines were not written: that is
+    its last line, and the only one beyond nine.
 
     Args:
         loop: The running loop.
-        logger: Where the lines go.
-        event: Of one line; a constant of `secagg.runtime.log_events`.
-        counted: Of the line that counts the others.
+        write_count: Writes the line with the number of the others.
     """
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        logger: logging.Logger,
-        event: str,
-        counted: str,
+        self, loop: asyncio.AbstractEventLoop, write_count: Callable[[int], None]
     ) -> None:
         self._loop = loop
-        self._logger = logger
-        self._event = event
-        self._counted = counted
+        self._write_count = write_count
         self._ends = -math.inf
         self._lines = 0
         self._unwritten = 0
         self._at_end: asyncio.TimerHandle | None = None
 
-    def write(self, **facts: object) -> None:
+    def write(self, write_line: Callable[[], None]) -> None:
         """Write a line, or count it.
 
         Args:
-            facts: As for `log_event`.
+            write_line: Writes it.
         """
         now = self._loop.time()
         if now >= self._ends:
@@ -56,13 +46,13 @@ class LimitedLog:
             self._unwritten += 1
             return
         self._lines += 1
-        log_event(self._logger, logging.INFO, self._event, **facts)
+        write_line()
 
     def flush(self) -> None:
-        """End this second; write how many lines were left out."""
+        """End this second; write how many lines were not written."""
         self._ends = -math.inf
         if self._at_end is not None:
             self._at_end.cancel()
             self._at_end = None
-            log_event(self._logger, logging.INFO, self._counted, count=self._unwritten)
+            self._write_count(self._unwritten)
             self._unwritten = 0

@@ -1,10 +1,10 @@
 """Receives the messages of calls, a limited number at once.
 
 Rule 1: a message is asked for when it is its turn; until then HTTP/2's flow control
-        holds it at its sender.  So memory is bounded whoever calls, and how often.
-Rule 2: whoever stalls loses its turn.
+        holds it at its sender.  So memory is bounded, whatever callers do.
+Rule 2: a caller that stalls loses its turn.
 Rule 3: a chunk of an upload keeps its turn until it is answered, so that none is
-        received before there is somebody to write it, and none twice.
+        received before there is room to write it, and none twice.
 Rule 4: one caller has few turns, so that a few who stall do not have all of them, and
         one who stalls takes little memory.
 """
@@ -18,7 +18,7 @@ from typing import Final, cast
 from secagg.errors import ErrorCode, ServiceError
 from secagg.wire.codec import refuse
 
-# Whoever is turned away comes back when many of those before it are done.
+# A caller that is turned away comes back when many of those before it are done.
 _LONG_SECONDS: Final = 5.0
 # Turns that one caller may hold or wait for: a client sends its chunks one after the
 # other, and may have left a call behind on a broken connection.
@@ -113,7 +113,7 @@ class BodyReader:
 
     async def _received(self, bodies: AsyncIterator[bytes]) -> bytes:
         # Ended at once.  Suspended behind its message, gRPC's generator would keep that
-        # and the call alive, in a cycle, until somebody searches for garbage.
+        # and the call alive, in a cycle, until the collector searches for garbage.
         messages = cast("AsyncGenerator[bytes]", aiter(bodies))
         try:
             async with asyncio.timeout(self._seconds), aclosing(messages):

@@ -3,7 +3,7 @@
 Rule 1: one identity's calls are limited in number at once and over time, over both
         entries together, so that no client can keep the others out.
 Rule 2: calls of callers who are no longer welcome end at both entries.
-Rule 3: few messages are received at once, whoever sends them.
+Rule 3: few messages are received at once, of all callers together.
 
 It knows no transport.  What gRPC needs besides is in `secagg.server.rpc.guards`, what
 the edge needs in `secagg.server.http_edge`.
@@ -77,7 +77,7 @@ def caller() -> str:
         raise InternalError("a call was served without authentication") from None
 
 
-def caller_or_nobody() -> str:
+def caller_or_dash() -> str:
     """Return who made the call that is being served, or "-" while that is not known."""
     return _CALLER.get("-")
 
@@ -190,7 +190,7 @@ class CallLimits:
         watch_seconds: Longest duration of a stream.
         bodies_at_once: Messages of all callers that are being received, in all 256 MiB
             at most.  The others wait at their senders.
-        body_seconds: How long receiving one may take, so that whoever stalls makes
+        body_seconds: How long receiving one may take, so that a stalled caller makes
             room: a full chunk takes 35 KiB/s.
         uploads_at_once: Chunks of uploads that are being received or in work, each of
             1 MiB at most: twice what is written at once, so that one is always there.
@@ -224,7 +224,7 @@ class CallAdmission:
     """Limits how many calls one identity may have open, and how fast.
 
     Args:
-        limits: The limits, the same for everybody.
+        limits: The limits, the same for every caller.
         now: Monotonic seconds.
     """
 
@@ -274,7 +274,7 @@ class CallAdmission:
     def _usage_of(self, identity: str) -> _Usage:
         """Return the record of an identity, forgetting idle ones when there are many.
 
-        Forgetting gives an identity a full burst again; whoever has open calls is
+        Forgetting gives an identity a full burst again; one that has open calls is
         not forgotten.
         """
         usage = self._usage.get(identity)

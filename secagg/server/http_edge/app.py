@@ -44,6 +44,7 @@ from secagg.runtime.log_events import (
     EDGE_REQUESTS_REFUSED,
     TRANSPORT_LOGGER,
     log_defect,
+    log_event,
 )
 from secagg.server.call_guards import Caller, CallGuards, OpenCalls, note_caller
 from secagg.server.http_edge.proof import RequestProof
@@ -98,7 +99,7 @@ _HTTP: Final[Mapping[grpc.StatusCode, int]] = {
 
 
 class _GoneError(Exception):
-    """The client has closed its connection: nobody waits for the answer."""
+    """The client has closed its connection: no client waits for the answer."""
 
 
 class _Refusal(Exception):  # noqa: N818 - it carries an error
@@ -161,9 +162,7 @@ class EdgeApplication:
         self._is_stopping = False
         self._log = LimitedLog(
             asyncio.get_running_loop(),
-            _LOG,
-            EDGE_REQUEST_REFUSED,
-            EDGE_REQUESTS_REFUSED,
+            lambda n: log_event(_LOG, logging.INFO, EDGE_REQUESTS_REFUSED, count=n),
         )
 
     def end_held(self) -> None:
@@ -221,6 +220,7 @@ class EdgeApplication:
         path, call = scope["raw_path"], _CALL_AT.get(scope["raw_path"])
         if scope["method"] != "POST" or call is None or scope["query_string"]:
             raise _Refusal(404, _NO_SUCH_CALL)  # R10.3-6
+        # Nothing is remembered of a request: the same one is answered again (R10.3-17).
         request.call = call
         signed = _check_form(headers)
         size = _check_length(headers)
@@ -302,7 +302,14 @@ class EdgeApplication:
         method = request.call.name if request.call is not None else "-"
         if request.who is None:
             self._log.write(
-                method=method, address=request.address, code=error.code.name
+                lambda: log_event(
+                    _LOG,
+                    logging.INFO,
+                    EDGE_REQUEST_REFUSED,
+                    method=method,
+                    address=request.address,
+                    code=error.code.name,
+                )
             )
         else:
             self._guards.refusals.write(method, request.who.name, error.code)

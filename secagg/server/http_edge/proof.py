@@ -37,7 +37,7 @@ from secagg.transport.request_proof import (
 # together take 5 % of a core, and one address less than a thousandth.
 _ALL_PER_SECOND: Final = 200.0
 _ADDRESS_PER_SECOND: Final = 1.0
-# A house or an office that comes back at once after a restart.
+# A home or an office that comes back at once after a restart.
 _ADDRESS_AT_ONCE: Final = 60.0
 # One record takes about 200 bytes; what is forgotten has its whole budget again, and
 # the budget of all callers still holds.
@@ -136,7 +136,7 @@ class RequestProof:
         revoked: Serials of the issuer's list in force; replaced when it changes.
     """
 
-    def __init__(  # noqa: PLR0913 - what a caller is judged by
+    def __init__(  # noqa: PLR0913 - what a caller is checked by
         self,
         authority: str,
         trust_domain: str,

@@ -47,7 +47,7 @@ from secagg.server.call_guards import (
     OpenCalls,
     RefusalLog,
     caller,
-    caller_or_nobody,
+    caller_or_dash,
     note_caller,
 )
 from secagg.transport.channel_options import (
@@ -188,10 +188,10 @@ class ErrorGuard(Guard):
             await _abort(context, error)
         except SecAggError as error:
             self._on_refusal(error.code)
-            self._refusals.write(method, caller_or_nobody(), error.code)
+            self._refusals.write(method, caller_or_dash(), error.code)
             await _abort(context, error)
         except (grpc.aio.AbortError, grpc.RpcError):
-            raise  # somebody has given the status already, or the peer is gone
+            raise  # the status was given already, or the peer is gone
         except Exception:  # noqa: BLE001 - the next comment says why
             # The edge of the process: a defect must end one call, not tell a peer
             # about itself, and be found in the log.
@@ -333,7 +333,7 @@ class MetadataAuthenticator:
         raise _unauthenticated(f"the call has no {TEST_IDENTITY_KEY}")
 
     def holder_of(self, context: CallContext) -> Caller:  # noqa: ARG002 - no certificates
-        """Return the same for everybody."""
+        """Return the same for every caller."""
         return Caller(_ANYBODY)
 
 

@@ -133,7 +133,7 @@ class SessionRunner:
         self._descriptor = record.descriptor
         self._context = context
         self._is_restored = is_restored
-        self._bell = Notifier(context.clock)
+        self._notifier = Notifier(context.clock)
         self._facts = SessionFacts(record.descriptor, record.left_out)
         self.log = SessionLog(record.descriptor, context.meter)
         self._readable = ReadableUpdates()
@@ -510,7 +510,7 @@ class SessionRunner:
         while after is not Round.FINISHED:
             if self.has_failed_over:
                 raise StoreFailoverError(self.record.session_key)
-            ringing = self._bell.listen()
+            ringing = self._notifier.listen()
             update = self.update_for(identity, after)
             if update is not None:
                 after, quiet = update.kind.ROUND, LEAST_QUIET_SECONDS
@@ -519,7 +519,7 @@ class SessionRunner:
                 quiet = idle_timeout(self._state.ROUND, parameters)
                 yield self.wait_of(identity, quiet)
             if after is not Round.FINISHED:
-                await self._bell.heard(ringing, keepalive_interval(quiet))
+                await self._notifier.heard(ringing, keepalive_interval(quiet))
 
     async def next_update(
         self, identity: str, after: Round | None, ends: float, look_seconds: float
@@ -538,11 +538,11 @@ class SessionRunner:
         while True:
             if self.has_failed_over:
                 raise StoreFailoverError(self.record.session_key)
-            ringing = self._bell.listen()
+            ringing = self._notifier.listen()
             update = self.update_for(identity, after)
             if update is not None or self._context.clock.now() > ends:
                 return update
-            await self._bell.heard(ringing, look_seconds)
+            await self._notifier.heard(ringing, look_seconds)
 
     def tell(self, identity: str) -> None:
         """Note that a client knows how the session ended."""
@@ -721,7 +721,7 @@ class SessionRunner:
 
     def _wake(self) -> None:
         """Wake those who watch the session, and whoever drives it."""
-        self._bell.ring()
+        self._notifier.ring()
         self._woken.set()
 
     def _closing(self, closed: Round) -> MakeEvent:

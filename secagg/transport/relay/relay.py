@@ -272,7 +272,10 @@ class Relay:
         self._begins = begins
         self._loop = asyncio.get_running_loop()
         self._refused: Counter[Rejection] = Counter()
-        self._log = LimitedLog(self._loop, _LOG, HANDSHAKE_REFUSED, HANDSHAKES_REFUSED)
+        self._log = LimitedLog(
+            self._loop,
+            lambda n: log_event(_LOG, logging.INFO, HANDSHAKES_REFUSED, count=n),
+        )
         # Every open connection is in `_open`, and by its stage in one of the others.
         self._open: set[_PendingConnection] = set()
         self._waiting: OrderedDict[_PendingConnection, None] = OrderedDict()
@@ -650,10 +653,15 @@ class Relay:
     ) -> None:
         self._refused[refusal] += 1
         self._log.write(
-            address=address,
-            seconds=round(seconds, 1),
-            client_bytes=received,
-            reason=refusal.value,
+            lambda: log_event(
+                _LOG,
+                logging.INFO,
+                HANDSHAKE_REFUSED,
+                address=address,
+                seconds=round(seconds, 1),
+                client_bytes=received,
+                reason=refusal.value,
+            )
         )
 
 

@@ -53,7 +53,7 @@ class EdgeDeployment:
 
     async def start(
         self,
-        service: Any,  # noqa: ANN401 - an `AggregatorService`
+        service: Any,
         *,
         admission: AdmissionLimits | None = None,
         clock: Clock | None = None,

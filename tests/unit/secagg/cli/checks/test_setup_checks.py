@@ -233,6 +233,7 @@ PLANTED = {
         "D110": changed("pki/ca.pem", "none.pem"),
         "D120": changed("pki/ca.pem", "pki/other.pem"),
         "D125": changed('"sums"', '"sums"\nrevoked = "settings.txt"'),
+        "D127": changed('"sums"', '"sums"\n[edge]\nlisten = "127.0.0.1:0"'),
         "D130": changed(
             "[noise]",
             f'[enrolment]\ntrust_domain = "x"\nenrolment_key = "{KEY}"\n[noise]',

@@ -15,7 +15,7 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.limited_log import LimitedLog
-from secagg.runtime.log_events import HANDSHAKE_REFUSED, HANDSHAKES_REFUSED
+from secagg.runtime.log_events import HANDSHAKE_REFUSED, HANDSHAKES_REFUSED, log_event
 from secagg.transport.address import Address
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.relay.relay import (
@@ -440,6 +440,9 @@ async def test_nine_lines_a_second_and_then_a_number(caplog):
     assert sum(int(each.partition("count=")[2]) for each in counts) == 40 - len(lines)
 
 
+LOG = logging.getLogger("secagg.transport")
+
+
 class SlowTimers:
     """A loop whose time a test moves, and whose timers ring when a test says so."""
 
@@ -460,12 +463,14 @@ class SlowTimers:
 def test_the_number_is_one_of_ten_lines_however_late_its_timer(caplog, late):
     caplog.set_level(logging.INFO)
     loop, written = SlowTimers(), []
-    log = LimitedLog(loop, logging.getLogger(), HANDSHAKE_REFUSED, HANDSHAKES_REFUSED)
+    log = LimitedLog(
+        loop, lambda n: log_event(LOG, logging.INFO, HANDSHAKES_REFUSED, count=n)
+    )
     for each in range(1000):
         loop.now = 0.75 + each / 100
         for timer in [x for x in loop.timers if loop.now >= x.when + late]:
             timer.ring()
-        log.write(address="192.0.2.1")
+        log.write(lambda: log_event(LOG, logging.INFO, HANDSHAKE_REFUSED, reason="x"))
         written += [loop.now] * (len(caplog.messages) - len(written))
     log.flush()
     assert not loop.timers
