@@ -1,6 +1,7 @@
 """Sessions whose clients come over gRPC and over the HTTP edge, with TLS and files."""
 
 import asyncio
+import socket
 import time
 
 import numpy as np
@@ -15,6 +16,14 @@ from secagg.pki.client_identity import load_client_identity
 from secagg.pki.development import DevelopmentEnrolment
 from secagg.pki.key_files import key_text
 from secagg.server.http_edge.listener import EdgeOptions
+from secagg.transport.relay.relay import Rejection
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    RevealShares,
+    ShareKeys,
+    SignConsistency,
+    UploadChunk,
+)
 
 pytest.importorskip("uvicorn", reason="needs the extra edge")
 pytest.importorskip("httptools", reason="needs the extra edge")
@@ -40,7 +49,7 @@ class Deployment:
         )
         self.web = self.tls.server(AUTHORITY).files
 
-    def server(self, **changes):
+    def server(self, *, admission=None, **changes):
         options = {
             "listen": "127.0.0.1:0",
             "authority": AUTHORITY,
@@ -55,6 +64,7 @@ class Deployment:
             state_dir=self.path / "server",
             rollback_mark=self.path / "server.mark",
             keep_seconds=5.0,
+            admission=admission,
             edge=EdgeOptions(**options | changes),
         )
 
@@ -109,6 +119,11 @@ class Deployment:
             **given,
         )
 
+    def way(self, server, name):
+        if name in AT_EDGE:
+            return self.edge_connection(server, name)
+        return secagg.GrpcConnection(server.address, identity=self.tls.client(name))
+
     async def give(self, server, name, profile, **changes):
         if name not in AT_EDGE:
             async with self.client(server, name, None, profile) as client:
@@ -148,3 +163,113 @@ async def test_clients_of_both_entries_get_one_exact_sum(deployment, profile):
         task.take()
     np.testing.assert_array_equal(total.values, 4 * np.arange(4))
     assert [each.inputs for each in given] == [4, 4, 4, 4]
+
+
+class _Killed:
+    """A connection whose client is killed at one call, before or behind its answer."""
+
+    def __init__(self, inner, call, *, answered):
+        self.inner, self.call_type, self.answered = inner, call, answered
+        self.killed = asyncio.Event()
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    async def call(self, request):
+        if isinstance(request, self.call_type):
+            if self.answered:
+                await self.inner.call(request)
+            self.killed.set()
+            await asyncio.Event().wait()
+        return await self.inner.call(request)
+
+
+async def give_after_a_kill(deployment, server, name, call, *, answered):
+    """Kill a client at a call, and start it again on the same disk."""
+    async with deployment.way(server, name) as inner:
+        connection = _Killed(inner, call, answered=answered)
+        client = deployment.client(server, name, connection, MALICIOUS)
+
+        async def give():
+            async with client:
+                await client.contribute(np.arange(4))
+
+        first = asyncio.ensure_future(give())
+        killed = asyncio.ensure_future(connection.killed.wait())
+        await asyncio.wait({first, killed}, return_when=asyncio.FIRST_COMPLETED)
+        assert not first.done()
+        first.cancel()
+        await asyncio.wait({first})
+    return await deployment.give(server, name, MALICIOUS)
+
+
+@pytest.mark.parametrize(
+    "call", [AdvertiseKeys, ShareKeys, UploadChunk, SignConsistency, RevealShares]
+)
+async def test_a_client_of_each_entry_is_killed_in_each_round_and_the_sum_is_exact(
+    deployment, call
+):
+    async with (
+        asyncio.timeout(DEPLOYMENT_SECONDS),
+        deployment.server() as server,
+    ):
+        task = await server.add_task("sum", deployment.prepared(MALICIOUS))
+        released = asyncio.ensure_future(task.next_sum())
+        given = await asyncio.gather(
+            deployment.give(server, "ada", MALICIOUS),
+            give_after_a_kill(deployment, server, "bob", call, answered=False),
+            deployment.give(server, "cyd", MALICIOUS),
+            give_after_a_kill(deployment, server, "dan", call, answered=True),
+        )
+        total = await released
+        task.take()
+    np.testing.assert_array_equal(total.values, 4 * np.arange(4))
+    assert [each.inputs for each in given] == [4, 4, 4, 4]
+
+
+async def test_a_session_ends_well_beside_1600_idle_sockets(deployment):
+    silent = []
+    admission = secagg.AdmissionLimits(relay="on", connections=2000, waiting=2000)
+    async with (
+        asyncio.timeout(DEPLOYMENT_SECONDS),
+        deployment.server(admission=admission) as server,
+    ):
+        task = await server.add_task("sum", deployment.prepared(MALICIOUS))
+        host, port = server.edge.address.host, server.edge.address.port
+        for number in range(1600):
+            made = socket.create_connection(
+                (host, port), source_address=(f"127.0.1.{1 + number // 50}", 0)
+            )
+            silent.append(made)
+            if number % 4 == 0:
+                made.sendall(b"\x16\x03\x01\x02\x00")  # TLS, a part of it
+            await asyncio.sleep(0)
+        released = asyncio.ensure_future(task.next_sum())
+        await asyncio.gather(
+            *(deployment.give(server, name, MALICIOUS) for name in NAMES)
+        )
+        total = await released
+        task.take()
+        assert server.edge.relay.refused[Rejection.PER_ADDRESS] == 0
+    for each in silent:
+        each.close()
+    np.testing.assert_array_equal(total.values, 4 * np.arange(4))
+
+
+async def test_profile_1_is_refused_where_tls_may_end_in_a_proxy(deployment):
+    # R10.3-4, at both ends.
+    async with deployment.server(behind_proxy=True) as server:
+        with pytest.raises(secagg.ServiceError, match="proxy") as refused:
+            await server.add_task("sum", deployment.prepared(HONEST))
+        assert refused.value.code is secagg.ErrorCode.BAD_SETTINGS
+        await server.add_task("other", deployment.prepared(MALICIOUS))
+        assert server.edge.relay is None
+
+
+async def test_a_client_takes_no_offer_of_profile_1_unless_tls_ends_there(deployment):
+    # R10.3-4.
+    async with deployment.server() as server:
+        await server.add_task("sum", deployment.prepared(HONEST))
+        with pytest.raises(secagg.RemoteProtocolError, match="profile 1") as refused:
+            await deployment.give(server, "dan", HONEST)
+        assert refused.value.code is secagg.ErrorCode.POLICY_VIOLATION
