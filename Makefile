@@ -137,7 +137,7 @@ page-check: $(STAMP_DEV)  ## the operator's page in Chromium; its pictures in do
 	$(BIN)/python docs/operator_page.py docs/pictures
 
 fuzz: $(STAMP_DEV)    ## ten million damaged inputs: make fuzz INPUTS=... SEED=...
-	$(BIN)/python -m pytest -n 2 -q tests/fuzz/test_mutated_bytes.py \
+	$(BIN)/python -m pytest -n 2 -q tests/fuzz/test_mutated_bytes.py tests/fuzz/test_mutated_requests.py \
 	  --fuzz-inputs=$(or $(INPUTS),10000000) --fuzz-seed=$(or $(SEED),$(shell date +%s))
 
 simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=..., or SEED=...
