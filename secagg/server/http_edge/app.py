@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import re
+import time
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -25,6 +26,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -199,7 +201,7 @@ class EdgeApplication:
                 "status": status,
                 "headers": [
                     (b"content-length", b"%d" % len(body)),
-                    (b"date", formatdate(usegmt=True).encode()),
+                    (b"date", _date(int(time.time()))),
                     (b"cache-control", b"no-store"),
                     (b"vary", b"origin"),
                     (b"x-content-type-options", b"nosniff"),
@@ -410,6 +412,12 @@ def _error_answer(error: SecAggError) -> tuple[int, _Headers, bytes]:
     if status is _S.UNAUTHENTICATED:
         headers.append((b"www-authenticate", b"Secagg"))
     return http, headers, json.dumps(body).encode()
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    """Return a moment as HTTP writes it."""
+    return formatdate(second, usegmt=True).encode()
 
 
 def _stopping() -> ServiceError:
