@@ -22,6 +22,7 @@ from secagg.client.edge_connection import EdgeConnection
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.runtime.clock import SystemClock
+from secagg.runtime.connection import AggregatorConnection
 from secagg.server.call_guards import CallGuards, CallLimits
 from secagg.server.http_edge.listener import HttpEdge
 from secagg.server.rpc.grpc_server import GrpcServer
@@ -151,7 +152,7 @@ async def _client(
             address=Address.parse(edge),
         ) as over_edge,
     ):
-        ways = {"grpc": over_grpc, "edge": over_edge}
+        ways: dict[str, AggregatorConnection] = {"grpc": over_grpc, "edge": over_edge}
         while words := (await asyncio.to_thread(sys.stdin.readline)).split():
             entry, call, count = words
             for _ in range(int(count)):
