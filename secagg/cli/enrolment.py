@@ -183,6 +183,7 @@ def revoke(
         f"{path}: list {revocations.number}, {len(revocations.serials)} serials."
     )
     output.line("Give it to every aggregator: enrolment.revocations in its settings.")
+    output.line("Over gRPC the certificate lets a client in: `secagg pki revoke`.")
     output.result(
         {
             "file": str(path),

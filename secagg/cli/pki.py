@@ -345,6 +345,7 @@ def revoke(
     output.line(f"{path}: {len(new)} certificate(s) more are revoked.")
     output.line("Copy it to every aggregator, where server.revoked names it: whoever")
     output.line("holds them is shown out within a minute.")
+    output.line("At an HTTP edge the credential counts: `secagg pki enrol revoke`.")
     output.result({"file": str(path), "serials": [f"{serial:x}" for serial in new]})
 
 

@@ -74,6 +74,7 @@ _SIGNED: Final = (
     "signature",
 )
 _DISCONNECT: Final = "http.disconnect"
+_BODY_HEADERS: Final = (b"content-length", b"transfer-encoding")
 _LENGTH: Final = re.compile(rb"[0-9]{1,10}\Z")
 _PREFLIGHT: Final[_Headers] = [
     (b"access-control-allow-methods", b"POST"),
@@ -174,7 +175,9 @@ class EdgeApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        host, port = scope["client"] or ("", 0)
+        if scope["client"] is None:
+            return  # it has gone before its address was known
+        host, port = scope["client"]
         request = _Request(self._address_of(host))
         try:
             status, headers, body = await self._answer(
@@ -217,7 +220,8 @@ class EdgeApplication:
     ) -> tuple[int, _Headers, bytes]:
         headers = _Fields(scope["headers"])
         if self._check_origin(request, headers) and scope["method"] == "OPTIONS":
-            request.closes = False
+            # A preflight has no body; one that comes is not received.
+            request.closes = any(map(headers.all, _BODY_HEADERS))
             return 204, list(_PREFLIGHT), b""
         path, call = scope["raw_path"], _CALL_AT.get(scope["raw_path"])
         if scope["method"] != "POST" or call is None or scope["query_string"]:

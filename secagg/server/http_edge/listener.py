@@ -56,7 +56,7 @@ from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.transport.address import Address
 from secagg.transport.relay.handshake_limits import AdmissionLimits, raise_file_limit
 from secagg.transport.relay.relay import Relay, begins_tls
-from secagg.transport.tls import read_certificate_pair
+from secagg.transport.tls import MAX_PEM_BYTES, read_certificate_pair
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
@@ -223,8 +223,8 @@ class WebCertificate:
         digest = sha256()
         for path in (self._certificate, self._private_key):
             data = b""
-            with suppress(OSError):
-                data = path.read_bytes()
+            with suppress(OSError), path.open("rb") as stream:
+                data = stream.read(MAX_PEM_BYTES)
             digest.update(len(data).to_bytes(8, "big") + data)
         return digest.digest()
 
@@ -412,6 +412,7 @@ class _EdgeState:
         self._clock = clock
         self._number = 0
         self._complaint = ""
+        self._seen = _stat_of(options.revocations)
         self._warnings = ExpiryWarnings()
         self.proof: Final = RequestProof(
             options.authority,
@@ -450,6 +451,14 @@ class _EdgeState:
             await self._clock.sleep_until(self._clock.now() + LOOK_EVERY_SECONDS)
 
     def _look_at_list(self) -> None:
+        seen = _stat_of(self._options.revocations)
+        if seen != self._seen or self._complaint:
+            self._seen = seen  # before it is read: a later change is seen
+            self._read_list()
+        # With every look: a call may have been let in while the list was read.
+        self._guards.open_calls.end(self._is_revoked)
+
+    def _read_list(self) -> None:
         try:
             found = self._options.published()
         except SecAggError as error:
@@ -459,8 +468,6 @@ class _EdgeState:
         else:
             self._complaint = ""
             self._take(found)
-        # With every look: a call may have been let in while the list was read.
-        self._guards.open_calls.end(self._is_revoked)
 
     def _take(self, found: PublishedEnrolment) -> None:
         """Put a list in force, unless the present one is newer (R10.3-18)."""
@@ -473,6 +480,15 @@ class _EdgeState:
 
     def _is_revoked(self, who: Caller) -> bool:
         return who.serial is not None and who.serial in self.proof.revoked
+
+
+def _stat_of(path: Path | None) -> tuple[int, int, int]:
+    """Return what changes when a file is replaced or written."""
+    try:
+        found = None if path is None else path.stat()
+    except OSError:
+        found = None
+    return (found.st_mtime_ns, found.st_ino, found.st_size) if found else (0, 0, 0)
 
 
 def _log_first(who: Caller, address: str) -> None:

@@ -311,8 +311,8 @@ async def test_a_scrape_says_who_was_turned_away_before_a_call(world, monkeypatc
     async with world.running():
         monkeypatch.setattr(world.server.transport, "relay", Gate())
         scraped = await world.scrape()
-    assert "secagg_connections_open 3.0" in scraped
-    assert 'secagg_connections_refused{reason="no_hello"} 7.0' in scraped
+    assert 'secagg_connections_open{entry="grpc"} 3.0' in scraped
+    assert 'secagg_connections_refused{entry="grpc",reason="no_hello"} 7.0' in scraped
 
 
 async def test_a_scrape_has_every_metric_of_the_table(world):
@@ -336,7 +336,8 @@ def test_a_scrape_stays_small_with_many_tasks():
         "closed_by": ["full", "deadline"],
         "against": ["server", "model_reader"],
         "version": ["1"],
-        "which": ["server", "ca", "helper"],
+        "which": ["server", "ca", "helper", "edge"],
+        "entry": ["grpc", "edge"],
         "engine": ["threads"],
         "result": ["done", "lost"],
     }
@@ -361,7 +362,7 @@ def test_a_scrape_stays_small_with_many_tasks():
 
 def test_no_label_can_name_a_client_or_a_session():
     allowed = {"task", "outcome", "code", "method", "round", "reason"}
-    allowed |= {"against", "closed_by", "engine", "result", "version", "which"}
+    allowed |= {"against", "closed_by", "engine", "entry", "result", "version", "which"}
     assert {label for metric in METRICS for label in metric.labels} <= allowed
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     declared = {v for v in vars(metrics).values() if isinstance(v, metrics.Metric)}

@@ -591,3 +591,18 @@ async def test_refusals_before_a_caller_is_known_are_few_lines_without_secrets(c
     for secret in ("authorization", "signature", "content-digest"):
         assert request.headers[secret] not in caplog.text
     assert base64.b64encode(request.body).decode() not in caplog.text
+
+
+async def test_a_preflight_with_a_body_ends_its_connection():
+    edge = Edge()
+    preflight = EdgeRequest(edge.signed().path, {"origin": ORIGIN}, b"", "OPTIONS")
+    assert "connection" not in (await edge.ask(preflight)).headers
+    for more in (("content-length", "99999999"), ("transfer-encoding", "chunked")):
+        preflight.more = [more]
+        assert (await edge.ask(preflight)).headers["connection"] == "close"
+
+
+async def test_a_connection_without_an_address_is_gone():
+    edge = Edge()
+    await edge.app({"client": None}, None, None)
+    assert not edge.service.refusals
