@@ -136,7 +136,7 @@ async def ask(app: Any, request: EdgeRequest, *, peer: str = PEER) -> EdgeAnswer
     """Hand a request to an application, and return its answer."""
     pieces = [request.body[:3], request.body[3:]]
     sent: list[dict[str, Any]] = []
-    raw, _, query = request.path.partition("?")
+    query = request.path.partition("?")[2]
 
     async def receive() -> dict[str, Any]:
         if not pieces:
@@ -150,7 +150,7 @@ async def ask(app: Any, request: EdgeRequest, *, peer: str = PEER) -> EdgeAnswer
     scope = {
         "type": "http",
         "method": request.method,
-        "raw_path": raw.encode(),
+        "raw_path": request.path.encode(),  # whole, as the edge's protocol hands it on
         "query_string": query.encode(),
         "headers": request.raw_headers(),
         "client": (peer, 4321),
