@@ -1,0 +1,22 @@
+/**
+ * A client of secagg for browsers and Node.
+ *
+ * What needs Node (files, gRPC) is in `@secagg/client/node`.
+ */
+
+export * from './bitmap.js';
+export * from './bytes.js';
+export * from './crypto.js';
+export * from './enrolment.js';
+export * from './errors.js';
+export * from './graph.js';
+export * from './hash.js';
+export * from './masks.js';
+export * from './messages.js';
+export * from './noise-block.js';
+export * from './packing.js';
+export * from './parameters.js';
+export * from './rational.js';
+export * from './shamir.js';
+export * from './signer.js';
+export * from './tree.js';
