@@ -39,9 +39,8 @@ export function eachRow(
       try {
         await check(row);
       } catch (error) {
-        throw new Error(`row ${run + skipped} "${row.name ?? ''}" (${row.session ?? ''})`, {
-          cause: error,
-        });
+        const where = `row ${run + skipped} "${row.name ?? ''}" (${row.session ?? ''})`;
+        throw new Error(`${where}: ${String(error)}`, { cause: error });
       }
       run++;
     }
