@@ -55,6 +55,8 @@ export const ERROR_CODES = {
   STATE_LOCKED: 61,
   BUDGET_SPENT: 62,
   BAD_SETTINGS: 63,
+  BAD_CERTIFICATE: 64,
+  RESTORED_STATE: 65,
 } as const;
 
 /** Name of an error. */

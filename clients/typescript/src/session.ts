@@ -314,6 +314,11 @@ export class Session {
     return this.#record.state;
   }
 
+  /** Top of the tree over the roster, once there is one; for the receipt. */
+  get rosterTop(): Bytes | null {
+    return this.#roster?.top ?? null;
+  }
+
   /** Whether an input is bound: from then on the session costs budget. */
   get inputBound(): boolean {
     return this.#record.uploadDigest !== null;

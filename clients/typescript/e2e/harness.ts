@@ -1,0 +1,198 @@
+/** A real aggregator with Python and TypeScript clients, all of them processes on loopback. */
+
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+import type { ProcessSettings } from './client.js';
+
+const ROOT = fileURLToPath(new URL('../../../../', import.meta.url));
+/** The command `secagg`, as it is installed; by default that of the repository's `.venv`. */
+export const SECAGG = process.env['SECAGG'] ?? join(ROOT, '.venv/bin/secagg');
+const ENVIRONMENT = { ...process.env, PYTHONPATH: ROOT, OPENBLAS_NUM_THREADS: '1' };
+
+export const NO_NOISE = 'I understand that the sum itself is released without noise';
+
+/** Writes a vector as numpy's .npy, version 1. */
+export function writeNpy(path: string, vector: readonly number[], type: '<f8' | '<i8'): void {
+  const header = `{'descr': '${type}', 'fortran_order': False, 'shape': (${vector.length},), }`;
+  const padded = header.padEnd(Math.ceil((header.length + 11) / 64) * 64 - 11) + '\n';
+  const size = Buffer.alloc(2);
+  size.writeUInt16LE(padded.length);
+  const data =
+    type === '<f8' ? Float64Array.from(vector) : BigInt64Array.from(vector, (x) => BigInt(x));
+  const head = Buffer.concat([Buffer.from('\x93NUMPY\x01\x00', 'latin1'), size, Buffer.from(padded)]);
+  writeFileSync(path, Buffer.concat([head, Buffer.from(data.buffer)]));
+}
+
+/** Reads a vector of doubles or 64-bit integers of numpy's .npy, version 1. */
+export function readNpy(path: string): number[] {
+  const bytes = readFileSync(path);
+  const start = 10 + bytes.readUInt16LE(8);
+  const header = bytes.subarray(10, start).toString('latin1');
+  const data = new Uint8Array(bytes.subarray(start)).buffer;
+  if (header.includes("'<f8'")) return [...new Float64Array(data)];
+  if (header.includes("'<i8'")) return Array.from(new BigInt64Array(data), Number);
+  throw new Error(`another type of array: ${header}`);
+}
+
+interface Ended {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly output: string;
+  readonly errors: string;
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as { port: number };
+  server.close();
+  await once(server, 'close');
+  return port;
+}
+
+/** What a TypeScript client has printed. */
+export interface Printed {
+  readonly sessionNumber: string;
+  readonly released: boolean;
+  readonly sum: number[] | null;
+  readonly survivors: number;
+  readonly error: string | null;
+  readonly replaced: string | null;
+  readonly charge: string;
+  readonly receipt: string;
+}
+
+/** One deployment in a temporary directory: authority, issuer, aggregator, clients. */
+export class Deployment {
+  readonly directory = mkdtempSync(join(tmpdir(), 'secagg-e2e-'));
+  readonly #running = new Set<ChildProcess>();
+  #port = 0;
+  #enrolmentKey = '';
+
+  /** Makes certificates and identities for `clients` clients. */
+  static async make(clients: number): Promise<Deployment> {
+    const deployment = new Deployment();
+    const made = await deployment.secagg('pki', 'init', 'pki', '--clients', `${clients}`, '--json');
+    if (made.code !== 0) throw new Error(`secagg pki init: ${made.errors}`);
+    const last = made.output.trim().split('\n').at(-1)!;
+    deployment.#enrolmentKey = (JSON.parse(last) as { enrolment_key: string }).enrolment_key;
+    deployment.#port = await freePort();
+    return deployment;
+  }
+
+  get enrolmentKey(): string {
+    return this.#enrolmentKey;
+  }
+
+  path(...names: string[]): string {
+    return join(this.directory, ...names);
+  }
+
+  #start(command: string, args: readonly string[]): { child: ChildProcess; ended: Promise<Ended> } {
+    const child = spawn(command, args, { cwd: this.directory, env: ENVIRONMENT });
+    this.#running.add(child);
+    let output = '';
+    let errors = '';
+    child.stdout.on('data', (data: Buffer) => (output += data.toString()));
+    child.stderr.on('data', (data: Buffer) => (errors += data.toString()));
+    const ended = (async (): Promise<Ended> => {
+      const [code, signal] = (await once(child, 'close')) as [number | null, NodeJS.Signals | null];
+      this.#running.delete(child);
+      return { code, signal, output, errors };
+    })();
+    return { child, ended };
+  }
+
+  /** Runs a command of `secagg` to its end. */
+  secagg(...args: string[]): Promise<Ended> {
+    return this.#start(SECAGG, args).ended;
+  }
+
+  /** Starts an aggregator with one task, to run until the task is done. */
+  serve(toml: string): Promise<Ended> {
+    writeFileSync(
+      this.path('server.toml'),
+      `[server]\nlisten = "127.0.0.1:${this.#port}"\nstate_dir = "server"\noutput_dir = "sums"\n` +
+        'rollback_mark = "server.mark"\n' +
+        '[tls]\nca = "pki/ca.pem"\ncertificate = "pki/server.pem"\nkey = "pki/server.key"\n' +
+        `[enrolment]\ntrust_domain = "secagg.local"\nenrolment_key = "${this.#enrolmentKey}"\n${toml}`,
+    );
+    return this.#start(SECAGG, ['server', '--config', 'server.toml', '--until-done']).ended;
+  }
+
+  /** Runs a Python client; the sum it wrote is read with {@link readNpy}. */
+  python(name: string, policy: string, vector: readonly number[], type: '<f8' | '<i8'): Promise<Ended> {
+    writeNpy(this.path(`${name}.npy`), vector, type);
+    writeFileSync(
+      this.path(`${name}.toml`),
+      `[client]\nserver = "127.0.0.1:${this.#port}"\ntask = "task"\nstate_dir = "${name}"\n` +
+        `rollback_mark = "${name}.mark"\n` +
+        `[tls]\nca = "pki/ca.pem"\ncertificate = "pki/${name}.pem"\nkey = "pki/${name}.key"\n` +
+        `[enrolment]\nidentity = "pki/identities/${name}/identity.seed"\n` +
+        `credential = "pki/identities/${name}/credential.bin"\n` +
+        `enrolment_key = "${this.#enrolmentKey}"\n[policy]\n${policy}`,
+    );
+    const args = ['--config', `${name}.toml`, '--input', `${name}.npy`, '--output', `${name}-sum.npy`];
+    return this.#start(SECAGG, ['client', ...args]).ended;
+  }
+
+  /**
+   * Runs a TypeScript client; where it kills itself, another process resumes.
+   *
+   * @returns What it printed, and how often it was started.
+   */
+  async typescript(
+    name: string,
+    settings: Partial<ProcessSettings>,
+  ): Promise<{ printed: Printed; starts: number }> {
+    const whole: ProcessSettings = {
+      server: `127.0.0.1:${this.#port}`,
+      ca: this.path('pki/ca.pem'),
+      certificate: this.path(`pki/${name}.pem`),
+      key: this.path(`pki/${name}.key`),
+      task: 'task',
+      state: this.path(name),
+      profiles: ['honest-curious-server'],
+      ring: false,
+      requireNoise: false,
+      maxEpsilon: 4,
+      trustDomain: 'secagg.local',
+      name,
+      vector: [],
+      crash: '',
+      enrolment: {
+        identity: this.path('pki/identities', name, 'identity.seed'),
+        credential: this.path('pki/identities', name, 'credential.bin'),
+        enrolmentKey: this.#enrolmentKey,
+      },
+      ...settings,
+    };
+    const program = fileURLToPath(new URL('client.js', import.meta.url));
+    for (let starts = 1; starts <= 2; starts++) {
+      const file = this.path(`${name}.${starts}.json`);
+      const crash = starts === 1 ? whole.crash : '';
+      writeFileSync(file, JSON.stringify({ ...whole, crash }));
+      const ended = await this.#start(process.execPath, [program, file]).ended;
+      if (ended.signal === 'SIGKILL' && crash !== '') continue;
+      if (ended.code !== 0) throw new Error(`${name} ended with ${ended.code}: ${ended.errors}`);
+      return { printed: JSON.parse(ended.output) as Printed, starts };
+    }
+    throw new Error(`${name} was killed twice`);
+  }
+
+  /** Ends what still runs, and removes the directory. */
+  async close(): Promise<void> {
+    for (const child of this.#running) {
+      child.kill('SIGKILL');
+      await once(child, 'close');
+    }
+    rmSync(this.directory, { recursive: true, force: true });
+  }
+}
