@@ -10,6 +10,7 @@ import { readFileSync } from 'node:fs';
 import {
   Client,
   toHex,
+  VectorEncoder,
   type ClientState,
   type ProfileName,
   type Store,
@@ -76,6 +77,7 @@ const client = new Client({
   transport: crashingTransport,
   store: crashingStore,
   taskId: settings.task,
+  noise: new VectorEncoder(),
   policy: { profiles: settings.profiles, graphs: ['complete', 'ring'] },
   limits: { requireNoise: settings.requireNoise, maxEpsilon: settings.maxEpsilon },
   ...(enrolment === undefined
@@ -99,4 +101,3 @@ process.stdout.write(
     receipt: toHex(contribution.receipt),
   })}\n`,
 );
-

@@ -86,7 +86,8 @@ for (const one of CASES) {
       const contributions = await Promise.race([
         failed.then(() => Promise.all(typescript)),
         server.then((ended) => {
-          if (ended.code !== 0) throw new Error(`the server ended with ${ended.code}: ${ended.errors}`);
+          if (ended.code !== 0)
+            throw new Error(`the server ended with ${ended.code}: ${ended.errors}`);
           return Promise.all(typescript);
         }),
       ]);

@@ -25,7 +25,11 @@ export function writeNpy(path: string, vector: readonly number[], type: '<f8' | 
   size.writeUInt16LE(padded.length);
   const data =
     type === '<f8' ? Float64Array.from(vector) : BigInt64Array.from(vector, (x) => BigInt(x));
-  const head = Buffer.concat([Buffer.from('\x93NUMPY\x01\x00', 'latin1'), size, Buffer.from(padded)]);
+  const head = Buffer.concat([
+    Buffer.from('\x93NUMPY\x01\x00', 'latin1'),
+    size,
+    Buffer.from(padded),
+  ]);
   writeFileSync(path, Buffer.concat([head, Buffer.from(data.buffer)]));
 }
 
@@ -63,6 +67,7 @@ export interface Printed {
   readonly released: boolean;
   readonly sum: number[] | null;
   readonly survivors: number;
+  readonly fitted: number | null;
   readonly error: string | null;
   readonly replaced: string | null;
   readonly charge: string;
@@ -128,7 +133,12 @@ export class Deployment {
   }
 
   /** Runs a Python client; the sum it wrote is read with {@link readNpy}. */
-  python(name: string, policy: string, vector: readonly number[], type: '<f8' | '<i8'): Promise<Ended> {
+  python(
+    name: string,
+    policy: string,
+    vector: readonly number[],
+    type: '<f8' | '<i8',
+  ): Promise<Ended> {
     writeNpy(this.path(`${name}.npy`), vector, type);
     writeFileSync(
       this.path(`${name}.toml`),
@@ -139,7 +149,14 @@ export class Deployment {
         `credential = "pki/identities/${name}/credential.bin"\n` +
         `enrolment_key = "${this.#enrolmentKey}"\n[policy]\n${policy}`,
     );
-    const args = ['--config', `${name}.toml`, '--input', `${name}.npy`, '--output', `${name}-sum.npy`];
+    const args = [
+      '--config',
+      `${name}.toml`,
+      '--input',
+      `${name}.npy`,
+      '--output',
+      `${name}-sum.npy`,
+    ];
     return this.#start(SECAGG, ['client', ...args]).ended;
   }
 

@@ -59,14 +59,26 @@ import {
 } from './transport.js';
 import { centre, encodeIntegers, type IntegerVector } from './vectors.js';
 
+/** What a sum says. */
+export interface SumEstimate {
+  /** Estimate of the sum of all vectors, in the caller's units. */
+  readonly values: Float64Array;
+  /** Estimated part of the vectors that fitted the clip; null without a clip flag. */
+  readonly fitted: number | null;
+}
+
 /** Encodes vectors of tasks with noise, and reads their sums (PROTOCOL §14). */
 export interface NoiseEncoder extends NoiseTables {
-  /** Refuses a block whose sampler or mechanism is not one of this encoder (R14.2-1, R14.8-3). */
-  check(session: SessionNoise): void;
   /** Encodes a vector, noise included; zeros for null. */
   encode(request: InputRequest, vector: Float64Array | null): Promise<Residues>;
-  /** Reads a sum in the caller's units. */
-  decode(residues: Residues, session: SessionNoise, sid: Bytes, suite: number): Promise<Float64Array>;
+  /** Reads a sum of so many inputs in the caller's units. */
+  decode(
+    residues: Residues,
+    session: SessionNoise,
+    sid: Bytes,
+    suite: number,
+    inputs: number,
+  ): Promise<SumEstimate>;
 }
 
 /** What an enrolled client signs with, and whom it believes (PROTOCOL §2.1). */
@@ -119,6 +131,8 @@ export interface Contribution {
   readonly released: boolean;
   /** The sum: integers of an exact task, else estimates; null without one. */
   readonly sum: Float64Array | BigInt64Array | null;
+  /** Estimated part of the vectors that fitted the clip; null where no clip flag says it. */
+  readonly fitted: number | null;
   /** Inputs in the sum; 0 without one. */
   readonly survivors: number;
   /** Why there is no sum; null where there is one. */
@@ -337,8 +351,11 @@ export class Client {
       throw new SecAggError('POLICY_VIOLATION', 'the offer is of another task than was asked for');
     }
     const noise = readSessionNoise(offer, null);
-    if (noise !== null) this.#settings.noise!.check(noise);
-    const block = toHex(offer.parameters.noiseBlock.length === 0 ? new Uint8Array() : sha256(offer.parameters.noiseBlock));
+    const block = toHex(
+      offer.parameters.noiseBlock.length === 0
+        ? new Uint8Array()
+        : sha256(offer.parameters.noiseBlock),
+    );
     this.#checkBudget(this.#budget(key), noise, block, offer);
     const { sid } = openingContext(offer);
     const revocations = await this.#fetchList(offer, sid, lists);
@@ -420,7 +437,12 @@ export class Client {
     let bytes: Bytes | null = null;
     if (trust.revocationNumber !== 0) {
       try {
-        bytes = await this.#calls.fetch(sid, BLOBS.revocations, MOST_LIST_BYTES, trust.revocationHash);
+        bytes = await this.#calls.fetch(
+          sid,
+          BLOBS.revocations,
+          MOST_LIST_BYTES,
+          trust.revocationHash,
+        );
       } catch (error) {
         if (!(error instanceof SecAggError) || error.error !== 'BAD_ENCODING') throw error;
       }
@@ -485,11 +507,7 @@ export class Client {
 
   // One session
 
-  async #run(
-    session: Session,
-    first: Step,
-    source: Source,
-  ): Promise<Contribution> {
+  async #run(session: Session, first: Step, source: Source): Promise<Contribution> {
     let step = first;
     let replaced: string | null = null;
     try {
@@ -532,7 +550,11 @@ export class Client {
     const key = this.#keyOf(session);
     const budget = this.#budget(key);
     let change: Partial<ClientState> = {};
-    if (before === 'advertised' && session.state === 'shared' && session.offer.parameters.degree > 0) {
+    if (
+      before === 'advertised' &&
+      session.state === 'shared' &&
+      session.offer.parameters.degree > 0
+    ) {
       change = this.#withBudget(key, { rosters: budget.rosters + 1 });
     }
     if (charged === 'kept' && session.record.charge === 'returned') {
@@ -560,7 +582,12 @@ export class Client {
 
   async #pause(session: Session, wait: Wait): Promise<void> {
     const end = 1000 * Number(session.offer.sessionEnd) - this.#now;
-    await this.#sleep(Math.max(1, session.record.answer === null ? Math.min(wait.retryAfterMs, end) : wait.retryAfterMs));
+    await this.#sleep(
+      Math.max(
+        1,
+        session.record.answer === null ? Math.min(wait.retryAfterMs, end) : wait.retryAfterMs,
+      ),
+    );
   }
 
   /**
@@ -619,9 +646,7 @@ export class Client {
   async #upload(session: Session, packed: Bytes): Promise<void> {
     const digest = sha256(packed);
     const { view } = session;
-    let status = await this.#repeat(session, () =>
-      this.#calls.getUploadStatus(session.sid, view),
-    );
+    let status = await this.#repeat(session, () => this.#calls.getUploadStatus(session.sid, view));
     let corrupt = 0;
     while (status !== null && !status.complete) {
       const offset = status.nextOffset;
@@ -634,9 +659,7 @@ export class Client {
         // Refused by its view with an input bound: wait for what is said next (R5.3-14).
         if (error.error === 'VIEW_DIFFERS') return;
         if (error.error !== 'UPLOAD_CORRUPT' || ++corrupt > 16) throw error;
-        status = await this.#repeat(session, () =>
-          this.#calls.getUploadStatus(session.sid, view),
-        );
+        status = await this.#repeat(session, () => this.#calls.getUploadStatus(session.sid, view));
       }
     }
   }
@@ -681,7 +704,11 @@ export class Client {
 
   // The end
 
-  async #conclude(session: Session, ending: Ending, replaced: string | null): Promise<Contribution> {
+  async #conclude(
+    session: Session,
+    ending: Ending,
+    replaced: string | null,
+  ): Promise<Contribution> {
     if (ending.kind === 'abort') {
       return this.#contribution(session, replaced, { error: ending.code, reason: ending.reason });
     }
@@ -692,13 +719,14 @@ export class Client {
     const packed = await this.#fetchSum(session, Number(ending.size), ending.sumHash);
     const residues = unpack(packed, modulus, dim);
     const noise = readSessionNoise(session.offer, null);
-    const sum =
+    const estimate =
       noise === null
-        ? centre(residues, modulus)
-        : await this.#settings.noise!.decode(residues, noise, session.sid, suite);
+        ? { values: centre(residues, modulus), fitted: null }
+        : await this.#settings.noise!.decode(residues, noise, session.sid, suite, ending.survivors);
     return this.#contribution(session, replaced, {
       released: true,
-      sum,
+      sum: estimate.values,
+      fitted: estimate.fitted,
       survivors: ending.survivors,
       error: null,
     });
@@ -734,6 +762,7 @@ export class Client {
       sessionNumber: session.offer.sessionNumber,
       released: false,
       sum: null,
+      fitted: null,
       survivors: 0,
       error: 'INTERNAL',
       reason: '',
@@ -750,4 +779,3 @@ const NOTHING: Step = { send: [], needsInput: null, ended: null };
 function seenTrust(bytes: Bytes | undefined): Trust | null {
   return bytes === undefined ? null : readTrust(new Reader(bytes, 'a trust'));
 }
-

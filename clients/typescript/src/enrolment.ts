@@ -39,12 +39,7 @@ export interface EnrolmentRequest {
   readonly signature: Bytes;
 }
 
-function requestFields(
-  trustDomain: string,
-  name: string,
-  key: Uint8Array,
-  madeAt: bigint,
-): Bytes {
+function requestFields(trustDomain: string, name: string, key: Uint8Array, madeAt: bigint): Bytes {
   return concat(u8(1), text(trustDomain), text(name), key, u64(madeAt));
 }
 
@@ -140,12 +135,7 @@ export function decodeHeldCredential(bytes: Uint8Array): HeldCredential {
 
 /** Encodes a holder's file. */
 export function encodeHeldCredential(held: HeldCredential): Bytes {
-  return concat(
-    u8(1),
-    text(held.trustDomain),
-    text(held.name),
-    encodeCredential(held.credential),
-  );
+  return concat(u8(1), text(held.trustDomain), text(held.name), encodeCredential(held.credential));
 }
 
 function credentialSigned(trust: Trust, identity: string, credential: Credential): Bytes {
@@ -251,10 +241,7 @@ export function decodeRevocationList(list: Uint8Array): RevocationList {
  * @param list The whole list, or null where there is none.
  * @returns The list, or null where the trust names none.
  */
-export function checkRevocationList(
-  trust: Trust,
-  list: Uint8Array | null,
-): RevocationList | null {
+export function checkRevocationList(trust: Trust, list: Uint8Array | null): RevocationList | null {
   const fail = (what: string): never =>
     refuse('BAD_CREDENTIAL', 'R2.1-0', `the revocation list ${what}`);
   if (trust.revocationNumber === 0) return list === null ? null : fail('is one that none names');
@@ -268,10 +255,7 @@ export function checkRevocationList(
   }
   if (decoded.number !== trust.revocationNumber) fail('has another number than the offer names');
   if (decoded.trustDomain !== trust.trustDomain) fail('is of another trust domain');
-  const signed = concat(
-    tag('issuer', 'revocation', 0),
-    list.subarray(0, list.length - 64),
-  );
+  const signed = concat(tag('issuer', 'revocation', 0), list.subarray(0, list.length - 64));
   if (!ed25519Verify(trust.enrolmentKey, signed, decoded.signature)) {
     fail('is not signed by the enrolment key');
   }

@@ -130,9 +130,13 @@ export class FileStore implements Store {
   }
 
   #locked(by: string): never {
-    throw new SecAggError('STATE_LOCKED', `the state in ${dirname(this.#path)} is in use by ${by}`, {
-      nextStep: 'Stop the other client, or give each client a directory of its own.',
-    });
+    throw new SecAggError(
+      'STATE_LOCKED',
+      `the state in ${dirname(this.#path)} is in use by ${by}`,
+      {
+        nextStep: 'Stop the other client, or give each client a directory of its own.',
+      },
+    );
   }
 
   async #removeStale(): Promise<void> {
@@ -165,7 +169,7 @@ export class FileStore implements Store {
       state = EMPTY_STATE;
     }
     if (this.#mark !== undefined && state.generation < (await this.#newest())) {
-      throw new SecAggError('RESTORED_STATE', "an older state of this client was put back", {
+      throw new SecAggError('RESTORED_STATE', 'an older state of this client was put back', {
         nextStep: 'Put the newest state back, or enrol the client under another name.',
       });
     }

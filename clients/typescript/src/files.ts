@@ -34,7 +34,9 @@ export function keyText(key: Uint8Array): string {
 async function readSeed(path: string): Promise<Bytes> {
   const seed = await readFile(path);
   if (seed.length !== 32) {
-    throw new SecAggError('BAD_CREDENTIAL', `${path} has not exactly 32 bytes`, { rule: 'R10.2-1' });
+    throw new SecAggError('BAD_CREDENTIAL', `${path} has not exactly 32 bytes`, {
+      rule: 'R10.2-1',
+    });
   }
   return copy(seed);
 }

@@ -76,9 +76,7 @@ export function cutProbability(
   for (let step = 0; step < half; step++) weights[0]! += survivors[step % size] ? 1 : 0;
   for (let i = 1; i < size; i++) {
     weights[i] =
-      weights[i - 1]! -
-      (survivors[i - 1] ? 1 : 0) +
-      (survivors[(i + half - 1) % size] ? 1 : 0);
+      weights[i - 1]! - (survivors[i - 1] ? 1 : 0) + (survivors[(i + half - 1) % size] ? 1 : 0);
   }
   const guarded = survivors.map((_, i) => survivors[(i - 1 + size) % size]!);
   if (countPairs(weights, guarded, half, colluders).every((count) => count === 0)) return 0;

@@ -9,7 +9,14 @@ import { copy, type Bytes } from './bytes.js';
 import { SecAggError } from './errors.js';
 import { decodeErrorDetail } from './protobuf.js';
 import type { ProvenAggregator, Transport } from './transport.js';
-import { firstCertificate, isForHost, partyOf, type Party } from './x509.js';
+import {
+  certificateNames,
+  checkServer,
+  firstCertificate,
+  isForHost,
+  partyOf,
+  type Party,
+} from './x509.js';
 
 /** Where an aggregator is, and who this client is. */
 export interface GrpcSettings {
@@ -33,7 +40,8 @@ const HANDSHAKE_MS = 5000;
 /** Files of certificates are smaller (PROTOCOL §10.2). */
 const MOST_PEM_BYTES = 64 * 1024;
 /** Node reports these where the same handshake would fail again. */
-const LASTING = /^(?:CERT_|ERR_SSL|ERR_TLS|UNABLE_TO_|SELF_SIGNED|DEPTH_ZERO|INVALID_|HOSTNAME_|EPROTO)/;
+const LASTING =
+  /^(?:CERT_|ERR_SSL|ERR_TLS|UNABLE_TO_|SELF_SIGNED|DEPTH_ZERO|INVALID_|HOSTNAME_|EPROTO)/;
 
 function readPem(path: string): string {
   const bytes = readFileSync(path);
@@ -63,7 +71,7 @@ export class GrpcTransport implements Transport {
     this.#port = Number(match[3]);
     this.#aggregator = settings.aggregator;
     const certificate = readPem(settings.certificate);
-    this.#own = partyOf(firstCertificate(certificate));
+    this.#own = partyOf(certificateNames(firstCertificate(certificate)));
     if (this.#own.role !== 'client') {
       throw new SecAggError('BAD_CERTIFICATE', "this client's certificate is not of a client");
     }
@@ -94,28 +102,16 @@ export class GrpcTransport implements Transport {
   /** Judges the certificate of one connection; nothing but the handshake has left (R10.1-3). */
   #check(peer: PeerCertificate): Error | undefined {
     try {
-      const party = partyOf(peer.raw);
-      if (party.role !== 'server' || party.trustDomain !== this.#own.trustDomain) {
+      const names = certificateNames(peer.raw);
+      const party = checkServer(names, this.#own.trustDomain, this.#aggregator);
+      if (this.#aggregator === undefined && !isForHost(party, this.#host)) {
         throw new SecAggError(
           'BAD_CERTIFICATE',
-          `the peer is not a server of the trust domain ${this.#own.trustDomain}`,
+          `the certificate of the aggregator is not for ${this.#host}`,
+          { nextStep: 'Name the aggregator in the settings, or correct the address.' },
         );
       }
-      if (this.#aggregator === undefined) {
-        if (!isForHost(party, this.#host)) {
-          throw new SecAggError(
-            'BAD_CERTIFICATE',
-            `the certificate of the aggregator is not for ${this.#host}`,
-            { nextStep: 'Name the aggregator in the settings, or correct the address.' },
-          );
-        }
-        this.#aggregator = party.name;
-      } else if (party.name !== this.#aggregator) {
-        throw new SecAggError(
-          'BAD_CERTIFICATE',
-          `the aggregator is ${party.name}, and not ${this.#aggregator}`,
-        );
-      }
+      this.#aggregator = party.name;
       return undefined;
     } catch (error) {
       return error as Error;

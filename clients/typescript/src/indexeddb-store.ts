@@ -28,7 +28,10 @@ function done<T>(request: IDBRequest<T>): Promise<T> {
 }
 
 function failed(error: DOMException | null): SecAggError {
-  return new SecAggError('STORAGE_FAILED', `the browser's database says ${error?.name ?? 'nothing'}`);
+  return new SecAggError(
+    'STORAGE_FAILED',
+    `the browser's database says ${error?.name ?? 'nothing'}`,
+  );
 }
 
 /**

@@ -21,7 +21,12 @@ const DEEPEST = 8;
 
 /** Says whether a value is an object. */
 export function isObject(value: Json | undefined): value is { [key: string]: Json } {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Float);
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    !Array.isArray(value) &&
+    !(value instanceof Float)
+  );
 }
 
 /** Writes a double as Python's `repr` does. */
@@ -45,7 +50,9 @@ function formatString(value: string): string {
   let out = '"';
   for (let i = 0; i < value.length; i++) {
     const unit = value.charCodeAt(i);
-    const short = { 8: '\\b', 9: '\\t', 10: '\\n', 12: '\\f', 13: '\\r', 34: '\\"', 92: '\\\\' }[unit];
+    const short = { 8: '\\b', 9: '\\t', 10: '\\n', 12: '\\f', 13: '\\r', 34: '\\"', 92: '\\\\' }[
+      unit
+    ];
     if (short !== undefined) out += short;
     else if (unit >= 32 && unit < 127) out += value[i];
     else out += `\\u${unit.toString(16).padStart(4, '0')}`;
@@ -95,7 +102,11 @@ class Parser {
     if (next === '{') return this.#object(depth);
     if (next === '[') return this.#list(depth);
     if (next === '"') return this.#string();
-    for (const [word, value] of [['null', null], ['true', true], ['false', false]] as const) {
+    for (const [word, value] of [
+      ['null', null],
+      ['true', true],
+      ['false', false],
+    ] as const) {
       if (this.#text.startsWith(word, this.#at)) {
         this.#at += word.length;
         return value;

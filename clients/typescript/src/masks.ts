@@ -117,7 +117,10 @@ export async function addMask(
   stream: KeyStream,
   sign: 1 | -1,
 ): Promise<void> {
-  const take = vector instanceof BigUint64Array ? wideAdder(vector, modulus, sign) : narrowAdder(vector, modulus, sign);
+  const take =
+    vector instanceof BigUint64Array
+      ? wideAdder(vector, modulus, sign)
+      : narrowAdder(vector, modulus, sign);
   const bits = wordBits(modulus);
   const read = async (start: number, count: number): Promise<Words> =>
     asWords(await stream.read((start * bits) / 8, (count * bits) / 8), bits);
@@ -125,7 +128,8 @@ export async function addMask(
   const rejected: number[] = [];
   for (let start = 0; start < dim; start += PIECE) {
     const words = await read(start, Math.min(PIECE, dim - start));
-    for (let i = 0; i < words.length; i++) if (!take(start + i, words[i]!)) rejected.push(start + i);
+    for (let i = 0; i < words.length; i++)
+      if (!take(start + i, words[i]!)) rejected.push(start + i);
   }
   // Rejected words are replaced, in ascending order, by the accepted ones behind word d.
   let filled = 0;

@@ -344,7 +344,11 @@ export function readSessionNoise(
     'R3.5-6',
     'counts on more survivors than the offer',
   );
-  demand(block.noise.colluders >= p.colluders, 'R3.5-6', 'counts on fewer colluders than the offer');
+  demand(
+    block.noise.colluders >= p.colluders,
+    'R3.5-6',
+    'counts on fewer colluders than the offer',
+  );
   return { block, unit: readNoiseTerms(offer.noiseTerms, block.unit) };
 }
 
@@ -470,4 +474,3 @@ export function noiseCertificate(
 export function isZeroRational(value: Rational): boolean {
   return compareRational(value, ZERO) === 0;
 }
-

@@ -268,9 +268,7 @@ export function checkOfferRules(offer: Offer): void {
   }
   const rounds = p.profile === 1 ? [1, 3, 4, 6] : [1, 3, 4, 5, 6];
   p.deadlines.forEach((seconds, i) => {
-    const holds = rounds.includes(i + 1)
-      ? seconds >= 1 && seconds <= 7 * 24 * 3600
-      : seconds === 0;
+    const holds = rounds.includes(i + 1) ? seconds >= 1 && seconds <= 7 * 24 * 3600 : seconds === 0;
     demand(holds, 'R3.2-4', `a deadline of ${seconds} s for round ${i + 1}`);
   });
   const t = p.threshold;
@@ -315,7 +313,11 @@ export function checkOfferRules(offer: Offer): void {
 }
 
 /** Hash of the configuration, session id and ctx0 (PROTOCOL §4). */
-export function openingContext(offer: Offer): { configurationHash: Bytes; sid: Bytes; ctx0: Bytes } {
+export function openingContext(offer: Offer): {
+  configurationHash: Bytes;
+  sid: Bytes;
+  ctx0: Bytes;
+} {
   const { suite } = offer.parameters;
   const configurationHash = hash(
     suite,
@@ -336,8 +338,6 @@ export function openingContext(offer: Offer): { configurationHash: Bytes; sid: B
   );
   return { configurationHash, sid, ctx0: hash(suite, 'ctx0', sid, configurationHash) };
 }
-
-
 
 /** ctx1, which binds the roster. */
 export function rosterContext(

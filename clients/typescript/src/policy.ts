@@ -122,6 +122,8 @@ export function checkOffer(bytes: Uint8Array, context: OfferContext): Offer {
   checkSetup(offer, context);
   checkPolicy(offer, context.policy);
   checkLimits(offer, session?.block ?? null, context);
+  // Last, since tables of samplers take the longest.
+  if (session !== null) noise!.check(session);
   return offer;
 }
 
@@ -132,7 +134,11 @@ export function checkSetup(
 ): void {
   const p = offer.parameters;
   if (offer.aggregator !== context.aggregator) {
-    refuse('UNAUTHENTICATED', 'R5.0-1', 'the offer is of another aggregator than the one connected');
+    refuse(
+      'UNAUTHENTICATED',
+      'R5.0-1',
+      'the offer is of another aggregator than the one connected',
+    );
   }
   if (p.trust !== null && p.trust.trustDomain !== context.trustDomain) {
     refuse('UNAUTHENTICATED', 'R5.0-1', 'the offer is of another trust domain');
@@ -226,11 +232,7 @@ function checkLimits(offer: Offer, block: NoiseBlock | null, context: OfferConte
 }
 
 /** Checks the age of a revocation list against the client's policy (R5.0-4). */
-export function checkListAge(
-  list: RevocationList | null,
-  now: bigint,
-  policy: ClientPolicy,
-): void {
+export function checkListAge(list: RevocationList | null, now: bigint, policy: ClientPolicy): void {
   if (policy.maxRevocationDays === null) return;
   const oldest = now - BigInt(Math.floor(policy.maxRevocationDays * 86400));
   if (list === null || list.madeAt < oldest) {
@@ -248,4 +250,3 @@ export function checkPayload(payloadHash: Uint8Array, payload: Uint8Array): void
     refuse('PAYLOAD_MISMATCH', '§5.0', 'the payload is not the one that was offered');
   }
 }
-

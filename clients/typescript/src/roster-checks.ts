@@ -2,21 +2,10 @@
 
 import { equal, toHex, type Bytes } from './bytes.js';
 import { ed25519Verify, isX25519Key } from './crypto.js';
-import {
-  checkCredential,
-  printable,
-  signedAdvert,
-  type VerifiedCredentials,
-} from './enrolment.js';
+import { checkCredential, printable, signedAdvert, type VerifiedCredentials } from './enrolment.js';
 import { refuse } from './errors.js';
 import { corruptHolders, neighboursOf } from './graph.js';
-import {
-  decodeRoster,
-  rosterLeaf,
-  rosterNode,
-  type Advert,
-  type Roster,
-} from './messages.js';
+import { decodeRoster, rosterLeaf, rosterNode, type Advert, type Roster } from './messages.js';
 import { quorumOf, type Offer, type Parameters } from './parameters.js';
 import { topFromProof, treeTop } from './tree.js';
 
@@ -124,12 +113,7 @@ function checkNeighbourhood(roster: Roster, context: RosterContext, p: Parameter
   if ([...roster.adverts.keys()].join() !== due.join()) {
     refuse('BAD_PROOF', 'R5.2-23', 'a neighbourhood with other clients than the neighbours');
   }
-  const top = topFromProof(
-    roster.size,
-    leaves(roster, context),
-    roster.proof,
-    rosterNode(p.suite),
-  );
+  const top = topFromProof(roster.size, leaves(roster, context), roster.proof, rosterNode(p.suite));
   return { roster, index, neighbours, top };
 }
 

@@ -239,4 +239,3 @@ export function checkClaim(block: NoiseBlock, dim: number): void {
     fail(`the noise of the task keeps epsilon ${epsilon}, and not ${block.epsilon} as it claims`);
   }
 }
-

@@ -70,7 +70,12 @@ import {
   viewOf,
   type Offer,
 } from './parameters.js';
-import { checkRoster, reopenRoster, type CheckedRoster, type RosterContext } from './roster-checks.js';
+import {
+  checkRoster,
+  reopenRoster,
+  type CheckedRoster,
+  type RosterContext,
+} from './roster-checks.js';
 import { deriveSecrets, type DeriveSecrets, type SessionSecrets } from './secrets.js';
 import { encodeShare, NO_SHARE, shareAt } from './shamir.js';
 import { openBundle, sealBundle, type HeldShares } from './share-channel.js';
@@ -82,14 +87,7 @@ import type { Signer } from './signer.js';
  * `left`: it found a violation, or gave up; `ended`: the aggregator has told the end.
  */
 export type SessionState =
-  | 'advertised'
-  | 'shared'
-  | 'delivered'
-  | 'bound'
-  | 'signed'
-  | 'answered'
-  | 'ended'
-  | 'left';
+  'advertised' | 'shared' | 'delivered' | 'bound' | 'signed' | 'answered' | 'ended' | 'left';
 
 /** What becomes of a charge (R5.6-3): never made, given back, or kept for good. */
 export type ChargeOutcome = 'never' | 'returned' | 'kept';
@@ -176,8 +174,13 @@ export interface Step {
 
 const NOTHING: Step = { send: [], needsInput: null, ended: null };
 
-/** Hashes of the samplers of a share of noise, by which views differ (§3.5). */
+/** What knows mechanisms and samplers, by which views differ (§3.5, §14). */
 export interface NoiseTables {
+  /**
+   * Refuses a mechanism, a rule or a sampler that the client does not have (R14.2-1 to
+   * R14.2-3, R14.8-3).
+   */
+  check(session: SessionNoise): void;
   /** Hashes of base and layers, hexadecimal; the same for equal variances. */
   tables(block: SessionNoise, share: NoiseShare): readonly string[];
   /** Coordinates that vectors of a mechanism are encoded to. */
@@ -285,6 +288,7 @@ export class Session {
       charge: 'never',
     };
     const session = new Session(record, options);
+    if (session.#noise !== null) options.noise!.check(session.#noise);
     await session.#advertise();
     return { session, step: session.#sending(KINDS.advert, record.advert) };
   }
@@ -292,7 +296,8 @@ export class Session {
   /** Opens a session again from its record, and says what is to be sent again. */
   static resume(record: SessionRecord, options: SessionOptions): { session: Session; step: Step } {
     const session = new Session(record, options);
-    if (record.roster !== null) session.#enter(reopenRoster(record.roster, session.#rosterContext()));
+    if (record.roster !== null)
+      session.#enter(reopenRoster(record.roster, session.#rosterContext()));
     if (record.u2 !== null) session.#closeSharing(record.u2);
     if (record.delivery !== null) session.#openDelivery(record.delivery);
     return { session, step: session.#repeat() };
@@ -331,9 +336,16 @@ export class Session {
 
   /** The round that this client is in, as {@link Transport} asks for updates. */
   get round(): number {
-    return { advertised: 1, shared: 3, delivered: 4, bound: 4, signed: 5, answered: 6, ended: 7, left: 7 }[
-      this.#record.state
-    ];
+    return {
+      advertised: 1,
+      shared: 3,
+      delivered: 4,
+      bound: 4,
+      signed: 5,
+      answered: 6,
+      ended: 7,
+      left: 7,
+    }[this.#record.state];
   }
 
   /** Says whether the session's end has passed for this client (R5-7). */
@@ -625,7 +637,11 @@ export class Session {
     }
     const dealers = neighbours.filter((v) => sharers.has(v));
     if (delivery.bundles.length !== dealers.length * BUNDLE_BYTES) {
-      refuse('BAD_SHARE_CIPHERTEXT', 'R5.3-6', 'the delivery has not one bundle for each neighbour');
+      refuse(
+        'BAD_SHARE_CIPHERTEXT',
+        'R5.3-6',
+        'the delivery has not one bundle for each neighbour',
+      );
     }
     this.#closeSharing(delivery.bitmap);
     const complaints = this.#openDelivery(message);
@@ -767,7 +783,11 @@ export class Session {
     const survivors = new Set(decodeSet(roster.size, message, 'the set of survivors'));
     const sharers = new Set(this.#delivery!.sharers);
     if ([...survivors].some((v) => !sharers.has(v)) || !survivors.has(index)) {
-      refuse('U3_INVALID', 'R5.4-2', 'the survivors are not in U2, or this client is not among them');
+      refuse(
+        'U3_INVALID',
+        'R5.4-2',
+        'the survivors are not in U2, or this client is not among them',
+      );
     }
     if (survivors.size < leastSurvivors(p)) {
       refuse('U3_TOO_SMALL', 'R5.4-3', `only ${survivors.size} inputs are left`);
@@ -824,7 +844,9 @@ export class Session {
       refuse('U3_INVALID', 'R5.3-13', 'the quorum does not show the dealings of all other members');
     }
     for (const { index, digest, signature } of quorum.dealings) {
-      if (!ed25519Verify(keyOf(index), signedBundles(p.suite, this.#ctx1!, index, digest), signature)) {
+      if (
+        !ed25519Verify(keyOf(index), signedBundles(p.suite, this.#ctx1!, index, digest), signature)
+      ) {
         refuse('BAD_SIGNATURE', 'R5.3-13', `client ${index} has not dealt under this roster`);
       }
     }
@@ -881,7 +903,11 @@ export class Session {
     const { state, u3 } = this.#record;
     const told = state === 'signed' || state === 'answered';
     if (ending.kind === 'release' && !this.inputBound) {
-      refuse('UNEXPECTED_MESSAGE', 'R5.6-1', 'a sum is released, and this client has sent no input');
+      refuse(
+        'UNEXPECTED_MESSAGE',
+        'R5.6-1',
+        'a sum is released, and this client has sent no input',
+      );
     }
     if (told && ending.fate !== 2) {
       refuse('U3_INVALID', 'R5.6-2', 'the aggregator says that this client was not in U3');

@@ -22,7 +22,11 @@ export function secretLimbs(secret: Uint8Array): number[] {
 }
 
 /** The share of a secret at an abscissa from 1 on, limb by limb. */
-export function shareAt(secret: Uint8Array, coefficients: Coefficients, abscissa: number): number[] {
+export function shareAt(
+  secret: Uint8Array,
+  coefficients: Coefficients,
+  abscissa: number,
+): number[] {
   const limbs = secretLimbs(secret);
   const sum: number[] = new Array<number>(LIMBS).fill(0);
   for (let p = coefficients.length - 1; p >= 0; p--) {

@@ -26,7 +26,8 @@ export function encodeIntegers(vector: IntegerVector, modulus: bigint, dim: numb
       fail(`has an entry at ${i} that is no integer`);
     }
     const value = BigInt(entry);
-    if (value < least || value >= top) fail(`has an entry at ${i} outside of ${least} to ${top - 1n}`);
+    if (value < least || value >= top)
+      fail(`has an entry at ${i} outside of ${least} to ${top - 1n}`);
     const residue = value < 0n ? value + modulus : value;
     if (out instanceof BigUint64Array) out[i] = residue;
     else out[i] = Number(residue);
@@ -48,4 +49,3 @@ export function centre(residues: Residues, modulus: bigint): Float64Array | BigI
   const half = Math.ceil(m / 2);
   return Float64Array.from(residues, (z) => (z < half ? z : z - m));
 }
-

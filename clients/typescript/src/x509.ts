@@ -87,20 +87,37 @@ function asciiOf(bytes: Uint8Array): string {
   return String.fromCharCode(...bytes);
 }
 
-const PARTY = /^(?:secagg|spiffe):\/\/([a-z0-9._-]{1,255})\/(client|server)\/([A-Za-z0-9._-]{1,255})$/;
+const PARTY =
+  /^(?:secagg|spiffe):\/\/([a-z0-9._-]{1,255})\/(client|server)\/([A-Za-z0-9._-]{1,255})$/;
 const LABEL = /^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/;
 const RESERVED = '.secagg.internal';
 
+/** Alternative names of a certificate that can name a party. */
+export interface CertificateNames {
+  readonly uris: readonly string[];
+  readonly hosts: readonly string[];
+  readonly addresses: readonly Uint8Array[];
+}
+
+/** Reads the alternative names of a certificate, DER. */
+export function certificateNames(der: Uint8Array): CertificateNames {
+  const names = alternativeNames(der);
+  const contents = (tag: number) =>
+    names.filter((one) => one.tag === tag).map((one) => one.content);
+  return {
+    uris: contents(URI).map(asciiOf),
+    hosts: contents(DNS_NAME).map(asciiOf),
+    addresses: contents(IP_ADDRESS),
+  };
+}
+
 /**
- * Reads whom a certificate names (R10.1-2): exactly one URI of the form
+ * Says whom alternative names name (R10.1-2): exactly one URI of the form
  * `secagg://<trust-domain>/<role>/<name>`, and for a server the DNS name that goes with it.
  *
- * @param der The certificate, DER.
  * @throws SecAggError BAD_CERTIFICATE
  */
-export function partyOf(der: Uint8Array): Party {
-  const names = alternativeNames(der);
-  const uris = names.filter(({ tag }) => tag === URI).map(({ content }) => asciiOf(content));
+export function partyOf({ uris, hosts, addresses }: CertificateNames): Party {
   const match = uris.length === 1 ? PARTY.exec(uris[0]!) : null;
   if (match === null) bad('names no party, or several');
   const [, trustDomain, role, name] = match as unknown as [
@@ -109,23 +126,41 @@ export function partyOf(der: Uint8Array): Party {
     'client' | 'server',
     string,
   ];
-  if (name === '.' || name === '..') bad('names no party');
   for (const part of [trustDomain, name]) {
-    if (part.toLowerCase().includes(RESERVED)) bad('holds a name that is reserved');
+    if (part === '.' || part === '..' || part.toLowerCase().includes(RESERVED)) {
+      bad('holds a name that is reserved');
+    }
   }
-  const hosts = names
-    .filter(({ tag }) => tag === DNS_NAME)
-    .map(({ content }) => asciiOf(content));
   const own = `${name}.${trustDomain}.server${RESERVED}`;
-  if (role === 'server' && (!LABEL.test(name) || !hosts.includes(own))) {
+  const lower = hosts.map((host) => host.toLowerCase());
+  if (role === 'server' && (!LABEL.test(name) || !lower.includes(own))) {
     bad(`of a server lacks its DNS name ${own}`);
   }
   const allowed = role === 'server' ? own : '';
-  if (hosts.some((host) => host.toLowerCase().includes(RESERVED) && host !== allowed)) {
+  if (lower.some((host) => host.includes(RESERVED) && host !== allowed)) {
     bad('holds a DNS name that is reserved for another party');
   }
-  const addresses = names.filter(({ tag }) => tag === IP_ADDRESS).map(({ content }) => content);
-  return { role, trustDomain, name, hosts, addresses };
+  return { role, trustDomain, name, hosts: lower, addresses };
+}
+
+/**
+ * Refuses a peer that is no server of a trust domain, or not the one that was told (R10.1-3).
+ *
+ * @param told Name of the one aggregator to accept; undefined for any.
+ */
+export function checkServer(
+  names: CertificateNames,
+  trustDomain: string,
+  told: string | undefined,
+): Party {
+  const party = partyOf(names);
+  if (party.role !== 'server' || party.trustDomain !== trustDomain) {
+    bad(`of the peer is not of a server of ${trustDomain}`);
+  }
+  if (told !== undefined && party.name !== told) {
+    bad(`of the aggregator is for ${party.name}, and not for ${told}`);
+  }
+  return party;
 }
 
 /** Reads the first certificate of a PEM file as DER. */
@@ -151,10 +186,12 @@ function addressBytes(host: string): Uint8Array | undefined {
   if (more.length > 0 || (tail === undefined ? missing !== 0 : missing < 1)) return undefined;
   const words = [...front, ...Array<string>(missing).fill('0'), ...back];
   if (!words.every((word) => /^[0-9a-fA-F]{1,4}$/.test(word))) return undefined;
-  return Uint8Array.from(words.flatMap((word) => {
-    const value = Number.parseInt(word, 16);
-    return [value >> 8, value & 255];
-  }));
+  return Uint8Array.from(
+    words.flatMap((word) => {
+      const value = Number.parseInt(word, 16);
+      return [value >> 8, value & 255];
+    }),
+  );
 }
 
 /** Says whether a certificate is for a host, as DNS name or as address; no wildcards. */
@@ -165,5 +202,5 @@ export function isForHost(party: Party, host: string): boolean {
       (one) => one.length === address.length && one.every((byte, i) => byte === address[i]),
     );
   }
-  return party.hosts.some((one) => one.toLowerCase() === host.toLowerCase());
+  return party.hosts.some((one) => one === host.toLowerCase());
 }

@@ -354,10 +354,7 @@ eachRow('secrets', 'share_encodings', 8, async (row) => {
 
 eachRow('secrets', 'bundles', 3, (row) => {
   const ctx1 = hex(row.ctx1);
-  const secret = agree(
-    hex(row.sender_private_key),
-    x25519PublicKey(hex(row.receiver_private_key)),
-  );
+  const secret = agree(hex(row.sender_private_key), x25519PublicKey(hex(row.receiver_private_key)));
   assert.equal(toHex(secret), row.agreed_secret);
   const ends = [row.suite, hex(row.sid), ctx1, row.sender, row.receiver] as const;
   assert.equal(toHex(shareKey(...ends, secret)), row.key);
@@ -459,7 +456,12 @@ eachRow('noise', 'rules', 7, async (row) => {
 });
 
 eachRow('noise', 'layer_keys', 3, (row) => {
-  const info = concat(tag('client', 'noise', row.suite), u32(32), hex(row.ctx2), u32(row.layer + 1));
+  const info = concat(
+    tag('client', 'noise', row.suite),
+    u32(32),
+    hex(row.ctx2),
+    u32(row.layer + 1),
+  );
   assert.equal(toHex(expand(hex(row.noise_seed), info, 32)), row.key);
 });
 
@@ -488,7 +490,16 @@ test('every list of these files was read', () => {
     ]),
   );
   assert.deepEqual(lists, {
-    encodings: ['offers', 'context_chains', 'trees', 'proofs', 'sets', 'adverts', 'rosters', 'rings'],
+    encodings: [
+      'offers',
+      'context_chains',
+      'trees',
+      'proofs',
+      'sets',
+      'adverts',
+      'rosters',
+      'rings',
+    ],
     enrolment: ['signatures', 'requests', 'credentials', 'revocation_lists'],
     secrets: ['shares', 'share_encodings', 'bundles'],
     masks: ['keys', 'seeks', 'packing'],
@@ -499,7 +510,13 @@ test('every list of these files was read', () => {
 test('a key stream can be read from any byte on', async () => {
   const stream = await KeyStream.open(new Uint8Array(32), new Uint8Array(16).fill(255));
   const whole = await stream.read(0, (1 << 20) + 100);
-  for (const [start, length] of [[0, 0], [1, 40], [15, 1], [16, 17], [(1 << 20) - 3, 103]] as const) {
+  for (const [start, length] of [
+    [0, 0],
+    [1, 40],
+    [15, 1],
+    [16, 17],
+    [(1 << 20) - 3, 103],
+  ] as const) {
     assert.deepEqual(await stream.read(start, length), whole.slice(start, start + length));
   }
 });

@@ -65,7 +65,20 @@ test('the normal distribution function holds in both tails', () => {
 });
 
 test('floats are written as Python writes them', () => {
-  for (const text of ['0.0', '-0.0', '1.0', '0.0001', '1e-05', '1.5e-07', '123456.789', '1e+16', '1234567890123456.0', '2.5e+300', '5e-324', '1e-06']) {
+  for (const text of [
+    '0.0',
+    '-0.0',
+    '1.0',
+    '0.0001',
+    '1e-05',
+    '1.5e-07',
+    '123456.789',
+    '1e+16',
+    '1234567890123456.0',
+    '2.5e+300',
+    '5e-324',
+    '1e-06',
+  ]) {
     assert.equal(formatFloat(Number(text)), text);
   }
 });
@@ -88,7 +101,17 @@ test('JSON in any other form than its own is none', () => {
   for (const text of ['{"a":1}', '[]', '{"a":[1,2.0,"x"],"b":null}', '"\\u00e9"']) {
     assert.notEqual(readJson(text), undefined);
   }
-  for (const text of ['{"b":1,"a":2}', '[1, 2]', '{"a":1,"a":1}', '1.50', '"é"', '[[[[[[[[[[1]]]]]]]]]]', 'NaN', '1e400', '']) {
+  for (const text of [
+    '{"b":1,"a":2}',
+    '[1, 2]',
+    '{"a":1,"a":1}',
+    '1.50',
+    '"é"',
+    '[[[[[[[[[[1]]]]]]]]]]',
+    'NaN',
+    '1e400',
+    '',
+  ]) {
     assert.equal(readJson(text), undefined);
   }
 });

@@ -59,6 +59,7 @@ function optionsOf(session: Row, client: Row): SessionOptions {
     noiseKey: () => new Uint8Array(32),
   };
   const noise: NoiseTables = {
+    check: () => undefined,
     tables: () => session.noise.tables,
     encodedLength: () => decodeOffer(hex(session.offer)).parameters.dim,
   };
@@ -180,7 +181,10 @@ test('every client of every session sent every message that was recorded', () =>
         return client.neighbourhood === null ? own : 2 * own;
       }),
     );
-  assert.equal(played, messages.reduce((a: number, b: number) => a + b, 0));
+  assert.equal(
+    played,
+    messages.reduce((a: number, b: number) => a + b, 0),
+  );
   assert.ok(played > 200, `${played} messages`);
 });
 
@@ -240,7 +244,10 @@ eachRow(
       needsInput: null,
       ended: null,
     });
-    const again = Session.resume(session.record, optionsOf(recorded, clientOf(recorded, row.client)));
+    const again = Session.resume(
+      session.record,
+      optionsOf(recorded, clientOf(recorded, row.client)),
+    );
     assert.deepEqual(again.step.send, []);
   },
   { skip: isProfile3, skipped: 29 },
@@ -270,10 +277,7 @@ eachRow('refusals', 'complaints', 8, async (row) => {
   for (const { message } of step.send) {
     again.session.complaintAcknowledged(new Reader(message.slice(2), 'a complaint').u32());
   }
-  assert.deepEqual(
-    Session.resume(again.session.record, optionsOf(recorded, client)).step.send,
-    [],
-  );
+  assert.deepEqual(Session.resume(again.session.record, optionsOf(recorded, client)).step.send, []);
   await again.session.bind(inputOf(recorded, client));
   const answer = await again.session.receive(KINDS.survivors, hex(row.u3));
   assert.deepEqual(sent(answer), [[KINDS.shares, row.answer]]);
@@ -321,7 +325,8 @@ eachRow('restarts', 'numbers', 7, async (row) => {
 });
 
 eachRow('restarts', 'endings', 15, async (row) => {
-  const read = () => (row.kind === 8 ? decodeRelease(hex(row.message)) : decodeAbort(hex(row.message)));
+  const read = () =>
+    row.kind === 8 ? decodeRelease(hex(row.message)) : decodeAbort(hex(row.message));
   if (row.success === false) {
     await refusedWith(row.code, read);
     return;
@@ -346,7 +351,10 @@ eachRow('restarts', 'errors', 13, (row) => {
   assert.equal(detail!.sender, row.sender ?? '');
   assert.equal(detail!.alive, row.alive ?? 0);
   assert.equal(detail!.needed, row.needed ?? 0);
-  assert.equal(detail!.nextOffset, row.next_offset === undefined ? undefined : BigInt(row.next_offset));
+  assert.equal(
+    detail!.nextOffset,
+    row.next_offset === undefined ? undefined : BigInt(row.next_offset),
+  );
 });
 
 test('every list of these files was read, but for those of servers', () => {
@@ -356,7 +364,16 @@ test('every list of these files was read, but for those of servers', () => {
       .map(([key]) => key);
   assert.deepEqual(keys('sessions'), ['sessions']);
   // A server's: server, closings, noise_reveals.
-  assert.deepEqual(keys('refusals'), ['offers', 'payloads', 'setups', 'client', 'endings', 'server', 'complaints', 'closings']);
+  assert.deepEqual(keys('refusals'), [
+    'offers',
+    'payloads',
+    'setups',
+    'client',
+    'endings',
+    'server',
+    'complaints',
+    'closings',
+  ]);
   assert.deepEqual(keys('restarts'), ['restarts', 'numbers', 'endings', 'noise_reveals', 'errors']);
 });
 
