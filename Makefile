@@ -158,5 +158,9 @@ soak: $(STAMP_DEV)    ## one aggregator at work, what grows: make soak MINUTES=.
 fail-over: $(STAMP_SERVICES) ## a real PostgreSQL restarted, then its standby promoted: make fail-over SERVERS=... AWAY=...
 	$(BIN)/python tests/chaos/fail_over.py --servers $(or $(SERVERS),2) --away $(or $(AWAY),30)
 
+.PHONY: typescript
+typescript: $(STAMP_RUN) ## clients/typescript: installed from its lock file, built, tested, and run beside Python clients; needs Node 20.19
+	cd clients/typescript && npm ci && npm run lint && npm run build && npm run size && npm test && npm run e2e
+
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

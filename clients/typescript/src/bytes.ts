@@ -158,9 +158,10 @@ export class Reader {
   /** Copies the next bytes. */
   take(length: number): Bytes {
     if (length > this.remaining) badEncoding(`${this.#what} is cut short`);
-    const out = this.#bytes.slice(this.#offset, this.#offset + length);
+    // Not slice: that of a Buffer is a view.
+    const out = copy(this.#bytes.subarray(this.#offset, this.#offset + length));
     this.#offset += length;
-    return out as Bytes;
+    return out;
   }
 
   /** Reads one byte. */

@@ -1,40 +1,58 @@
 /**
  * A client of secagg for browsers and Node.
  *
- * What needs Node (files, gRPC) is in `@secagg/client/node`.
+ * {@link Client} takes part in sessions of one task over a {@link Transport} and keeps what
+ * it must in a {@link Store}. {@link Session} is the protocol alone, for programs that bring
+ * both themselves. What needs Node (files, gRPC) is in `@secagg/client/node`.
  */
 
-export * from './bitmap.js';
-export * from './bytes.js';
-export * from './client.js';
-export * from './crypto.js';
-export * from './encoding.js';
-export * from './enrolment.js';
-export * from './errors.js';
-export * from './graph.js';
-export * from './hash.js';
-export * from './indexeddb-store.js';
-export * from './json.js';
-export * from './masks.js';
-export * from './messages.js';
-export * from './noise-block.js';
-export * from './noise-stream.js';
-export * from './packing.js';
-export * from './parameters.js';
-export * from './policy.js';
-export * from './protobuf.js';
-export * from './rational.js';
-export * from './receipt.js';
-export * from './roster-checks.js';
-export * from './rotation.js';
-export * from './rule.js';
-export * from './secrets.js';
-export * from './session.js';
-export * from './shamir.js';
-export * from './share-channel.js';
-export * from './signer.js';
-export * from './store.js';
-export * from './transport.js';
-export * from './tree.js';
-export * from './vectors.js';
-export * from './x509.js';
+export { type Bytes, fromHex, toHex } from './bytes.js';
+export {
+  Client,
+  type ClientSettings,
+  type Contribution,
+  type Enrolment,
+  type Input,
+  type InputVector,
+  type NoiseEncoder,
+  type SumEstimate,
+} from './client.js';
+export { VectorEncoder } from './encoding.js';
+export {
+  type Credential,
+  decodeHeldCredential,
+  type HeldCredential,
+  makeEnrolmentRequest,
+  VerifiedCredentials,
+} from './enrolment.js';
+export { ERROR_CODES, type ErrorName, SecAggError } from './errors.js';
+export { IndexedDbStore, type IndexedDbSettings } from './indexeddb-store.js';
+export type { Residues } from './masks.js';
+export { type Ending, KINDS } from './messages.js';
+export type { SessionNoise } from './noise-block.js';
+export type { Offer, ProfileName, Trust } from './parameters.js';
+export {
+  checkOffer,
+  type ClientPolicy,
+  DEFAULT_LIMITS,
+  DEFAULT_POLICY,
+  type OfferContext,
+  type PrivacyLimits,
+} from './policy.js';
+export { writeReceipt } from './receipt.js';
+export {
+  type ChargeOutcome,
+  type InputRequest,
+  type NoiseTables,
+  type Outgoing,
+  Session,
+  type SessionNoiseKeys,
+  type SessionOptions,
+  type SessionRecord,
+  type SessionState,
+  type Step,
+} from './session.js';
+export { SeedSigner, type Signer, WebCryptoSigner } from './signer.js';
+export { type Budget, type ClientState, MemoryStore, type Store } from './store.js';
+export { AggregatorCalls, type ProvenAggregator, type Transport } from './transport.js';
+export { centre, encodeIntegers, type IntegerVector } from './vectors.js';

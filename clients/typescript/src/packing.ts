@@ -114,7 +114,8 @@ export function unpack(packed: Uint8Array, modulus: bigint, dim: number): Residu
   let offset = 0;
   for (const { start, columns } of blocks) {
     const size = (bits * columns * word) / 8;
-    const bytes = packed.slice(offset, offset + size);
+    // A copy, which begins at a multiple of every word.
+    const bytes = new Uint8Array(packed.subarray(offset, offset + size));
     if (vector instanceof BigUint64Array) {
       unpackWide(new BigUint64Array(bytes.buffer), vector, start, columns, bits);
     } else {

@@ -5,7 +5,7 @@
  * varints and byte strings. A reader ignores fields that it does not know.
  */
 
-import { concat, type Bytes } from './bytes.js';
+import { concat, copy, type Bytes } from './bytes.js';
 import { errorNameOf, type ErrorName } from './errors.js';
 import { printable } from './enrolment.js';
 
@@ -61,7 +61,7 @@ export class FieldReader {
     };
     const take = (length: number): Bytes => {
       if (length > bytes.length - at) throw new SyntaxError('a field that is cut short');
-      const out = bytes.slice(at, at + length) as Bytes;
+      const out = copy(bytes.subarray(at, at + length));
       at += length;
       return out;
     };

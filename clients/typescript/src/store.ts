@@ -97,20 +97,20 @@ export function writeState(state: ClientState): string {
 
 /** Reads what {@link writeState} has written. */
 export function readState(text: string): ClientState {
-  let state: ClientState;
+  let state: ClientState | null;
   try {
     state = JSON.parse(text, (_key, value: unknown) => {
       if (typeof value !== 'object' || value === null) return value;
       if ('$integer' in value) return BigInt(value.$integer as string);
       if ('$bytes' in value) return fromBase64(value.$bytes as string);
       return value;
-    }) as ClientState;
+    }) as ClientState | null;
   } catch {
     throw new SecAggError('STATE_DAMAGED', "this client's state cannot be read", {
       nextStep: 'Restore the disk, or enrol the client under another name.',
     });
   }
-  if (state.version !== 1) {
+  if (state?.version !== 1) {
     throw new SecAggError('STATE_DAMAGED', "this client's state is of another version");
   }
   return state;

@@ -82,7 +82,7 @@ import {
   type NoiseRule,
   type Offer,
   type Trust,
-} from '../src/index.js';
+} from '../src/internals.js';
 import { sealBundle, openBundle, shareKey, shareAssociatedData } from '../src/share-channel.js';
 import { eachRow, hex, readVectors, refusedWith, type Row } from './vectors.js';
 
@@ -500,7 +500,14 @@ test('every list of these files was read', () => {
       'rosters',
       'rings',
     ],
-    enrolment: ['signatures', 'requests', 'credentials', 'revocation_lists'],
+    enrolment: [
+      'signatures',
+      'requests',
+      'credentials',
+      'revocation_lists',
+      'certificates',
+      'identity_files',
+    ],
     secrets: ['shares', 'share_encodings', 'bundles'],
     masks: ['keys', 'seeks', 'packing'],
     noise: ['rules', 'layer_keys', 'blocks'],

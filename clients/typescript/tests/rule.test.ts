@@ -17,7 +17,7 @@ import {
   toDouble,
   toDoubleUp,
   utf8,
-} from '../src/index.js';
+} from '../src/internals.js';
 import { eachRow } from './vectors.js';
 
 const near = (found: number | null, expected: string | null): void => {

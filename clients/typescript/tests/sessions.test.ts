@@ -32,7 +32,7 @@ import {
   type SessionSecrets,
   type Step,
   type Trust,
-} from '../src/index.js';
+} from '../src/internals.js';
 import { decodeErrorDetail } from '../src/protobuf.js';
 import { eachRow, hex, readVectors, refusedWith, type Row } from './vectors.js';
 
@@ -422,7 +422,7 @@ test('a charge comes back for the fates of the table alone', async () => {
 });
 
 test('own secrets differ by seed, session and roster', async () => {
-  const { deriveSecrets } = await import('../src/index.js');
+  const { deriveSecrets } = await import('../src/internals.js');
   const at = (seed: number, sid: number) =>
     deriveSecrets(new Uint8Array(32).fill(seed), new Uint8Array(32).fill(sid), 3, 2);
   const all = [at(1, 1), at(1, 2), at(2, 1)].flatMap((secrets) => [

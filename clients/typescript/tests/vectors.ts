@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 
-import { fromHex, SecAggError, type Bytes } from '../src/index.js';
+import { fromHex, SecAggError, type Bytes } from '../src/internals.js';
 
 // From clients/typescript/build/tests.
 const HOME = process.env['SECAGG_VECTORS'] ?? '../../../../secagg/conformance/vectors/';
