@@ -17,7 +17,7 @@ import {
 import { SecAggError, type ErrorName } from './errors.js';
 import { sha256 } from './hash.js';
 import type { Residues } from './masks.js';
-import { KINDS, type Ending } from './messages.js';
+import { decodeAbort, decodeRelease, KINDS, type Ending } from './messages.js';
 import { countedSessions, readSessionNoise, type SessionNoise } from './noise-block.js';
 import { packedSize, unpack } from './packing.js';
 import {
@@ -45,6 +45,7 @@ import {
   type NoiseTables,
   type Outgoing,
   type SessionOptions,
+  type SessionRecord,
   type Step,
 } from './session.js';
 import type { Signer } from './signer.js';
@@ -217,7 +218,8 @@ export class Client {
    * Takes part in sessions of the task until one releases a sum, or `attempts` have ended.
    *
    * A session that an earlier process has left open is gone on with first: if an input was
-   * bound in it, that one is sent and `input` is not looked at.
+   * bound in it, that one is sent and `input` is not looked at. One that has ended, and was
+   * not reported, is reported.
    *
    * @throws SecAggError The aggregator broke the protocol, its offer does not fit this
    *   client, or no session opened in time.
@@ -230,6 +232,7 @@ export class Client {
       const attempts = this.#settings.attempts ?? 3;
       for (let attempt = 1; ; attempt++) {
         const contribution = await this.#participate(input);
+        await this.#commit({ reported: true });
         const { error } = contribution;
         if (error === null || !NEXT.has(error) || attempt >= attempts) return contribution;
       }
@@ -286,6 +289,11 @@ export class Client {
       const { session, step } = Session.resume(stored, this.#options(signer));
       if (other) await this.#meetAnother(session);
       else return this.#run(session, step, this.#source(input, null, null));
+    }
+    if (stored?.state === 'ended' && !this.#state!.reported) {
+      // The process ended between the session's end and its report.
+      const { session } = Session.resume(stored, this.#options(null));
+      return this.#conclude(session, endingOf(stored), null);
     }
     const { session, step, source } = await this.#join(peer, input);
     return this.#run(session, step, source);
@@ -377,6 +385,7 @@ export class Client {
     await this.#commit({
       ...this.#withBudget(key, { lastSession: offer.sessionNumber, block }),
       session: session.record,
+      reported: false,
       trustDomain: peer.trustDomain,
     });
     return { session, step, source };
@@ -775,6 +784,11 @@ export class Client {
 }
 
 const NOTHING: Step = { send: [], needsInput: null, ended: null };
+
+function endingOf({ ending }: SessionRecord): Ending {
+  const { kind, message } = ending!;
+  return kind === KINDS.release ? decodeRelease(message) : decodeAbort(message);
+}
 
 function seenTrust(bytes: Bytes | undefined): Trust | null {
   return bytes === undefined ? null : readTrust(new Reader(bytes, 'a trust'));

@@ -121,8 +121,10 @@ const NOISE_KEYS = [
   'share_bits',
   'ladder',
 ];
-/** Counts in a block; more sessions or clients than this nobody has. */
+/** Counts in a block; narrower bounds are those of the mechanism (§14.2). */
 const MOST = 2 ** 31;
+/** Sessions that a block may count (§14.2). */
+const MOST_SESSIONS = 1_000_000;
 
 function bad(what: string): never {
   return refuse('BAD_CONFIG', 'R3.5-4', `the noise block ${what}`);
@@ -262,8 +264,8 @@ export function readNoiseBlock(bytes: Uint8Array): NoiseBlock {
     ),
     epsilon: fields.float('epsilon', (x) => x > 0),
     delta: fields.float('delta', (x) => x > 0 && x < 1),
-    participations: fields.integer('participations', 1),
-    spare: fields.integer('spare', 0),
+    participations: fields.integer('participations', 1, MOST_SESSIONS),
+    spare: fields.integer('spare', 0, MOST_SESSIONS),
     accountant: fields.text('accountant'),
     randomiser,
     unit: extra.includes('unit') ? readUnit(value['unit']) : null,

@@ -25,6 +25,8 @@ export interface ClientState {
   readonly generation: number;
   /** The open session, or the last one. */
   readonly session: SessionRecord | null;
+  /** Whether what became of that session was told to the program that called. */
+  readonly reported: boolean;
   /** Trust domain of that session's aggregator. */
   readonly trustDomain: string;
   /** Budgets by {@link budgetKey}. */
@@ -38,6 +40,7 @@ export const EMPTY_STATE: ClientState = {
   version: 1,
   generation: 0,
   session: null,
+  reported: true,
   trustDomain: '',
   budgets: {},
   lists: {},

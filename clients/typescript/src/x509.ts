@@ -89,6 +89,9 @@ function asciiOf(bytes: Uint8Array): string {
 
 const PARTY =
   /^(?:secagg|spiffe):\/\/([a-z0-9._-]{1,255})\/(client|server)\/([A-Za-z0-9._-]{1,255})$/;
+/** A label of a trust domain is a DNS label in which _ may stand for -. */
+const DOMAIN = /^[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?$/;
+const MOST_DNS_NAME = 253;
 const LABEL = /^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/;
 const RESERVED = '.secagg.internal';
 
@@ -131,9 +134,13 @@ export function partyOf({ uris, hosts, addresses }: CertificateNames): Party {
       bad('holds a name that is reserved');
     }
   }
+  if (!trustDomain.split('.').every((label) => DOMAIN.test(label))) bad('is of no trust domain');
   const own = `${name}.${trustDomain}.server${RESERVED}`;
   const lower = hosts.map((host) => host.toLowerCase());
-  if (role === 'server' && (!LABEL.test(name) || !lower.includes(own))) {
+  if (
+    role === 'server' &&
+    (!LABEL.test(name) || own.length > MOST_DNS_NAME || !lower.includes(own))
+  ) {
     bad(`of a server lacks its DNS name ${own}`);
   }
   const allowed = role === 'server' ? own : '';

@@ -39,11 +39,14 @@ const OTHERS = ['smm', 'ddgauss', 'binomial'];
 const isOther = (row: Row): boolean => OTHERS.includes(row.block ?? row.name);
 const isOtherLaw = (row: Row): boolean => row.law !== 'skellam';
 
-function near(found: ArrayLike<number>, expected: number[]): void {
+function near(found: ArrayLike<number>, expected: number[], parts = 1): void {
   assert.equal(found.length, expected.length);
   const largest = Math.max(...expected.map(Math.abs));
   expected.forEach((value, i) => {
-    assert.ok(Math.abs(found[i]! - value) <= 1e-9 * largest, `${i}: ${found[i]} is not ${value}`);
+    assert.ok(
+      Math.abs(found[i]! - value) <= parts * 1e-9 * largest,
+      `${i}: ${found[i]} is not ${value}`,
+    );
   });
 }
 
@@ -196,8 +199,8 @@ eachRow(
     if (row.clipped !== null) near(steps.clipped, row.clipped);
     if (row.scaled !== null) near(steps.scaled, row.scaled);
     if (row.fixed !== null) {
-      // Coordinates differ by the last bits of floats.
-      near(steps.fixed, row.fixed.map(Number));
+      // Whether a vector is shrunk may depend on the last bit of a float.
+      near(steps.fixed, row.fixed.map(Number), 4);
     }
     assert.equal(steps.attempt, row.attempt);
     same(steps.rounded, row.rounded);
@@ -243,7 +246,9 @@ test('every list of encoding.json was read', () => {
 });
 
 test('a vector that cannot be used is refused, and zeros take the same steps', async () => {
-  const row = readVectors('encoding')['encoded']!.find((one: Row) => one.block === 'a clip flag in a small ring');
+  const row = readVectors('encoding')['encoded']!.find(
+    (one: Row) => one.block === 'a clip flag in a small ring',
+  );
   const noise = noiseOf(BLOCKS.get(row.block));
   const key: Bytes = hex(row.key_0);
   const request: InputRequest = {

@@ -22,11 +22,11 @@ import {
   Session,
   toHex,
   unpack,
+  VectorEncoder,
   zeroResidues,
   packedSize,
   type Bytes,
   type Coefficients,
-  type NoiseTables,
   type Residues,
   type SessionOptions,
   type SessionSecrets,
@@ -39,6 +39,7 @@ import { eachRow, hex, readVectors, refusedWith, type Row } from './vectors.js';
 const SESSIONS = new Map<string, Row>(
   readVectors('sessions')['sessions']!.map((session: Row) => [session.name, session]),
 );
+const ENCODER = new VectorEncoder();
 const PROFILE_3 = ['sparse', 'sparse-layered'];
 const isProfile3 = (row: Row): boolean => PROFILE_3.includes(row.session ?? row.name);
 
@@ -46,7 +47,7 @@ function clientOf(session: Row, name: string): Row {
   return session.clients.find((client: Row) => client.identity === name);
 }
 
-function optionsOf(session: Row, client: Row): SessionOptions {
+function optionsOf(client: Row): SessionOptions {
   const secrets: SessionSecrets = {
     channelKey: hex(client.channel_private_key),
     maskKey: hex(client.mask_private_key),
@@ -58,14 +59,9 @@ function optionsOf(session: Row, client: Row): SessionOptions {
     }),
     noiseKey: () => new Uint8Array(32),
   };
-  const noise: NoiseTables = {
-    check: () => undefined,
-    tables: () => session.noise.tables,
-    encodedLength: () => decodeOffer(hex(session.offer)).parameters.dim,
-  };
   return {
     signer: client.identity_seed === '' ? null : new SeedSigner(hex(client.identity_seed)),
-    noise: session.noise === null ? null : noise,
+    noise: ENCODER,
     secrets: () => secrets,
   };
 }
@@ -92,7 +88,7 @@ async function begin(session: Row, client: Row): Promise<{ session: Session; ste
       revocations: session.revocations === null ? null : hex(session.revocations),
       seed: new Uint8Array(32).fill(1),
     },
-    optionsOf(session, client),
+    optionsOf(client),
   );
 }
 
@@ -244,10 +240,7 @@ eachRow(
       needsInput: null,
       ended: null,
     });
-    const again = Session.resume(
-      session.record,
-      optionsOf(recorded, clientOf(recorded, row.client)),
-    );
+    const again = Session.resume(session.record, optionsOf(clientOf(recorded, row.client)));
     assert.deepEqual(again.step.send, []);
   },
   { skip: isProfile3, skipped: 29 },
@@ -272,12 +265,12 @@ eachRow('refusals', 'complaints', 8, async (row) => {
     row.complaints.map((complaint: string) => [KINDS.complaint, complaint]),
   );
   // They are said again after a restart, until they are acknowledged.
-  const again = Session.resume(session.record, optionsOf(recorded, client));
+  const again = Session.resume(session.record, optionsOf(client));
   assert.deepEqual(sent(again.step), sent(step));
   for (const { message } of step.send) {
     again.session.complaintAcknowledged(new Reader(message.slice(2), 'a complaint').u32());
   }
-  assert.deepEqual(Session.resume(again.session.record, optionsOf(recorded, client)).step.send, []);
+  assert.deepEqual(Session.resume(again.session.record, optionsOf(client)).step.send, []);
   await again.session.bind(inputOf(recorded, client));
   const answer = await again.session.receive(KINDS.survivors, hex(row.u3));
   assert.deepEqual(sent(answer), [[KINDS.shares, row.answer]]);
@@ -290,7 +283,7 @@ eachRow(
   async (row) => {
     const recorded = SESSIONS.get(row.session);
     const client = clientOf(recorded, row.client);
-    const options = optionsOf(recorded, client);
+    const options = optionsOf(client);
     const kept = structuredClone((await advance(recorded, client, row.after)).record);
     const { session, step } = Session.resume(kept, options);
     assert.deepEqual(

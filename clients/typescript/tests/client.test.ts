@@ -1,0 +1,441 @@
+/** Clients over an aggregator in memory: sums, faults, restarts, budgets, limits. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import {
+  Client,
+  KINDS,
+  MemoryStore,
+  SecAggError,
+  utf8,
+  VectorEncoder,
+  type ClientSettings,
+  type ClientState,
+  type Contribution,
+  type InputVector,
+  type Parameters,
+  type Store,
+} from '../src/internals.js';
+import { PARAMETERS, TestAggregator, TestClock } from './aggregator.js';
+import { readVectors } from './vectors.js';
+
+const NAMES = ['ann', 'bob', 'Carl', 'dora'];
+const vectorOf = (client: number): number[] =>
+  Array.from({ length: PARAMETERS.dim }, (_, i) => 1000 * client - 77 * i);
+const total = (clients: readonly number[]): number[] =>
+  vectorOf(0).map((_, i) => clients.reduce((sum, client) => sum + vectorOf(client)[i]!, 0));
+
+class Crash extends Error {}
+
+/** A store after whose n-th commit, or before it, the process is gone. */
+class CrashingStore implements Store {
+  readonly inner = new MemoryStore();
+  #left: number;
+  readonly #before: boolean;
+  constructor(commit: number, before: boolean) {
+    this.#left = commit;
+    this.#before = before;
+  }
+  load(): Promise<ClientState> {
+    return this.inner.load();
+  }
+  async commit(state: ClientState): Promise<void> {
+    const now = --this.#left === 0;
+    if (now && this.#before) throw new Crash();
+    await this.inner.commit(state);
+    if (now) throw new Crash();
+  }
+  close(): Promise<void> {
+    return Promise.resolve();
+  }
+}
+
+interface Party {
+  readonly aggregator: TestAggregator;
+  readonly clock: TestClock;
+}
+
+function settingsOf(party: Party, name: string, store: Store): ClientSettings {
+  return {
+    transport: party.aggregator.transport(name),
+    store,
+    taskId: 'task',
+    limits: { requireNoise: false, maxEpsilon: 4, maxDelta: 1e-6 },
+    noise: new VectorEncoder(),
+    clock: party.clock.read,
+    sleep: party.clock.sleep,
+    waitSeconds: 100_000,
+    attempts: 1,
+  };
+}
+
+/** Runs a client; where its process crashes, another one resumes with the same state. */
+async function run(
+  party: Party,
+  name: string,
+  store: Store,
+  input: InputVector,
+  change: Partial<ClientSettings> = {},
+): Promise<Contribution> {
+  for (;;) {
+    try {
+      return await new Client({ ...settingsOf(party, name, store), ...change }).contribute(input);
+    } catch (error) {
+      if (!(error instanceof Crash)) throw error;
+    }
+  }
+}
+
+function makeParty(
+  parameters: Parameters = PARAMETERS,
+  more: Partial<ConstructorParameters<typeof TestAggregator>[0]> = {},
+): Party {
+  const clock = new TestClock();
+  return { clock, aggregator: new TestAggregator({ parameters, ...more }, clock) };
+}
+
+test('four clients get the sum', async () => {
+  const party = makeParty();
+  const stores = NAMES.map(() => new MemoryStore());
+  const all = await Promise.all(NAMES.map((name, i) => run(party, name, stores[i]!, vectorOf(i))));
+  for (const one of all) {
+    assert.equal(one.released, true);
+    assert.deepEqual([...one.sum!], total([0, 1, 2, 3]));
+    assert.equal(one.survivors, 4);
+    assert.equal(one.charge, 'kept');
+  }
+  for (const store of stores) {
+    const { session, budgets } = await store.load();
+    assert.equal(session!.seed, null);
+    assert.equal(session!.delivery, null);
+    assert.equal(session!.upload, null);
+    assert.equal(Object.values(budgets)[0]!.kept, 1);
+  }
+});
+
+test('a client that crashes before or after any commit goes on with the same messages', async () => {
+  for (const before of [false, true]) {
+    for (let commit = 1; commit <= 6; commit++) {
+      const party = makeParty();
+      const store = new CrashingStore(commit, before);
+      const all = await Promise.all(
+        NAMES.map((name, i) => run(party, name, i === 0 ? store : new MemoryStore(), vectorOf(i))),
+      );
+      for (const one of all) assert.deepEqual([...one.sum!], total([0, 1, 2, 3]));
+      const state = await store.load();
+      assert.equal(Object.values(state.budgets)[0]!.kept, 1, `commit ${commit}`);
+      assert.equal(party.aggregator.sessions.length, 1);
+    }
+  }
+});
+
+test('what was bound leaves after a restart, whatever vector is given then', async () => {
+  const party = makeParty();
+  const store = new CrashingStore(4, false);
+  const others = NAMES.slice(1).map((name, i) =>
+    run(party, name, new MemoryStore(), vectorOf(i + 1)),
+  );
+  const first = new Client(settingsOf(party, 'ann', store)).contribute(vectorOf(0));
+  await assert.rejects(first, Crash);
+  assert.equal((await store.load()).session!.state, 'bound');
+  const second = await run(party, 'ann', store, vectorOf(9));
+  assert.deepEqual([...second.sum!], total([0, 1, 2, 3]));
+  await Promise.all(others);
+});
+
+test('calls that fail, and answers that are lost, are repeated', async () => {
+  for (const error of ['UNREACHABLE', 'OVERLOADED', 'STORAGE_FAILED', 'SHUTTING_DOWN'] as const) {
+    const party = makeParty();
+    const failed = new Set<string>();
+    party.aggregator.fault = (name, method, moment) => {
+      const key = `${name}/${method}/${moment}`;
+      if (failed.has(key)) return null;
+      failed.add(key);
+      return error;
+    };
+    const all = await Promise.all(
+      NAMES.map((name, i) => run(party, name, new MemoryStore(), vectorOf(i))),
+    );
+    for (const one of all) assert.deepEqual([...one.sum!], total([0, 1, 2, 3]));
+    // GetOffer, AdvertiseKeys, ShareKeys, GetUploadStatus, UploadChunk, RevealShares,
+    // GetUpdate and FetchChunk, before and after, of four clients.
+    assert.equal(failed.size, 4 * 8 * 2);
+  }
+});
+
+test('an upload goes on where the aggregator says', async () => {
+  const party = makeParty();
+  let corrupt = 3;
+  party.aggregator.fault = (name, method, moment) =>
+    name === 'bob' && method === 'UploadChunk' && moment === 'before' && corrupt-- > 0
+      ? 'UPLOAD_CORRUPT'
+      : null;
+  const all = await Promise.all(
+    NAMES.map((name, i) => run(party, name, new MemoryStore(), vectorOf(i))),
+  );
+  for (const one of all) assert.deepEqual([...one.sum!], total([0, 1, 2, 3]));
+  assert.ok(corrupt < 0);
+});
+
+test('a client with another view leaves before anything is bound', async () => {
+  const party = makeParty(PARAMETERS, { lost: 'ann' });
+  party.aggregator.fault = (name, method) =>
+    name === 'ann' && method === 'GetUploadStatus' ? 'VIEW_DIFFERS' : null;
+  const store = new MemoryStore();
+  const others = NAMES.slice(1).map((name, i) =>
+    run(party, name, new MemoryStore(), vectorOf(i + 1)),
+  );
+  await assert.rejects(run(party, 'ann', store, vectorOf(0)), { error: 'VIEW_DIFFERS' });
+  const state = await store.load();
+  assert.equal(state.session!.charge, 'never');
+  assert.equal(state.session!.seed, null);
+  assert.equal(Object.values(state.budgets)[0]!.kept, 0);
+  for (const one of await Promise.all(others)) assert.deepEqual([...one.sum!], total([1, 2, 3]));
+  assert.ok(![...party.aggregator.sessions[0]!.accepted.keys()].includes(`ann/${KINDS.upload}`));
+});
+
+test('one that is lost after sharing is left out of the sum, and hears the end', async () => {
+  const party = makeParty(PARAMETERS, { lost: 'dora' });
+  const all = await Promise.all(
+    NAMES.map((name, i) =>
+      run(party, name, new MemoryStore(), vectorOf(i)).catch((error: unknown) => error),
+    ),
+  );
+  for (const one of all.slice(0, 3) as Contribution[]) {
+    assert.deepEqual([...one.sum!], total([0, 1, 2]));
+    assert.equal(one.survivors, 3);
+  }
+});
+
+test('a vector that an exact task cannot take keeps its client away', async () => {
+  for (const vector of [
+    [1, 2, 3, 4],
+    [1, 2, 3, 4, 0.5],
+    [1, 2, 3, 4, 1 << 19],
+    [1, 2, 3, 4, NaN],
+  ]) {
+    const party = makeParty();
+    await assert.rejects(run(party, 'ann', new MemoryStore(), vector), { error: 'BAD_VECTOR' });
+    assert.equal(party.aggregator.sessions[0]!.accepted.size, 0);
+  }
+});
+
+test('the payload is compared with its hash and given to the vector', async () => {
+  const payload = utf8('the weights of a model, say');
+  const party = makeParty(PARAMETERS, { payload });
+  const all = await Promise.all(
+    NAMES.map((name, i) =>
+      new Client(settingsOf(party, name, new MemoryStore())).contribute((given) => {
+        assert.deepEqual(given, payload);
+        return vectorOf(i);
+      }),
+    ),
+  );
+  for (const one of all) assert.deepEqual([...one.sum!], total([0, 1, 2, 3]));
+  const small = run(party, 'ann', new MemoryStore(), vectorOf(0), { maxPayloadBytes: 10 });
+  await assert.rejects(small, { error: 'BAD_ENCODING' });
+});
+
+test('a session without an end is left when its time is over', async () => {
+  const party = makeParty();
+  const store = new MemoryStore();
+  const one = await run(party, 'ann', store, vectorOf(0));
+  assert.equal(one.released, false);
+  assert.equal(one.error, 'DEADLINE');
+  assert.equal(one.charge, 'never');
+  assert.equal((await store.load()).session!.seed, null);
+});
+
+test('another aggregator gets nothing of an open session', async () => {
+  for (const [commit, bound] of [
+    [2, false],
+    [4, true],
+  ] as const) {
+    const party = makeParty();
+    const store = new CrashingStore(commit, false);
+    const others = NAMES.slice(1).map((name, i) =>
+      run(party, name, new MemoryStore(), vectorOf(i + 1)).catch(() => null),
+    );
+    await assert.rejects(
+      new Client(settingsOf(party, 'ann', store)).contribute(vectorOf(0)),
+      Crash,
+    );
+    const calls: string[] = [];
+    party.aggregator.name = 'sums-2';
+    party.aggregator.fault = (name, method) => {
+      if (name === 'ann') calls.push(method);
+      return null;
+    };
+    const again = new Client({ ...settingsOf(party, 'ann', store), waitSeconds: 1 });
+    if (bound) {
+      await assert.rejects(again.contribute(vectorOf(0)), { error: 'UNREACHABLE' });
+      assert.deepEqual(calls, []);
+      assert.equal((await store.load()).session!.state, 'bound');
+    } else {
+      await assert.rejects(again.contribute(vectorOf(0)), SecAggError);
+      assert.ok(calls.every((method) => method === 'GetOffer'));
+      assert.equal((await store.load()).session!.state, 'left');
+    }
+    await Promise.all(others);
+  }
+});
+
+// With noise: the block of accounting.json, for 6 to 8 clients and two sums of three sessions.
+
+const PLANNED = readVectors('accounting')['rules']!.find((row) => row.noise_block !== undefined);
+const NOISY: Parameters = {
+  ...PARAMETERS,
+  modulus: 2048n,
+  dim: 32,
+  minClients: 8,
+  maxClients: 8,
+  threshold: 5,
+  minSurvivors: 6,
+  maxDropouts: 2,
+  maxLosses: 2,
+  noiseLayers: 5,
+  noiseBlock: utf8(PLANNED.noise_block),
+};
+const EIGHT = Array.from({ length: 8 }, (_, i) => `client-${i}`);
+const NOISY_LIMITS = { requireNoise: true, maxEpsilon: 4, maxDelta: 1e-6 };
+
+test('a sum with noise holds all vectors, and costs what the block says', async () => {
+  const party = makeParty(NOISY);
+  const vectors = EIGHT.map((_, i) =>
+    new Float64Array(24).fill((i % 2 === 0 ? 1 : 0.9) / Math.sqrt(24)),
+  );
+  const stores = EIGHT.map((_, i) => (i === 0 ? new CrashingStore(4, false) : new MemoryStore()));
+  const all = await Promise.all(
+    EIGHT.map((name, i) => run(party, name, stores[i]!, vectors[i]!, { limits: NOISY_LIMITS })),
+  );
+  const exact = vectors.reduce((sum, vector) => sum + vector[0]!, 0);
+  for (const one of all) {
+    assert.equal(one.released, true);
+    assert.equal(one.replaced, null);
+    assert.deepEqual(one.sum, all[0]!.sum);
+  }
+  // Nothing is taken back here: the noise is at most n/5 times the counted variance, and
+  // the mean of 24 entries has a standard deviation of at most
+  // sqrt(8/5 · 28959)/80.4/sqrt(24) = 0.55. One chance in 10^8 that it is off by 3.2.
+  const mean = Array.from(all[0]!.sum!, Number).reduce((a, b) => a + b, 0) / 24;
+  assert.ok(Math.abs(mean - exact) < 3.2, `${mean} for ${exact}`);
+});
+
+test('zeros take the place of a vector that cannot be used, and it is charged', async () => {
+  const party = makeParty(NOISY);
+  const inputs: InputVector[] = EIGHT.map(() => new Float64Array(24));
+  inputs[0] = new Float64Array(23);
+  inputs[1] = new Float64Array(24).fill(NaN);
+  inputs[2] = [1, 2, 3];
+  const all = await Promise.all(
+    EIGHT.map((name, i) =>
+      run(party, name, new MemoryStore(), inputs[i]!, { limits: NOISY_LIMITS }),
+    ),
+  );
+  all.forEach((one, i) => {
+    assert.equal(one.released, true);
+    assert.equal(one.replaced !== null, i < 3);
+    assert.equal(one.charge, 'kept');
+  });
+});
+
+test('the budget ends, and what comes back is counted', async () => {
+  // Of three sessions that the block counts, two charges come back at most.
+  for (const [fate, kept] of [
+    [2, [1, 2, 3]],
+    [1, [0, 0, 1, 2, 3]],
+  ] as const) {
+    const party = makeParty(NOISY, { abortWithFate: fate });
+    const stores = EIGHT.map(() => new MemoryStore());
+    const session = () =>
+      Promise.all(
+        EIGHT.map((name, i) =>
+          run(party, name, stores[i]!, new Float64Array(24), { limits: NOISY_LIMITS }),
+        ),
+      );
+    for (const count of kept) {
+      for (const one of await session()) assert.equal(one.error, 'U3_TOO_SMALL');
+      const budgets = Object.values((await stores[0]!.load()).budgets);
+      assert.equal(budgets[0]!.kept, count);
+    }
+    await assert.rejects(session(), { error: 'BUDGET_SPENT' });
+  }
+});
+
+test('offers beyond the limits of a client are refused before anything is sent', async () => {
+  const noisy: [Partial<ClientSettings>, string][] = [
+    [{ limits: { ...NOISY_LIMITS, maxEpsilon: 3.99 } }, 'POLICY_VIOLATION'],
+    [{ limits: { ...NOISY_LIMITS, maxDelta: 9e-7 } }, 'POLICY_VIOLATION'],
+    [{ limits: { ...NOISY_LIMITS, minColluderFraction: 0.1 } }, 'POLICY_VIOLATION'],
+    [{ policy: { profiles: ['malicious-server'] } }, 'POLICY_VIOLATION'],
+    [{ policy: { suites: [2] } }, 'POLICY_VIOLATION'],
+    [{ policy: { graphs: ['ring'] } }, 'POLICY_VIOLATION'],
+    [{ policy: { minClients: 9 } }, 'POLICY_VIOLATION'],
+    [{ policy: { maxClients: 7 } }, 'POLICY_VIOLATION'],
+    [{ policy: { minSurvivors: 7 } }, 'POLICY_VIOLATION'],
+    [{ policy: { maxDropouts: 1 } }, 'POLICY_VIOLATION'],
+    [{ policy: { minColluders: 1 } }, 'POLICY_VIOLATION'],
+    [{ policy: { maxDimension: 31 } }, 'POLICY_VIOLATION'],
+    [{ policy: { maxModulusBits: 10 } }, 'POLICY_VIOLATION'],
+    [{ taskId: 'another' }, 'POLICY_VIOLATION'],
+  ];
+  for (const [change, error] of noisy) {
+    const party = makeParty(NOISY);
+    const store = new MemoryStore();
+    const settings = { ...settingsOf(party, 'client-0', store), limits: NOISY_LIMITS, ...change };
+    await assert.rejects(new Client(settings).contribute(new Float64Array(24)), { error });
+    assert.equal(party.aggregator.sessions[0]!.accepted.size, 0);
+    assert.equal((await store.load()).session, null);
+  }
+  const exact = makeParty();
+  const limits = { limits: NOISY_LIMITS };
+  await assert.rejects(run(exact, 'ann', new MemoryStore(), vectorOf(0), limits), {
+    error: 'POLICY_VIOLATION',
+  });
+  const half = makeParty({ ...PARAMETERS, threshold: 2 });
+  await assert.rejects(run(half, 'ann', new MemoryStore(), vectorOf(0)), {
+    error: 'POLICY_VIOLATION',
+  });
+  const { noise: _none, ...without } = settingsOf(makeParty(NOISY), 'client-0', new MemoryStore());
+  await assert.rejects(new Client({ ...without, limits: NOISY_LIMITS }).contribute([]), {
+    error: 'POLICY_VIOLATION',
+  });
+});
+
+test('a claim that the noise does not keep is refused, unless its block was approved', async () => {
+  const understated = PLANNED.noise_block.replace('"epsilon":4.0', '"epsilon":3.9');
+  const other = PLANNED.noise_block.replace('mixture-simple', 'mixture-pld');
+  for (const block of [understated, other]) {
+    const party = makeParty({ ...NOISY, noiseBlock: utf8(block) });
+    const refused = run(party, 'client-0', new MemoryStore(), new Float64Array(24), {
+      limits: NOISY_LIMITS,
+    });
+    await assert.rejects(refused, { error: 'POLICY_VIOLATION' });
+    const { sha256, toHex } = await import('../src/internals.js');
+    const limits = { ...NOISY_LIMITS, approvedBlocks: [toHex(sha256(utf8(block)))] };
+    const all = await Promise.all(
+      EIGHT.map((name) => run(party, name, new MemoryStore(), new Float64Array(24), { limits })),
+    );
+    assert.ok(all.every((one) => one.released));
+  }
+});
+
+test('other noise under the name of a task that was given to is refused', async () => {
+  const clock = new TestClock();
+  const stores = EIGHT.map(() => new MemoryStore());
+  const first = { clock, aggregator: new TestAggregator({ parameters: NOISY }, clock) };
+  await Promise.all(
+    EIGHT.map((name, i) =>
+      run(first, name, stores[i]!, new Float64Array(24), { limits: NOISY_LIMITS }),
+    ),
+  );
+  const noiseBlock = utf8(PLANNED.noise_block.replace('"spare":1', '"spare":0'));
+  const second = {
+    clock,
+    aggregator: new TestAggregator({ parameters: { ...NOISY, noiseBlock } }, clock),
+  };
+  second.aggregator.sessions.push(first.aggregator.sessions[0]!);
+  const again = run(second, 'client-0', stores[0]!, new Float64Array(24), { limits: NOISY_LIMITS });
+  await assert.rejects(again, { error: 'POLICY_VIOLATION' });
+});
