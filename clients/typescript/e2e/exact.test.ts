@@ -109,7 +109,7 @@ for (const one of CASES) {
       }
       assert.equal((await server).code, 0);
       assert.deepEqual(readNpy(deployment.path('sums/sum-1.npy')), expected);
-      // The project's own command judges the receipts, beside that of the aggregator.
+      // The project's own command verifies the receipts, beside that of the aggregator.
       const receipts = one.crashes.map((_, i) => `typescript-${i}.receipt.bin`);
       const verified = await deployment.secagg(
         'sessions',

@@ -53,7 +53,7 @@ export function toHex(bytes: Uint8Array): string {
   return text;
 }
 
-/** Reads hexadecimal digits; throws a TypeError where they are none. */
+/** Reads hexadecimal digits; throws a TypeError for any other text. */
 export function fromHex(text: string): Bytes {
   if (text.length % 2 !== 0 || !/^[0-9a-fA-F]*$/.test(text)) {
     throw new TypeError('not hexadecimal digits, two for each byte');

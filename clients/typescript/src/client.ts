@@ -14,7 +14,7 @@ import {
   VerifiedCredentials,
   type HeldCredential,
 } from './enrolment.js';
-import { SecAggError, type ErrorName } from './errors.js';
+import { ERROR_CODES, SecAggError, type ErrorName } from './errors.js';
 import { sha256 } from './hash.js';
 import type { Residues } from './masks.js';
 import { decodeAbort, decodeRelease, KINDS, type Ending } from './messages.js';
@@ -192,7 +192,7 @@ const ROSTERS_FOR_EACH = 10;
 const OFFER_WAIT_MS = 25_000;
 /** A revocation list is smaller (PROTOCOL §2.1). */
 const MOST_LIST_BYTES = 4 << 20;
-/** Defects of the aggregator that are met in a row before the client gives up. */
+/** Defects of the aggregator that are met in a row before the client ends the session. */
 const MOST_DEFECTS = 3;
 /** How long after the session's end a client that has answered waits for the outcome. */
 const OUTCOME_SECONDS = 600;
@@ -217,7 +217,7 @@ export class Client {
   /**
    * Takes part in sessions of the task until one releases a sum, or `attempts` have ended.
    *
-   * A session that an earlier process has left open is gone on with first: if an input was
+   * A session that an earlier process has left open is continued first: if an input was
    * bound in it, that one is sent and `input` is not looked at. One that has ended, and was
    * not reported, is reported.
    *
@@ -321,7 +321,7 @@ export class Client {
         nextStep: `Reach the aggregator ${session.offer.aggregator} again, or wait for the session's end.`,
       });
     }
-    session.leave(48);
+    session.leave(ERROR_CODES.UNREACHABLE);
     await this.#commit({ session: session.record });
   }
 
@@ -628,7 +628,7 @@ export class Client {
     const late = this.#seconds >= session.offer.sessionEnd + BigInt(OUTCOME_SECONDS);
     if (session.over) return true;
     if (!session.expired(this.#seconds) && !late) return false;
-    session.leave(21);
+    session.leave(ERROR_CODES.DEADLINE);
     await this.#commit({ session: session.record });
     return true;
   }
@@ -754,7 +754,7 @@ export class Client {
   }
 
   #abandoned(session: Session, replaced: string | null): Contribution {
-    const late = session.record.violation === 21;
+    const late = session.record.violation === ERROR_CODES.DEADLINE;
     return this.#contribution(session, replaced, {
       error: late ? 'DEADLINE' : 'UNKNOWN_SESSION',
       reason: late ? "the session's end has passed" : 'the aggregator does not know the session',

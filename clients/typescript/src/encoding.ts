@@ -235,7 +235,7 @@ function checkUnit({ block }: SessionNoise): void {
   }
 }
 
-/** Steps of one encoding, for whoever looks for a mistake. */
+/** Results of the steps of one encoding, for tests and for finding mistakes. */
 export interface EncodingSteps {
   /** After the clip. */
   readonly clipped: Float64Array;

@@ -14,8 +14,8 @@ export interface FileStoreSettings {
   /** Directory on a disk of this machine; made with mode 0700 where it is missing. */
   readonly directory: string;
   /**
-   * File outside of the directory and of its backups that tells a state that was put back
-   * from the newest one. Without it, a restored state is not noticed.
+   * File outside of the directory and of its backups that tells a restored state from
+   * the newest one. Without it, a restored state is not noticed.
    */
   readonly rollbackMark?: string;
 }
@@ -169,9 +169,13 @@ export class FileStore implements Store {
       state = EMPTY_STATE;
     }
     if (this.#mark !== undefined && state.generation < (await this.#newest())) {
-      throw new SecAggError('RESTORED_STATE', 'an older state of this client was put back', {
-        nextStep: 'Put the newest state back, or enrol the client under another name.',
-      });
+      throw new SecAggError(
+        'RESTORED_STATE',
+        'the state of this client was restored from an older copy',
+        {
+          nextStep: 'Restore the newest state, or enrol the client under another name.',
+        },
+      );
     }
     return state;
   }

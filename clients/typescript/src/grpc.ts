@@ -99,7 +99,7 @@ export class GrpcTransport implements Transport {
     );
   }
 
-  /** Judges the certificate of one connection; nothing but the handshake has left (R10.1-3). */
+  /** Checks the certificate of one connection; nothing but the handshake has left (R10.1-3). */
   #check(peer: PeerCertificate): Error | undefined {
     try {
       const names = certificateNames(peer.raw);

@@ -240,7 +240,7 @@ function readUnit(value: Json | undefined): MovingUnit {
 /**
  * Reads a noise block (R3.5-4, BAD_CONFIG).
  *
- * Which mechanism, accountant and randomiser it names is not judged here.
+ * Which mechanism, accountant and randomiser it names is not checked here.
  */
 export function readNoiseBlock(bytes: Uint8Array): NoiseBlock {
   const value = readJson(asAscii(bytes));
@@ -362,13 +362,13 @@ export interface NoiseShare {
   readonly mostLosses: number;
   /** c': clients that may collude. */
   readonly colluders: number;
-  /** Variance that nobody takes back. */
+  /** Variance that is never taken back. */
   readonly base: Rational;
   /** Variances of the layers; empty where there are none. */
   readonly layers: readonly Rational[];
 }
 
-/** Divides the noise among `sharers` clients (R3.5-1, BAD_CONFIG where nobody is left to count). */
+/** Divides the noise among `sharers` clients (R3.5-1, BAD_CONFIG where no client is left to count). */
 export function shareNoise(rule: NoiseRule, sharers: number): NoiseShare {
   const v = rule.countedVariance;
   const n = rational(sharers);
@@ -379,7 +379,7 @@ export function shareNoise(rule: NoiseRule, sharers: number): NoiseShare {
   const colluders = Math.max(rule.colluders, Number(ceil(multiply(rule.colluderFraction, n))));
   const counted = sharers - mostLosses - colluders - 1;
   if (counted < 1 || mostLosses < 0) {
-    refuse('BAD_CONFIG', 'R3.5-1', `the noise of ${sharers} clients leaves nobody to count on`);
+    refuse('BAD_CONFIG', 'R3.5-1', `the noise of ${sharers} clients leaves no client to count on`);
   }
   const share = ceilTo(divide(v, rational(counted)), rule.shareBits);
   const none = { sharers, mostLosses, colluders, base: share, layers: [] };

@@ -54,7 +54,7 @@ export interface PrivacyLimits {
   /** Part of every roster that the noise must take for colluders. */
   readonly minColluderFraction: number;
   /**
-   * SHA-256, in hexadecimal, of noise blocks that `secagg plan --approve` has judged: their
+   * SHA-256, in hexadecimal, of noise blocks that `secagg plan --approve` has checked: their
    * epsilon is believed, and not computed.
    */
   readonly approvedBlocks: readonly string[];
@@ -86,7 +86,7 @@ export const DEFAULT_LIMITS: PrivacyLimits = {
   approvedBlocks: [],
 };
 
-/** What an offer is judged by. */
+/** What an offer is checked against. */
 export interface OfferContext {
   /** Name that the connection has proven (R5.0-1). */
   readonly aggregator: string;

@@ -26,7 +26,7 @@ function varint(value: bigint): Bytes {
   return Uint8Array.from(out);
 }
 
-/** Writes a message; fields that are zero or empty are left out, as proto3 does. */
+/** Writes a message; fields that are zero or empty are omitted, as proto3 does. */
 export function writeFields(fields: readonly (readonly [number, FieldValue])[]): Bytes {
   const parts: Uint8Array[] = [];
   for (const [number, value] of fields) {
@@ -134,11 +134,11 @@ export interface ErrorDetail {
   readonly nextOffset: bigint | undefined;
 }
 
-/** A longer detail is none. */
+/** Details have at most this many bytes (errors.proto). */
 const MOST_DETAIL_BYTES = 4096;
 
 /**
- * Reads the trailer "secagg-error-bin"; undefined where it is none.
+ * Reads the trailer "secagg-error-bin"; undefined for bytes that are no detail.
  *
  * An unknown code reads as INTERNAL, an unknown fault as the service's.
  */

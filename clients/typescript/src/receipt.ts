@@ -49,7 +49,7 @@ function certificateOf(record: SessionRecord, offer: Offer, size: number): Bytes
 /**
  * Writes the receipt of a session from what its client received and accepted.
  *
- * `secagg sessions verify` judges it offline.
+ * `secagg sessions verify` verifies it offline.
  *
  * @param record A session that has ended, or that the client has left.
  * @param top Top of the tree over the roster, where the client has read its neighbourhood.

@@ -20,7 +20,7 @@ export interface CheckedRoster {
   readonly top: Bytes;
 }
 
-/** What is needed to judge a roster. */
+/** What a roster is checked against. */
 export interface RosterContext {
   readonly offer: Offer;
   readonly ctx0: Bytes;

@@ -213,7 +213,7 @@ const LEAST_DELTA = 1e-15;
  * checked", points 2 and 4).
  *
  * @throws SecAggError POLICY_VIOLATION where the rule does not bear the claim, or cannot
- *   judge the task.
+ *   evaluate the task.
  */
 export function checkClaim(block: NoiseBlock, dim: number): void {
   const fail = (what: string, nextStep?: string): never => {

@@ -84,7 +84,7 @@ import type { Signer } from './signer.js';
 /**
  * How far a client has come.
  *
- * `left`: it found a violation, or gave up; `ended`: the aggregator has told the end.
+ * `left`: it found a violation, or its time was over; `ended`: the aggregator has told the end.
  */
 export type SessionState =
   'advertised' | 'shared' | 'delivered' | 'bound' | 'signed' | 'answered' | 'ended' | 'left';
@@ -288,6 +288,7 @@ export class Session {
       charge: 'never',
     };
     const session = new Session(record, options);
+    session.#checkSigner();
     if (session.#noise !== null) options.noise!.check(session.#noise);
     await session.#advertise();
     return { session, step: session.#sending(KINDS.advert, record.advert) };
@@ -296,6 +297,7 @@ export class Session {
   /** Opens a session again from its record, and says what is to be sent again. */
   static resume(record: SessionRecord, options: SessionOptions): { session: Session; step: Step } {
     const session = new Session(record, options);
+    session.#checkSigner();
     if (record.roster !== null)
       session.#enter(reopenRoster(record.roster, session.#rosterContext()));
     if (record.u2 !== null) session.#closeSharing(record.u2);
@@ -527,6 +529,19 @@ export class Session {
         ? new Uint8Array()
         : await this.#sign(signedAdvert(suite, this.#ctx0, idPart, keyPart));
     this.#record.advert = encodeAdvert(idPart, keyPart, signature);
+  }
+
+  /** A session is continued with the identity key that it was begun with. */
+  #checkSigner(): void {
+    const { credential } = this.#record;
+    if (credential === null || this.over) return;
+    const { key } = readCredential(new Reader(credential, 'the credential'));
+    if (this.#options.signer === null || !equal(this.#options.signer.publicKey, key)) {
+      throw new SecAggError('BAD_CREDENTIAL', 'the identity key is not that of the credential', {
+        rule: 'R10.2-1',
+        nextStep: 'Put the identity of the open session in its place again.',
+      });
+    }
   }
 
   #sign(message: Bytes): Promise<Bytes> {

@@ -21,7 +21,7 @@ export interface Budget {
 /** Everything that a client keeps. It holds secrets while a session is open. */
 export interface ClientState {
   readonly version: 1;
-  /** Counts commits, so that a state that was put back can be told from the newest one. */
+  /** Counts commits, so that a restored state can be told from the newest one. */
   readonly generation: number;
   /** The open session, or the last one. */
   readonly session: SessionRecord | null;

@@ -153,7 +153,7 @@ export class AggregatorCalls {
     };
   }
 
-  /** Asks from where an upload goes on, with the view of the session (R5.3-14). */
+  /** Asks from where an upload continues, with the view of the session (R5.3-14). */
   async getUploadStatus(sid: Bytes, view: Bytes): Promise<UploadStatus> {
     const answer = await this.#call(
       'GetUploadStatus',

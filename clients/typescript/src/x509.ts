@@ -65,14 +65,14 @@ function alternativeNames(der: Uint8Array): Element[] {
   const certificate = elements(only(elements(der), SEQUENCE));
   const body = elements(only(certificate.slice(0, 1), SEQUENCE));
   const wrapped = body.filter(({ tag }) => tag === EXTENSIONS);
-  if (wrapped.length !== 1) bad('names nobody: it has no extensions');
+  if (wrapped.length !== 1) bad('names no party: it has no extensions');
   const names: Element[] = [];
   let found = 0;
   for (const extension of elements(only(elements(wrapped[0]!.content), SEQUENCE))) {
     const parts = elements(extension.content);
     const id = parts[0];
     const value = parts.at(-1);
-    if (id?.tag !== OBJECT_ID || value?.tag !== OCTETS) bad('has an extension that is none');
+    if (id?.tag !== OBJECT_ID || value?.tag !== OCTETS) bad('has a malformed extension');
     const hex = [...id.content].map((byte) => byte.toString(16).padStart(2, '0')).join('');
     if (hex !== ALTERNATIVE_NAME) continue;
     found++;

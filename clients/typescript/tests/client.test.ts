@@ -114,7 +114,7 @@ test('four clients get the sum', async () => {
   }
 });
 
-test('a client that crashes before or after any commit goes on with the same messages', async () => {
+test('a client that crashes before or after any commit continues with the same messages', async () => {
   for (const before of [false, true]) {
     for (let commit = 1; commit <= 6; commit++) {
       const party = makeParty();
@@ -164,7 +164,7 @@ test('calls that fail, and answers that are lost, are repeated', async () => {
   }
 });
 
-test('an upload goes on where the aggregator says', async () => {
+test('an upload continues where the aggregator says', async () => {
   const party = makeParty();
   let corrupt = 3;
   party.aggregator.fault = (name, method, moment) =>
@@ -195,7 +195,7 @@ test('a client with another view leaves before anything is bound', async () => {
   assert.ok(![...party.aggregator.sessions[0]!.accepted.keys()].includes(`ann/${KINDS.upload}`));
 });
 
-test('one that is lost after sharing is left out of the sum, and hears the end', async () => {
+test('one that is lost after sharing is not in the sum, and learns the end', async () => {
   const party = makeParty(PARAMETERS, { lost: 'dora' });
   const all = await Promise.all(
     NAMES.map((name, i) =>

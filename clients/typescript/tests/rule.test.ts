@@ -97,7 +97,7 @@ test('doubles and fractions agree, also where a double cannot hold the fraction'
   assert.equal(parseRational('01/4'), undefined);
 });
 
-test('JSON in any other form than its own is none', () => {
+test('JSON in any other form than its own is refused', () => {
   for (const text of ['{"a":1}', '[]', '{"a":[1,2.0,"x"],"b":null}', '"\\u00e9"']) {
     assert.notEqual(readJson(text), undefined);
   }

@@ -137,7 +137,7 @@ test('who has lost the lock commits nothing', async () => {
   assert.deepEqual(await store.load(), EMPTY_STATE);
 });
 
-test('a state that was put back is refused where there is a mark', async () => {
+test('a restored state is refused where there is a mark', async () => {
   const path = await directory();
   const settings = { directory: join(path, 'state'), rollbackMark: join(path, 'mark') };
   const store = await FileStore.open(settings);
