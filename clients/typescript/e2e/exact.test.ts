@@ -68,7 +68,7 @@ for (const one of CASES) {
       const ring = one.name.endsWith('ring');
       const degree = ring ? 'degree = 4\nthreshold = 2\n' : '';
       const server = deployment.serve(
-        `[task]\nid = "task"\nprofile = "${one.profile}"\n[vector]\ndimension = ${DIM}\nmodulus_bits = 20\n` +
+        `profile = "${one.profile}"\n[vector]\ndimension = ${DIM}\nmodulus_bits = 20\n` +
           `[cohort]\nmin_clients = ${size}\nmax_clients = ${size}\nmin_survivors = ${size - 1}\n${degree}` +
           `[noise]\nnone = "${NO_NOISE}"\n${one.server}`,
       );

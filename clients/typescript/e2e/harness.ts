@@ -121,13 +121,18 @@ export class Deployment {
   }
 
   /** Starts an aggregator with one task, to run until the task is done. */
-  serve(toml: string): Promise<Ended> {
+  async serve(toml: string): Promise<Ended> {
+    // A list without a serial, so that every client of malicious-server reads one.
+    const listed = await this.secagg('pki', 'enrol', 'revoke', 'pki/issuer');
+    if (listed.code !== 0) throw new Error(`secagg pki enrol revoke: ${listed.errors}`);
+    writeFileSync(this.path('payload.bin'), 'what a session hands to its clients');
     writeFileSync(
       this.path('server.toml'),
       `[server]\nlisten = "127.0.0.1:${this.#port}"\nstate_dir = "server"\noutput_dir = "sums"\n` +
         'rollback_mark = "server.mark"\n' +
         '[tls]\nca = "pki/ca.pem"\ncertificate = "pki/server.pem"\nkey = "pki/server.key"\n' +
-        `[enrolment]\ntrust_domain = "secagg.local"\nenrolment_key = "${this.#enrolmentKey}"\n${toml}`,
+        `[enrolment]\ntrust_domain = "secagg.local"\nenrolment_key = "${this.#enrolmentKey}"\n` +
+        `revocations = "pki/issuer/revocations.bin"\n[task]\nid = "task"\npayload = "payload.bin"\n${toml}`,
     );
     return this.#start(SECAGG, ['server', '--config', 'server.toml', '--until-done']).ended;
   }

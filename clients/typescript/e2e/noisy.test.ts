@@ -50,7 +50,7 @@ for (const one of CASES) {
     try {
       const malicious = one.profile === 'malicious-server';
       const server = deployment.serve(
-        `[task]\nid = "task"\nprofile = "${one.profile}"\n[vector]\ndimension = ${one.dim}\n` +
+        `profile = "${one.profile}"\n[vector]\ndimension = ${one.dim}\n` +
           `[cohort]\nmin_clients = ${size}\nmax_clients = ${size}\nmin_survivors = ${size - 1}\n` +
           `[noise]\nepsilon = 20.0\ndelta = 1e-6\nl2_clip = 1.0\naccountant = "mixture-simple"\n${one.noise}` +
           `[rounds]\n${ROUNDS}${malicious ? 'consistency = 300\n' : ''}`,
