@@ -326,6 +326,11 @@ export class Session {
     return this.#roster?.top ?? null;
   }
 
+  /** Clients in the roster; 0 before there is one. */
+  get rosterSize(): number {
+    return this.#roster?.roster.size ?? 0;
+  }
+
   /** Whether an input is bound: from then on the session costs budget. */
   get inputBound(): boolean {
     return this.#record.uploadDigest !== null;

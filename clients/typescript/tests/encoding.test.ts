@@ -10,6 +10,7 @@ import {
   decodeOffer,
   encodeIntegers,
   equal,
+  fixedPoint,
   gridOf,
   parseRational,
   readSessionNoise,
@@ -278,4 +279,18 @@ test('a vector that cannot be used is refused, and zeros take the same steps', a
   assert.ok(zeros.scaled.at(-1)! > 0, 'a vector of zeros fits the clip');
   assert.ok(zeros.noise.some((x) => x !== 0));
   assert.ok(equal(key, hex(row.key_0)));
+});
+
+test('the squared norm of what is rounded is at most C, exactly', () => {
+  const exact = (fixed: Float64Array): bigint =>
+    [...fixed].reduce((sum, g) => sum + BigInt(g) * BigInt(g), 0n);
+  // At the limit nothing changes; a last bit beyond it, and the vector shrinks.
+  assert.deepEqual([...fixedPoint(Float64Array.of(3, -4), 10, 25)], [3 * 2 ** 32, -4 * 2 ** 32]);
+  for (const c of [25 - 2 ** -48, 24.999, 1, 2 ** -20]) {
+    const fixed = fixedPoint(Float64Array.of(3, -4), 10, c);
+    const limit = (BigInt(c * 2 ** 48) << 64n) >> 48n;
+    assert.ok(exact(fixed) <= limit, `${c}`);
+    assert.ok(exact(fixed) > (limit * 99n) / 100n, `${c}`);
+  }
+  assert.deepEqual([...fixedPoint(Float64Array.of(3, -4), 2, 25)], [2 ** 33, -(2 ** 33)]);
 });

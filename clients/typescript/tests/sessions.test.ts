@@ -6,23 +6,34 @@ import { test } from 'node:test';
 import {
   checkOfferRules,
   checkPayload,
+  blob,
   checkSetup,
+  concat,
   decodeAbort,
   decodeOffer,
   decodeRelease,
+  decodeSet,
+  encodeOffer,
+  encodeRelease,
+  encodeRoster,
   ERROR_CODES,
   equal,
   KINDS,
+  noiseCertificate,
   openingContext,
   pack,
   readCredential,
+  readSessionNoise,
   Reader,
   readTrust,
   SeedSigner,
+  sha256,
+  shareNoise,
   Session,
   toHex,
   unpack,
   VectorEncoder,
+  writeReceipt,
   zeroResidues,
   packedSize,
   type Bytes,
@@ -433,4 +444,90 @@ test('own secrets differ by seed, session and roster', async () => {
   const { key, seed } = at(1, 1).coefficients(ctx1[0]);
   assert.equal(key.length, 2);
   assert.notDeepEqual(key, seed);
+});
+
+test('receipts are those that were recorded of clients', async () => {
+  const written = new Set<string>();
+  for (const recorded of SESSIONS.values()) {
+    if (isProfile3(recorded)) continue;
+    for (const client of recorded.clients) {
+      if (client.answer === null || client.index === recorded.lying) continue;
+      const session = await advance(recorded, client, 6);
+      if (session.state !== 'answered') await session.receive(KINDS.survivors, hex(recorded.u3));
+      const packed = hex(recorded.packed_sum);
+      const release = encodeRelease({
+        kind: 'release',
+        fate: 2,
+        sumHash: sha256(packed),
+        size: BigInt(packed.length),
+        survivors: decodeSet(session.rosterSize, hex(recorded.u3), 'U3').length,
+        keptUntil: 0n,
+      });
+      await session.receive(KINDS.release, release);
+      written.add(toHex(writeReceipt(session.record, session.rosterTop)));
+    }
+  }
+  const receiptOf = (name: string): string =>
+    readVectors('receipts')['receipts']!.find((row: Row) => row.name === name).receipt;
+  assert.ok(written.has(receiptOf("a client's")));
+  // That of a session which is not among the recorded ones, at least by its certificate.
+  const reader = new Reader(hex(receiptOf('what a client knows of noise')), 'a receipt');
+  reader.take(17);
+  const { block } = readSessionNoise(decodeOffer(reader.blob()), null)!;
+  const certificate = noiseCertificate(block.noise, shareNoise(block.noise, 6), 5, null);
+  assert.ok(receiptOf('what a client knows of noise').includes(toHex(certificate)));
+});
+
+test('losses before sharing count, too', async () => {
+  const parameters = {
+    ...decodeOffer(hex(SESSIONS.get('complete').offer)).parameters,
+    minClients: 4,
+    maxClients: 4,
+    threshold: 2,
+    minSurvivors: 2,
+    maxDropouts: 1,
+    maxLosses: 1,
+    colluders: 0,
+  };
+  const offer = encodeOffer({
+    ...decodeOffer(hex(SESSIONS.get('complete').offer)),
+    parameters,
+  });
+  const begun = await Promise.all(
+    ['a', 'b', 'c', 'd'].map((identity, i) =>
+      Session.begin(
+        offer,
+        {
+          identity,
+          credential: null,
+          revocations: null,
+          seed: new Uint8Array(32).fill(i + 1),
+        },
+        { signer: null, noise: null },
+      ),
+    ),
+  );
+  const roster = encodeRoster(
+    begun.map(({ step }) => step.send[0]!.message),
+    new Uint8Array(),
+  );
+  const bundles = await Promise.all(
+    begun.map(
+      async ({ session }) => (await session.receive(KINDS.roster, roster)).send[0]!.message,
+    ),
+  );
+  // The last one is lost before it shares; then one more, which the dropouts allow.
+  const delivery = concat(
+    blob(hex('07')),
+    blob(concat(...[1, 2].map((i) => bundles[i]!.slice(0, 96)))),
+  );
+  const { session } = begun[0]!;
+  await session.receive(KINDS.delivery, delivery);
+  await session.bind(zeroResidues(parameters.modulus, parameters.dim));
+  const kept = structuredClone(session.record);
+  await refusedWith(ERROR_CODES.TOO_MANY_DROPOUTS, () =>
+    session.receive(KINDS.survivors, hex('03')),
+  );
+  const again = Session.resume(kept, { signer: null, noise: null }).session;
+  assert.equal((await again.receive(KINDS.survivors, hex('07'))).send[0]!.kind, KINDS.shares);
 });
