@@ -391,6 +391,21 @@ export class Client {
     return { session, step, source };
   }
 
+  /** Repeats a call before a session as long as the aggregator may come back in time. */
+  async #withRetries<T>(call: () => Promise<T>): Promise<T> {
+    const latest = this.#now + 1000 * (this.#settings.waitSeconds ?? 120);
+    for (let pause = 200; ; pause = Math.min(2 * pause, MOST_PAUSE_MS)) {
+      try {
+        return await call();
+      } catch (error) {
+        if (!(error instanceof SecAggError) || !REPEAT.has(error.error)) throw error;
+        pause = error.retryAfterMs ?? pause;
+        if (this.#now + pause > latest) throw error;
+      }
+      await this.#sleep(pause);
+    }
+  }
+
   async #awaitOffer(after: bigint): Promise<Bytes> {
     const latest = this.#now + 1000 * (this.#settings.waitSeconds ?? 120);
     for (let pause = 200; ; pause = Math.min(2 * pause, MOST_PAUSE_MS)) {
@@ -446,11 +461,9 @@ export class Client {
     let bytes: Bytes | null = null;
     if (trust.revocationNumber !== 0) {
       try {
-        bytes = await this.#calls.fetch(
-          sid,
-          BLOBS.revocations,
-          MOST_LIST_BYTES,
-          trust.revocationHash,
+        const { revocationHash } = trust;
+        bytes = await this.#withRetries(() =>
+          this.#calls.fetch(sid, BLOBS.revocations, MOST_LIST_BYTES, revocationHash),
         );
       } catch (error) {
         if (!(error instanceof SecAggError) || error.error !== 'BAD_ENCODING') throw error;
@@ -485,7 +498,9 @@ export class Client {
   async #fetchPayload(offer: Offer, sid: Bytes): Promise<Bytes | null> {
     if (offer.payloadHash.length === 0) return null;
     const most = this.#settings.maxPayloadBytes ?? 1 << 30;
-    const payload = await this.#calls.fetch(sid, BLOBS.payload, most, offer.payloadHash);
+    const payload = await this.#withRetries(() =>
+      this.#calls.fetch(sid, BLOBS.payload, most, offer.payloadHash),
+    );
     checkPayload(offer.payloadHash, payload);
     return payload;
   }
@@ -542,6 +557,10 @@ export class Client {
       if (error instanceof SecAggError && error.error !== 'STATE_LOCKED') {
         if (!session.over) session.leave(error.code);
         await this.#commit({ session: session.record });
+        if (session.state === 'left' && NEXT.has(error.error)) {
+          const outcome = { error: error.error, reason: error.message };
+          return this.#contribution(session, replaced, outcome);
+        }
       }
       throw error;
     }
@@ -580,12 +599,21 @@ export class Client {
   /** Waits for what opens the next round; null where the session's end has passed. */
   async #nextUpdate(session: Session): Promise<Update | null> {
     for (;;) {
-      const answer = await this.#repeat(session, () =>
-        this.#calls.getUpdate(session.sid, session.round),
-      );
+      const answer = await this.#repeat(session, () => this.#askForUpdate(session));
       if (answer === null) return null;
       if ('kind' in answer) return answer;
       await this.#pause(session, answer);
+    }
+  }
+
+  async #askForUpdate(session: Session): Promise<Update | Wait> {
+    try {
+      return await this.#calls.getUpdate(session.sid, session.round);
+    } catch (error) {
+      const over = error instanceof SecAggError && error.error === 'SESSION_OVER';
+      // With an input bound, only an update says its fate, and with it what it costs.
+      if (over && session.inputBound) return { retryAfterMs: MOST_PAUSE_MS };
+      throw error;
     }
   }
 

@@ -267,7 +267,13 @@ class TestSession {
 
   update(name: string, after: number): { kind: number; message: Bytes } | null {
     this.#advance();
-    if (this.#ending !== null) return this.#ending;
+    if (this.#ending !== null) {
+      const missed = this.#u3 !== null && !this.#u3.includes(name) && this.#sum.length > 0;
+      // Who is not in the sum is told that the session is over, with fate 1.
+      return missed
+        ? { kind: KINDS.abort, message: concat(u8(1), u16(43), text('not in the sum')) }
+        : this.#ending;
+    }
     if (this.#u3 !== null && after < 6) {
       if (!this.#u3.includes(name)) throw new SecAggError('SESSION_OVER', 'not in U3');
       return {

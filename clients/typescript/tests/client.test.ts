@@ -198,13 +198,32 @@ test('a client with another view leaves before anything is bound', async () => {
 test('one that is lost after sharing is not in the sum, and learns the end', async () => {
   const party = makeParty(PARAMETERS, { lost: 'dora' });
   const all = await Promise.all(
-    NAMES.map((name, i) =>
-      run(party, name, new MemoryStore(), vectorOf(i)).catch((error: unknown) => error),
-    ),
+    NAMES.map((name, i) => run(party, name, new MemoryStore(), vectorOf(i))),
   );
-  for (const one of all.slice(0, 3) as Contribution[]) {
+  for (const one of all.slice(0, 3)) {
     assert.deepEqual([...one.sum!], total([0, 1, 2]));
     assert.equal(one.survivors, 3);
+  }
+  assert.equal(all[3]!.error, 'SESSION_OVER');
+  assert.equal(all[3]!.charge, 'returned');
+});
+
+test('a client that came too late takes part in the next session', async () => {
+  const party = makeParty();
+  let refused = 0;
+  party.aggregator.fault = (name, method, moment) =>
+    name === 'late' && method === 'AdvertiseKeys' && moment === 'before' && refused++ < 1
+      ? 'ROSTER_TOO_LARGE'
+      : null;
+  const late = run(party, 'late', new MemoryStore(), vectorOf(0), { attempts: 2 });
+  const first = NAMES.map((name, i) => run(party, name, new MemoryStore(), vectorOf(i)));
+  for (const one of await Promise.all(first)) assert.equal(one.released, true);
+  const second = NAMES.slice(1).map((name, i) =>
+    run(party, `${name}-2`, new MemoryStore(), vectorOf(i + 1)),
+  );
+  for (const one of [await late, ...(await Promise.all(second))]) {
+    assert.equal(one.sessionNumber, 2n);
+    assert.deepEqual([...one.sum!], total([0, 1, 2, 3]));
   }
 });
 
@@ -224,6 +243,13 @@ test('a vector that an exact task cannot take keeps its client away', async () =
 test('the payload is compared with its hash and given to the vector', async () => {
   const payload = utf8('the weights of a model, say');
   const party = makeParty(PARAMETERS, { payload });
+  const failed = new Set<string>();
+  party.aggregator.fault = (name, method, moment) => {
+    const key = `${name}/${method}/${moment}`;
+    if (method !== 'FetchChunk' || failed.has(key)) return null;
+    failed.add(key);
+    return 'UNREACHABLE';
+  };
   const all = await Promise.all(
     NAMES.map((name, i) =>
       new Client(settingsOf(party, name, new MemoryStore())).contribute((given) => {
