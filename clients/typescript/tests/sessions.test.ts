@@ -531,3 +531,17 @@ test('losses before sharing count, too', async () => {
   const again = Session.resume(kept, { signer: null, noise: null }).session;
   assert.equal((await again.receive(KINDS.survivors, hex('07'))).send[0]!.kind, KINDS.shares);
 });
+
+test('a session is continued with the identity key that it was begun with', async () => {
+  const recorded = SESSIONS.get('signed-by-all');
+  const client = recorded.clients[0];
+  for (const after of [1, 3, 4]) {
+    const { record } = await advance(recorded, client, after);
+    for (const signer of [null, SeedSigner.generate().signer]) {
+      await refusedWith(ERROR_CODES.BAD_CREDENTIAL, () =>
+        Session.resume(record, { ...optionsOf(client), signer }),
+      );
+    }
+    assert.equal(Session.resume(record, optionsOf(client)).session.state, record.state);
+  }
+});
