@@ -58,7 +58,7 @@ _MIXTURES: Final[_Kinds] = frozenset({SkellamMixtureEvent, SkellamMixtureClipped
 _CLIPPED: Final[_Kinds] = frozenset({SkellamMixtureClippedEvent})
 _SKELLAM: Final[_Kinds] = frozenset({SkellamEvent})
 _SUMS: Final[_Kinds] = frozenset({DistributedDiscreteGaussianEvent})
-_COINS: Final[_Kinds] = frozenset({BinomialEvent})
+_BINOMIALS: Final[_Kinds] = frozenset({BinomialEvent})
 _LATTICES: Final[_Kinds] = frozenset(
     {SkellamEvent, DiscreteGaussianEvent, BinomialEvent}
 )
@@ -179,8 +179,8 @@ CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     AccountantEntry(
         name="log-concave-gdp",
         place="tradeoff.log_concave_gdp:LogConcaveGDPAccountant",
-        covers=_SUMS | _COINS | _GAUSSIANS,
-        made_for=_SUMS | _COINS,
+        covers=_SUMS | _BINOMIALS | _GAUSSIANS,
+        made_for=_SUMS | _BINOMIALS,
         form=Form.CLOSED,
         is_default=True,
     ),
@@ -297,8 +297,8 @@ CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     AccountantEntry(
         name="cpsgd-recalled",
         place="published.cpsgd:BinomialPaperAccountant",
-        covers=_COINS,
-        made_for=_COINS,
+        covers=_BINOMIALS,
+        made_for=_BINOMIALS,
         form=Form.CLOSED,
     ),
 )
@@ -516,7 +516,7 @@ def check_accounting_cost(
     if cost <= MAX_ACCOUNTING_COST:
         return
     raise ParameterError(
-        f"{accountant} would fill {cost:.2g} table cells to judge it, at most "
+        f"{accountant} would fill {cost:.2g} table cells to check it, at most "
         f"{MAX_ACCOUNTING_COST:.2g} are accepted: plan on a coarser grid, or name no "
         "accountant",
         parameter="accountant",

@@ -678,7 +678,7 @@ class Mechanism(abc.ABC):
         )
 
     def remarks(self) -> tuple[str, ...]:
-        """Return sentences that whoever configures this mechanism should not miss."""
+        """Return warnings for the author of a plan with this mechanism."""
         return ()
 
     def _check_counts(self) -> None:

@@ -717,13 +717,13 @@ def _plan_notes(
         notes += [
             (
                 "The sum holds the selected vectors alone: over the selection rate it "
-                "estimates everybody's. Selection saves computing, never error."
+                "estimates that of all clients. Selection saves computing, never error."
             ),
             (
-                "Members that skip computing when their coin is lost must answer at a "
-                "fixed time: the secrecy of selection then rests on their "
-                "availability. A vector that lies in a file is computed whatever the "
-                "coin says."
+                "Members that skip computing when they are not selected must answer at "
+                "a fixed time: the secrecy of selection then rests on their "
+                "availability. A vector that lies in a file is computed in "
+                "either case."
             ),
         ]
     if request.is_published_mixture or not mechanism.published_accountant:

@@ -239,7 +239,7 @@ def server_of(
 
 
 def edge_options(settings: HostSettings) -> EdgeOptions | None:
-    """Return what settings say of the HTTP edge; None where there is none.
+    """Return what settings say of the HTTP edge; None without [edge].
 
     Raises:
         ServiceError: BAD_SETTINGS, naming the key that is missing or wrong; or

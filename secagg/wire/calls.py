@@ -288,7 +288,7 @@ class GetOffer(Request[SessionDescriptor | Wait]):
         task_id: 1 to 256 bytes of UTF-8.
         after_session: Highest session number seen; 0 for none.  Sessions up to this
             number are not offered.
-        wait_ms: How long the answer may take if there is none, 0 to 30 000.
+        wait_ms: How long the answer may take if no update exists, 0 to 30 000.
     """
 
     WIRE = secagg_service_pb2.GetOfferRequest
@@ -459,7 +459,7 @@ class GetUpdate(_AsksForUpdate):
     """Any round: the newest update, if it opens a round after `after`.
 
     Attributes:
-        wait_ms: How long the answer may take if there is none, 0 to 30 000.
+        wait_ms: How long the answer may take if no update exists, 0 to 30 000.
     """
 
     WIRE = secagg_service_pb2.GetUpdateRequest

@@ -56,8 +56,9 @@ async def serving(deployment, script=None, **options):
             await edge.stop(0.0)
 
 
-def signed(deployment, request=STATUS, name="ada", serial=7, *, created=NOW):
+def signed(deployment, request=STATUS, name="ada", serial=7, *, created=None):
     identity = deployment.issuer.identity(name, serial)
+    created = int(time.time()) if created is None else created
     return EdgeRequest.signed(identity, request, authority=AUTHORITY, created=created)
 
 

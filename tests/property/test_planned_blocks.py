@@ -132,6 +132,6 @@ def test_plan_and_guard_refuse_in_the_same_words(accountant, scale_factor, rate)
     with pytest.raises(ParameterError) as refused:
         plan(**asked, accountant=accountant)
     said, told = str(refused.value), str(guarded.value)
-    cells = "table cells to judge it"
+    cells = "table cells to check it"
     assert told.endswith(said[said.index(cells) :])
     assert told.startswith(str(bad_block(said))[: -len(said)] + accountant)

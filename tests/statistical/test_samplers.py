@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import reference_samplers as reference
 from scipy import stats
 
 from dpnoise.samplers import (
@@ -16,7 +17,6 @@ from dpnoise.samplers import (
     discrete_gaussian_table,
     discrete_laplace_table,
     poisson_table,
-    reference,
     skellam_table,
 )
 

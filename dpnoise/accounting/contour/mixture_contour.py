@@ -158,7 +158,7 @@ class MixtureContourAccountant(Accountant):
             return
         if self._bound is not None or count > 1:
             raise TheoremNotApplicableError(
-                f"{self.name} covers a single release; name no accountant",
+                f"{self.name} covers a single release",
                 theorem="contour bound of one product law",
                 parameter="count",
                 value=count if self._bound is None else count + 1,

@@ -5,7 +5,7 @@ is given from the store of an aggregator that does not run.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_type_hints
@@ -376,7 +376,7 @@ def read_arguments(kind: type[_Arguments], given: object) -> _Arguments:
     for field in fields(kind):  # type: ignore[arg-type]  # each kind is a dataclass
         value = given.get(field.name)
         wanted, name = _KINDS[hints[field.name]]
-        if value is None and field.default is None:
+        if value is None and field.default is not MISSING:
             continue
         is_number_for_flag = isinstance(value, bool) and wanted is int
         if not isinstance(value, wanted) or is_number_for_flag:

@@ -501,7 +501,7 @@ class SessionRunner:
     ) -> AsyncIterator[Envelope | Wait]:
         """Yield updates as rounds open, until the session is over for this client.
 
-        In between, and at first, that there is none.
+        In between, and at first, that no update exists.
 
         Raises:
             ServiceError: STORAGE_FAILED; the session is about to be ended, ask again.
@@ -529,7 +529,7 @@ class SessionRunner:
         Args:
             identity: Of the client.
             after: The round that it is in.
-            ends: Instant of the clock after which it is told that there is none.
+            ends: Instant of the clock after which the answer is that none exists.
             look_seconds: How often all who wait are woken in any case.
 
         Raises:

@@ -17,7 +17,7 @@ from dpnoise.encoding.rounding import round_conditional, round_stochastic
 from dpnoise.encoding.scaling import FixedPointVector, natural_coordinate_cap
 from dpnoise.encoding.wrapping import residue_dtype
 from dpnoise.mechanisms import is_selected
-from dpnoise.mechanisms.seeds import LAYER_LABEL, NOISE_LABEL, ROUNDING_LABEL
+from dpnoise.mechanisms.base import LAYER_LABEL, NOISE_LABEL, ROUNDING_LABEL
 from dpnoise.samplers import BitSource, binomial_table, skellam_table
 from dpnoise.samplers.discrete_gaussian import discrete_gaussian_table
 from secagg.conformance import read_vectors

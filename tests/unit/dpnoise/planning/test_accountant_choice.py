@@ -53,7 +53,7 @@ def asks_nobody(monkeypatch):
                 "scale_factor": 256.0,
                 "accountant": "mixture-contour",
             },
-            "table cells to judge it.* name no accountant",
+            "table cells to check it.* name no accountant",
         ),
         (
             {"dimension": 32, "scale_factor": 8.0, "accountant": "mixture-contour"},
@@ -102,7 +102,7 @@ def test_a_search_that_would_end_where_no_client_judges_is_refused_on_its_way():
         "selection_rate": Fraction(1, 4),
         "clip_flag_amplitude": 0.25,
     }
-    with pytest.raises(ParameterError, match="cells to judge it") as caught:
+    with pytest.raises(ParameterError, match="cells to check it") as caught:
         plan(**asked, accountant="mixture-rdp")
     assert caught.value.parameter == "accountant"
     assert plan(**asked).accountant != "mixture-rdp"

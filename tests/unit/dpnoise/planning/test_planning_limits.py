@@ -192,7 +192,7 @@ def test_a_coin_that_everybody_wins_is_no_coin():
     asked = CELL | {"dimension": 32, "scale_factor": 27.0, "bits": 16}
     made = plan(**asked, accountant="mixture-rdp", selection_rate=Fraction(1))
     assert made.noise_variance == plan(**asked, accountant="mixture-rdp").noise_variance
-    with pytest.raises(ParameterError, match="table cells to judge it"):
+    with pytest.raises(ParameterError, match="table cells to check it"):
         plan(**asked, accountant="mixture-rdp", selection_rate=Fraction(1, 2))
 
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import mpmath
 import pytest
+import reference_samplers as reference
 
 from dpnoise.errors import CertificateError
 from dpnoise.samplers import (
@@ -13,7 +14,6 @@ from dpnoise.samplers import (
     discrete_gaussian_table,
     discrete_laplace_table,
     poisson_table,
-    reference,
     skellam_table,
 )
 from dpnoise.samplers.tail_bounds import (

@@ -7,6 +7,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+import reference_samplers as reference
 from scipy import stats
 
 from dpnoise.errors import CertificateError, ParameterError
@@ -14,7 +15,6 @@ from dpnoise.samplers import (
     BitSource,
     InversionTable,
     discrete_gaussian_sampler,
-    reference,
     wide_discrete_gaussian,
 )
 from dpnoise.samplers.wide_discrete_gaussian import WideDiscreteGaussian

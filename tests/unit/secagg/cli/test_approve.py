@@ -103,7 +103,7 @@ def test_what_would_take_long_to_judge_is_refused_before_anything_else(parameter
         | {"scale_factor": 2.0**24, "linf_bound": f"{2**24}/1"},
     )
     # Other contradictions, here of the modulus, come later.
-    with pytest.raises(RemoteProtocolError, match="cells to judge"):
+    with pytest.raises(RemoteProtocolError, match="cells to check"):
         NoisyTask.from_parameters(replace(huge, modulus=1 << 12))
 
 

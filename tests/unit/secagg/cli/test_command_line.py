@@ -417,7 +417,7 @@ def test_plan_says_what_should_not_be_missed(capsys):
     assert main([*PLAN, "--epsilon", "2", "--selection-rate", "1/2"]) == 0
     shown = capsys.readouterr().out
     assert "must be abandoned" in shown
-    assert "A vector that lies in a file is computed whatever the coin says" in shown
+    assert "A vector that lies in a file is computed in either case" in shown
 
 
 def test_plan_prints_how_many_entries_wrap(capsys):
@@ -494,7 +494,7 @@ def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
                 *("--l2-clip", "1", "--steps", "10", "--dimension", "65536"),
                 *("--accountant", "mixture-contour"),
             ],
-            "mixture-contour covers a single release; use mixture-pld",
+            "mixture-contour covers a single release",
             "Correct that option",
         ),
     ],
