@@ -376,7 +376,7 @@ async def test_a_revoked_serial_is_out_within_a_minute_and_its_held_answers_end(
 
     async with serving(deployment, {GetUpdate: hold}, clock=clock) as (edge, _):
         link = await deployment.raw(edge.address)
-        asking = asyncio.ensure_future(link.ask(signed(deployment, HELD)))
+        asking = asyncio.ensure_future(link.ask(signed(deployment, HELD, created=NOW)))
         await held.wait()
         lists.write_bytes(b"damaged")  # changes nothing
         await pass_a_minute(clock)

@@ -408,12 +408,12 @@ class Context:
 
 
 async def test_a_call_whose_time_is_over_before_its_turn_is_not_worked_on(monkeypatch):
-    """A minute passes between the arrival of a call and its turn."""
+    """Ninety seconds pass between the arrival of a call and its turn."""
 
-    def a_minute_later(context):
-        refuse_expired(Context(context.time_remaining() - 60))
+    def much_later(context):
+        refuse_expired(Context(context.time_remaining() - 90))
 
-    monkeypatch.setattr(guards, "refuse_expired", a_minute_later)
+    monkeypatch.setattr(guards, "refuse_expired", much_later)
     service = ScriptedService(script={AdvertiseKeys: ROSTER})
     named = ((TEST_IDENTITY_KEY, "c"),)
     async with (
