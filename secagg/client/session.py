@@ -329,9 +329,8 @@ class ClientSession:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        prefix = _key_prefix(identity)
         rows = await store.sessions(role=Role.CLIENT, task=task_id)
-        keys = [row.key for row in rows if row.key.startswith(prefix)]
+        keys = [row.key for row in rows if _is_of(row.key, identity)]
         records = [await store.load(key) for key in keys]
         return [each for each in records if each is not None and not each.ended]
 
@@ -590,6 +589,12 @@ def _check_is_over(descriptor: SessionDescriptor, now: float) -> None:
 def record_key(identity: str, session_id: bytes) -> str:
     """Return under which name a client's session is stored."""
     return _key_prefix(identity) + session_id.hex()
+
+
+def _is_of(key: str, identity: str) -> bool:
+    # A name may hold slashes, and begin with the whole of another one.
+    prefix = _key_prefix(identity)
+    return key.startswith(prefix) and "/" not in key[len(prefix) :]
 
 
 def bound_input_of(stored: StoredSession) -> bytes:

@@ -22,6 +22,7 @@ A message is its kind in one byte, its canonical encoding, and after the name of
 upload the packed vector itself.
 """
 
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -102,7 +103,8 @@ class StepClient:
 
     Use it as a context manager: entering it opens the state.  It is synchronous, keeps
     no time of its own and holds no lock between two calls but that of the directory, so
-    that a vector may take hours, in another process.  Threads may share it.
+    that a vector may take hours, in another process.  Threads may share it; a fork of
+    the process may not.
 
     Args:
         identity: The client's name, as the aggregator knows it.
@@ -135,7 +137,8 @@ class StepClient:
 
     Raises:
         LocalProtocolError: There are no limits of privacy, nothing bounds what all
-            tasks together may cost, or `enrolment` is something else.
+            tasks together may cost, `tasks` is one text, or `enrolment` is something
+            else.
 
     Example:
         with secagg.StepClient(
@@ -178,6 +181,11 @@ class StepClient:
                 next_step="Give privacy_limits=PrivacyLimits(...), or "
                 "ExactSumWaiver(...) with its sentence.",
             )
+        if isinstance(tasks, str):
+            raise LocalProtocolError(
+                "tasks is one text, whose letters would each be the name of a task",
+                next_step="Give tasks=[...], with the names of tasks.",
+            )
         is_bounded = tasks is not None or total is not None
         if isinstance(privacy_limits, PrivacyLimits) and not is_bounded:
             raise LocalProtocolError(
@@ -209,6 +217,7 @@ class StepClient:
         self._lock = threading.Lock()
         self._opened: OpenClient | None = None
         self._failed: ServiceError | None = None
+        self._process = os.getpid()
 
     def __enter__(self) -> Self:
         """Open the state, and end the sessions in it whose time is over.
@@ -237,6 +246,8 @@ class StepClient:
                 run_inline(store.close())
                 raise
             self._opened, self._failed = opened, None
+            self._process = os.getpid()
+            self._accept_restored = False  # what was accepted was this state
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -428,6 +439,14 @@ class StepClient:
         self, call: Callable[[OpenClient], Coroutine[Any, Any, _Result]]
     ) -> _Result:
         """Make one call at a time; after a failing disk none at all."""
+        # Before the lock, which may be held by a thread that no fork has.
+        if self._opened is not None and os.getpid() != self._process:
+            raise LocalProtocolError(
+                "the client was opened by another process, and this one is a fork of "
+                "it: both would go on from the same state",
+                next_step="Call it in the process that has opened it, or open a client "
+                "of the same state_dir when that one is closed.",
+            )
         with self._lock:
             if self._opened is None:
                 raise LocalProtocolError(

@@ -19,6 +19,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.messages import Round, Shares, Survivors
+from secagg.runtime.inline import run_inline
 
 NAMES = ("ann", "bob", "cleo", "dan")
 EXACT = parameters_for(4, dimension=5, threshold=3)
@@ -207,3 +208,61 @@ def test_a_released_sum_is_believed_by_members_alone(tmp_path):
         session.client("ann").step(offer, data)
     assert caught.value.code is ErrorCode.U3_INVALID
     session.close()
+
+
+def test_a_fork_sends_no_second_vector(tmp_path):
+    session = Carrier(EXACT, NAMES, tmp_path)
+    for _ in range(2):
+        for name in NAMES:
+            session.turn(name)
+        session.server.close_round()
+    offer, ann = session.server.offer, session.client("ann")
+    assert ann.step(offer, session.server.update_for("ann")).needs == {Need.VECTOR}
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.raises(LocalProtocolError, match="fork"):
+                ann.step(offer, vector=[1] * 5)
+            with pytest.raises(ServiceError, match="fork"):
+                run_inline(ann._opened.store.charges("sums"))
+            ann.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    said = ann.step(offer, vector=[2] * 5).messages
+    session.close()
+    with step_client("ann", EXACT, tmp_path) as ann:
+        assert ann.step(offer, vector=[2] * 5).messages == said
+
+
+def test_a_name_that_begins_another_one_does_not_end_its_session(tmp_path):
+    # One state, two names of its owner, one after the other.
+    first = Carrier(EXACT, ("ann/x",), None)
+    second = Carrier(EXACT, ("ann",), None, number=2)
+    shared = {"state_dir": tmp_path / "s", "rollback_mark": tmp_path / "mark"}
+    with step_client("ann/x", EXACT, tmp_path, **shared) as longer:
+        said = longer.step(first.server.offer).messages
+    with step_client("ann", EXACT, tmp_path, **shared) as shorter:
+        assert shorter.step(second.server.offer).messages
+    with step_client("ann/x", EXACT, tmp_path, **shared) as longer:
+        assert longer.step(first.server.offer).messages == said
+
+
+def test_a_restored_state_is_accepted_once(tmp_path):
+    ann = step_client("ann", EXACT, tmp_path, accept_restored=True)
+    with ann:
+        pass
+    shutil.copytree(tmp_path / "ann", tmp_path / "old")
+    with ann:
+        ann.step(Carrier(EXACT, NAMES).server.offer)
+    shutil.rmtree(tmp_path / "ann")
+    (tmp_path / "old").rename(tmp_path / "ann")
+    with pytest.raises(ServiceError) as caught, ann:
+        pass
+    assert caught.value.code is ErrorCode.RESTORED_STATE
+
+
+def test_one_text_is_no_list_of_tasks():
+    with pytest.raises(LocalProtocolError, match="tasks"):
+        step_client("ann", EXACT, None, tasks="sums")

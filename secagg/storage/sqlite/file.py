@@ -11,6 +11,9 @@ Rule 4: a file of a newer schema, of another program or with a damaged structure
         refused, and not one byte of it changed.
 Rule 5: every transaction raises the generation, and the rollback mark follows before
         anybody hears of it.
+Rule 6: the process that has opened the file is the one that uses it.  A fork has the
+        descriptors and the locks of its parent: both would go on from the same state,
+        and the mark cannot tell which of the two has spoken.
 
 Calls block and belong on one thread.  The file does not encrypt: use an encrypted disk
 where the machine may be stolen.
@@ -91,6 +94,7 @@ class SQLiteFile:
         self._name: Final = _MEMORY if path is None else str(path)
         self._mark = mark
         self._marked: Mark | None = None
+        self._process: Final = os.getpid()
         if path is not None:
             refuse_network_disk(path.parent)
         with ExitStack() as undo:
@@ -127,6 +131,7 @@ class SQLiteFile:
             ServiceError: STORAGE_FAILED, also while the mark is behind: what is read
                 might be told to somebody.
         """
+        self._refuse_fork()
         with self._failures():
             self._keep_mark()
             yield self._database
@@ -139,6 +144,7 @@ class SQLiteFile:
             ServiceError: STORAGE_FAILED; whether the transaction is on the disk is not
                 known.
         """
+        self._refuse_fork()
         with self._failures():
             self._keep_mark()
             self._database.execute("BEGIN IMMEDIATE")
@@ -162,20 +168,31 @@ class SQLiteFile:
         Raises:
             ServiceError: STORAGE_FAILED; it is tried again with the next scrub.
         """
+        self._refuse_fork()
         with self._failures():
             self._checkpoint()
 
     def close(self) -> None:
-        """Fold the log into the file and release the locks."""
+        """Fold the log into the file and release the locks; a fork does neither."""
         with self._failures():
             self._release()
 
     def _release(self) -> None:
         try:
-            self._database.close()
+            if os.getpid() == self._process:  # its log is still the parent's
+                self._database.close()
         finally:
             if self._mark is not None:
                 self._mark.release()
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._process:
+            raise _refused(
+                self._name,
+                f"process {self._process} has opened it, and this one is a fork of it",
+                "Use it in the process that has opened it, or start the other one "
+                "before it is opened.",
+            )
 
     # --- opening ----------------------------------------------------------------------
 
