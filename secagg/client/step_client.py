@@ -49,6 +49,7 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
 )
+from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.protocol.policy import (
     ClientPolicy,
     ExactSumWaiver,
@@ -107,7 +108,8 @@ class StepClient:
     the process may not.
 
     Args:
-        identity: The client's name, as the aggregator knows it.
+        identity: The client's name, as the aggregator knows it; 1 to 255 bytes of
+            UTF-8.
         aggregator: Name of the one aggregator whose sessions it takes part in.
         privacy_limits: The privacy that the client insists on, or their waiver in
             words.
@@ -137,8 +139,8 @@ class StepClient:
 
     Raises:
         LocalProtocolError: There are no limits of privacy, nothing bounds what all
-            tasks together may cost, `tasks` is one text, or `enrolment` is something
-            else.
+            tasks together may cost, `tasks` is one text, `enrolment` is something
+            else, or `identity` is no name.
 
     Example:
         with secagg.StepClient(
@@ -175,6 +177,12 @@ class StepClient:
         clock: Callable[[], float] | None = None,
         entropy: Entropy | None = None,
     ) -> None:
+        if not _is_name(identity):
+            raise LocalProtocolError(
+                f"a client has a name of 1 to {MAX_IDENTITY_BYTES} bytes of UTF-8 "
+                "without U+0000",
+                next_step="Give the name that the carrier proves to the aggregator.",
+            )
         if not isinstance(privacy_limits, PrivacyLimits | ExactSumWaiver):
             raise LocalProtocolError(
                 "a client needs limits of privacy",
@@ -477,6 +485,15 @@ class StepClient:
             next_step="Send nothing. Close this object and make a new one over the "
             "same directory.",
         )
+
+
+def _is_name(identity: str) -> bool:
+    """Whether an advert can state a name: another would claim a number in vain."""
+    try:
+        data = identity.encode()
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(data) <= MAX_IDENTITY_BYTES and b"\0" not in data
 
 
 def _given(

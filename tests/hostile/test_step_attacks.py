@@ -266,3 +266,9 @@ def test_a_restored_state_is_accepted_once(tmp_path):
 def test_one_text_is_no_list_of_tasks():
     with pytest.raises(LocalProtocolError, match="tasks"):
         step_client("ann", EXACT, None, tasks="sums")
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 256, "é" * 128, "\ud800"])
+def test_a_name_that_no_server_takes_claims_no_number(name):
+    with pytest.raises(LocalProtocolError, match="name"):
+        step_client(name, EXACT, None)
