@@ -462,7 +462,8 @@ class StepClient:
                     next_step="Use it as a context manager.",
                 )
             if self._failed is not None:
-                raise self._failed
+                # The frames of earlier calls hold their vectors.
+                raise self._failed.with_traceback(None)
             try:
                 return run_inline(call(self._opened))
             except SecAggError as error:

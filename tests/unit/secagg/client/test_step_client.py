@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import traceback
 from dataclasses import replace
 from hashlib import sha256
 
@@ -671,9 +672,12 @@ def test_after_a_failing_disk_nothing_is_sent(tmp_path, monkeypatch):
         patched.setattr(store, "commit", failing)
         with pytest.raises(ServiceError, match="full"):
             ann.step(offer)
-    with pytest.raises(ServiceError, match="an earlier call") as caught:
-        ann.step(offer)
-    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    for vector in ([1] * DIMENSION, None):
+        with pytest.raises(ServiceError, match="an earlier call") as caught:
+            ann.step(offer, vector=vector)
+        assert caught.value.code is ErrorCode.STORAGE_FAILED
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    assert all(frame.f_locals.get("vector") is None for frame in frames[1:])
     session.close()
     assert session.hand("ann").messages
     session.close()
