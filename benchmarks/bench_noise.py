@@ -13,12 +13,12 @@ from functools import partial
 
 import numpy as np
 from measurement import cpu_seconds, emit
+from secagg_testing import reference_samplers as reference
 
 from dpnoise.samplers import (
     BitSource,
     discrete_gaussian_sampler,
     fresh_seed,
-    reference,
     skellam_table,
 )
 

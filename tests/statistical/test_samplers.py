@@ -9,8 +9,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import reference_samplers as reference
 from scipy import stats
+from secagg_testing import reference_samplers as reference
 
 from dpnoise.samplers import (
     binomial_table,

@@ -9,8 +9,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import reference_samplers as reference
 from scipy import stats
+from secagg_testing import reference_samplers as reference
 from secagg_testing.cohorts import parameters_for
 
 from dpnoise.encoding import centre

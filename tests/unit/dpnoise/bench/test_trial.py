@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from reference_samplers import skellam_pmf
+from secagg_testing.reference_samplers import skellam_pmf
 
 from dpnoise.bench import noisy_sum
 from dpnoise.errors import InputError, ParameterError

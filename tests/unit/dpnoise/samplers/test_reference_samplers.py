@@ -6,8 +6,8 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-import reference_samplers as reference
-from reference_samplers import FairBits
+from secagg_testing import reference_samplers as reference
+from secagg_testing.reference_samplers import FairBits
 
 from dpnoise.samplers.bit_source import BitSource
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import mpmath
 import pytest
-import reference_samplers as reference
+from secagg_testing import reference_samplers as reference
 
 from dpnoise.errors import CertificateError
 from dpnoise.samplers import (

@@ -7,8 +7,8 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-import reference_samplers as reference
 from scipy import stats
+from secagg_testing import reference_samplers as reference
 
 from dpnoise.errors import CertificateError, ParameterError
 from dpnoise.samplers import (
