@@ -14,6 +14,7 @@ import asyncio
 import base64
 import binascii
 import json
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
@@ -58,6 +59,8 @@ _HTTPS_PORT: Final = 443
 _MAX_HEAD_BYTES: Final = 16 << 10
 # What an answer may have: a message, or an error in JSON.
 _MAX_BODY_BYTES: Final = MAX_MESSAGE_BYTES
+# Status or length: of more digits than Python reads, it would be a defect of ours.
+_NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _OK: Final = 200
 _TOO_MANY: Final = 429
 _HANDSHAKE_SECONDS: Final = 15.0
@@ -279,8 +282,8 @@ class EdgeConnection:
         length = fields.get("content-length", "")
         if (
             len(words) < 2  # noqa: PLR2004 - version and status
-            or not (words[1].isascii() and words[1].isdigit())
-            or not (length.isascii() and length.isdigit())
+            or not _NUMBER.fullmatch(words[1])
+            or not _NUMBER.fullmatch(length)
             or int(length) > _MAX_BODY_BYTES
         ):
             raise self._unreachable("the answer is not one of an aggregator")

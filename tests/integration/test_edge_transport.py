@@ -28,7 +28,16 @@ from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.transport.address import Address
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.relay.relay import Rejection
-from secagg.wire.calls import GetOffer, GetUpdate, GetUploadStatus, UploadStatus, Wait
+from secagg.wire.calls import (
+    Blob,
+    BlobChunk,
+    FetchChunk,
+    GetOffer,
+    GetUpdate,
+    GetUploadStatus,
+    UploadStatus,
+    Wait,
+)
 
 pytest.importorskip("uvicorn", reason="needs the extra edge")
 pytest.importorskip("httptools", reason="needs the extra edge")
@@ -185,6 +194,46 @@ async def test_what_is_no_call_is_refused_and_logs_no_defect(deployment, said, c
         assert not service.calls
     assert "call_failed" not in caplog.text
     assert "Invalid HTTP" not in caplog.text
+
+
+async def test_a_request_before_the_answer_of_another_ends_the_connection(deployment):
+    async with serving(deployment) as (edge, service):
+        link, request = await deployment.raw(edge.address), signed(deployment)
+        # Bytes between requests are no request.
+        await link.send(request.head(AUTHORITY) + request.body + b"\r\n")
+        assert (await link.answer())[0] == 200
+        await link.send(2 * (request.head(AUTHORITY) + request.body))
+        assert await link.rest() == b""
+        assert len(service.calls) < 3
+        # Thousands in one piece would each be kept and read before the first one ends.
+        link = await deployment.raw(edge.address)
+        await link.send(500 * b"GET / HTTP/1.1\r\n\r\n")
+        assert await link.rest() == b""
+
+
+async def test_a_client_that_reads_no_answer_loses_its_connection(
+    deployment, monkeypatch
+):
+    # What it does not take is kept for it; no time of requests or of calls ends that.
+    monkeypatch.setattr("secagg.server.http_edge.protocol.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("secagg.server.http_edge.protocol.ANSWER_SECONDS", 2.0)
+    answered = asyncio.Event()
+
+    async def answer(_, __):
+        answered.set()
+        return BlobChunk(bytes(32 << 20), 32 << 20)  # more than sockets hold
+
+    async with serving(deployment, {FetchChunk: answer}) as (edge, _):
+        link = await deployment.raw(edge.address)
+        request = signed(deployment, FetchChunk(SESSION, Blob.ROSTER, 0))
+        for _ in range(3):  # the last one waits for room
+            await link.send(request.head(AUTHORITY) + request.body)
+            await answered.wait()
+            answered.clear()
+            await asyncio.sleep(0)  # the answer is on its way
+        async with asyncio.timeout(30):
+            await edge._server._lost.wait()
+        link.close()
 
 
 async def test_the_exact_target_is_what_is_signed(deployment):
@@ -446,6 +495,25 @@ async def test_a_client_uses_its_connection_again_and_replaces_a_lost_one(deploy
         with pytest.raises(ServiceError) as caught:
             await connection.call(STATUS)
         assert caught.value.code is ErrorCode.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "HTTP/1.1 200 OK\r\ncontent-length: " + "9" * 5000,
+        "HTTP/1.1 " + "2" * 5000 + " OK\r\ncontent-length: 0",
+        "HTTP/1.1 200 OK\r\ncontent-length: \xb2",
+        "HTTP/1.1 200 OK\r\nx: " + "y" * 20_000,
+    ],
+)
+async def test_a_client_says_of_strange_answers_that_none_came(deployment, head):
+    identity = deployment.issuer.identity("ada")
+    connection = deployment.connection(Address("127.0.0.1", 1), identity)
+    reader = asyncio.StreamReader(limit=16 << 10)
+    reader.feed_data(head.encode("latin-1") + b"\r\n\r\n")
+    with pytest.raises(ServiceError) as caught:
+        await connection._read(reader)
+    assert caught.value.code is ErrorCode.UNREACHABLE
 
 
 async def test_errors_of_the_service_arrive_as_they_were(deployment):

@@ -100,9 +100,14 @@ class UnknownCredentialBudget:
             bucket.left -= 1.0
 
     def charge_failure(self, address: str) -> None:
-        """Take one for a signature that does not hold, as far as there is one."""
-        for bucket in self._buckets(address):
-            bucket.left = max(0.0, bucket.left - 1.0)
+        """Take one for a signature that does not hold, as far as there is one.
+
+        An address without a budget takes nothing of all: it would keep out the others.
+        """
+        buckets = self._buckets(address)
+        if not any(each.missing_seconds for each in buckets):
+            for bucket in buckets:
+                bucket.left -= 1.0
 
     def _buckets(self, address: str) -> list[_Bucket]:
         now = self._now()

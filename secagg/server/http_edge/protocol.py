@@ -2,7 +2,9 @@
 
 Rule 1: headers have a limit and a time.  uvicorn's protocol has neither: it keeps any
         number of bytes, and half a line for ever.
-Rule 2: uvicorn's own server is not used.  It takes the process's signals, looks for its
+Rule 2: a connection has one request at a time, and takes its answer in time.  uvicorn
+        reads requests ahead of the answer, and waits for a reader for ever.
+Rule 3: uvicorn's own server is not used.  It takes the process's signals, looks for its
         end ten times a second, and waits for ever for calls that do not end.
 
 It is imported by an aggregator with an edge only: it needs the extra `edge`.
@@ -27,13 +29,16 @@ MAX_HEADER_BYTES: Final = 16 << 10
 HEADER_SECONDS: Final = 10.0
 # Between two requests: most proxies and browsers keep connections for a minute.
 IDLE_SECONDS: Final = 60.0
+# For what a connection has to take before more is written to it: 4 MiB at 35 KiB/s, as
+# the longest unary call.
+ANSWER_SECONDS: Final = 120.0
 # How long a peer may take to close TLS behind a refusal.
 _CLOSE_SECONDS: Final = 2.0
 _BACKLOG: Final = 1024
 
 
 class _GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which ends connections whose headers are long or late.
+    """uvicorn's protocol, which ends connections that rule 1 or rule 2 does not allow.
 
     Args:
         config: uvicorn's.
@@ -57,6 +62,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._is_between = True
         self._header_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         if len(self.connections) >= self._most:
@@ -76,6 +82,14 @@ class _GuardedProtocol(HttpToolsProtocol):
         if self._is_between and self._header_bytes > MAX_HEADER_BYTES:
             self.transport.abort()
 
+    def on_message_begin(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            # No browser and no proxy does this.  Each request in a piece would be
+            # kept, beyond every limit, before the first one is even looked at.
+            self.transport.abort()
+            raise ValueError("a request before the answer of another")
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         sizes = (len(name) + len(value) for name, value in self.headers)
         if sum(sizes, len(self.url)) > MAX_HEADER_BYTES:
@@ -90,8 +104,17 @@ class _GuardedProtocol(HttpToolsProtocol):
         super().on_message_complete()
         self._is_between, self._header_bytes = True, 0
 
+    def pause_writing(self) -> None:
+        self._writing = self.loop.call_later(ANSWER_SECONDS, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unlimit_writing()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._unlimit_time()
+        self._unlimit_writing()
         super().connection_lost(exc)
         self._lost.set()
 
@@ -103,6 +126,11 @@ class _GuardedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _unlimit_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
 
 
 class HTTPServer:

@@ -321,6 +321,11 @@ async def test_a_bad_signature_under_a_known_credential_costs_its_address_only()
         assert answer.status == 401
     assert (await edge.ask()).status == 200
     assert (await edge.ask(edge.signed(identity=unknown(1)))).status == 429
+    # An address whose budget is used up takes nothing of the budget of all.
+    for _ in range(200):
+        await edge.ask(broken(edge, "R10.3-13 signature"))
+    newcomer = edge.signed(identity=unknown(1))
+    assert (await edge.ask(newcomer, peer="198.51.100.1")).status == 200
     # Nor is it remembered as verified because somebody has shown it.
     stranger = Edge()
     copied = stranger.signed(identity=unknown(1))
