@@ -218,7 +218,11 @@ class EdgeConnection:
         Raises:
             ServiceError: BAD_CLOCK; the clocks differ too much for that.
         """
-        if error.server_time is None or self._correction is not None:
+        if (
+            error.code is not ErrorCode.UNAUTHENTICATED
+            or error.server_time is None
+            or self._correction is not None
+        ):
             return False
         correction = error.server_time - int(self._date())
         if abs(correction) > MAX_CLOCK_CORRECTION_SECONDS:

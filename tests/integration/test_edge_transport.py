@@ -497,6 +497,19 @@ async def test_a_client_uses_its_connection_again_and_replaces_a_lost_one(deploy
         assert caught.value.code is ErrorCode.UNREACHABLE
 
 
+async def test_a_client_takes_a_time_only_from_a_refused_proof(deployment):
+    # R10.3-3.
+    told = ServiceError("no", code=ErrorCode.OVERLOADED, server_time=NOW - 60)
+    async with serving(deployment, {GetUploadStatus: told}) as (edge, service):
+        identity = deployment.issuer.identity("ada")
+        async with deployment.connection(edge.address, identity) as connection:
+            with pytest.raises(ServiceError) as caught:
+                await connection.call(STATUS)
+            assert caught.value.code is ErrorCode.OVERLOADED
+            assert connection._correction is None
+        assert len(service.calls) == 1
+
+
 @pytest.mark.parametrize(
     "head",
     [
@@ -532,6 +545,22 @@ async def test_errors_of_the_service_arrive_as_they_were(deployment):
 
 
 # --- the end --------------------------------------------------------------------------
+
+
+async def test_a_handshake_that_ends_behind_the_stop_leads_nowhere(deployment):
+    async with serving(deployment) as (edge, service):
+        late = socket.create_connection((edge.address.host, edge.address.port))
+        link = await deployment.raw(edge.address)  # both are accepted, in this order
+        assert (await link.ask(signed(deployment)))[0] == 200
+        link.close()
+        await edge.stop(0.0)
+        with suppress(OSError, ssl.SSLError):
+            link = await deployment.raw(edge.address, sock=late)
+            await link.send(signed(deployment).head(AUTHORITY) + STATUS.encode())
+            await link.rest()
+        link.close()
+        late.close()
+        assert len(service.calls) == 1
 
 
 async def test_stopping_ends_held_answers_first_and_lets_others_finish(deployment):

@@ -37,6 +37,12 @@ _CLOSE_SECONDS: Final = 2.0
 _BACKLOG: Final = 1024
 
 
+class _ListenerState(ServerState):
+    """uvicorn's connections and calls of one listener, and whether it has closed."""
+
+    is_closed: bool = False
+
+
 class _GuardedProtocol(HttpToolsProtocol):
     """uvicorn's protocol, which ends connections that rule 1 or rule 2 does not allow.
 
@@ -50,12 +56,13 @@ class _GuardedProtocol(HttpToolsProtocol):
     def __init__(
         self,
         config: uvicorn.Config,
-        state: ServerState,
+        state: _ListenerState,
         *,
         most: int,
         lost: asyncio.Event,
     ) -> None:
         super().__init__(config=config, server_state=state, app_state={})
+        self._listener = state
         self._most = most
         self._lost = lost
         # Behind a request, and before the end of the headers of the next one.
@@ -65,7 +72,8 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        if len(self.connections) >= self._most:
+        # A handshake may end when the listener has: it is in no count until then.
+        if self._listener.is_closed or len(self.connections) >= self._most:
             self.transport = transport
             transport.abort()
             return
@@ -143,7 +151,7 @@ class HTTPServer:
     """
 
     def __init__(
-        self, server: asyncio.Server, state: ServerState, lost: asyncio.Event
+        self, server: asyncio.Server, state: _ListenerState, lost: asyncio.Event
     ) -> None:
         self._server = server
         self._state = state
@@ -185,7 +193,7 @@ class HTTPServer:
             timeout_keep_alive=math.ceil(IDLE_SECONDS),
         )
         config.load()
-        state, lost = ServerState(), asyncio.Event()
+        state, lost = _ListenerState(), asyncio.Event()
         try:
             server = await asyncio.get_running_loop().create_server(
                 lambda: _GuardedProtocol(config, state, most=most, lost=lost),
@@ -202,6 +210,7 @@ class HTTPServer:
 
     async def close(self, grace_seconds: float) -> None:
         """Close the port, let calls finish within the grace, then close everything."""
+        self._state.is_closed = True
         self._server.close()
         for connection in tuple(self._state.connections):
             connection.shutdown()  # at once, or behind its answer

@@ -4,6 +4,7 @@ Test support.
 """
 
 import asyncio
+import socket
 import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,11 +83,21 @@ class EdgeDeployment:
             **changes,
         )
 
-    async def raw(self, address: Address) -> "RawLink":
-        """Return a TLS connection that says whatever a test wants."""
+    async def raw(
+        self, address: Address, *, sock: socket.socket | None = None
+    ) -> "RawLink":
+        """Return a TLS connection that says whatever a test wants.
+
+        Args:
+            address: Where to connect.
+            sock: What is connected already; by default a new one is.
+        """
         context = ssl.create_default_context(cafile=self.tls.directory / "ours.pem")
+        where = {"host": address.host, "port": address.port}
         reader, writer = await asyncio.open_connection(
-            address.host, address.port, ssl=context, server_hostname=AUTHORITY
+            **(where if sock is None else {"sock": sock}),
+            ssl=context,
+            server_hostname=AUTHORITY,
         )
         return RawLink(reader, writer)
 
