@@ -348,6 +348,8 @@ class Server:
         self._accept_restored = accept_restored
         self._admission = admission
         self._revoked = revoked
+        if edge is not None and identity is not None:
+            edge.check_trust_domain(identity.identity.trust_domain)
         self._edge_options = edge
         self._grace_seconds = grace_seconds
         self._keep_seconds = keep_seconds

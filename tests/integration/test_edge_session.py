@@ -266,6 +266,13 @@ async def test_profile_1_is_refused_where_tls_may_end_in_a_proxy(deployment):
         assert server.edge.relay is None
 
 
+def test_names_of_two_trust_domains_never_meet(deployment):
+    # A certificate and a credential of one name are one client.
+    with pytest.raises(secagg.ServiceError, match="two clients") as refused:
+        deployment.server(trust_domain="other.example")
+    assert refused.value.code is secagg.ErrorCode.BAD_SETTINGS
+
+
 async def test_a_client_takes_no_offer_of_profile_1_unless_tls_ends_there(deployment):
     # R10.3-4.
     async with deployment.server() as server:

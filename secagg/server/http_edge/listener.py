@@ -108,6 +108,22 @@ class EdgeOptions:
                 "and set edge.behind_proxy = false.",
             )
 
+    def check_trust_domain(self, trust_domain: str) -> None:
+        """Refuse names of another trust domain than the aggregator's certificate.
+
+        One name means one client at both entries.
+
+        Raises:
+            ServiceError: BAD_SETTINGS.
+        """
+        if self.trust_domain != trust_domain:
+            raise ServiceError(
+                f"the HTTP edge lets in clients of {self.trust_domain!r}, and gRPC "
+                f"those of {trust_domain!r}: one name would mean two clients",
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Use credentials and certificates of one trust domain.",
+            )
+
     def published(self) -> PublishedEnrolment:
         """Read the issuer's newest list.
 
