@@ -451,7 +451,7 @@ class StepClient:
         if self._opened is not None and os.getpid() != self._process:
             raise LocalProtocolError(
                 "the client was opened by another process, and this one is a fork of "
-                "it: both would go on from the same state",
+                "it: both would continue from the same state",
                 next_step="Call it in the process that has opened it, or open a client "
                 "of the same state_dir when that one is closed.",
             )
@@ -489,7 +489,7 @@ class StepClient:
 
 
 def _is_name(identity: str) -> bool:
-    """Whether an advert can state a name: another would claim a number in vain."""
+    """Whether an advert can state a name: another claims a number without success."""
     try:
         data = identity.encode()
     except UnicodeEncodeError:

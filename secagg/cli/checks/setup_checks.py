@@ -681,13 +681,7 @@ def _edge(setup: ServerSetup) -> str | Caution | None:
     if options is None:
         return None
     own = identity_of(host.tls, Role.SERVER).identity.trust_domain
-    if options.trust_domain != own:
-        raise ServiceError(
-            f"enrolment.trust_domain is {options.trust_domain!r}, the certificate "
-            f"names {own!r}: no client of the HTTP edge would be known",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set it to what the certificate names.",
-        )
+    options.check_trust_domain(own)
     options.published()
     for task in setup.tasks:
         options.check_profile(Profile.from_label(task.task.profile))

@@ -121,7 +121,7 @@ class EdgeOptions:
                 f"the HTTP edge lets in clients of {self.trust_domain!r}, and gRPC "
                 f"those of {trust_domain!r}: one name would mean two clients",
                 code=ErrorCode.BAD_SETTINGS,
-                next_step="Use credentials and certificates of one trust domain.",
+                next_step="Set enrolment.trust_domain to what the certificate names.",
             )
 
     def published(self) -> PublishedEnrolment:

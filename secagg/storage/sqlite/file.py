@@ -12,7 +12,7 @@ Rule 4: a file of a newer schema, of another program or with a damaged structure
 Rule 5: every transaction raises the generation, and the rollback mark follows before
         anybody hears of it.
 Rule 6: the process that has opened the file is the one that uses it.  A fork has the
-        descriptors and the locks of its parent: both would go on from the same state,
+        descriptors and the locks of its parent: both would continue from one state,
         and the mark cannot tell which of the two has spoken.
 
 Calls block and belong on one thread.  The file does not encrypt: use an encrypted disk
