@@ -250,7 +250,7 @@ class StepClient:
             try:
                 opened = self._open(store)
                 run_inline(opened.begin(self._retention))
-            except BaseException:
+            except BaseException:  # interrupted as well: the store has a lock
                 run_inline(store.close())
                 raise
             self._opened, self._failed = opened, None

@@ -225,13 +225,13 @@ class MixturePLDAccountant(ComposedLossAccountant):
     _relative_variance = 5e-5
 
     @classmethod
-    def cost(  # the same for all questions
+    def cost(
         cls,
         release: NoiseEvent,
         *,
-        times: int,  # noqa: ARG003
-        delta: float,  # noqa: ARG003
-        rate: float,  # noqa: ARG003
+        times: int,  # noqa: ARG003 - one table serves all
+        delta: float,  # noqa: ARG003 - one table serves all
+        rate: float,  # noqa: ARG003 - one table serves all
     ) -> float:
         """Count the contours of a whole curve, up to far beyond all limits."""
         counted = ContourCost.of(release)

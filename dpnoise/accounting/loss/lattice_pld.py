@@ -104,13 +104,13 @@ class LatticePLDAccountant(ComposedLossAccountant):
     _relative_variance = 2.5e-7
 
     @classmethod
-    def cost(  # the same for all questions
+    def cost(
         cls,
         release: NoiseEvent,
         *,
-        times: int,  # noqa: ARG003
-        delta: float,  # noqa: ARG003
-        rate: float,  # noqa: ARG003
+        times: int,  # noqa: ARG003 - one table serves all
+        delta: float,  # noqa: ARG003 - one table serves all
+        rate: float,  # noqa: ARG003 - one table serves all
     ) -> float:
         """Say what the atoms cost; a larger release is refused."""
         if not isinstance(release, _Release):

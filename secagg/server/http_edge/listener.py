@@ -364,7 +364,7 @@ class HttpEdge:
                 state.relay = await Relay.listen(
                     address, limits, inside=server.address, most=most, begins=begins_tls
                 )
-            except BaseException:
+            except BaseException:  # cancelled as well: it has a port
                 await server.close(0.0)
                 raise
         watching = asyncio.create_task(state.watch(certificate))
