@@ -218,20 +218,20 @@ async def test_each_check_refuses_and_nothing_reaches_the_service(name):
 
 
 # Of two faults in the same headers one hides the other: those of the later rule that
-# replace what the earlier one has broken are put in first.
+# replace what the earlier one has broken are put in first. The digest that is missing
+# is the one that would differ: these two cannot stand in one request.
+ONE_HEADER = {"R10.3-7 missing", "R10.3-15 digest"}
 PAIRS = [
     (one, other)
     for at, one in enumerate(FAULTS)
     for other in list(FAULTS)[at + 1 :]
-    if one.split()[0] != other.split()[0]
+    if one.split()[0] != other.split()[0] and {one, other} != ONE_HEADER
 ]
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 async def test_of_two_faults_the_earlier_rule_answers(one, other):
     edge = Edge()
-    if {one, other} == {"R10.3-7 missing", "R10.3-15 digest"}:
-        pytest.skip("the digest that is missing is the one that differs")
     answer = await edge.ask(broken(edge, other, one))
     check_answer(one, answer)
 
