@@ -42,7 +42,6 @@ from secagg.wire.calls import (
 pytest.importorskip("uvicorn", reason="needs the extra edge")
 pytest.importorskip("httptools", reason="needs the extra edge")
 
-NOW = int(time.time())
 SESSION = bytes(32)
 STATUS = GetUploadStatus(SESSION)
 HELD = GetUpdate(SESSION, None, 30_000)
@@ -51,7 +50,7 @@ RELAY = AdmissionLimits(relay="on", handshake_seconds=0.5)
 
 @pytest.fixture
 def deployment(tmp_path):
-    return EdgeDeployment.create(tmp_path, now=NOW)
+    return EdgeDeployment.create(tmp_path, now=int(time.time()))
 
 
 @asynccontextmanager
@@ -347,7 +346,7 @@ async def pass_a_minute(clock):
 async def test_half_a_renewed_certificate_changes_nothing_and_a_whole_one_does(
     deployment, caplog
 ):
-    clock = ManualClock(date=NOW)
+    clock = ManualClock(date=deployment.issuer.now)
     files = deployment.options
     newer = deployment.tls.server(AUTHORITY).files
     async with serving(deployment, clock=clock) as (edge, _):
@@ -401,17 +400,19 @@ async def test_a_port_that_is_taken_is_said(deployment):
 
 
 def revoke(deployment, path, number, *serials):
+    issuer = deployment.issuer
     listed = RevocationList(
-        trust_domain="ours.example", number=number, made_at=NOW, serials=serials
+        trust_domain="ours.example", number=number, made_at=issuer.now, serials=serials
     )
-    path.write_bytes(listed.signed_by(deployment.issuer.key).encode())
+    path.write_bytes(listed.signed_by(issuer.key).encode())
 
 
 async def test_a_revoked_serial_is_out_within_a_minute_and_its_held_answers_end(
     deployment, tmp_path, caplog
 ):
     # R10.3-18.
-    clock, lists = ManualClock(date=NOW), tmp_path / "revocations.bin"
+    clock = ManualClock(date=deployment.issuer.now)
+    lists = tmp_path / "revocations.bin"
     deployment.options = replace(deployment.options, revocations=lists)
     revoke(deployment, lists, 1, 99)
     held = asyncio.Event()
@@ -425,7 +426,8 @@ async def test_a_revoked_serial_is_out_within_a_minute_and_its_held_answers_end(
 
     async with serving(deployment, {GetUpdate: hold}, clock=clock) as (edge, _):
         link = await deployment.raw(edge.address)
-        asking = asyncio.ensure_future(link.ask(signed(deployment, HELD, created=NOW)))
+        question = signed(deployment, HELD, created=deployment.issuer.now)
+        asking = asyncio.ensure_future(link.ask(question))
         await held.wait()
         lists.write_bytes(b"damaged")  # changes nothing
         await pass_a_minute(clock)
@@ -499,7 +501,8 @@ async def test_a_client_uses_its_connection_again_and_replaces_a_lost_one(deploy
 
 async def test_a_client_takes_a_time_only_from_a_refused_proof(deployment):
     # R10.3-3.
-    told = ServiceError("no", code=ErrorCode.OVERLOADED, server_time=NOW - 60)
+    past = deployment.issuer.now - 60
+    told = ServiceError("no", code=ErrorCode.OVERLOADED, server_time=past)
     async with serving(deployment, {GetUploadStatus: told}) as (edge, service):
         identity = deployment.issuer.identity("ada")
         async with deployment.connection(edge.address, identity) as connection:
@@ -595,7 +598,7 @@ async def test_stopping_ends_held_answers_first_and_lets_others_finish(deploymen
 
 
 PROGRAM = """
-import asyncio, signal, sys
+import asyncio, signal, sys, time
 from pathlib import Path
 from secagg_testing.edge_deployment import EdgeDeployment
 from secagg_testing.scripted_service import ScriptedService
@@ -604,7 +607,7 @@ from secagg.transport.address import Address
 
 async def main():
     before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
-    deployment = EdgeDeployment.create(Path(sys.argv[1]), now=int(sys.argv[2]))
+    deployment = EdgeDeployment.create(Path(sys.argv[1]), now=int(time.time()))
     service = ScriptedService()
     edge = await deployment.start(service)
     assert before == {n: signal.getsignal(n) for n in before}
@@ -630,7 +633,6 @@ async def test_a_signal_belongs_to_the_process_and_stops_the_edge(tmp_path):
         "-c",
         PROGRAM,
         str(tmp_path),
-        str(NOW),
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
