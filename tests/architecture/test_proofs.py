@@ -97,7 +97,7 @@ def test_every_own_accountant_stands_on_the_page_and_no_published_one():
     assert sorted(listed) == sorted(own)
 
 
-@pytest.mark.parametrize("head", ["| Accountant |", "| Theorem |"])
+@pytest.mark.parametrize("head", ["| Accountant |", "| Theorem |", "| Statement |"])
 def test_every_own_theorem_says_where_since_when_and_who_has_read_it(head):
     for row in rows_of(OWN, head):
         *_, proof, dates, readers, gaps = row
