@@ -30,6 +30,7 @@ from secagg.errors import (
 )
 from secagg.protocol.graphs.ring_bounds import server_demand
 from secagg.protocol.messages import Envelope, Round
+from secagg.protocol.profiles import Profile
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
@@ -335,6 +336,13 @@ class Aggregator:
         """Return the sessions that are not over, as they stand now."""
         return tuple(
             LiveSession(runner.progress(), self._closes_in(runner), runner.missing())
+            for runner in self._sessions.all_running()
+        )
+
+    def open_profiles(self) -> frozenset[Profile]:
+        """Return the profiles of the sessions that are not over."""
+        return frozenset(
+            runner.descriptor.parameters.profile
             for runner in self._sessions.all_running()
         )
 

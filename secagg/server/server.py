@@ -409,6 +409,10 @@ class Server:
             stack.push_async_callback(aggregator.close)
             stack.push_async_callback(self._end_tasks)
             await aggregator.recover()
+            if self._edge_options is not None:
+                # Sessions that were opened before a proxy was put in front (R10.3-4).
+                for profile in aggregator.open_profiles():
+                    self._edge_options.check_profile(profile)
             purging = asyncio.create_task(
                 purge_regularly(
                     storage.store,

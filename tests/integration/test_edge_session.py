@@ -15,10 +15,12 @@ from secagg.crypto.entropy import SystemEntropy
 from secagg.pki.client_identity import load_client_identity
 from secagg.pki.development import DevelopmentEnrolment
 from secagg.pki.key_files import key_text
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.server.http_edge.listener import EdgeOptions
 from secagg.transport.relay.relay import Rejection
 from secagg.wire.calls import (
     AdvertiseKeys,
+    GetOffer,
     RevealShares,
     ShareKeys,
     SignConsistency,
@@ -264,6 +266,23 @@ async def test_profile_1_is_refused_where_tls_may_end_in_a_proxy(deployment):
         assert refused.value.code is secagg.ErrorCode.BAD_SETTINGS
         await server.add_task("other", deployment.prepared(MALICIOUS))
         assert server.edge.relay is None
+
+
+async def test_an_open_session_of_profile_1_is_not_served_behind_a_proxy(deployment):
+    # R10.3-4 for a session that was opened before the proxy was put in front.
+    async with asyncio.timeout(DEPLOYMENT_SECONDS), deployment.server() as server:
+        await server.add_task("sum", deployment.prepared(HONEST))
+        async with deployment.edge_connection(server, "dan", direct=True) as connection:
+            offer = None
+            while not isinstance(offer, SessionDescriptor):
+                offer = await connection.call(GetOffer("sum"))
+                await asyncio.sleep(0)
+    with pytest.raises(secagg.ServiceError, match="proxy") as refused:
+        async with deployment.server(behind_proxy=True):
+            pass
+    assert refused.value.code is secagg.ErrorCode.BAD_SETTINGS
+    async with deployment.server():
+        pass
 
 
 def test_names_of_two_trust_domains_never_meet(deployment):

@@ -94,7 +94,7 @@ class EdgeOptions:
     behind_proxy: bool = False
 
     def check_profile(self, profile: Profile) -> None:
-        """Refuse a task whose inputs a proxy could read (R10.3-4).
+        """Refuse a task or a session whose inputs a proxy could read (R10.3-4).
 
         Raises:
             ServiceError: BAD_SETTINGS.
@@ -104,8 +104,9 @@ class EdgeOptions:
                 "TLS of the HTTP edge may end in a proxy, which could read and change "
                 f"what clients of the profile {profile.label} send",
                 code=ErrorCode.BAD_SETTINGS,
-                next_step="Use a profile with signatures, or end TLS in the aggregator "
-                "and set edge.behind_proxy = false.",
+                next_step="End TLS in the aggregator and set edge.behind_proxy = false; or "
+                "let open sessions of this profile end without the proxy, and then use "
+                "a profile with signatures.",
             )
 
     def check_trust_domain(self, trust_domain: str) -> None:
