@@ -32,6 +32,7 @@ import {
   checkListAge,
   checkOffer,
   checkPayload,
+  checkStoredOffer,
   DEFAULT_LIMITS,
   DEFAULT_POLICY,
   type ClientPolicy,
@@ -190,12 +191,16 @@ const MOST_PAUSE_MS = 5000;
 const ROSTERS_FOR_EACH = 10;
 /** Longest that one question for a session may take. */
 const OFFER_WAIT_MS = 25_000;
+/** Longest time that `setTimeout` counts; a longer one would be over at once. */
+const MOST_TIMER_MS = 2 ** 31 - 1;
 /** A revocation list is smaller (PROTOCOL §2.1). */
 const MOST_LIST_BYTES = 4 << 20;
 /** Defects of the aggregator that are met in a row before the client ends the session. */
 const MOST_DEFECTS = 3;
 /** How long after the session's end a client that has answered waits for the outcome. */
 const OUTCOME_SECONDS = 600;
+/** Part of MaskedInputCollection after which a vector with noise is late (R3.5-5). */
+const DUE_PART = 0.7;
 
 /** A client of one task of one aggregator. Use it for one contribution at a time. */
 export class Client {
@@ -285,10 +290,13 @@ export class Client {
       const offer = decodeOffer(stored.offer);
       const other =
         offer.aggregator !== peer.aggregator || this.#state!.trustDomain !== peer.trustDomain;
-      const signer = stored.credential === null ? null : (await this.#enrolment()).signer;
-      const { session, step } = Session.resume(stored, this.#options(signer));
+      const enrolment = stored.credential === null ? null : await this.#enrolment();
+      const { session, step } = Session.resume(stored, this.#options(enrolment?.signer ?? null));
       if (other) await this.#meetAnother(session);
-      else return this.#run(session, step, this.#source(input, null, null));
+      else {
+        await this.#checkAgain(session, stored, peer, enrolment);
+        return this.#run(session, step, this.#source(input, null, null));
+      }
     }
     if (stored?.state === 'ended' && !this.#state!.reported) {
       // The process ended between the session's end and its report.
@@ -323,6 +331,35 @@ export class Client {
     }
     session.leave(ERROR_CODES.UNREACHABLE);
     await this.#commit({ session: session.record });
+  }
+
+  /** Leaves an open session that does not fit the settings of today any more. */
+  async #checkAgain(
+    session: Session,
+    stored: SessionRecord,
+    peer: ProvenAggregator,
+    enrolment: Enrolment | null,
+  ): Promise<void> {
+    // One that has answered repeats what was said; one that is over says nothing.
+    if (stored.answer !== null || session.expired(this.#seconds)) return;
+    const enrolmentKey = enrolment?.enrolmentKey ?? null;
+    const lists = listKey(peer.trustDomain, toHex(enrolmentKey ?? new Uint8Array()));
+    try {
+      checkStoredOffer(stored.offer, {
+        ...peer,
+        enrolmentKey,
+        seen: seenTrust(this.#state!.lists[lists]),
+        policy: this.#policy,
+        limits: this.#limits,
+        noise: this.#settings.noise ?? null,
+      });
+    } catch (error) {
+      if (error instanceof SecAggError) {
+        session.leave(error.code);
+        await this.#commit({ session: session.record });
+      }
+      throw error;
+    }
   }
 
   async #enrolment(): Promise<Enrolment> {
@@ -572,6 +609,9 @@ export class Client {
   }
 
   async #take(session: Session, update: Update): Promise<Step> {
+    const isEnding = update.kind === KINDS.release || update.kind === KINDS.abort;
+    // An answer may have been on its way when the session's end came (R5-7).
+    if (!isEnding && (await this.#expired(session))) return NOTHING;
     const before = session.state;
     const charged = session.record.charge;
     const step = await session.receive(update.kind, update.message);
@@ -687,6 +727,9 @@ export class Client {
     let corrupt = 0;
     while (status !== null && !status.complete) {
       const offset = status.nextOffset;
+      if (offset > packed.length) {
+        throw new SecAggError('BAD_ENCODING', 'the aggregator wants bytes beyond the upload');
+      }
       try {
         status = await this.#repeat(session, () =>
           this.#calls.uploadChunk(session.sid, view, packed, digest, offset),
@@ -723,13 +766,17 @@ export class Client {
     } else {
       const encoder = this.#settings.noise!;
       try {
-        const vector = await source.doubles(session.offer, session.sid);
+        const vector = await whenDue(
+          source.doubles(session.offer, session.sid),
+          DUE_PART * 1000 * session.offer.parameters.deadlines[3]!,
+        );
         residues = await encoder.encode(request, vector);
       } catch (error) {
         replaced = error instanceof Error ? error.message : 'the vector could not be made';
         residues = await encoder.encode(request, null);
       }
     }
+    if (await this.#expired(session)) return { step: NOTHING, replaced };
     const step = await session.bind(residues);
     const key = this.#keyOf(session);
     await this.#commit({
@@ -812,6 +859,24 @@ export class Client {
 }
 
 const NOTHING: Step = { send: [], needsInput: null, ended: null };
+
+/** Waits for a vector until it is due; it is useless afterwards, whatever becomes of it. */
+async function whenDue<T>(vector: Promise<T>, ms: number): Promise<T> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(
+      () => {
+        reject(new Error('the vector was not ready when it was due'));
+      },
+      Math.min(ms, MOST_TIMER_MS),
+    );
+  });
+  try {
+    return await Promise.race([vector, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
 
 function endingOf({ ending }: SessionRecord): Ending {
   const { kind, message } = ending!;

@@ -169,29 +169,47 @@ export class FileStore implements Store {
       state = EMPTY_STATE;
     }
     if (this.#mark !== undefined && state.generation < (await this.#newest())) {
-      throw new SecAggError(
-        'RESTORED_STATE',
-        'the state of this client was restored from an older copy',
-        {
-          nextStep: 'Restore the newest state, or enrol the client under another name.',
-        },
-      );
+      this.#restored();
     }
     return state;
   }
 
+  #restored(): never {
+    throw new SecAggError(
+      'RESTORED_STATE',
+      'the state of this client was restored from an older copy, or another copy is in use',
+      {
+        nextStep: 'Restore the newest state, or enrol the client under another name.',
+      },
+    );
+  }
+
   async #newest(): Promise<number> {
+    let text: string;
     try {
-      return Number(await readFile(this.#mark!, 'utf8')) || 0;
+      text = await readFile(this.#mark!, 'utf8');
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return 0;
       throw error;
     }
+    // Read as 0, a damaged mark would let every older state pass.
+    if (!/^[0-9]{1,15}\n$/.test(text)) {
+      throw new SecAggError(
+        'STATE_DAMAGED',
+        "the rollback mark of this client's state is damaged",
+        {
+          nextStep: 'Enrol the client under another name, with a new directory and mark.',
+        },
+      );
+    }
+    return Number(text);
   }
 
   async commit(state: ClientState): Promise<void> {
     const holder = await readHolder(this.#lock);
     if (holder?.token !== this.#holder.token) this.#locked('another process');
+    // A copy of this directory under the same mark may have gone further meanwhile.
+    if (this.#mark !== undefined && state.generation <= (await this.#newest())) this.#restored();
     await writeDurably(this.#path, writeState(state));
     if (this.#mark !== undefined) await writeDurably(this.#mark, `${state.generation}\n`);
   }

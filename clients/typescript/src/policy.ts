@@ -115,11 +115,37 @@ const SLACK = 3600n;
  * The revocation list comes after it (R2.1-0), see {@link checkListAge}.
  */
 export function checkOffer(bytes: Uint8Array, context: OfferContext): Offer {
+  return checkBy(bytes, context, (offer) => {
+    checkSetup(offer, context);
+  });
+}
+
+/**
+ * Checks the offer of an open session again: settings may have become stricter since.
+ *
+ * The number is the session's own, and its end is judged before every call (R5-7).
+ */
+export function checkStoredOffer(
+  bytes: Uint8Array,
+  context: Omit<OfferContext, 'now' | 'lastSession'>,
+): Offer {
+  return checkBy(bytes, context, (offer) => {
+    checkPeer(offer, context);
+    const { trust } = offer.parameters;
+    if (trust !== null) checkTrust(trust, context.enrolmentKey, context.seen);
+  });
+}
+
+function checkBy(
+  bytes: Uint8Array,
+  context: Omit<OfferContext, 'now' | 'lastSession'>,
+  checkOpening: (offer: Offer) => void,
+): Offer {
   const offer = decodeOffer(bytes);
   checkOfferRules(offer);
   const { noise } = context;
   const session = readSessionNoise(offer, noise === null ? null : (m) => noise.encodedLength(m));
-  checkSetup(offer, context);
+  checkOpening(offer);
   checkPolicy(offer, context.policy);
   checkLimits(offer, session?.block ?? null, context);
   // Last, since tables of samplers take the longest.
@@ -133,16 +159,7 @@ export function checkSetup(
   context: Omit<OfferContext, 'policy' | 'limits' | 'noise'>,
 ): void {
   const p = offer.parameters;
-  if (offer.aggregator !== context.aggregator) {
-    refuse(
-      'UNAUTHENTICATED',
-      'R5.0-1',
-      'the offer is of another aggregator than the one connected',
-    );
-  }
-  if (p.trust !== null && p.trust.trustDomain !== context.trustDomain) {
-    refuse('UNAUTHENTICATED', 'R5.0-1', 'the offer is of another trust domain');
-  }
+  checkPeer(offer, context);
   if (offer.sessionNumber <= context.lastSession) {
     refuse('REPLAYED_SESSION', 'R5.0-2', `session ${offer.sessionNumber} was offered before`);
   }
@@ -152,6 +169,20 @@ export function checkSetup(
     refuse('BAD_CLOCK', 'R5.0-2', 'the session ends in the past or too far ahead');
   }
   if (p.trust !== null) checkTrust(p.trust, context.enrolmentKey, context.seen);
+}
+
+function checkPeer(offer: Offer, context: Pick<OfferContext, 'aggregator' | 'trustDomain'>): void {
+  const { trust } = offer.parameters;
+  if (offer.aggregator !== context.aggregator) {
+    refuse(
+      'UNAUTHENTICATED',
+      'R5.0-1',
+      'the offer is of another aggregator than the one connected',
+    );
+  }
+  if (trust !== null && trust.trustDomain !== context.trustDomain) {
+    refuse('UNAUTHENTICATED', 'R5.0-1', 'the offer is of another trust domain');
+  }
 }
 
 function checkTrust(trust: Trust, pinned: Bytes | null, seen: Trust | null): void {
@@ -208,7 +239,11 @@ function checkPolicy(offer: Offer, policy: ClientPolicy): void {
   demand(p.modulus <= 1n << BigInt(policy.maxModulusBits), 'a modulus of that many bits');
 }
 
-function checkLimits(offer: Offer, block: NoiseBlock | null, context: OfferContext): void {
+function checkLimits(
+  offer: Offer,
+  block: NoiseBlock | null,
+  context: Pick<OfferContext, 'limits' | 'noise'>,
+): void {
   const { limits } = context;
   const fail = (what: string): never => refuse('POLICY_VIOLATION', 'R5.0-4', what);
   if (block === null) {

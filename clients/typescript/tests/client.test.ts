@@ -273,6 +273,58 @@ test('a session without an end is left when its time is over', async () => {
   assert.equal((await store.load()).session!.seed, null);
 });
 
+test('a message that arrives after the end of a session is not taken', async () => {
+  const party = makeParty();
+  party.aggregator.fault = (name, method, moment) => {
+    // Time passes while the roster is on its way to ann.
+    const [session] = party.aggregator.sessions;
+    const isNext = NAMES.every((each) => session?.accepted.has(`${each}/${KINDS.advert}`));
+    if (name === 'ann' && method === 'GetUpdate' && moment === 'after' && isNext) {
+      party.clock.ms = 1000 * Number(session!.offer.sessionEnd);
+    }
+    return null;
+  };
+  const store = new MemoryStore();
+  const [ann] = await Promise.all(
+    NAMES.map((name, i) => run(party, name, i === 0 ? store : new MemoryStore(), vectorOf(i))),
+  );
+  assert.equal(ann!.error, 'DEADLINE');
+  assert.equal((await store.load()).session!.roster, null);
+});
+
+test('an open session is left when it does not fit stricter settings', async () => {
+  for (const [change, error] of [
+    [{ limits: { ...NOISY_LIMITS, maxEpsilon: 3.99 } }, 'POLICY_VIOLATION'],
+    [{ policy: { minSurvivors: 7 } }, 'POLICY_VIOLATION'],
+    [{ policy: { suites: [2] } }, 'POLICY_VIOLATION'],
+  ] as const) {
+    for (const commit of [1, 2, 3, 4]) {
+      const party = makeParty(NOISY);
+      const limits = NOISY_LIMITS;
+      const store = new CrashingStore(commit, false);
+      const others = EIGHT.slice(1).map((name) =>
+        run(party, name, new MemoryStore(), new Float64Array(24), { limits }).catch(() => null),
+      );
+      const settings = { ...settingsOf(party, EIGHT[0]!, store), limits };
+      await assert.rejects(new Client(settings).contribute(new Float64Array(24)), Crash);
+      const before = (await store.load()).session!.state;
+      const said: string[] = [];
+      party.aggregator.fault = (name, method) => {
+        if (name === EIGHT[0]) said.push(method);
+        return null;
+      };
+      const again = new Client({ ...settings, ...change });
+      await assert.rejects(again.contribute(new Float64Array(24)), { error });
+      assert.deepEqual(said, []);
+      const { session, budgets } = await store.load();
+      assert.equal(session!.state, 'left');
+      assert.equal(session!.seed, null);
+      assert.equal(Object.values(budgets)[0]!.kept, before === 'bound' ? 1 : 0);
+      await Promise.all(others);
+    }
+  }
+});
+
 test('another aggregator gets nothing of an open session', async () => {
   for (const [commit, bound] of [
     [2, false],
@@ -364,6 +416,33 @@ test('zeros take the place of a vector that cannot be used, and it is charged', 
     assert.equal(one.replaced !== null, i < 3);
     assert.equal(one.charge, 'kept');
   });
+});
+
+test('zeros take the place of a vector that is not ready when it is due', async (context) => {
+  context.mock.timers.enable({ apis: ['setTimeout'] });
+  const party = makeParty(NOISY);
+  let isAsked = false;
+  const never = (): Promise<InputVector> => {
+    isAsked = true;
+    return new Promise(() => undefined);
+  };
+  let isOver = false;
+  const all = Promise.all(
+    EIGHT.map((name, i) =>
+      new Client({
+        ...settingsOf(party, name, new MemoryStore()),
+        limits: NOISY_LIMITS,
+      }).contribute(i === 0 ? never : new Float64Array(24)),
+    ),
+  ).finally(() => (isOver = true));
+  while (!isOver) {
+    await new Promise((go) => setImmediate(go));
+    if (isAsked) context.mock.timers.tick(700 * NOISY.deadlines[3]!);
+  }
+  const [late, ...others] = await all;
+  assert.equal(late!.released, true);
+  assert.match(late!.replaced!, /when it was due/);
+  assert.ok(others.every((one) => one.released && one.replaced === null));
 });
 
 test('the budget ends, and what comes back is counted', async () => {

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -148,6 +148,33 @@ test('a restored state is refused where there is a mark', async () => {
   await assert.rejects(store.load(), { error: 'RESTORED_STATE' });
   await rm(join(settings.directory, 'state.json'));
   await assert.rejects(store.load(), { error: 'RESTORED_STATE' });
+  await store.close();
+});
+
+test('of two copies under one mark, the second to commit is refused', async () => {
+  const path = await directory();
+  const rollbackMark = join(path, 'mark');
+  const first = await FileStore.open({ directory: join(path, 'one'), rollbackMark });
+  await first.commit({ ...STATE, generation: 1 });
+  await mkdir(join(path, 'two'));
+  await copyFile(join(path, 'one', 'state.json'), join(path, 'two', 'state.json'));
+  const second = await FileStore.open({ directory: join(path, 'two'), rollbackMark });
+  assert.equal((await second.load()).generation, 1);
+  await first.commit({ ...STATE, generation: 2 });
+  await assert.rejects(second.commit({ ...STATE, generation: 2 }), { error: 'RESTORED_STATE' });
+  await first.close();
+  await second.close();
+});
+
+test('a damaged mark lets no state pass', async () => {
+  const path = await directory();
+  const settings = { directory: join(path, 'state'), rollbackMark: join(path, 'mark') };
+  const store = await FileStore.open(settings);
+  await store.commit({ ...STATE, generation: 3 });
+  for (const bad of ['', 'x\n', '-1\n', '3', '1e9\n', 'Infinity\n']) {
+    await writeFile(settings.rollbackMark, bad);
+    await assert.rejects(store.load(), { error: 'STATE_DAMAGED' });
+  }
   await store.close();
 });
 
