@@ -104,9 +104,9 @@ class EdgeOptions:
                 "TLS of the HTTP edge may end in a proxy, which could read and change "
                 f"what clients of the profile {profile.label} send",
                 code=ErrorCode.BAD_SETTINGS,
-                next_step="End TLS in the aggregator and set edge.behind_proxy = false; or "
-                "let open sessions of this profile end without the proxy, and then use "
-                "a profile with signatures.",
+                next_step="End TLS in the aggregator and set edge.behind_proxy = "
+                "false. For a profile with signatures, first let open sessions of this "
+                "one end without the proxy.",
             )
 
     def check_trust_domain(self, trust_domain: str) -> None:
