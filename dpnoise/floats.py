@@ -5,7 +5,8 @@ float, or evaluates a closed form in floats, says here which way the error goes.
 """
 
 import math
-from decimal import Decimal
+from collections.abc import Iterable
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 from typing import Final, TypeAlias
 
@@ -35,6 +36,16 @@ def float_above(number: Fraction) -> float:
     if nearest < number:
         return float(np.nextafter(nearest, np.inf))
     return nearest
+
+
+def sqrt_above(number: Fraction) -> float:
+    """Return a float that is at least the root of a rational, and next to it.
+
+    Args:
+        number: At least 0.
+    """
+    root = math.sqrt(float_above(number))
+    return root if Fraction(root) ** 2 >= number else math.nextafter(root, math.inf)
 
 
 def text_above(number: float, digits: int) -> str:
@@ -73,3 +84,39 @@ def text_below(number: float, digits: int) -> str:
     exponent = int(f"{number:.{digits - 1}e}".partition("e")[2])
     below = Decimal(text) - Decimal(1).scaleb(exponent - digits + 1)
     return f"{float(below):.{digits}g}"
+
+
+def plus_minus(values: Iterable[float], error: float) -> tuple[str, ...]:
+    """Return numbers with their error as people read them: "9.96 ± 1.35".
+
+    Args:
+        values: Numbers, all with the same error.
+        error: At least 0; it is rounded up to three digits, and the numbers to as many
+            decimal places. With an error of 0 the numbers stand alone.
+
+    Returns:
+        A text for each number.
+    """
+    if error == 0.0:
+        return tuple(f"{value:.6g}" for value in values)
+    stated = text_above(error, 3)
+    if "e" in stated or not math.isfinite(error):
+        return tuple(f"{value:.6g} ± {stated}" for value in values)
+    places = max(0, 2 - math.floor(math.log10(error)))
+    return tuple(f"{value:.{places}f} ± {float(stated):.{places}f}" for value in values)
+
+
+def text_between(lowest: float, highest: float) -> str:
+    """Return an interval as people read it, rounded outwards: "38.7 to 48.8".
+
+    Args:
+        lowest: Its lower end.
+        highest: Its upper end.
+    """
+    width = Decimal(highest) - Decimal(lowest)
+    if not width.is_finite() or width <= 0:
+        return f"{lowest:.6g} to {highest:.6g}"
+    place = Decimal(1).scaleb(min(0, width.adjusted() - 2))
+    below = Decimal(lowest).quantize(place, ROUND_FLOOR)
+    above = Decimal(highest).quantize(place, ROUND_CEILING)
+    return f"{below:f} to {above:f}"

@@ -17,6 +17,7 @@ from dpnoise.mechanisms.secret_selection import (
     is_selected,
 )
 from dpnoise.mechanisms.skellam import scale_from_bits
+from dpnoise.mechanisms.sum_error import SumError, noise_quantile
 
 __all__ = [
     "ALL_CLIENTS",
@@ -29,11 +30,13 @@ __all__ = [
     "NoiseRule",
     "Residues",
     "SessionNoise",
+    "SumError",
     "check_selection_rate",
     "fixed_point_parameters",
     "is_selected",
     "make_mechanism",
     "mechanism_names",
+    "noise_quantile",
     "scale_from_bits",
     "suggest_flag_amplitude",
 ]

@@ -52,6 +52,7 @@ from dpnoise.mechanisms.noise_share import DEFAULT_SHARE_BITS, SessionNoise
 from dpnoise.mechanisms.parameter_checks import check_integer
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.secret_selection import ALL_CLIENTS, is_selected
+from dpnoise.mechanisms.sum_error import SumError, rounding_variance_bound
 from dpnoise.samplers import SEED_BYTES, BitSource
 from dpnoise.samplers.skellam import MAX_TABLE_VARIANCE, MIN_TABLE_VARIANCE
 
@@ -102,6 +103,9 @@ class NoiseSource(Protocol):
     ) -> None:
         """Add one draw to every entry, in place."""
 
+
+_HIDDEN_BIAS: Final = Fraction(1, 100)
+"""Squared bias over noise variance that takes 0.1 percent off an interval's 95."""
 
 _SHORTENED: Final = 1.0 + 2.0**-20  # what rounding of floats never reaches
 
@@ -676,6 +680,60 @@ class Mechanism(abc.ABC):
             coordinate_cap=float(self.coordinate_cap),
             mixture_norm_bound=self.mixture_norm_bound(self.l2_clip_squared_steps),
         )
+
+    def sum_error(
+        self,
+        noise_variance: Fraction,
+        *,
+        inputs: int,
+        selection_rate: Fraction = ALL_CLIENTS,
+        magnification: Fraction = ALL_CLIENTS,
+    ) -> SumError:
+        """Say how far a decoded sum is from the sum of the vectors that arrived.
+
+        They are taken as the clip has left them.
+
+        Args:
+            noise_variance: Of all noise in the sum, per coordinate, grid steps²: the
+                noise of those whose vectors arrived, less what was taken back.
+            inputs: Number of vectors in the sum.
+            selection_rate: The q that they were encoded with; the sum is over q.
+            magnification: What vectors were multiplied by before they were clipped, and
+                the sum was divided by.
+
+        Returns:
+            The error, caller's units.
+        """
+        given, rate = self._parameters, selection_rate
+        unit = Fraction(given.scale_factor) * magnification
+        clip = Fraction(given.l2_clip) / magnification
+        size = Fraction(given.scale_factor * given.l2_clip) ** 2 / self.rotated_dim
+        match self.rounding:
+            case Rounding.EXACT:
+                rounded = Fraction(0)
+            case Rounding.TOWARD_ZERO:
+                # Less than a step and than the coordinate; they may all point one way.
+                rounded = inputs**2 * min(Fraction(1), size)
+            case _:
+                # Rounding again until a norm bound holds prefers short vectors, by too
+                # little to be seen beside noise: it counts as if it did not.
+                rounded = inputs * rounding_variance_bound(size)
+        # Of a vector that its coin drops neither entries nor rounding are in the sum.
+        error = SumError(
+            (noise_variance + rate * rounded) / (unit * rate) ** 2
+            + (1 / rate - 1) * inputs * clip**2 / self.dim,
+            None if self.flatness is not None else 1 / unit,
+        )
+        if rate != 1:
+            error = error.with_flaw("secret coins decide which vectors it adds up")
+        is_biased = self.rounding is Rounding.TOWARD_ZERO
+        if is_biased and rounded > noise_variance * _HIDDEN_BIAS:
+            error = error.with_flaw("rounding towards zero shortens every vector")
+        if self.mixture_norm_bound(self.l2_clip_squared_steps) is not None:
+            error = error.with_flaw(
+                f"the clip of {self.name} also shortens vectors within l2_clip"
+            )
+        return error
 
     def remarks(self) -> tuple[str, ...]:
         """Return warnings for the author of a plan with this mechanism."""

@@ -2,7 +2,7 @@
 
 from dpnoise.planning.planner import plan
 from dpnoise.planning.request import PlanRequest, clip_flag_amplitude
-from dpnoise.planning.result import CurvePoint, Plan, error_curve
+from dpnoise.planning.result import CurvePoint, Plan, error_curve, per_entry
 
 __all__ = [
     "CurvePoint",
@@ -10,5 +10,6 @@ __all__ = [
     "PlanRequest",
     "clip_flag_amplitude",
     "error_curve",
+    "per_entry",
     "plan",
 ]

@@ -18,7 +18,7 @@ from typing import Final
 
 from dpnoise.accounting import PrivacyStatement, privacy_unit
 from dpnoise.events import Adversary
-from dpnoise.floats import text_above
+from dpnoise.floats import sqrt_above, text_above
 from dpnoise.mechanisms.error_forecast import ErrorForecast
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
@@ -161,6 +161,15 @@ class Plan:
         more = self.most_noise_mse - self.forecast.noise_mse
         return self.estimate_mse + more / float(self.request.selection) ** 2
 
+    @property
+    def standard_error(self) -> float:
+        """Root of `estimate_mse`: of one entry of the sum of all vectors, rounded up.
+
+        Caller's units, in a full session without losses. What one released sum holds
+        is said by `ReleasedSum.standard_error`.
+        """
+        return sqrt_above(Fraction(self.estimate_mse))
+
     def __str__(self) -> str:
         """The plan as a table, with its notes below."""
         rows = self.table()
@@ -221,7 +230,6 @@ class Plan:
     def table(self) -> tuple[tuple[str, str], ...]:
         """Return what people want to read of the plan: labels, and figures as text."""
         request, given, forecast = self.request, self.parameters, self.forecast
-        unit = "units² per entry"
         ratio = forecast.expected_mse / self.gaussian_mse
         wrapped = (
             f"{forecast.expected_wrapped_coordinates:.3g} expected per sum "
@@ -246,11 +254,11 @@ class Plan:
             ),
             self._shares(),
             ("largest coordinate", f"{float(self.linf_bound):.6g} steps"),
-            ("expected error", f"{forecast.expected_mse:.6g} {unit}"),
+            ("expected error", per_entry(forecast.expected_mse)),
             *self._count_error(),
-            *self._selected(unit),
-            ("central Gaussian", f"{self.gaussian_mse:.6g} {unit}"),
-            ("ratio", f"{ratio:.4f}"),
+            *self._selected(),
+            ("central Gaussian", per_entry(self.gaussian_mse)),
+            ("ratio of squared errors", f"{ratio:.4f}"),
             ("wrapped entries", wrapped),
             ("epsilon, server", text_above(self.epsilon_server, 6)),
             ("epsilon, model reader", text_above(self.epsilon_model_reader, 6)),
@@ -265,7 +273,7 @@ class Plan:
             for each in self.accountants_tried
         )
 
-    def _selected(self, unit: str) -> tuple[tuple[str, str], ...]:
+    def _selected(self) -> tuple[tuple[str, str], ...]:
         rate = self.request.selection
         if rate == 1:
             return ()
@@ -275,8 +283,8 @@ class Plan:
             (
                 "error of the estimate",
                 (
-                    f"{self.estimate_mse:.6g} {unit}, {noise:.6g} by noise and "
-                    f"{self.selection_mse:.6g} by coins"
+                    f"{per_entry(self.estimate_mse)}: {_error(noise)} by noise and "
+                    f"{_error(self.selection_mse)} by secret selection"
                 ),
             ),
         )
@@ -284,7 +292,8 @@ class Plan:
     def _count_error(self) -> tuple[tuple[str, str], ...]:
         if self.count_standard_error is None:
             return ()
-        return (("standard error of one count", f"{self.count_standard_error:.4g}"),)
+        stated = text_above(self.count_standard_error, 3)
+        return (("standard error of one count", f"± {stated}"),)
 
     def _shares(self) -> tuple[str, str]:
         given = self.parameters
@@ -343,6 +352,7 @@ class Plan:
             "expected_mse": forecast.expected_mse,
             "estimate_mse": self.estimate_mse,
             "selection_mse": self.selection_mse,
+            "standard_error": self.standard_error,
             "count_standard_error": self.count_standard_error,
             "expected_mse_counted": self.counted_mse,
             "noise_mse": forecast.noise_mse,
@@ -426,6 +436,19 @@ def error_curve(made: Plan, *, bits: range = range(2, 25)) -> tuple[CurvePoint, 
             )
         )
     return tuple(points)
+
+
+def per_entry(mean_square: float) -> str:
+    """Return a mean squared error as people read it: its root, rounded up.
+
+    Args:
+        mean_square: Caller's units squared, at least 0.
+    """
+    return f"{_error(mean_square)} per entry"
+
+
+def _error(mean_square: float) -> str:
+    return f"± {text_above(sqrt_above(Fraction(mean_square)), 3)}"
 
 
 def packed_bytes(length: int, bits: int) -> int:

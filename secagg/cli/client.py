@@ -277,6 +277,7 @@ def _payload(
             {
                 "session_number": each.session_number,
                 "inputs": each.inputs,
+                "standard_error": each.standard_error,
                 "privacy": None if each.privacy is None else each.privacy.to_dict(),
                 "grounds": each.grounds,
                 "shortened_by": each.shortened_by,
@@ -492,8 +493,16 @@ async def _write_aborted(
             output.line(f"wrote {path}")
 
 
+def _error_of(given: "Contribution") -> str:
+    from secagg.distributed_dp import text_above
+
+    if given.privacy is None:
+        return ""
+    return f", each entry ± {text_above(given.standard_error, 3)} at most"
+
+
 def _describe(given: "Contribution", output: Output) -> None:
-    output.line(f"the sum adds up {given.inputs} inputs")
+    output.line(f"the sum adds up {given.inputs} inputs{_error_of(given)}")
     if given.replaced is not None:
         output.line(f"zeros were given: {given.replaced}", style="bold")
     if given.shortened_by is not None and given.shortened_by > 1.0:

@@ -218,6 +218,7 @@ def _payload(result: "DemoResult") -> dict[str, object]:
                 "dropped": [dict(lost) for lost in check.dropped],
                 "l2_clip": check.l2_clip,
                 "fitted": check.fitted,
+                "standard_error": check.standard_error,
             }
             for check in result.checks
         ],

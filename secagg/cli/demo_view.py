@@ -10,6 +10,7 @@ from typing import Any, Self
 from rich.status import Status
 
 from secagg.cli.output import Output
+from secagg.distributed_dp import text_above
 from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
 from secagg.testbed.demo.settings_file import DemoPlan
@@ -70,7 +71,8 @@ class DemoLines:
         self._steps += 1
         exact = "exact" if check.is_exact else "NOT EXACT"
         line = (
-            f"step {self._steps}: {check.survivors} inputs, sum {exact}, accuracy "
+            f"step {self._steps}: {check.survivors} inputs, sum {exact}, noise "
+            f"± {text_above(check.standard_error, 3)}, accuracy "
             f"{check.accuracy:.1%} (central noise "
             f"{self._baseline[self._steps - 1]:.1%}, no privacy "
             f"{self._nonprivate[self._steps - 1]:.1%})"

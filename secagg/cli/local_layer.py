@@ -121,10 +121,11 @@ def adversaries(made: "Plan", layer: "LocalRandomiser | None") -> dict[str, obje
 
 def layer_table(figures: dict[str, object]) -> list[tuple[str, str]]:
     """Return what people want to read of a randomiser: labels, and figures as text."""
+    from secagg.distributed_dp import per_entry
+
     given = figures["randomiser"]
     if not isinstance(given, dict):
         return []
-    unit = "units² per entry"
     spent = given.get("magnitude_epsilon")
     level = f"epsilon {given['epsilon']:.6g} in a session"
     if spent is not None:
@@ -134,6 +135,14 @@ def layer_table(figures: dict[str, object]) -> list[tuple[str, str]]:
         ("randomiser", f"{given['randomiser']}, {level}"),
         ("what it sends", f"{sent} for vectors up to {given['bound']:.6g}"),
         ("sum of what is sent", f"norm {figures['randomised_sum_norm']:.6g} or less"),
-        ("error by randomising", f"{figures['randomiser_mse']:.6g} {unit}"),
-        ("error of both layers", f"{figures['randomised_estimate_mse']:.6g} {unit}"),
+        ("error by randomising", per_entry(_number(figures["randomiser_mse"]))),
+        (
+            "error of both layers",
+            per_entry(_number(figures["randomised_estimate_mse"])),
+        ),
     ]
+
+
+def _number(figure: object) -> float:
+    assert isinstance(figure, float)  # noqa: S101 - `adversaries` has made it
+    return figure

@@ -188,6 +188,7 @@ def _run_to_the_end(
 
     from secagg.cli.session_view import SessionView
     from secagg.server.program import Observer, plan_task, serve
+    from secagg.server.released_sum import ReleasedSum
     from secagg.server.sum_writer import SumWriter
 
     async def planned() -> "PreparedTask":
@@ -199,6 +200,10 @@ def _run_to_the_end(
     print_task(prepared, output)
     written: list[Path] = []
     files = SumWriter(settings.server.output_dir, prepared, tell=written.append)
+
+    async def write(total: ReleasedSum) -> None:
+        await files.write(total)
+        output.line(str(total))
 
     with SessionView(output) as view:
         observer = Observer(
@@ -212,7 +217,7 @@ def _run_to_the_end(
             serve(
                 settings,
                 prepared,
-                on_sum=files.write,
+                on_sum=write,
                 on_aborted=files.write_aborted,
                 observer=observer,
             )

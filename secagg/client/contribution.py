@@ -10,7 +10,13 @@ import numpy.typing as npt
 
 from secagg.client.client_receipt import certificate_of
 from secagg.crypto.modular import BadVectorError
-from secagg.distributed_dp import NoisyTask, PrivacyReport
+from secagg.distributed_dp import (
+    EXACT,
+    NoisyTask,
+    PrivacyReport,
+    SumError,
+    SumEstimate,
+)
 from secagg.distributed_dp.plain_sums import decode_integers
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
@@ -24,8 +30,8 @@ Residues = npt.NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contribution:
-    """What a client gets for taking part in one session.
+class Contribution(SumEstimate):
+    """What a client gets for taking part in one session: the sum with its error.
 
     Attributes:
         session_number: Number of the session.
@@ -52,6 +58,8 @@ class Contribution:
         noise: What noise the sum holds at least, computed by this client from the sets
             for which it has answered; None for a task that releases exact sums, and
             where it was not asked to answer.
+        error: How far `values` may be from the sum of the vectors, at most: this client
+            does not know how much noise the others have taken back.
         audit: What `secagg sessions verify` verifies: this client's own receipt of the
             session, from what it has received and signed (docs/receipts.md).
     """
@@ -63,6 +71,7 @@ class Contribution:
     grounds: str
     shortened_by: float | None = field(repr=False)
     sessions_left: int | None
+    error: SumError = field(repr=False)
     replaced: str | None = field(default=None, repr=False)
     noise: NoiseCertificate | None = None
     audit: bytes = field(default=b"", repr=False)
@@ -94,7 +103,7 @@ def contribution_of(  # noqa: PLR0913 - what a client knows of a session
     parameters = descriptor.parameters
     values: npt.NDArray[Any] | None = None
     privacy = noise = None
-    grounds = ""
+    grounds, error = "", EXACT
     if parameters.noise_block:
         task = NoisyTask.of_session(descriptor)
         if residues is not None:
@@ -103,6 +112,7 @@ def contribution_of(  # noqa: PLR0913 - what a client knows of a session
         seen = AuditReceipt.decode(audit)
         if seen.outcome is Outcome.RELEASED:  # this client has answered for the sets
             noise = certificate_of(parameters, seen)
+        error = task.sum_error(inputs=released.survivors, certificate=noise)
         added = 0.0 if is_certain else 2.0**-parameters.graph_bits
         grounds = privacy.grounds(graph_delta=added)
     elif residues is not None:
@@ -115,6 +125,7 @@ def contribution_of(  # noqa: PLR0913 - what a client knows of a session
         grounds=grounds,
         shortened_by=shortened_by,
         sessions_left=None,
+        error=error,
         replaced=replaced,
         noise=noise,
         audit=audit,

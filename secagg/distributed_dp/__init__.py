@@ -48,6 +48,7 @@ from dpnoise.local import (
 from dpnoise.mechanisms import (
     ClippingSchedule,
     SessionNoise,
+    SumError,
     fixed_point_parameters,
 )
 from dpnoise.planning import (
@@ -56,6 +57,7 @@ from dpnoise.planning import (
     PlanRequest,
     clip_flag_amplitude,
     error_curve,
+    per_entry,
     plan,
 )
 from secagg.distributed_dp.aggregator_noise import (
@@ -67,6 +69,7 @@ from secagg.distributed_dp.data_budget import (
     loss_against_server,
     loss_between_two,
 )
+from secagg.distributed_dp.estimate import EXACT, SumEstimate
 from secagg.distributed_dp.local_layer import (
     local_parameters,
     local_privacy,
@@ -95,6 +98,7 @@ from secagg.distributed_dp.task import NoisyInput, NoisyTask
 from secagg.distributed_dp.units import UnitBounds
 
 __all__ = [
+    "EXACT",
     "Adjacency",
     "AggregatorNoise",
     "BudgetSpent",
@@ -117,6 +121,8 @@ __all__ = [
     "ReplacedInput",
     "RequiredChange",
     "SessionNoise",
+    "SumError",
+    "SumEstimate",
     "TaskLoss",
     "TaskNoiseVerifier",
     "TwoAggregatorReport",
@@ -140,6 +146,7 @@ __all__ = [
     "loss_between_two",
     "make_randomiser",
     "offered_terms",
+    "per_entry",
     "plan",
     "randomised_mse",
     "randomised_sum",

@@ -19,6 +19,7 @@ from dpnoise.mechanisms import (
     ClippingSchedule,
     Mechanism,
     SessionNoise,
+    SumError,
     is_selected,
     make_mechanism,
 )
@@ -473,6 +474,46 @@ class NoisyTask:
             removed=removed,
             given=counts,
         )
+
+    def sum_error(
+        self, *, inputs: int, certificate: NoiseCertificate | None
+    ) -> SumError:
+        """Say how far a decoded sum of a session is from the sum of its vectors.
+
+        Args:
+            inputs: How many vectors it adds up.
+            certificate: Of its noise; None where the sets are not known, for the most
+                noise that any session is left with.
+
+        Returns:
+            The error, caller's units, by the noise that is in the sum: where it is not
+            known what was taken back, by all that was added.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; the clip moves, and this is no session.
+        """
+        if certificate is None:
+            noise = self.mechanism.total_noise_variance
+        elif (total := certificate.total) is not None:
+            noise = total
+        else:
+            noise = certificate.most
+        error = self.mechanism.sum_error(
+            noise,
+            inputs=inputs,
+            selection_rate=self.selection_rate,
+            magnification=Fraction(self.magnification),
+        )
+        if self.randomiser is not None:
+            added = randomised_mse(
+                self.randomiser, clients=inputs, selection_rate=self.selection_rate
+            )
+            error = replace(
+                error, mean_square=error.mean_square + Fraction(added)
+            ).with_flaw("a local randomiser has changed every vector by itself")
+        if self.units is not None:
+            error = error.with_flaw("the clip moves, so that it shortens some vectors")
+        return error
 
     def table_hashes(self, sharers: int) -> tuple[bytes, ...]:
         """Return the hashes of the tables that noise is drawn with, 32 bytes each.

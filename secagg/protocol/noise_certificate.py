@@ -83,15 +83,20 @@ class NoiseCertificate:
         return (self.survivors - self.unseen - self.colluders - 1) * self.kept
 
     @property
+    def most(self) -> Fraction:
+        """All noise that U3 has added, if each added what it should."""
+        return self.survivors * (self.base + sum(self.layers))
+
+    @property
     def total(self) -> Fraction | None:
-        """All noise of U3, if everybody added what it should; None if unknown."""
+        """All noise in the sum, if each of U3 added what it should; None if unknown."""
         if self.given is None:
             return None
         subtracted = sum(
             count * self.layers[layer]
             for layer, count in zip(self.removed, self.given, strict=True)
         )
-        return self.survivors * (self.base + sum(self.layers)) - subtracted
+        return self.most - subtracted
 
     @property
     def suffices(self) -> bool:

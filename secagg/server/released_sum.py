@@ -6,15 +6,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg.distributed_dp import NoisyTask, PrivacyReport
+from secagg.distributed_dp import (
+    EXACT,
+    NoisyTask,
+    PrivacyReport,
+    SumError,
+    SumEstimate,
+)
 from secagg.distributed_dp.plain_sums import decode_integers
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.server.session.receipt import SessionReceipt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReleasedSum:
-    """The sum of one session.
+class ReleasedSum(SumEstimate):
+    """The sum of one session, with its error.
+
+    Example:
+        total = await task.next_sum()
+        print(total)                        # its first entries, each with ±
+        lowest, highest = total.interval(0.95)
+        print(total.mean, "±", total.standard_error / total.inputs)
 
     Attributes:
         session_number: Number of the session.
@@ -27,6 +39,8 @@ class ReleasedSum:
             sums.  In tasks with adaptive clipping it moves from sum to sum.
         fitted: Released estimate of the part of the vectors that were not shortened;
             None where it is not stated.
+        error: How far `values` may be from the sum of the vectors: `standard_error`,
+            `interval` and `str` follow from it.
         residues: The sum as it was released, modulo m.
         receipt: The public facts of the session.
         audit: What `secagg sessions verify` verifies: any reader can recompute from
@@ -42,6 +56,7 @@ class ReleasedSum:
     privacy: PrivacyReport | None
     l2_clip: float | None
     fitted: float | None
+    error: SumError = field(repr=False)
     residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
     receipt: SessionReceipt = field(repr=False)
     audit: bytes = field(repr=False)
@@ -77,6 +92,7 @@ def released_sum(
     parameters, inputs = descriptor.parameters, len(receipt.survivors)
     values: npt.NDArray[Any]
     clip = fitted = None
+    error = EXACT
     if not parameters.noise_block:
         values = decode_integers(residues, parameters.modulus)
     else:
@@ -84,14 +100,25 @@ def released_sum(
         values = task.decode(residues, session_id=descriptor.session_id)
         clip = task.l2_clip
         fitted = task.fitted(residues, inputs=inputs)
+        error = task.sum_error(inputs=inputs, certificate=receipt.noise)
+        if receipt.unconfirmed:
+            error = error.with_flaw(_unconfirmed(receipt.unconfirmed))
     return ReleasedSum(
         session_number=descriptor.session_number,
         inputs=inputs,
         values=values,
         l2_clip=clip,
         fitted=fitted,
+        error=error,
         privacy=privacy,
         residues=residues,
         receipt=receipt,
         audit=audit,
+    )
+
+
+def _unconfirmed(names: tuple[str, ...]) -> str:
+    return (
+        f"{', '.join(names)} signed other sets of clients, so that the sum itself may "
+        "be wrong"
     )

@@ -79,6 +79,8 @@ class SumWriter:
                 "dimension": int(values.shape[0]),
                 "l2_clip": released.l2_clip,
                 "fitted": released.fitted,
+                "standard_error": released.standard_error,
+                "no_interval": list(released.error.flaws),
                 "unconfirmed": list(released.unconfirmed),
                 "sessions_left_in_budget": released.receipt.sessions_left,
                 "privacy": self._privacy(released.receipt.ring),

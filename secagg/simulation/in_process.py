@@ -31,7 +31,7 @@ from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
 from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy
 from secagg.crypto.signature import IdentityKey
-from secagg.distributed_dp import Plan
+from secagg.distributed_dp import NoisyTask, Plan
 from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.errors import LocalProtocolError
 from secagg.pki.published_enrolment import PublishedEnrolment
@@ -56,10 +56,12 @@ _NAME_DIGITS: Final = 16
 _FOR_EVER: Final = (1 << 63) - 1
 # Functions of all clients of one cohort that run at once.
 _THREADS: Final = 8
+# Part of the vectors that may be shortened before a cohort is told aloud.
+_SHORTENED_WITHOUT_WARNING: Final = 0.25
 
 
 class ClippingWarning(UserWarning):
-    """Vectors of a cohort in this process were longer than the clip.
+    """More than a quarter of the vectors of a cohort were longer than the clip.
 
     A filter may make it an error, when the sum is released and charged: it holds that.
 
@@ -164,8 +166,9 @@ class InProcessCohort:
             SecAggError: The first error of a client or of the server.
 
         Warns:
-            ClippingWarning: Vectors were shortened, by a clip that does not move. Its
-                `total` is the sum, which a filter that makes it an error cannot lose.
+            ClippingWarning: More than a quarter of the vectors were shortened, by a
+                clip that does not move. Its `total` is the sum, which a filter that
+                makes it an error cannot lose.
         """
         given = self._judged(vectors)
         _check_count(self.task.prepared, len(given), what="vectors")
@@ -188,11 +191,7 @@ class InProcessCohort:
         if total is None:
             raise LocalProtocolError("the task has released all its sums")
         noised = self.task.prepared.noised
-        return _counted(
-            total,
-            [one.result() for one in contributing],
-            clip_stays=noised is not None and noised.units is None,
-        )
+        return _counted(total, [one.result() for one in contributing], noised)
 
     def _judged(
         self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]
@@ -245,22 +244,36 @@ def _judged_for(
 
 
 def _counted(
-    total: ReleasedSum, given: list[Contribution], *, clip_stays: bool
+    total: ReleasedSum, given: list[Contribution], noised: NoisyTask | None
 ) -> ReleasedSum:
     """Say how many vectors did not go into the sum as they were."""
     factors = [one.shortened_by for one in given if one.shortened_by is not None]
     longer = [factor for factor in factors if factor > 1.0]
     zeros = sum(one.replaced is not None for one in given)
-    total = replace(total, shortened=len(longer), replaced=zeros)
-    if longer and clip_stays:  # one that moves is meant to shorten some
+    error = total.error
+    if longer:
+        error = error.with_flaw(f"{len(longer)} of {len(given)} vectors were shortened")
+    if zeros:
+        error = error.with_flaw(f"zeros replaced {zeros} of {len(given)} vectors")
+    total = replace(total, shortened=len(longer), replaced=zeros, error=error)
+    clip_stays = noised is not None and noised.units is None
+    # One that moves is meant to shorten some, and a few are no reason for more noise.
+    if clip_stays and len(longer) > _SHORTENED_WITHOUT_WARNING * len(given):
         text = (
-            f"{len(longer)} of {len(given)} vectors were longer than the task allows "
-            "and were shortened, by a factor of "
+            f"{len(longer)} of {len(given)} vectors were longer than the task allows"
+            f"{_clip_of(total, noised)} and were shortened, by a factor of "
             f"{statistics.median(longer):.3g} in the median; plan a larger clip, with "
             "which the noise grows, or scale the vectors"
         )
         warnings.warn(ClippingWarning(text, total), stacklevel=2)
     return total
+
+
+def _clip_of(total: ReleasedSum, noised: NoisyTask | None) -> str:
+    """Return the clip in brackets where it is what vectors are held to."""
+    if noised is None or noised.randomiser or noised.mechanism.takes_counts:
+        return ""
+    return f" (l2_clip = {total.l2_clip:.6g})"
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import Deployment
 
 from secagg.client.session_driver import SessionOutcome
-from secagg.distributed_dp import NoisyTask
+from secagg.distributed_dp import EXACT, NoisyTask
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.graphs.ring_safety import RingRisk
 from secagg.protocol.policy import ClientPolicy
@@ -95,6 +95,7 @@ def test_the_sum_of_another_task_is_not_replaced(tmp_path):
         audit=b"",
         l2_clip=None,
         fitted=None,
+        error=EXACT,
     )
     files = SumWriter(tmp_path, prepared)
     asyncio.run(files.write(released))
@@ -127,6 +128,7 @@ def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
         audit=b"",
         l2_clip=1.0,
         fitted=None,
+        error=EXACT,
     )
     asyncio.run(SumWriter(tmp_path, prepared).write(released))
     report = json.loads((tmp_path / "report-1.json").read_text())

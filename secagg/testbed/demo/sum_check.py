@@ -38,6 +38,7 @@ class SessionCheck:
         l2_clip: Longest vector that was not shortened, caller's units.
         fitted: Released estimate of the part of the vectors that were not shortened;
             None where the clip stays.
+        standard_error: Of one entry of the sum, by noise and rounding, caller's units.
     """
 
     session_number: int
@@ -47,6 +48,7 @@ class SessionCheck:
     accuracy: float
     l2_clip: float
     fitted: float | None
+    standard_error: float
 
 
 def check_session(  # noqa: PLR0913 - facts from four places
@@ -104,4 +106,5 @@ def check_session(  # noqa: PLR0913 - facts from four places
         accuracy=SoftmaxModel(weights).accuracy_on(test),
         l2_clip=claimed["l2_clip"],
         fitted=claimed["fitted"],
+        standard_error=claimed["standard_error"],
     )

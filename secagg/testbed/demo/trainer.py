@@ -56,6 +56,7 @@ class _Trainer:
             removed=[] if noise is None else list(noise.removed),
             l2_clip=released.l2_clip,
             fitted=released.fitted,
+            standard_error=released.standard_error,
         )
 
 

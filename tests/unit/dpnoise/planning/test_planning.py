@@ -168,7 +168,7 @@ def test_a_secret_selection_spends_less_on_each_step_against_everybody():
     assert made.estimate_mse > everyone.estimate_mse
     printed = str(made)
     assert "1/10 of the vectors" in printed
-    assert "by coins" in printed
+    assert "by secret selection" in printed
     assert "must answer at a fixed time" in printed
     assert "selection" not in str(everyone)
 

@@ -5,6 +5,7 @@ import pytest
 from secagg.cli.client import _describe
 from secagg.cli.output import Output
 from secagg.client.contribution import Contribution
+from secagg.distributed_dp import EXACT
 
 
 def said(capsys, shortened_by):
@@ -16,6 +17,7 @@ def said(capsys, shortened_by):
         grounds="",
         shortened_by=shortened_by,
         sessions_left=None,
+        error=EXACT,
     )
     _describe(given, Output(as_json=False))
     return "".join(capsys.readouterr())

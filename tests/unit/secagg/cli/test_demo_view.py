@@ -45,6 +45,7 @@ def told(*, terminal: bool, exact: bool = True, fitted: float | None = None) -> 
                 accuracy=0.75,
                 l2_clip=1.25,
                 fitted=fitted,
+                standard_error=0.03121,
             )
         )
     return stream.getvalue()
@@ -55,7 +56,7 @@ def test_a_pipe_gets_a_line_per_step_with_both_references():
     assert len(lines) == 2
     assert "9 clients and one aggregator" in lines[0]
     assert lines[1].endswith(
-        "step 1: 8 inputs, sum exact, accuracy 75.0% "
+        "step 1: 8 inputs, sum exact, noise ± 0.0313, accuracy 75.0% "
         "(central noise 80.0%, no privacy 90.0%)"
     )
 

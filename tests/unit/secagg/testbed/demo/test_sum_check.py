@@ -39,6 +39,7 @@ def check(layout, released, *, dropped=(), inputs=3):
             "removed": [],
             "l2_clip": 1.5,
             "fitted": None,
+            "standard_error": 0.25,
         },
         parameters=PARAMETERS,
         test=TEST,
@@ -54,6 +55,7 @@ def test_a_sum_of_all_inputs_modulo_m_is_exact(layout):
     assert result.is_exact
     assert result.survivors == 3
     assert (result.l2_clip, result.fitted) == (1.5, None)
+    assert result.standard_error == 0.25
 
 
 def test_one_wrong_entry_is_noticed(layout):

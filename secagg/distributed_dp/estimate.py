@@ -1,0 +1,155 @@
+"""What a released sum says of itself: its error, intervals, its mean, a line to print.
+
+The operator's `ReleasedSum` and the client's `Contribution` share it, so that both
+state the same error of the same sum; a client knows the noise less exactly.
+"""
+
+import html
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dpnoise.errors import ParameterError
+from dpnoise.floats import plus_minus
+from dpnoise.mechanisms import SumError
+from secagg.distributed_dp.report import PrivacyReport
+from secagg.errors import ErrorCode, LocalProtocolError
+
+EXACT: Final = SumError(Fraction(0))
+"""The error of a sum without noise."""
+
+_SHOWN: Final = 3
+_SHOWN_IN_TABLES: Final = 8
+
+_Array = npt.NDArray[Any]
+
+
+class SumEstimate:
+    """A sum with its error.
+
+    A subclass has the attributes.
+
+    Attributes:
+        session_number: Number of the session.
+        inputs: How many vectors the sum adds up.
+        values: The sum, shape (d,), caller's units; None where it was not fetched.
+        privacy: What the task costs its users; None for exact sums.
+        error: What the other figures follow from.
+    """
+
+    __slots__ = ()
+
+    session_number: int
+    inputs: int
+    values: _Array | None
+    privacy: PrivacyReport | None
+    error: SumError
+
+    @property
+    def standard_error(self) -> float:
+        """Root mean square error over the entries, at most, caller's units.
+
+        Of the estimate against the sum of the vectors that arrived, as the clip has
+        left them: noise in this very sum, rounding, secret selection and a local
+        randomiser.  0 for an exact sum.
+
+        Not in it are: what a clip takes off long vectors, zeros in the place of
+        vectors, entries that wrap around the modulus (the plan bounds their number),
+        and clients that answer wrongly or leave out their noise.
+        """
+        return self.error.standard_error
+
+    @property
+    def mean(self) -> npt.NDArray[np.float64]:
+        """The sum over the number of vectors, which is public, shape (d,).
+
+        Its standard error is `standard_error / inputs`.
+
+        Raises:
+            LocalProtocolError: This client has not fetched the sum.
+        """
+        return np.asarray(self._fetched() / self.inputs, np.float64)
+
+    def interval(
+        self, confidence: float = 0.95, *, joint: bool = False, of_mean: bool = False
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return between which numbers the sum of the vectors lies, entry by entry.
+
+        It covers what `standard_error` covers.  Counts (`skellam-counts`) get whole
+        numbers that hold at least as often as asked for.
+
+        Args:
+            confidence: Probability that an interval holds, in (0, 1).
+            joint: Whether all entries hold together with it, and not each by itself.
+            of_mean: Return the intervals of `mean`.
+
+        Returns:
+            Lower and upper ends, shape (d,), caller's units.
+
+        Raises:
+            LocalProtocolError: The error of this sum is not noise and rounding alone;
+                the message says why.  `error.flaws` has the same reasons.  Or the
+                confidence is out of range, or this client has not fetched the sum.
+        """
+        values = self._fetched()
+        if self.error.flaws:
+            raise LocalProtocolError(
+                f"this sum has no interval: {'; '.join(self.error.flaws)}",
+                next_step="Use standard_error: it bounds the part of the error that is "
+                "known, on average over the entries.",
+            )
+        try:
+            half = self.error.half_width(confidence, counts=values.size if joint else 1)
+        except ParameterError as error:
+            raise LocalProtocolError(
+                str(error),
+                code=ErrorCode.BAD_SETTINGS,
+                next_step="Give a confidence such as 0.95.",
+            ) from None
+        over = float(self.inputs) if of_mean else 1.0
+        return (values - half) / over, (values + half) / over
+
+    def __str__(self) -> str:
+        """The first entries with their standard error, and what the task costs."""
+        head = f"sum of {self.inputs} vectors (session {self.session_number}): "
+        lines = [f"{head}{self._entries(_SHOWN)}; {self._cost()}"]
+        lines += [f"no interval: {flaw}" for flaw in self.error.flaws]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        rows = [
+            ("session", str(self.session_number)),
+            ("vectors", str(self.inputs)),
+            ("sum", self._entries(_SHOWN_IN_TABLES)),
+            ("privacy", self._cost()),
+            *(("no interval", flaw) for flaw in self.error.flaws),
+        ]
+        cells = "".join(
+            f"<tr><th>{html.escape(label)}</th><td>{html.escape(text)}</td></tr>"
+            for label, text in rows
+        )
+        return f"<table>{cells}</table>"
+
+    def _fetched(self) -> _Array:
+        if self.values is None:
+            raise LocalProtocolError(
+                "this client has not fetched the sum",
+                next_step="Let it fetch sums, or read the sum first.",
+            )
+        return self.values
+
+    def _entries(self, most: int) -> str:
+        if self.values is None:
+            return "not fetched"
+        shown = ", ".join(plus_minus(self.values[:most].tolist(), self.standard_error))
+        if self.values.size > most:
+            return f"{shown}, … ({self.values.size} entries)"
+        return shown
+
+    def _cost(self) -> str:
+        if self.privacy is None:
+            return "exact, without noise"
+        return self.privacy.server.figures(added_delta=self.privacy.graph_delta)
