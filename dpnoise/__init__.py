@@ -3,9 +3,9 @@
 Clients encode float vectors as integers modulo m that already carry a share of the
 noise. Their modular sum is differentially private and decodes to an estimate of the sum
 of the vectors. `plan` chooses parameters for a budget, `make_mechanism` encodes and
-decodes, `make_accountant` says what was spent. `Histogram`, `Choice`, `Votes` and
-`Quantiles` turn answers of people into such vectors, and sums into answers with their
-error.
+decodes, `make_accountant` says what was spent. `Histogram`, `Choice`, `Votes`,
+`Mean` and `Quantiles` turn answers of people into such vectors, and sums into answers
+with their error.
 """
 
 from dpnoise.accounting import (
@@ -14,7 +14,7 @@ from dpnoise.accounting import (
     accountant_names,
     make_accountant,
 )
-from dpnoise.answers import Choice, Histogram, Quantiles, Votes
+from dpnoise.answers import Choice, Histogram, Mean, Quantiles, Votes
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adjacency, Adversary
 from dpnoise.mechanisms import (
@@ -33,6 +33,7 @@ __all__ = [
     "Choice",
     "DPNoiseError",
     "Histogram",
+    "Mean",
     "Mechanism",
     "MechanismParameters",
     "Plan",

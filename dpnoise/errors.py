@@ -17,6 +17,7 @@ __all__ = [
     "CertificateError",
     "DPNoiseError",
     "InputError",
+    "MissingExtraError",
     "ParameterError",
     "TheoremNotApplicableError",
     "UnknownEventError",
@@ -92,6 +93,10 @@ class CertificateError(DPNoiseError):
 
 class InputError(DPNoiseError, ValueError):
     """A vector has a wrong type, shape or length, or an entry that is not finite."""
+
+
+class MissingExtraError(DPNoiseError, ImportError):
+    """A library that an extra brings is not installed; the message names the extra."""
 
 
 class UnknownEventError(DPNoiseError, TypeError):

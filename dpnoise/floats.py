@@ -19,6 +19,9 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 ROUNDING_MARGIN: Final = 1.0 + 2.0**-40
 """Factor that covers the rounding errors of a closed form of fewer than 2^10 steps."""
 
+_LEAST_IN_FULL: Final = 1e-4
+_MOST_IN_FULL: Final = 1e6  # errors beyond are written with an exponent
+
 _NOTHING: Final = 1e-9  # of a figure: sums of floats, not a promise
 
 
@@ -86,24 +89,40 @@ def text_below(number: float, digits: int) -> str:
     return f"{float(below):.{digits}g}"
 
 
+def error_text(error: float) -> str:
+    """Return an error as people read it: "1.35", three digits, rounded up.
+
+    Args:
+        error: At least 0.
+    """
+    stated = text_above(error, 3)
+    if not _LEAST_IN_FULL <= error < _MOST_IN_FULL:
+        return stated
+    return f"{float(stated):.{_places(error)}f}"
+
+
 def plus_minus(values: Iterable[float], error: float) -> tuple[str, ...]:
     """Return numbers with their error as people read them: "9.96 ± 1.35".
 
     Args:
         values: Numbers, all with the same error.
-        error: At least 0; it is rounded up to three digits, and the numbers to as many
-            decimal places. With an error of 0 the numbers stand alone.
+        error: At least 0; as in `error_text`, and the numbers have as many decimal
+            places. With an error of 0 the numbers stand alone.
 
     Returns:
         A text for each number.
     """
     if error == 0.0:
         return tuple(f"{value:.6g}" for value in values)
-    stated = text_above(error, 3)
-    if "e" in stated or not math.isfinite(error):
-        return tuple(f"{value:.6g} ± {stated}" for value in values)
-    places = max(0, 2 - math.floor(math.log10(error)))
-    return tuple(f"{value:.{places}f} ± {float(stated):.{places}f}" for value in values)
+    form = ".6g"
+    if _LEAST_IN_FULL <= error < _MOST_IN_FULL:
+        form = f".{_places(error)}f"
+    return tuple(f"{value:{form}} ± {error_text(error)}" for value in values)
+
+
+def _places(error: float) -> int:
+    """Return the decimal places of three digits."""
+    return max(0, 2 - math.floor(math.log10(error)))
 
 
 def text_between(lowest: float, highest: float) -> str:
@@ -113,10 +132,14 @@ def text_between(lowest: float, highest: float) -> str:
         lowest: Its lower end.
         highest: Its upper end.
     """
-    width = Decimal(highest) - Decimal(lowest)
+    # The shortest digits that mean the same float: 0.1 is no more than 0.1 here.
+    low, high = Decimal(repr(float(lowest))), Decimal(repr(float(highest)))
+    width = high - low
     if not width.is_finite() or width <= 0:
         return f"{lowest:.6g} to {highest:.6g}"
-    place = Decimal(1).scaleb(min(0, width.adjusted() - 2))
-    below = Decimal(lowest).quantize(place, ROUND_FLOOR)
-    above = Decimal(highest).quantize(place, ROUND_CEILING)
+    is_whole = float(lowest).is_integer() and float(highest).is_integer()
+    places = 0 if is_whole else max(0, 2 - width.adjusted())
+    place = Decimal(1).scaleb(-places)
+    below = low.quantize(place, ROUND_FLOOR)
+    above = high.quantize(place, ROUND_CEILING)
     return f"{below:f} to {above:f}"

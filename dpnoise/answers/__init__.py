@@ -1,24 +1,30 @@
-"""Questions whose answers are a few counts, and what noisy counts say about them.
+"""Questions with short answers, and what noisy sums say about them.
 
-A question turns one person's answer into whole numbers for the mechanism
-`skellam-counts`, and the noisy sum of all of them into an answer with its error.
+A question turns one person's answer into a vector, whole numbers for the mechanism
+`skellam-counts` or a real one, and the noisy sum of all into an answer with its error.
 """
 
+from dpnoise.answers.answer import Answer, Estimate
 from dpnoise.answers.choices import Choice, Histogram, Tally
-from dpnoise.answers.quantiles import Quantile, Quantiles, RankTally
-from dpnoise.answers.question import CountBounds, Question, noise_quantile
+from dpnoise.answers.means import Mean, MeanEstimate
+from dpnoise.answers.quantiles import Quantiles, RankTally
+from dpnoise.answers.question import CountBounds, NoisySum, Question, VectorBounds
 from dpnoise.answers.votes import Votes, VoteTally
 
 __all__ = [
+    "Answer",
     "Choice",
     "CountBounds",
+    "Estimate",
     "Histogram",
-    "Quantile",
+    "Mean",
+    "MeanEstimate",
+    "NoisySum",
     "Quantiles",
     "Question",
     "RankTally",
     "Tally",
+    "VectorBounds",
     "VoteTally",
     "Votes",
-    "noise_quantile",
 ]

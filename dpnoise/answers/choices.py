@@ -7,12 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.answers.question import Question, check_total, noise_quantile
+from dpnoise.answers.answer import Answer, Estimate
+from dpnoise.answers.question import (
+    CountQuestion,
+    NoisySum,
+    read_number,
+    read_total,
+)
 from dpnoise.errors import InputError, ParameterError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tally:
+class Tally(Answer):
     """Noisy counts of options.
 
     Attributes:
@@ -30,6 +36,14 @@ class Tally:
     half_width: int
     confidence: float
 
+    @property
+    def estimates(self) -> tuple[tuple[str, Estimate], ...]:
+        """The counts by their labels."""
+        return tuple(
+            (label, Estimate(count, count - self.half_width, count + self.half_width))
+            for label, count in zip(self.labels, self.counts.tolist(), strict=True)
+        )
+
     def __str__(self) -> str:
         """A table of the counts."""
         width = max(len(label) for label in self.labels)
@@ -42,18 +56,19 @@ class Tally:
 
 def _tally(
     labels: tuple[str, ...],
-    total: NDArray[np.floating],
+    total: NoisySum | NDArray[np.floating],
     *,
-    noise_variance: float,
+    inputs: int | None,
+    noise_variance: float | None,
     confidence: float,
 ) -> Tally:
-    counts = check_total(total, len(labels))
-    reach = noise_quantile(noise_variance, confidence=confidence, counts=counts.size)
-    return Tally(labels, counts, math.sqrt(noise_variance), reach, confidence)
+    read = read_total(total, len(labels), inputs=inputs, noise_variance=noise_variance)
+    reach = read.error.half_width(confidence, counts=len(labels))
+    return Tally(labels, read.values, read.error.standard_error, int(reach), confidence)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Question):
+class Choice(CountQuestion):
     """Which one of several options?
 
     Args:
@@ -98,25 +113,24 @@ class Choice(Question):
 
     def decode(
         self,
-        total: NDArray[np.floating],
+        total: NoisySum | NDArray[np.floating],
         *,
-        noise_variance: float,
+        inputs: int | None = None,
+        noise_variance: float | None = None,
         confidence: float = 0.95,
     ) -> Tally:
-        """Read the noisy sum of all vectors.
-
-        Args:
-            total: Decoded sum, shape (dimension,).
-            noise_variance: As for `noise_quantile`.
-            confidence: Of the intervals, all together.
-        """
+        """Read the noisy sum of all vectors; see `Question.decode`."""
         return _tally(
-            self.options, total, noise_variance=noise_variance, confidence=confidence
+            self.options,
+            total,
+            inputs=inputs,
+            noise_variance=noise_variance,
+            confidence=confidence,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram(Question):
+class Histogram(CountQuestion):
     """In which bucket lies a number?
 
     Args:
@@ -170,8 +184,7 @@ class Histogram(Question):
         Raises:
             InputError: It is no number.
         """
-        if math.isnan(value):
-            raise InputError("the answer is no number")
+        value = read_number(value)
         if not self.edges[0] <= value <= self.edges[-1]:
             return np.zeros(self.dimension, np.int64)
         bucket = bisect.bisect_right(self.edges, value) - 1
@@ -179,14 +192,19 @@ class Histogram(Question):
 
     def decode(
         self,
-        total: NDArray[np.floating],
+        total: NoisySum | NDArray[np.floating],
         *,
-        noise_variance: float,
+        inputs: int | None = None,
+        noise_variance: float | None = None,
         confidence: float = 0.95,
     ) -> Tally:
-        """Read the noisy sum of all vectors; as `Choice.decode`."""
+        """Read the noisy sum of all vectors; see `Question.decode`."""
         return _tally(
-            self.labels, total, noise_variance=noise_variance, confidence=confidence
+            self.labels,
+            total,
+            inputs=inputs,
+            noise_variance=noise_variance,
+            confidence=confidence,
         )
 
 

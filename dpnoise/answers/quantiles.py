@@ -14,34 +14,28 @@ two children; the root is the number of inputs, which is public and holds no noi
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.answers.question import Question, check_total, noise_quantile
-from dpnoise.errors import InputError, ParameterError
+from dpnoise.answers.answer import Answer, Estimate
+from dpnoise.answers.question import (
+    CountQuestion,
+    NoisySum,
+    read_number,
+    read_total,
+)
+from dpnoise.errors import ParameterError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MOST_LEVELS: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Quantile:
-    """One quantile and where it may lie.
-
-    Attributes:
-        value: Point estimate.
-        lowest: Lower end of the interval.
-        highest: Upper end.
-    """
-
-    value: float
-    lowest: float
-    highest: float
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class RankTally:
+class RankTally(Answer):
     """How many inputs lie below each border of a cell.
 
     Attributes:
@@ -59,16 +53,27 @@ class RankTally:
     highest: NDArray[np.float64]
     confidence: float
 
-    def __str__(self) -> str:
-        """The quartiles, each with its interval."""
-        found = {part: self.quantile(part) for part in (0.25, 0.5, 0.75)}
-        return "\n".join(
-            f"{part:.0%} below {each.value:.6g}, from {each.lowest:.6g} to "
-            f"{each.highest:.6g}"
-            for part, each in found.items()
+    @property
+    def estimates(self) -> tuple[tuple[str, Estimate], ...]:
+        """The quartiles."""
+        return tuple(
+            (f"{part:.0%} below", self.quantile(part)) for part in (0.25, 0.5, 0.75)
         )
 
-    def quantile(self, part: float) -> Quantile:
+    def __str__(self) -> str:
+        """The quartiles, each with its interval."""
+        return "\n".join(
+            f"{label} {each.value:.6g}, from {each.lowest:.6g} to {each.highest:.6g}"
+            for label, each in self.estimates
+        )
+
+    def _draw(self, axes: "Axes") -> None:
+        axes.plot(self.borders, self.ranks)
+        axes.fill_between(self.borders, self.lowest, self.highest, alpha=0.3)
+        axes.set_ylabel("answers below")
+        axes.set_title(self._caption)
+
+    def quantile(self, part: float) -> Estimate:
         """Return the value below which a part of the inputs lies.
 
         Args:
@@ -97,11 +102,11 @@ class RankTally:
         above = np.flatnonzero(self.lowest >= wanted)
         lowest = float(self.borders[below[-1] if below.size else 0])
         highest = float(self.borders[above[0] if above.size else -1])
-        return Quantile(min(max(value, lowest), highest), lowest, highest)
+        return Estimate(min(max(value, lowest), highest), lowest, highest)
 
 
 @dataclass(frozen=True, slots=True)
-class Quantiles(Question):
+class Quantiles(CountQuestion):
     """How are numbers distributed over an interval?
 
     Args:
@@ -158,8 +163,7 @@ class Quantiles(Question):
         Raises:
             InputError: It is no number.
         """
-        if math.isnan(value):
-            raise InputError("the answer is no number")
+        value = read_number(value)
         share = (value - self.lowest) / (self.highest - self.lowest)
         cell = math.floor(min(max(share, 0.0), 1.0) * self.cells)
         cell = min(cell, self.cells - 1)
@@ -170,38 +174,32 @@ class Quantiles(Question):
 
     def decode(
         self,
-        total: NDArray[np.floating],
+        total: NoisySum | NDArray[np.floating],
         *,
-        inputs: int,
-        noise_variance: float,
+        inputs: int | None = None,
+        noise_variance: float | None = None,
         confidence: float = 0.95,
     ) -> RankTally:
-        """Read the noisy sum of all vectors.
-
-        Args:
-            total: Decoded sum, shape (dimension,).
-            inputs: Number of vectors in the sum.
-            noise_variance: As for `noise_quantile`.
-            confidence: Of the intervals, all together.
-        """
-        nodes = check_total(total, self.dimension)
+        """Read the noisy sum of all vectors; see `Question.decode`."""
+        read = read_total(
+            total, self.dimension, inputs=inputs, noise_variance=noise_variance
+        )
+        nodes, number = read.values, float(read.needed_inputs)
         levels = [
             nodes[(1 << level) - 2 : (2 << level) - 2]
             for level in range(1, self.levels + 1)
         ]
-        ranks = np.concatenate([[0.0], np.cumsum(_fit(levels, float(inputs)))])
-        middle, terms = self._sums(levels, float(inputs))
+        ranks = np.concatenate([[0.0], np.cumsum(_fit(levels, number))])
+        middle, terms = self._sums(levels, number)
         reach = {
-            count: noise_quantile(
-                count * noise_variance, confidence=confidence, counts=self.cells - 1
-            )
+            count: read.error.times(count).half_width(confidence, counts=self.cells - 1)
             for count in set(terms.tolist())
             if count
         }
         half = np.array([reach.get(count, 0) for count in terms.tolist()], np.float64)
         # More is known: ranks rise, from nobody to everybody.
-        low = np.maximum.accumulate(np.clip(middle - half, 0.0, inputs))
-        high = np.minimum.accumulate(np.clip(middle + half, 0.0, inputs)[::-1])[::-1]
+        low = np.maximum.accumulate(np.clip(middle - half, 0.0, number))
+        high = np.minimum.accumulate(np.clip(middle + half, 0.0, number)[::-1])[::-1]
         return RankTally(
             borders=np.linspace(self.lowest, self.highest, self.cells + 1),
             ranks=ranks,

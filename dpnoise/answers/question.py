@@ -1,39 +1,33 @@
-"""What all questions share: bounds for the planner, and how far noise reaches.
+"""What all questions share: bounds for the planner, and sums that are read back.
 
 * `bounds` are keywords of `dpnoise.plan`, so that a question and its task cannot
-  disagree about the vectors: `plan(**question.bounds, clients=..., epsilon=...)`.
-* An answer is stated with the noise that may be in it. Whoever knows only the most
-  noise that can arrive, as a plan does, gets intervals that are too wide, never too
-  narrow: Skellam noise of less variance is nearer to zero.
-* Intervals hold for all counts of an answer together.
+  disagree about the vectors: `plan(question, clients=..., epsilon=...)`.
+* An answer is stated with the error of the sum it was read from. A released sum states
+  it itself. Who has numbers alone says how much noise is in them, such as the most that
+  a plan knows of: intervals are too wide then, never too narrow.
+* Intervals hold for all numbers of an answer together.
 
 It knows no privacy loss.
 """
 
 import abc
-import functools
-import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from statistics import NormalDist
-from typing import Final, TypedDict
+from typing import Any, Final, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.errors import InputError, ParameterError
-from dpnoise.floats import FloatArray
-from dpnoise.samplers.skellam import skellam_weights
+from dpnoise.answers.answer import Answer
+from dpnoise.errors import InputError
+from dpnoise.mechanisms import SumError
 
-_PRECISION: Final = 256
-_SKELLAM_UP_TO: Final = 1 << 16
-"""Beyond this variance the normal law has the same quantiles to one part in 10^4."""
-
-_NORMAL_MARGIN: Final = 1.001
-_DIGITS: Final = 1 << 20  # variances are read to so many parts of one step²
+_STEP: Final = Fraction(1)
 
 
 class CountBounds(TypedDict):
-    """Keywords of `dpnoise.plan` that a question decides."""
+    """Keywords of `dpnoise.plan` that a question about counts decides."""
 
     mechanism: str
     dimension: int
@@ -42,13 +36,70 @@ class CountBounds(TypedDict):
     signed: bool
 
 
+class VectorBounds(TypedDict):
+    """Keywords of `dpnoise.plan` that a question about reals decides."""
+
+    dimension: int
+    l2_clip: float
+
+
+class NoisySum(Protocol):
+    """A sum that says how exact it is, such as `secagg.ReleasedSum`."""
+
+    @property
+    def values(self) -> NDArray[Any] | None:
+        """The decoded sum, shape (dimension,)."""
+
+    @property
+    def inputs(self) -> int:
+        """How many vectors it adds up."""
+
+    @property
+    def error(self) -> SumError:
+        """How far it is from the sum of the vectors."""
+
+
 class Question(abc.ABC):
-    """A question to which one person's answer is a vector of few whole numbers."""
+    """A question to which one person's answer is a short vector."""
 
     @property
     @abc.abstractmethod
     def dimension(self) -> int:
         """Entries of the vector."""
+
+    @property
+    @abc.abstractmethod
+    def bounds(self) -> Mapping[str, object]:
+        """The bounds of the vectors, as keywords of `dpnoise.plan`."""
+
+    @abc.abstractmethod
+    def decode(
+        self,
+        total: NoisySum | NDArray[np.floating],
+        *,
+        inputs: int | None = None,
+        noise_variance: float | None = None,
+        confidence: float = 0.95,
+    ) -> Answer:
+        """Read the noisy sum of all vectors.
+
+        Args:
+            total: The released sum; or its numbers, shape (dimension,).
+            inputs: Number of vectors in it, where numbers are given and the answer
+                needs it.
+            noise_variance: Variance of all noise, per entry, where numbers are given:
+                the most that a plan knows of (`Plan.most_noise_mse`), or a session's.
+            confidence: Of the intervals, all together, in (0, 1).
+
+        Raises:
+            InputError: The sum is of another question, has no interval (the message
+                says why), or numbers came without what they need.
+            ParameterError: The variance or the confidence is out of range.
+        """
+
+
+class CountQuestion(Question):
+    """A question to which one person's answer is a vector of few whole numbers."""
 
     @property
     @abc.abstractmethod
@@ -72,67 +123,85 @@ class Question(abc.ABC):
         )
 
 
-def check_total(total: NDArray[np.floating], dimension: int) -> NDArray[np.float64]:
-    """Return a noisy sum as floats, or refuse it.
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadTotal:
+    """A sum as questions read it.
+
+    Attributes:
+        values: Shape (dimension,), finite.
+        inputs: How many vectors it adds up; None where it was not said.
+        error: How exact it is.
+    """
+
+    values: NDArray[np.float64]
+    inputs: int | None
+    error: SumError
+
+    @property
+    def needed_inputs(self) -> int:
+        """How many vectors the sum adds up.
+
+        Raises:
+            InputError: It was not said.
+        """
+        if self.inputs is None or self.inputs < 1:
+            raise InputError("say of how many vectors the sum is: inputs=")
+        return self.inputs
+
+
+def read_total(
+    total: NoisySum | NDArray[np.floating],
+    dimension: int,
+    *,
+    inputs: int | None = None,
+    noise_variance: float | None,
+    grid: Fraction | None = _STEP,
+) -> ReadTotal:
+    """Return a noisy sum with its error, or refuse it.
 
     Args:
-        total: Decoded sum of the vectors, shape (dimension,).
+        total: As for `Question.decode`.
         dimension: Of the question.
+        inputs: As for `Question.decode`.
+        noise_variance: As for `Question.decode`.
+        grid: Of plain numbers, as for `SumError`.
 
     Raises:
-        InputError: It has another shape, or an entry is not finite.
+        InputError: As for `Question.decode`.
+        ParameterError: The variance is out of range.
     """
+    error = getattr(total, "error", None)
+    if isinstance(error, SumError):
+        if noise_variance is not None or inputs is not None:
+            raise InputError(
+                "a released sum says itself what it holds: leave out noise_variance "
+                "and inputs, or give its values"
+            )
+        return ReadTotal(_checked(total.values, dimension), total.inputs, error)  # type: ignore[union-attr]
+    values = _checked(total, dimension)
+    if noise_variance is None:
+        raise InputError(
+            "numbers do not say how exact they are: give the released sum itself, or "
+            "noise_variance="
+        )
+    return ReadTotal(values, inputs, SumError.of_noise(noise_variance, grid=grid))
+
+
+def read_number(value: float) -> float:
+    """Return one person's number.
+
+    Raises:
+        InputError: It is NaN; it is not shown.
+    """
+    if value != value:  # noqa: PLR0124 - NaN alone differs from itself
+        raise InputError("the answer is no number")
+    return float(value)
+
+
+def _checked(total: object, dimension: int) -> NDArray[np.float64]:
     counts = np.asarray(total, dtype=np.float64)
     if counts.shape != (dimension,) or not bool(np.all(np.isfinite(counts))):
         raise InputError(
             f"the sum must be {dimension} finite numbers, got shape {counts.shape}"
         )
     return counts
-
-
-def noise_quantile(
-    noise_variance: float, *, confidence: float = 0.95, counts: int = 1
-) -> int:
-    """Say how far noise carries any of several counts.
-
-    Args:
-        noise_variance: Variance of all noise in the sum, per count: the most that a
-            plan knows of (`Plan.most_noise_mse`), or a session's certificate.
-        confidence: Probability that no count is farther off, in (0, 1).
-        counts: Number of counts.
-
-    Returns:
-        The least whole number h with P(|noise| > h) ≤ (1 − confidence)/counts.
-
-    Raises:
-        ParameterError: The variance is not above 0, or the confidence not in (0, 1).
-    """
-    if not 0.0 < noise_variance < math.inf:
-        raise ParameterError(
-            f"noise_variance must be above 0 and finite, got {noise_variance!r}",
-            parameter="noise_variance",
-            value=noise_variance,
-        )
-    if not 0.0 < confidence < 1.0:
-        raise ParameterError(
-            f"confidence must lie in (0, 1), got {confidence!r}",
-            parameter="confidence",
-            value=confidence,
-            nearest="0.95",
-        )
-    # Bonferroni: counts may err together.
-    beyond = (1.0 - confidence) / counts
-    if noise_variance > _SKELLAM_UP_TO:
-        deviations = -NormalDist().inv_cdf(0.5 * beyond) * _NORMAL_MARGIN
-        return math.ceil(deviations * math.sqrt(noise_variance))
-    tails = _tails(Fraction(math.ceil(noise_variance * _DIGITS), _DIGITS))
-    return int(np.flatnonzero(tails <= beyond)[0])
-
-
-@functools.lru_cache(maxsize=64)
-def _tails(variance: Fraction) -> NDArray[np.float64]:
-    """P(|noise| > h) for h = 0, 1, … of Skellam noise, the last of them nearly 0."""
-    weights = skellam_weights(variance, _PRECISION)
-    masses = np.array([weight / weights.centre_upper for weight in weights.right.upper])
-    beyond: FloatArray = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
-    return 2.0 * beyond / (1.0 + 2.0 * float(beyond[0]))

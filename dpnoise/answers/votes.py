@@ -4,19 +4,19 @@ A vote of +1 or −1 changes one entry by one, as a count of the yeses does, and
 needs no number of voters to be read: it is yeses less noes.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.answers.question import Question, check_total, noise_quantile
+from dpnoise.answers.answer import Answer, Estimate
+from dpnoise.answers.question import CountQuestion, NoisySum, read_total
 from dpnoise.errors import InputError, ParameterError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VoteTally:
+class VoteTally(Answer):
     """Noisy majorities.
 
     Attributes:
@@ -35,6 +35,27 @@ class VoteTally:
     confidence: float
 
     @property
+    def estimates(self) -> tuple[tuple[str, Estimate], ...]:
+        """The majorities by their questions."""
+        reach = self.half_width
+        return tuple(
+            (question, Estimate(found, found - reach, found + reach))
+            for question, found in zip(
+                self.questions, self.majorities.tolist(), strict=True
+            )
+        )
+
+    def __str__(self) -> str:
+        """A table of the majorities, and what they decide."""
+        words = {True: "yes", False: "no", None: "not decided"}
+        width = max(len(question) for question in self.questions)
+        rows = zip(self.questions, self.majorities, self.decided, strict=True)
+        return "\n".join(
+            f"{question:<{width}}  {majority:8.0f} ± {self.half_width}  {words[won]}"
+            for question, majority, won in rows
+        )
+
+    @property
     def decided(self) -> tuple[bool | None, ...]:
         """For each question whether yes or no has won; None if noise may decide it."""
         return tuple(
@@ -44,7 +65,7 @@ class VoteTally:
 
 
 @dataclass(frozen=True, slots=True)
-class Votes(Question):
+class Votes(CountQuestion):
     """Yes or no to each of several questions.
 
     Args:
@@ -94,22 +115,21 @@ class Votes(Question):
 
     def decode(
         self,
-        total: NDArray[np.floating],
+        total: NoisySum | NDArray[np.floating],
         *,
-        noise_variance: float,
+        inputs: int | None = None,
+        noise_variance: float | None = None,
         confidence: float = 0.95,
     ) -> VoteTally:
-        """Read the noisy sum of all vectors.
-
-        Args:
-            total: Decoded sum, shape (dimension,).
-            noise_variance: As for `noise_quantile`.
-            confidence: Of the intervals, all together.
-        """
-        majorities = check_total(total, self.dimension)
-        reach = noise_quantile(
-            noise_variance, confidence=confidence, counts=self.dimension
+        """Read the noisy sum of all vectors; see `Question.decode`."""
+        read = read_total(
+            total, self.dimension, inputs=inputs, noise_variance=noise_variance
         )
+        reach = read.error.half_width(confidence, counts=self.dimension)
         return VoteTally(
-            self.questions, majorities, math.sqrt(noise_variance), reach, confidence
+            self.questions,
+            read.values,
+            read.error.standard_error,
+            int(reach),
+            confidence,
         )

@@ -18,6 +18,7 @@ from typing import Any
 
 from dpnoise.bench.picture import Curve, Panel, Point, Sheet
 from dpnoise.bench.svg import svg_text
+from dpnoise.errors import MissingExtraError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ class Comparison:
         """Return the table as a `pandas.DataFrame`.
 
         Raises:
-            ImportError: pandas is not installed.
+            MissingExtraError: pandas is not installed.
         """
         return _extra("pandas").DataFrame(self.columns())
 
@@ -140,7 +141,7 @@ class Comparison:
             path: Where to write; an existing file is replaced.
 
         Raises:
-            ImportError: matplotlib is not installed.
+            MissingExtraError: matplotlib is not installed.
         """
         _extra("matplotlib")
         importlib.import_module("dpnoise.bench.pdf").write_pdf(self.sheet(), Path(path))
@@ -229,7 +230,7 @@ def _extra(name: str) -> Any:  # noqa: ANN401 - whatever the library is
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(
+        raise MissingExtraError(
             f"this needs {name}, which is not installed; run "
             "pip install 'secagg[research]', or use to_csv and to_svg"
         ) from error

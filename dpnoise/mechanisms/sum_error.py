@@ -77,6 +77,10 @@ class SumError:
         """Return the same error with one more reason against intervals."""
         return replace(self, flaws=(*self.flaws, flaw))
 
+    def times(self, entries: int) -> Self:
+        """Return the error of a sum of so many entries, whose noise is independent."""
+        return replace(self, mean_square=entries * self.mean_square)
+
     def half_width(self, confidence: float = 0.95, *, counts: int = 1) -> float:
         """Return how far the error carries one entry, or any of several.
 

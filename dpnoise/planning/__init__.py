@@ -1,6 +1,6 @@
 """Planning: from a privacy budget to parameters, with their cost and their error."""
 
-from dpnoise.planning.planner import plan
+from dpnoise.planning.planner import Planner, plan
 from dpnoise.planning.request import PlanRequest, clip_flag_amplitude
 from dpnoise.planning.result import CurvePoint, Plan, error_curve, per_entry
 
@@ -8,6 +8,7 @@ __all__ = [
     "CurvePoint",
     "Plan",
     "PlanRequest",
+    "Planner",
     "clip_flag_amplitude",
     "error_curve",
     "per_entry",

@@ -19,9 +19,9 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import ParamSpec, cast
+from typing import Any, ParamSpec, Protocol, cast, overload
 
 from dpnoise.accounting import (
     PrivacyStatement,
@@ -74,25 +74,72 @@ from dpnoise.planning.scale_search import (
 _P = ParamSpec("_P")
 
 
+class Asked(Protocol):
+    """What is asked, as far as a planner looks: the bounds of its vectors."""
+
+    @property
+    def bounds(self) -> Mapping[str, object]:
+        """Fields of `PlanRequest` that the question decides."""
+
+
+class Planner(Protocol[_P]):
+    """A planner, called with the fields of a request, or with a question first."""
+
+    @overload
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> Plan: ...
+    @overload
+    def __call__(self, question: Asked, /, **fields: Any) -> Plan: ...  # noqa: ANN401
+
+
 def _asked_by_keyword(
     make: Callable[_P, PlanRequest],
-) -> Callable[[Callable[[PlanRequest], Plan]], Callable[_P, Plan]]:
+) -> Callable[[Callable[[PlanRequest], Plan]], Planner[_P]]:
     """Let a function of a request be called with the request's fields.
 
     So the parameters stand in one place, `PlanRequest`, and both type checkers and
     `help` see them at the call.
     """
 
-    def decorate(body: Callable[[PlanRequest], Plan]) -> Callable[_P, Plan]:
+    def decorate(body: Callable[[PlanRequest], Plan]) -> Planner[_P]:
         @functools.wraps(body)
-        def call(*args: _P.args, **kwargs: _P.kwargs) -> Plan:
-            return body(make(*args, **kwargs))
+        def call(question: Asked | None = None, /, **fields: object) -> Plan:
+            if question is not None:
+                fields = _joined(question, fields)
+            return body(cast("Callable[..., PlanRequest]", make)(**fields))
 
-        signature = inspect.signature(make).replace(return_annotation=Plan)
-        vars(call)["__signature__"] = signature
-        return call
+        asked = inspect.Parameter(
+            "question",
+            inspect.Parameter.POSITIONAL_ONLY,
+            default=None,
+            annotation=Asked | None,
+        )
+        signature = inspect.signature(make)
+        vars(call)["__signature__"] = signature.replace(
+            parameters=[asked, *signature.parameters.values()], return_annotation=Plan
+        )
+        return cast("Planner[_P]", call)
 
     return decorate
+
+
+def _joined(question: Asked, fields: Mapping[str, object]) -> dict[str, object]:
+    """Join what a question decides with the rest, which must not decide it again."""
+    bounds: object = getattr(question, "bounds", None)
+    if not isinstance(bounds, Mapping):
+        raise ParameterError(
+            "what stands first is no question such as dpnoise.Histogram; give all else "
+            "by its name",
+            parameter="question",
+            value=type(question).__name__,
+        )
+    for name in bounds.keys() & fields.keys():
+        raise ParameterError(
+            f"the question decides {name}: leave it out",
+            parameter=name,
+            value=fields[name],
+            nearest=str(bounds[name]),
+        )
+    return {**bounds, **fields}
 
 
 @_asked_by_keyword(PlanRequest)
@@ -100,7 +147,8 @@ def plan(request: PlanRequest) -> Plan:
     """Choose scale, modulus and noise for a privacy budget, and forecast the error.
 
     Call it with the fields of `PlanRequest` as keywords; that class says what each of
-    them means.
+    them means. A question such as `dpnoise.Histogram`, given first, decides the fields
+    that are the bounds of its vectors.
 
     Returns:
         The plan. Its parameters spend at most ε against `request.calibrated_for`.
@@ -114,6 +162,7 @@ def plan(request: PlanRequest) -> Plan:
 
     Example:
         plan(clients=100, dimension=65536, l2_clip=1.0, epsilon=1.0, delta=1e-5)
+        plan(Mean(lowest=0, highest=120), clients=100, epsilon=1.0, delta=1e-6)
 
     Source:
         [Aga21] section 5 for the choice of the scale, replaced by the whole forecast.

@@ -18,7 +18,7 @@ from typing import Final
 
 from dpnoise.accounting import PrivacyStatement, privacy_unit
 from dpnoise.events import Adversary
-from dpnoise.floats import sqrt_above, text_above
+from dpnoise.floats import error_text, sqrt_above, text_above
 from dpnoise.mechanisms.error_forecast import ErrorForecast
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
@@ -292,7 +292,7 @@ class Plan:
     def _count_error(self) -> tuple[tuple[str, str], ...]:
         if self.count_standard_error is None:
             return ()
-        stated = text_above(self.count_standard_error, 3)
+        stated = error_text(self.count_standard_error)
         return (("standard error of one count", f"± {stated}"),)
 
     def _shares(self) -> tuple[str, str]:
@@ -448,7 +448,7 @@ def per_entry(mean_square: float) -> str:
 
 
 def _error(mean_square: float) -> str:
-    return f"± {text_above(sqrt_above(Fraction(mean_square)), 3)}"
+    return f"± {error_text(sqrt_above(Fraction(mean_square)))}"
 
 
 def packed_bytes(length: int, bits: int) -> int:

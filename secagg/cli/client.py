@@ -494,11 +494,11 @@ async def _write_aborted(
 
 
 def _error_of(given: "Contribution") -> str:
-    from secagg.distributed_dp import text_above
+    from secagg.distributed_dp import error_text
 
     if given.privacy is None:
         return ""
-    return f", each entry ± {text_above(given.standard_error, 3)} at most"
+    return f", each entry ± {error_text(given.standard_error)} at most"
 
 
 def _describe(given: "Contribution", output: Output) -> None:

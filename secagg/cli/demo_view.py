@@ -10,7 +10,7 @@ from typing import Any, Self
 from rich.status import Status
 
 from secagg.cli.output import Output
-from secagg.distributed_dp import text_above
+from secagg.distributed_dp import error_text
 from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
 from secagg.testbed.demo.settings_file import DemoPlan
@@ -72,7 +72,7 @@ class DemoLines:
         exact = "exact" if check.is_exact else "NOT EXACT"
         line = (
             f"step {self._steps}: {check.survivors} inputs, sum {exact}, noise "
-            f"± {text_above(check.standard_error, 3)}, accuracy "
+            f"± {error_text(check.standard_error)}, accuracy "
             f"{check.accuracy:.1%} (central noise "
             f"{self._baseline[self._steps - 1]:.1%}, no privacy "
             f"{self._nonprivate[self._steps - 1]:.1%})"

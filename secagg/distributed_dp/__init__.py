@@ -38,7 +38,7 @@ from dpnoise.accounting.cross_task import (
 )
 from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
 from dpnoise.events import Adjacency
-from dpnoise.floats import text_above, text_below
+from dpnoise.floats import error_text, text_above, text_below
 from dpnoise.local import (
     LocalParameters,
     LocalRandomiser,
@@ -136,6 +136,7 @@ __all__ = [
     "clip_flag_amplitude",
     "encode_or_zeros",
     "error_curve",
+    "error_text",
     "fits",
     "fixed_point_parameters",
     "following_terms",

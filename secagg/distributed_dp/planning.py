@@ -5,12 +5,11 @@ wrong; a program has neither.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Final, ParamSpec
+from typing import Final, ParamSpec, cast
 
 from dpnoise import planning
 from dpnoise.errors import DPNoiseError, ParameterError
-from dpnoise.planning import Plan
+from dpnoise.planning import Plan, Planner
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 
 _P = ParamSpec("_P")
@@ -18,7 +17,8 @@ _P = ParamSpec("_P")
 _DOC: Final = """Choose scale, modulus and noise for a privacy budget.
 
 Call it with the fields of `dpnoise.PlanRequest` as keywords; that class says what each
-of them means.
+of them means. A question such as `dpnoise.Histogram`, given first, decides the fields
+that are the bounds of its vectors.
 
 Returns:
     The plan, for `PreparedTask.from_plan`.
@@ -31,14 +31,15 @@ Raises:
 
 Example:
     plan(clients=100, dimension=65536, l2_clip=1.0, epsilon=1.0, delta=1e-5)
+    plan(dpnoise.Mean(lowest=0, highest=120), clients=100, epsilon=1.0, delta=1e-6)
 """
 
 
-def _with_our_errors(planner: Callable[_P, Plan]) -> Callable[_P, Plan]:
+def _with_our_errors(planner: Planner[_P]) -> Planner[_P]:
     @functools.wraps(planner)
-    def plan(*args: _P.args, **kwargs: _P.kwargs) -> Plan:
+    def plan(*question: object, **fields: object) -> Plan:
         try:
-            return planner(*args, **kwargs)
+            return cast("Planner[...]", planner)(*question, **fields)
         except ParameterError as error:
             nearest = error.nearest
             raise LocalProtocolError(
@@ -57,7 +58,7 @@ def _with_our_errors(planner: Callable[_P, Plan]) -> Callable[_P, Plan]:
             ) from error
 
     plan.__doc__, plan.__module__ = _DOC, __name__
-    return plan
+    return cast("Planner[_P]", plan)
 
 
 plan = _with_our_errors(planning.plan)

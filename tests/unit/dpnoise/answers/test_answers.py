@@ -2,6 +2,8 @@
 
 import functools
 import math
+import sys
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -9,14 +11,43 @@ import pytest
 from scipy import stats
 
 from dpnoise import make_mechanism, plan
-from dpnoise.answers import Choice, Histogram, Quantiles, Votes, noise_quantile
-from dpnoise.errors import InputError, ParameterError
+from dpnoise.answers import Choice, Histogram, Mean, Quantiles, Votes
+from dpnoise.errors import InputError, MissingExtraError, ParameterError
+from dpnoise.mechanisms import SumError, noise_quantile
 from dpnoise.samplers import skellam_table
 
 AGES = Histogram((0.0, 18.0, 30.0, 65.0, 120.0))
 PETS = Choice(("cat", "dog", "none"))
 BALLOT = Votes(("bicycles", "buses"))
 INCOME = Quantiles(0.0, 16.0, levels=4)
+AGE = Mean(lowest=0, highest=120)
+
+
+@dataclass(frozen=True)
+class Released:
+    """As much of a released sum as questions read."""
+
+    values: np.ndarray
+    inputs: int
+    error: SumError
+
+
+ANSWERED = [
+    (AGES, [5, 20, 40, 40]),
+    (PETS, ["cat", "dog", "dog", "none"]),
+    (BALLOT, [(True, None)] * 4),
+    (INCOME, [1.0, 2.0, 3.0, 4.0]),
+    (AGE, [30, 40, 50, 60]),
+]
+
+
+@pytest.fixture(name="pyplot")
+def _pyplot():
+    pytest.importorskip("matplotlib").use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - an extra
+
+    yield plt
+    plt.close("all")
 
 
 def total(question, answers):
@@ -37,7 +68,8 @@ def test_the_intervals_of_a_plan_hold_where_nobody_takes_noise_back():
 
 @pytest.mark.parametrize("question", [AGES, PETS, BALLOT, INCOME])
 def test_a_plan_for_a_question_takes_its_vectors_as_they_are(question):
-    made = plan(clients=50, epsilon=1.0, delta=1e-5, **question.bounds)
+    made = plan(question, clients=50, epsilon=1.0, delta=1e-5)
+    assert made == plan(clients=50, epsilon=1.0, delta=1e-5, **question.bounds)
     chosen = make_mechanism(made.parameters)
     assert chosen.dim == question.dimension
     assert chosen.max_nonzero == question.max_nonzero
@@ -182,6 +214,8 @@ def test_intervals_of_quantiles_hold_as_often_as_they_say():
         functools.partial(Histogram, (1.0, 1.0)),
         functools.partial(Histogram, (0.0, math.nan)),
         functools.partial(Histogram, (0.0, math.inf)),
+        functools.partial(Mean, 1.0, 1.0),
+        functools.partial(Mean, 0.0, math.inf),
         functools.partial(Quantiles, 1.0, 1.0, 3),
         functools.partial(Quantiles, 0.0, math.inf, 3),
         functools.partial(Quantiles, 0.0, 1.0, 0),
@@ -201,6 +235,7 @@ def test_a_question_that_makes_no_sense_is_refused(ask):
         (PETS, "parrot"),
         (AGES, math.nan),
         (INCOME, math.nan),
+        (AGE, math.nan),
         (BALLOT, (True,)),
         (BALLOT, (True, 1)),
     ],
@@ -219,3 +254,98 @@ def test_a_sum_of_another_question_is_refused():
     found = INCOME.decode(np.zeros(30), inputs=4, noise_variance=1.0)
     with pytest.raises(ParameterError):
         found.quantile(1.0)
+
+
+def test_a_question_that_stands_first_decides_its_bounds():
+    asked = {"clients": 50, "epsilon": 1.0, "delta": 1e-5}
+    made = plan(AGE, **asked)
+    assert (made.request.dimension, made.request.l2_clip) == (1, 60.0)
+    with pytest.raises(ParameterError, match="the question decides dimension"):
+        plan(AGES, dimension=3, **asked)
+    with pytest.raises(ParameterError, match="is no question"):
+        plan(50, epsilon=1.0, delta=1e-5)
+
+
+def test_a_mean_is_the_middle_and_the_sum_over_the_number_of_answers():
+    vectors = [AGE.encode(age) for age in (-5, 0, 30.5, 120, 1e9)]
+    assert [float(vector[0]) for vector in vectors] == [-60, -60, -29.5, 60, 60]
+    odd = Mean(0.1, 0.7)
+    assert all(abs(odd.encode(x)[0]) <= odd.bounds["l2_clip"] for x in (0.1, 0.7))
+    noise = SumError(Fraction(100))
+    found = AGE.decode(Released(np.array([-1700.0]), 100, noise))
+    assert (found.mean, found.standard_error, found.inputs) == (43.0, 0.1, 100)
+    assert found.interval == pytest.approx((43 - 0.196, 43 + 0.196), abs=1e-4)
+    assert str(found) == "mean 43, 95 % interval 42.804 to 43.196, 100 answers"
+    # The range is known: noise does not carry the interval beyond it.
+    low = AGE.decode(Released(np.array([-5999.0]), 100, SumError(Fraction(10**6))))
+    assert low.interval == (0.0, pytest.approx(19.61, abs=0.01))
+
+
+@pytest.mark.parametrize(("question", "answers"), ANSWERED)
+def test_a_sum_that_states_its_error_is_read_by_itself(question, answers):
+    values = total(question, answers).astype(float)
+    grid = None if question is AGE else Fraction(1)
+    found = question.decode(Released(values, 4, SumError(Fraction(9), grid)))
+    same = question.decode(values, inputs=4, noise_variance=9.0)
+    assert str(found) == str(same)
+    assert found.estimates == same.estimates
+    for label, each in found.estimates:
+        assert label
+        assert each.lowest <= each.value <= each.highest
+    # A sum without noise is exact.
+    exact = question.decode(Released(values, 4, SumError(Fraction(0), grid)))
+    if question is not INCOME:  # whose quantiles lie somewhere in a cell
+        assert all(each.lowest == each.highest for _, each in exact.estimates)
+    with pytest.raises(InputError, match="leave out noise_variance"):
+        question.decode(Released(values, 4, SumError(Fraction(9))), noise_variance=9.0)
+    with pytest.raises(InputError, match="do not say how exact"):
+        question.decode(values, inputs=4)
+
+
+@pytest.mark.parametrize(("question", "answers"), ANSWERED)
+def test_a_sum_with_another_error_than_noise_is_not_read(question, answers):
+    error = SumError(Fraction(9)).with_flaw("coins decide").with_flaw("clips moved")
+    with pytest.raises(InputError, match="no interval: coins decide; clips moved"):
+        question.decode(Released(total(question, answers), 4, error))
+
+
+@pytest.mark.parametrize("question", [INCOME, AGE])
+def test_a_question_about_shares_needs_the_number_of_answers(question):
+    with pytest.raises(InputError, match="of how many vectors"):
+        question.decode(np.zeros(question.dimension), noise_variance=1.0)
+
+
+@pytest.mark.parametrize(("question", "answers"), ANSWERED)
+def test_every_answer_can_be_drawn(question, answers, pyplot):
+    found = question.decode(total(question, answers), inputs=4, noise_variance=2.0)
+    axes = found.plot()
+    drawn = len(axes.patches) + len(axes.lines) + len(axes.collections)
+    assert drawn >= 2
+    assert axes.get_title()
+    _, own = pyplot.subplots()
+    assert found.plot(own) is own
+    assert len(pyplot.get_fignums()) == 2
+
+
+def test_a_picture_without_matplotlib_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    found = PETS.decode(np.zeros(3), noise_variance=1.0)
+    with pytest.raises(MissingExtraError, match=r"secagg\[viz\]"):
+        found.plot()
+
+
+def test_a_notebook_shows_labels_as_text():
+    found = Choice(("<b>", "a & b")).decode(np.array([3.0, 4.0]), noise_variance=1.0)
+    shown = found._repr_html_()
+    assert "<b>" not in shown
+    assert "&lt;b&gt;" in shown
+    assert f"{3 - found.half_width} to {3 + found.half_width}" in shown
+    assert "95 % intervals" in shown
+
+
+def test_majorities_are_printed_with_what_they_decide():
+    found = BALLOT.decode(np.array([35.0, 5.0]), noise_variance=9.0)
+    assert str(found).splitlines() == [
+        f"bicycles        35 ± {found.half_width}  yes",
+        f"buses            5 ± {found.half_width}  not decided",
+    ]
