@@ -10,8 +10,8 @@ Rule 2: an interrupt (Ctrl-C) cancels the call that is under way and waits until
 Example:
     from secagg import blocking
 
-    with blocking.local(task, clients=20, floors=floors) as people:
-        print(people.sum(vectors).values)
+    with blocking.local(plan) as people:
+        print(people.sum(vectors))
 """
 
 import asyncio

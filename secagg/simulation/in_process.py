@@ -280,8 +280,8 @@ def _clip_of(total: ReleasedSum, noised: NoisyTask | None) -> str:
 async def local(  # noqa: PLR0913 - what server and clients are told
     prepared: Plan | PreparedTask,
     *,
-    clients: int,
-    privacy_limits: PrivacyLimits | ExactSumWaiver,
+    clients: int | None = None,
+    privacy_limits: PrivacyLimits | ExactSumWaiver | None = None,
     cohort: ClientPolicy | None = None,
     steps: int | None = None,
     payload: bytes | Callable[[int], bytes] | None = None,
@@ -293,9 +293,10 @@ async def local(  # noqa: PLR0913 - what server and clients are told
 
     Args:
         prepared: The task: a plan, or one that was prepared.
-        clients: How many there are. More than one session takes where one client may
-            be in some of the sums only.
-        floors: Privacy floors of every client, or their waiver in words.
+        clients: How many there are; as many as a session takes by default. More where
+            one client may be in some of the sums only.
+        privacy_limits: What every client accepts, or its waiver in words; by default
+            what the task claims, since one program is server and clients here.
         cohort: Floors and caps of the cohort, for every client; by default they accept
             profile and graph of the task, and no other.
         steps: As in `Server.add_task`.
@@ -313,9 +314,9 @@ async def local(  # noqa: PLR0913 - what server and clients are told
         Server, task and clients.
 
     Raises:
-        LocalProtocolError: There are no floors, more or fewer clients than the sums of
-            the task need, the task goes by another enrolment, or all clients would
-            share one directory of claims.
+        LocalProtocolError: A task without noise comes without the waiver, there are
+            more or fewer clients than the sums of the task need, the task goes by
+            another enrolment, or all clients would share one directory of claims.
         ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE, of the ledger.
     """
     prepared = await asyncio.to_thread(PreparedTask.of, prepared)
@@ -330,6 +331,10 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             "each client of a block has a total of its own",
             next_step="Leave TotalBudget.directory out, and give ledger.",
         )
+    if privacy_limits is None:
+        privacy_limits = _limits_of(prepared)
+    if clients is None:
+        clients = prepared.parameters.max_clients
     wanted = prepared.sums if steps is None else steps
     budget = None if prepared.noised is None else prepared.noised.budget
     if budget is None or budget.participations == wanted:
@@ -371,6 +376,20 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             client.local_enrolment = enrolment
             opened.append(await stack.enter_async_context(client))
         yield InProcessCohort(server, task, tuple(opened))
+
+
+def _limits_of(prepared: PreparedTask) -> PrivacyLimits:
+    """Return the limits that are what the task claims."""
+    noised = prepared.noised
+    if noised is None:
+        raise LocalProtocolError(
+            "a task without noise is given no privacy_limits",
+            next_step="Give local an ExactSumWaiver with its sentence.",
+        )
+    return PrivacyLimits(
+        max_epsilon=noised.budget.epsilon,
+        max_delta=noised.budget.delta + noised.graph_delta,
+    )
 
 
 def _check_count(prepared: PreparedTask, count: int, *, what: str) -> None:

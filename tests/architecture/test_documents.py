@@ -3,6 +3,7 @@
 import re
 import shlex
 import signal
+import sys
 import tomllib
 from pathlib import Path
 
@@ -123,7 +124,30 @@ def test_the_python_of_the_readme_runs(capsys):
     assert blocks
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})
-    assert capsys.readouterr().out
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    stated = r"(-?[\d.]+) ± 3\.02"
+    assert re.fullmatch(
+        rf"sum of 100 vectors \(session 1\): {stated}, {stated}, {stated}; "
+        "epsilon 4, delta 1e-06",
+        first,
+    )
+    assert re.fullmatch(r"\[.*\] to \[.*\]", second)
+
+
+def test_the_python_about_questions_runs(capsys):
+    pytest.importorskip("matplotlib").use("Agg")
+    text = (ROOT / "docs" / "questions.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    try:
+        exec(compile(block, "questions.md", "exec"), {})
+    finally:
+        sys.modules["matplotlib.pyplot"].close("all")
+    mean, *buckets = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"mean .*, 95 % interval .* to .*, 30 answers", mean)
+    assert [line.split(" ±")[0].split()[:3] for line in buckets] == [
+        [low, "to", high]
+        for low, high in (("0", "18"), ("18", "30"), ("30", "65"), ("65", "120"))
+    ]
 
 
 def test_the_python_of_the_guide_for_embedders_runs(capsys):

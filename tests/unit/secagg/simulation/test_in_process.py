@@ -47,10 +47,12 @@ async def test_a_task_below_the_floors_is_refused_here_too():
     assert caught.value.code is secagg.ErrorCode.POLICY_VIOLATION
 
 
-async def test_floors_are_no_option():
-    with pytest.raises(secagg.LocalProtocolError, match="privacy floors"):
-        async with secagg.local(prepared(), clients=3, privacy_limits=None):
-            pass
+async def test_clients_accept_what_the_task_claims_and_nothing_beyond():
+    async with secagg.local(prepared()) as cohort:
+        assert len(cohort.clients) == 3
+        for client in cohort.clients:
+            limits = client._privacy_limits
+            assert (limits.max_epsilon, limits.max_delta) == (8.0, 1e-5)
 
 
 async def test_every_client_gives_one_vector():
@@ -303,14 +305,32 @@ async def test_functions_that_fail_are_counted():
     async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
         total = await cohort.sum(made)
     assert (total.inputs, total.shortened, total.replaced) == (3, 0, 2)
+    with pytest.raises(secagg.LocalProtocolError, match="zeros replaced 2 of 3"):
+        total.interval()
 
 
 async def test_vectors_that_are_too_long_are_counted_aloud():
     vectors = [np.ones(4), np.full(4, 10.0), np.full(4, 1e300)]
     async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
-        with pytest.warns(secagg.ClippingWarning, match="2 of 3 vectors were longer"):
+        with pytest.warns(secagg.ClippingWarning, match=r"2 of 3 .*l2_clip = 2\)"):
             total = await cohort.sum(vectors)
     assert (total.inputs, total.shortened, total.replaced) == (3, 2, 0)
+    with pytest.raises(secagg.LocalProtocolError, match="2 of 3 vectors were shorten"):
+        total.interval()
+
+
+async def test_a_quarter_of_the_vectors_may_be_shortened_without_a_warning():
+    made = secagg.plan(
+        clients=4,
+        dimension=4,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+    )
+    async with secagg.local(made) as cohort:
+        total = await cohort.sum([*[np.ones(4)] * 3, np.full(4, 10.0)])
+    assert (total.inputs, total.shortened) == (4, 1)
 
 
 async def test_a_warning_that_is_made_an_error_loses_no_sum():
