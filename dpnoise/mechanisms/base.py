@@ -718,14 +718,14 @@ class Mechanism(abc.ABC):
                 # Rounding again until a norm bound holds prefers short vectors, by too
                 # little to be seen beside noise: it counts as if it did not.
                 rounded = inputs * rounding_variance_bound(size)
-        # Of a vector that its coin drops neither entries nor rounding are in the sum.
+        # Of a vector that is not selected neither entries nor rounding are in the sum.
         error = SumError(
             (noise_variance + rate * rounded) / (unit * rate) ** 2
             + (1 / rate - 1) * inputs * clip**2 / self.dim,
             None if self.flatness is not None else 1 / unit,
         )
         if rate != 1:
-            error = error.with_flaw("secret coins decide which vectors it adds up")
+            error = error.with_flaw("secret selection decides which vectors it adds up")
         is_biased = self.rounding is Rounding.TOWARD_ZERO
         if is_biased and rounded > noise_variance * _HIDDEN_BIAS:
             error = error.with_flaw("rounding towards zero shortens every vector")

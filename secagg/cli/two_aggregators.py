@@ -259,13 +259,19 @@ def client(  # noqa: PLR0913 - one parameter per flag
 def _say_given(
     given: "SharedContribution", sum_path: Path | None, output: Output
 ) -> None:
+    from secagg.distributed_dp import error_text
+
     # That a vector is not in a sum is signed by nobody.
     part = (
         "with this one"
         if given.is_included
         else "the leader shows no place of this one in it; do not give it again"
     )
-    output.line(f"session {given.session_number}: {given.inputs} vectors, {part}")
+    error = error_text(given.standard_error)
+    output.line(
+        f"session {given.session_number}: {given.inputs} vectors, {part}; each entry "
+        f"± {error}"
+    )
     for line in (*given.privacy.lines(), given.privacy.assumes):
         output.line(line)
     output.line(f"for {given.privacy.privacy_unit}")
@@ -273,6 +279,7 @@ def _say_given(
         {
             "session_number": given.session_number,
             "inputs": given.inputs,
+            "standard_error": given.standard_error,
             "is_included": given.is_included,
             "output": None if sum_path is None else str(sum_path),
             "privacy": given.privacy.to_dict(),

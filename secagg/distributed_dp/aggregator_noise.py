@@ -40,6 +40,7 @@ from dpnoise.mechanisms import (
     ALL_CLIENTS,
     CentralMechanism,
     MechanismParameters,
+    SumError,
     make_mechanism,
 )
 from secagg.crypto.modular import UnsignedArray
@@ -88,6 +89,10 @@ class TwoAggregatorReport:
             "data. Kept by this client from its first call on; not in time, not for "
             "crashes, and not for the program that calls it."
         )
+
+    def figures(self) -> str:
+        """Say what the whole task costs against either aggregator, in two figures."""
+        return self.aggregator.figures()
 
     def lines(self) -> tuple[str, str, str]:
         """Say what the whole task costs, one sentence for each adversary."""
@@ -233,6 +238,15 @@ class AggregatorNoise:
         """Standard deviation of all noise in one coordinate, caller's units."""
         variance = _AGGREGATORS * self.mechanism.counted_noise_variance
         return math.sqrt(variance) / self.mechanism.parameters.scale_factor
+
+    def sum_error(self, *, inputs: int) -> SumError:
+        """Say how far a decoded sum is from the sum of its vectors, caller's units.
+
+        Args:
+            inputs: How many vectors it adds up.
+        """
+        noise = _AGGREGATORS * self.mechanism.counted_noise_variance
+        return self.mechanism.sum_error(noise, inputs=inputs)
 
     def encode(
         self, vector: npt.NDArray[Any], *, session_id: bytes, seed: SecretBytes

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from dpnoise.errors import ParameterError
 from dpnoise.floats import plus_minus
 from dpnoise.mechanisms import SumError
+from secagg.distributed_dp.aggregator_noise import TwoAggregatorReport
 from secagg.distributed_dp.report import PrivacyReport
-from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.errors import LocalProtocolError
 
 EXACT: Final = SumError(Fraction(0))
 """The error of a sum without noise."""
@@ -44,7 +45,7 @@ class SumEstimate:
     session_number: int
     inputs: int
     values: _Array | None
-    privacy: PrivacyReport | None
+    privacy: PrivacyReport | TwoAggregatorReport | None
     error: SumError
 
     @property
@@ -104,9 +105,7 @@ class SumEstimate:
             half = self.error.half_width(confidence, counts=values.size if joint else 1)
         except ParameterError as error:
             raise LocalProtocolError(
-                str(error),
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Give a confidence such as 0.95.",
+                str(error), next_step="Give a confidence such as 0.95."
             ) from None
         over = float(self.inputs) if of_mean else 1.0
         return (values - half) / over, (values + half) / over
@@ -152,4 +151,4 @@ class SumEstimate:
     def _cost(self) -> str:
         if self.privacy is None:
             return "exact, without noise"
-        return self.privacy.server.figures(added_delta=self.privacy.graph_delta)
+        return self.privacy.figures()

@@ -177,6 +177,10 @@ class PrivacyReport:
             "calls it."
         )
 
+    def figures(self) -> str:
+        """Say what the whole task costs against the server, in two figures."""
+        return self.server.figures(added_delta=self.graph_delta)
+
     def lines(self) -> tuple[str, str, str]:
         """Say what the whole task costs, one sentence for each adversary."""
         local = self.broken_masks
@@ -194,10 +198,7 @@ class PrivacyReport:
             )
         server, reader = self.server, self.model_reader
         added = self.graph_delta
-        colluding = (
-            f"{server.figures(added_delta=added)} ({server.accountant}; "
-            f"{self.grounds()})"
-        )
+        colluding = f"{self.figures()} ({server.accountant}; {self.grounds()})"
         reading = (
             f"{reader.figures(added_delta=added)} ({reader.accountant}; "
             f"{reader.grounds})"

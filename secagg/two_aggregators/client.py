@@ -28,6 +28,8 @@ from secagg.crypto.entropy import SEED_SIZE, Entropy, SystemEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import (
     AggregatorNoise,
+    SumError,
+    SumEstimate,
     TaskLoss,
     TwoAggregatorReport,
     loss_between_two,
@@ -65,8 +67,8 @@ _AGAIN_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SharedContribution:
-    """What a client gets for taking part in one session.
+class SharedContribution(SumEstimate):
+    """What a client gets for taking part in one session: the sum with its error.
 
     Attributes:
         session_number: Number of the leader's session.
@@ -75,6 +77,8 @@ class SharedContribution:
             False where nothing shows it. The leader may have left out the proof: never
             give a vector again because of it, it may be in the sum.
         values: The estimate of the sum, shape (dim,), caller's units.
+        error: How far it may be from the sum of the vectors, if both aggregators have
+            added their noise.
         privacy: What the whole task costs this client, computed by itself.
         receipt: What both aggregators have signed, judged; for whoever verifies it.
     """
@@ -83,6 +87,7 @@ class SharedContribution:
     inputs: int
     is_included: bool
     values: npt.NDArray[np.float64] = field(repr=False)
+    error: SumError = field(repr=False)
     privacy: TwoAggregatorReport
     receipt: bytes = field(repr=False)
 
@@ -411,6 +416,7 @@ class TwoAggregatorClient:
             inputs=released.survivors,
             is_included=released.fate is Fate.INCLUDED,
             values=values,
+            error=joined.noise.sum_error(inputs=released.survivors),
             privacy=joined.report,
             receipt=receipt,
         )

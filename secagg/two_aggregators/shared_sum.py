@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg.distributed_dp import AggregatorNoise
+from secagg.distributed_dp import AggregatorNoise, SumError, SumEstimate
 
 
 @dataclass(frozen=True, slots=True)
-class TwoAggregatorSum:
-    """A sum that two aggregators have released.
+class TwoAggregatorSum(SumEstimate):
+    """A sum that two aggregators have released, with its error.
 
     Attributes:
         session_number: Of the leader's session.
@@ -23,6 +23,8 @@ class TwoAggregatorSum:
         noise: The task as it was when the session began.
         values: The estimate, shape (dim,), caller's units.
         residues: The noisy sum modulo m, shape (dimension,).
+        error: How far `values` may be from the sum of the vectors, if both aggregators
+            have added their noise.
     """
 
     session_number: int
@@ -33,6 +35,15 @@ class TwoAggregatorSum:
     noise: AggregatorNoise = field(repr=False)
     values: npt.NDArray[np.float64] = field(repr=False)
     residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
+    error: SumError = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """State the error that follows from noise and inputs."""
+        error = self.noise.sum_error(inputs=self.inputs)
+        object.__setattr__(self, "error", error)
+
+    def _cost(self) -> str:
+        return self.noise.report().figures()
 
     def facts(self) -> dict[str, object]:
         """Return what a report says of it, as JSON values."""
@@ -42,6 +53,8 @@ class TwoAggregatorSum:
             "session_id": self.session_id.hex(),
             "released": ended.isoformat(timespec="seconds"),
             "inputs": self.inputs,
+            "standard_error": self.standard_error,
+            "no_interval": list(self.error.flaws),
             "dimension": self.noise.dim,
             "sum_hash": self.sum_hash.hex(),
             "charges_in_budget": budget.charges,

@@ -364,6 +364,7 @@ def test_what_is_signed_by_nobody_is_not_said_of_a_sum(
         inputs=3,
         is_included=is_included,
         values=VECTORS[0],
+        error=noise_for().sum_error(inputs=3),
         privacy=noise_for().report(),
         receipt=b"",
     )
@@ -372,10 +373,15 @@ def test_what_is_signed_by_nobody_is_not_said_of_a_sum(
     json_answer("client of two aggregators", answer)
     _say_given(given, None, Output(as_json=False))
     said = capsys.readouterr().out.splitlines()[0]
-    assert said == "session 7: 3 vectors, " + (
-        "with this one"
-        if is_included
-        else "the leader shows no place of this one in it; do not give it again"
+    assert (
+        said
+        == "session 7: 3 vectors, "
+        + (
+            "with this one"
+            if is_included
+            else "the leader shows no place of this one in it; do not give it again"
+        )
+        + f"; each entry ± {given.standard_error:.2f}"
     )
 
 

@@ -100,7 +100,7 @@ def test_secret_selection_counts_and_has_no_interval():
     )
     task = task_of(made)
     error = task.sum_error(inputs=3, certificate=None)
-    refused(error, "secret coins decide")
+    refused(error, "secret selection decides")
     # 64 entries hold what the coins take away: 3/1 · 3 · 2²/64 of it.
     scale = Fraction(made.parameters.scale_factor)
     noise = task.mechanism.total_noise_variance / scale**2

@@ -87,6 +87,17 @@ def test_the_report_counts_one_noise_against_an_aggregator_and_two_against_reade
     assert "nothing is promised" in report.lines()[0]
 
 
+def test_the_error_of_a_sum_holds_the_noise_of_both_and_the_truncation() -> None:
+    noise, steps = noise_for(rho=0.5), 2**7
+    error = noise.sum_error(inputs=4)
+    truncated = 4 / steps  # at most a step of each, all the same way
+    both = math.hypot(noise.noise_stddev, truncated)
+    assert error.standard_error == pytest.approx(both, rel=1e-9)
+    assert not error.flaws
+    coarse = noise_for(rho=0.5, bits=2).sum_error(inputs=4)
+    assert coarse.flaws == ("rounding towards zero shortens every vector",)
+
+
 def test_each_kind_of_task_refuses_the_other_ones_noise() -> None:
     between_two = noise_for().parameters
     with pytest.raises(RemoteProtocolError, match="trusted party"):
