@@ -113,7 +113,9 @@ def plus_minus(values: Iterable[float], error: float) -> tuple[str, ...]:
         A text for each number.
     """
     if error == 0.0:
-        return tuple(f"{value:.6g}" for value in values)
+        return tuple(
+            str(value) if isinstance(value, int) else f"{value:.6g}" for value in values
+        )
     form = ".6g"
     if _LEAST_IN_FULL <= error < _MOST_IN_FULL:
         form = f".{_places(error)}f"

@@ -73,7 +73,7 @@ class Answer(abc.ABC):
 
     @property
     def _caption(self) -> str:
-        return f"{100.0 * self.confidence:.6g} % intervals, all together"
+        return f"{100.0 * self.confidence:.10g} % intervals, all together"
 
     def _draw(self, axes: "Axes") -> None:
         """Draw bars; an answer that is no list of counts draws something else."""

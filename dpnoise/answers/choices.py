@@ -64,7 +64,9 @@ def _tally(
 ) -> Tally:
     read = read_total(total, len(labels), inputs=inputs, noise_variance=noise_variance)
     reach = read.error.half_width(confidence, counts=len(labels))
-    return Tally(labels, read.values, read.error.standard_error, int(reach), confidence)
+    return Tally(
+        labels, read.values, read.error.standard_error, math.ceil(reach), confidence
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class MeanEstimate(Answer):
     def __str__(self) -> str:
         """The mean, its interval, and how many answered."""
         return (
-            f"mean {self.mean:.4g}, {100.0 * self.confidence:.4g} % interval "
+            f"mean {self.mean:.4g}, {100.0 * self.confidence:.10g} % interval "
             f"{text_between(*self.interval)}, {self.inputs} answers"
         )
 

@@ -11,6 +11,7 @@ It knows no privacy loss.
 """
 
 import abc
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -191,11 +192,15 @@ def read_number(value: float) -> float:
     """Return one person's number.
 
     Raises:
-        InputError: It is NaN; it is not shown.
+        InputError: It is none, or NaN; it is not shown.
     """
-    if value != value:  # noqa: PLR0124 - NaN alone differs from itself
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
         raise InputError("the answer is no number")
-    return float(value)
+    return number
 
 
 def _checked(total: object, dimension: int) -> NDArray[np.float64]:

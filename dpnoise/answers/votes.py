@@ -4,6 +4,7 @@ A vote of +1 or −1 changes one entry by one, as a count of the yeses does, and
 needs no number of voters to be read: it is yeses less noes.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -130,6 +131,6 @@ class Votes(CountQuestion):
             self.questions,
             read.values,
             read.error.standard_error,
-            int(reach),
+            math.ceil(reach),
             confidence,
         )

@@ -15,7 +15,7 @@ from dpnoise.accounting import (
 )
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adversary, Repeated
-from dpnoise.floats import text_above
+from dpnoise.floats import text_above, text_below
 from dpnoise.local import reconstruction_probability
 from dpnoise.mechanisms import ALL_CLIENTS, make_mechanism
 from dpnoise.planning import Plan
@@ -187,7 +187,7 @@ class PrivacyReport:
         if local is None:
             alone = (
                 "nothing is promised beyond the client's own noise, standard deviation "
-                f"{self.local_noise_stddev:.3g}"
+                f"{text_below(self.local_noise_stddev, 3)}"
             )
         else:
             law = "what is drawn" if local.is_exact else "the law in real arithmetic"

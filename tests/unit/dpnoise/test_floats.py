@@ -75,7 +75,7 @@ def test_a_root_is_rounded_up_and_next_to_the_truth(number):
         ([1.0], 0.9999, ("1.000 ± 1.000",)),
         ([5.0], 31234.0, ("5 ± 31300",)),
         ([5.0], 3.1e9, ("5 ± 3.1e+09",)),
-        ([10, 12], 0.0, ("10", "12")),
+        ([12345678, 0.5], 0.0, ("12345678", "0.5")),
     ],
 )
 def test_numbers_stand_with_their_error_rounded_up(values, error, texts):

@@ -236,6 +236,8 @@ def test_a_question_that_makes_no_sense_is_refused(ask):
         (AGES, math.nan),
         (INCOME, math.nan),
         (AGE, math.nan),
+        (AGE, None),
+        (AGES, "forty"),
         (BALLOT, (True,)),
         (BALLOT, (True, 1)),
     ],
@@ -276,6 +278,8 @@ def test_a_mean_is_the_middle_and_the_sum_over_the_number_of_answers():
     assert (found.mean, found.standard_error, found.inputs) == (43.0, 0.1, 100)
     assert found.interval == pytest.approx((43 - 0.196, 43 + 0.196), abs=1e-4)
     assert str(found) == "mean 43, 95 % interval 42.804 to 43.196, 100 answers"
+    sure = AGE.decode(Released(np.array([0.0]), 9, noise), confidence=1 - 1e-6)
+    assert "99.9999 % interval" in str(sure)
     # The range is known: noise does not carry the interval beyond it.
     low = AGE.decode(Released(np.array([-5999.0]), 100, SumError(Fraction(10**6))))
     assert low.interval == (0.0, pytest.approx(19.61, abs=0.01))
@@ -292,6 +296,12 @@ def test_a_sum_that_states_its_error_is_read_by_itself(question, answers):
     for label, each in found.estimates:
         assert label
         assert each.lowest <= each.value <= each.highest
+    # Reals between grid steps reach no less far than they say.
+    between = question.decode(Released(values, 4, SumError(Fraction(9))))
+    if hasattr(between, "half_width"):
+        assert between.half_width == math.ceil(
+            SumError(Fraction(9)).half_width(counts=question.dimension)
+        )
     # A sum without noise is exact.
     exact = question.decode(Released(values, 4, SumError(Fraction(0), grid)))
     if question is not INCOME:  # whose quantiles lie somewhere in a cell
