@@ -258,7 +258,7 @@ class Plan:
             *self._count_error(),
             *self._selected(),
             ("central Gaussian", per_entry(self.gaussian_mse)),
-            ("ratio of squared errors", f"{ratio:.4f}"),
+            ("ratio of squares", f"{ratio:.4f}"),
             ("wrapped entries", wrapped),
             ("epsilon, server", text_above(self.epsilon_server, 6)),
             ("epsilon, model reader", text_above(self.epsilon_model_reader, 6)),

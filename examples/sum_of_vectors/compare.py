@@ -18,7 +18,7 @@ def main() -> None:
     print(f"root mean square difference: {difference:.2f}")
     privacy = report["privacy"]
     if privacy is not None:
-        print(f"announced:                   {privacy['expected_rmse']:.2f}")
+        print(f"announced standard error:    {report['standard_error']:.2f}")
         print(f"epsilon {privacy['server']['epsilon']:.2f} against the server")
 
 

@@ -155,6 +155,7 @@ def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs, json_answ
     clients.append(programs.client(3, "--json", kind="x"))
     outputs = [finish(client) for client in clients]
     assert all("epsilon" in output for output in outputs)
+    assert all(", each entry ± " in output for output in outputs[:-1])
     json_answer("client", json.loads(outputs[-1].splitlines()[-1]))
     json_answer("server", json.loads(finish(server).splitlines()[-1]))
     released = np.load(programs.directory / "sums" / "sum-1.npy")
@@ -164,7 +165,9 @@ def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs, json_answ
     assert report["privacy"]["server"]["epsilon"] <= 8.0
     # The noise is announced; sixteen entries stray more than eight deviations with
     # a probability below 1e-13.
-    assert np.abs(released - true).max() < 8 * report["privacy"]["expected_rmse"]
+    assert np.abs(released - true).max() < 8 * report["standard_error"]
+    assert report["standard_error"] <= report["privacy"]["expected_rmse"]
+    assert report["no_interval"] == []
     assert report["privacy"]["expected_rmse_is_upper_bound"] is False
     received = np.load(programs.directory / "received-2.npy")
     np.testing.assert_array_equal(received, released)

@@ -584,6 +584,9 @@ def test_a_plan_prints_as_a_table_for_people():
     assert len(lines) == len(made.table()) + 1 + len(made.notes)
     assert lines[0] == f"{'mechanism':<21}  skellam, accountant skellam-paper"
     assert any(line.startswith("steps") and line.endswith(" 3") for line in lines)
+    stated = float(dict(made.table())["expected error"][2:].removesuffix(" per entry"))
+    assert 1.0 <= stated**2 / made.forecast.expected_mse <= 1.02
+    assert made.standard_error == pytest.approx(made.estimate_mse**0.5, rel=1e-12)
     wrapped = dict(made.table())["wrapped entries"]
     expected = made.forecast.expected_wrapped_coordinates
     assert wrapped.startswith(f"{expected:.3g} expected per sum")
