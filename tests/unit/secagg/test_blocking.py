@@ -28,9 +28,9 @@ async def test_it_works_beside_a_running_event_loop():
         np.testing.assert_array_equal(people.sum([[1, 2]] * 3).values, [3, 6])
 
 
-def test_floors_are_no_option_here_either():
-    with pytest.raises(secagg.LocalProtocolError, match="privacy floors"):
-        blocking.local(EXACT, clients=3, privacy_limits=None).__enter__()
+def test_a_task_without_noise_needs_its_waiver_here_too():
+    with pytest.raises(secagg.LocalProtocolError, match="without noise"):
+        blocking.local(EXACT).__enter__()
     privacy_limits = secagg.PrivacyLimits(max_epsilon=1.0, max_delta=1e-6)
     with (
         blocking.local(EXACT, clients=3, privacy_limits=privacy_limits) as people,
