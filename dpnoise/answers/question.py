@@ -192,7 +192,7 @@ def read_number(value: float) -> float:
     """Return one person's number.
 
     Raises:
-        InputError: It is none, or NaN; it is not shown.
+        InputError: It is not a number, or NaN; it is not shown.
     """
     try:
         number = float(value)

@@ -201,7 +201,7 @@ def _run_to_the_end(
     written: list[Path] = []
     files = SumWriter(settings.server.output_dir, prepared, tell=written.append)
 
-    async def write(total: ReleasedSum) -> None:
+    async def take_sum(total: ReleasedSum) -> None:
         await files.write(total)
         output.line(str(total))
 
@@ -217,7 +217,7 @@ def _run_to_the_end(
             serve(
                 settings,
                 prepared,
-                on_sum=write,
+                on_sum=take_sum,
                 on_aborted=files.write_aborted,
                 observer=observer,
             )
