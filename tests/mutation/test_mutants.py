@@ -119,3 +119,9 @@ def test_a_mutant_whose_function_is_not_found_is_no_survivor():
     mutant = next(each for each in FOUND if each.function)
     with pytest.raises(RuntimeError, match="no such function"):
         run._exchange(mutant, SOURCE, defaultdict(list))
+
+
+def test_what_is_mutated_and_the_tests_that_notice_exist():
+    targets = sys.modules["targets"]
+    for place in (*targets.FILES, *targets.TESTS, *targets.PASSED_OVER):
+        assert (run.ROOT / place).exists(), place
