@@ -18,6 +18,7 @@ from secagg_testing.inline_store import ask
 from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.messages import Fate
+from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.session.receipt import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.storage.blobs import FileBlobs
@@ -115,10 +116,14 @@ class Losing(Deployment):
 
 
 def lose(home, **options):
+    # Those who poll ask twice a second: they hear of a loss before the round is over.
+    chosen = {
+        "parameters": PARAMETERS,
+        "limits": AggregatorLimits(idle_timeout=30.0),
+    } | options
+
     async def main(clock):
-        deployment = Losing(
-            clock, options.pop("parameters", PARAMETERS), CLIENTS, home=home, **options
-        )
+        deployment = Losing(clock, clients=CLIENTS, home=home, **chosen)
         return deployment, await deployment.run()
 
     deployment, endings = manual_clock.run(main)

@@ -101,7 +101,8 @@ class Deployment:
         allowed: Sessions that the budget of the task covers; None without one.
         ends_at: End date of the task on the deployment's clock, in seconds; a session
             that waits for clients who never come ends then.
-        limits: Of the aggregator.
+        limits: Of the aggregator. Clients that poll ask every ten seconds: most of what
+            a session with losses would cost is waiting.
         corrupt: Clients whose secrets the adversary has; they run as the others do.
         identity_files: What a client that starts finds of its identity, by number, in
             profiles with credentials; None finds nothing.
@@ -127,7 +128,9 @@ class Deployment:
     max_attempts: int = 3
     allowed: int | None = None
     ends_at: float = 7200.0
-    limits: AggregatorLimits = AggregatorLimits(idle_timeout=30.0)  # noqa: RUF009 - frozen
+    limits: AggregatorLimits = AggregatorLimits(  # noqa: RUF009 - frozen
+        idle_timeout=30.0, poll_seconds=10.0
+    )
 
     corrupt: frozenset[int] = frozenset()
     identity_files: Callable[[int], ClientIdentity | None] = lambda number: (
@@ -190,8 +193,7 @@ class Deployment:
             switch = CrashSwitch()
 
     async def _serve_once(self, switch: CrashSwitch) -> None:
-        inline = InlineExecutor()
-        workers = Workers(general=inline)
+        workers = Workers(general=InlineExecutor())
         aggregator = Aggregator(
             CrashingStore(self.server_store, switch),
             CrashingSpool(self.spool, switch),
@@ -263,7 +265,6 @@ class Deployment:
                 return error  # somebody is at fault: a person would look at it
 
     def _client(self, number: int, switch: CrashSwitch) -> ClientRunner:
-        inline = InlineExecutor()
         link = self.links.setdefault(number, self._link(number))
         make_input = self.make_input(number) if self.make_input else self._input(number)
         store = self.client_stores.setdefault(number, inline_store())
@@ -282,7 +283,7 @@ class Deployment:
             settings=self.settings,
             clock=self.clock,
             entropy=entropy,
-            workers=Workers(general=inline),
+            workers=Workers(general=InlineExecutor()),
         )
 
     def _enrolment(self, number: int) -> EnrolledClient | None:
