@@ -61,13 +61,16 @@ class FullDisk(CrashSwitch):
 
 
 class Persevering(Deployment):
-    """Starts whoever gave up because of its disk again."""
+    """Starts every process again that stopped because of its disk."""
+
+    is_over = False
 
     async def serve(self):
         while True:
             self.server_error = None
             await super().serve()
             if not is_storage_failure(self.server_error):
+                self.is_over = True
                 return
             await self.clock.sleep_until(self.clock.now() + RESTART_SECONDS)
 
@@ -76,6 +79,8 @@ class Persevering(Deployment):
             ending = await super().take_part(number)
             if not isinstance(ending, SecAggError) or ending.code not in TRY_AGAIN:
                 return ending
+            if self.is_over and ending.code is ErrorCode.DEADLINE:
+                return ending  # no process of the aggregator will start any more
             await self.clock.sleep_until(self.clock.now() + RESTART_SECONDS)
         return ending
 
