@@ -18,10 +18,11 @@ from secagg_testing.cohorts import (
     sparse_parameters_for,
 )
 from secagg_testing.crash_points import CrashSwitch
-from secagg_testing.deployment import Deployment, one_hot_input
+from secagg_testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg_testing.inline_store import ask
 from secagg_testing.lossy_connection import Fault
 
+from secagg.client.participation import receipt_of
 from secagg.client.session_driver import SessionOutcome
 from secagg.protocol.client import machine as client
 from secagg.protocol.events import PlainVector
@@ -191,6 +192,11 @@ def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
     assert_safe_and_exact(deployment, range(CLIENTS))
     store = deployment.client_stores[CRASHING]
     assert ask(store.sessions(role=Role.CLIENT)) == ()  # nothing is left to answer with
+    # A client that died after its last word has no outcome, its store has the receipt.
+    (other,) = {each.audit for n, each in endings.items() if n != CRASHING}
+    assert ask(receipt_of(store, TASK_ID, 1)) == other
+    if isinstance(endings[CRASHING], SessionOutcome):
+        assert endings[CRASHING].audit == other
     for number, ending in endings.items():
         if number == CRASHING and switch.points[-1] == "after end":
             # It finished and died before it could say so; its receipt says it.
