@@ -157,10 +157,14 @@ def pytest_runtest_protocol(item):
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item):
-    """Watch over the end of a test that has failed: pytest stops watching then."""
-    _watch(item, _CLEANING_UP_SECONDS)
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node):
+    """Watch over the end of a test that has failed: pytest stops watching then.
+
+    Only then: each watch is a thread that starts and ends.
+    """
+    if isinstance(node, pytest.Item):
+        _watch(node, _CLEANING_UP_SECONDS)
 
 
 def _watch(item, seconds):
