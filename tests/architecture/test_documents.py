@@ -17,6 +17,7 @@ from secagg.cli.exit_codes import (
     exit_code_of,
 )
 from secagg.errors import FINAL_CODES, ErrorCode
+from tests.cases import each_of
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -109,9 +110,7 @@ def test_every_end_that_is_no_error_is_explained():
     }
 
 
-@pytest.mark.parametrize(
-    "path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
-)
+@each_of(DOCUMENTS)
 def test_every_relative_link_leads_somewhere(path):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
         assert (path.parent / target).exists(), f"{path.name} -> {target}"

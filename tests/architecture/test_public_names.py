@@ -5,9 +5,8 @@ import inspect
 import types
 import typing
 
-import pytest
-
 import secagg
+from tests.cases import each_of
 
 # Other packages, and `dpnoise`, make promises of their own.
 FOREIGN = {
@@ -70,7 +69,7 @@ def annotations_of(name, member):
             yield f"{name}.{method}", typing.get_type_hints(function)
 
 
-@pytest.mark.parametrize("name", secagg.__all__)
+@each_of(secagg.__all__)
 def test_types_in_public_signatures_are_public(name):
     for place, hints in annotations_of(name, PUBLIC[name]):
         for hint in hints.values():
@@ -82,7 +81,7 @@ def test_types_in_public_signatures_are_public(name):
                 assert used in PUBLIC.values(), f"{place} uses {used.__qualname__}"
 
 
-@pytest.mark.parametrize("name", secagg.__all__)
+@each_of(secagg.__all__)
 def test_public_names_are_documented(name):
     member = PUBLIC[name]
     if not (inspect.isclass(member) or inspect.isfunction(member)):

@@ -4,9 +4,8 @@ import importlib
 import inspect
 import pkgutil
 
-import pytest
-
 import dpnoise
+from tests.cases import each_of
 
 # One paper's mu is a variance, another's a Gaussian shift; lam is a rate or half a
 # variance; sigma and scale are a deviation, a variance parameter, or their inverses.
@@ -36,7 +35,7 @@ def signatures(module):
                     yield f"{name}.{method}", function
 
 
-@pytest.mark.parametrize("module_name", sorted(modules()))
+@each_of(sorted(modules()))
 def test_public_signatures_say_which_quantity_they_mean(module_name):
     for name, member in signatures(importlib.import_module(module_name)):
         try:
@@ -47,7 +46,7 @@ def test_public_signatures_say_which_quantity_they_mean(module_name):
         assert not ambiguous, f"{module_name}.{name} takes a bare {ambiguous}"
 
 
-@pytest.mark.parametrize("module_name", sorted(modules()))
+@each_of(sorted(modules()))
 def test_public_names_of_dpnoise_are_documented(module_name):
     module = importlib.import_module(module_name)
     assert module.__doc__

@@ -4,8 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
+from tests.cases import each_of
 from tests.rules.breaches import BREACHES
 from tests.rules.page import rules_page
 
@@ -50,8 +49,9 @@ def test_a_party_has_only_entries_of_its_own():
         assert row["title"]
 
 
-@pytest.mark.parametrize(("cell", "words"), CELLS, ids=[cell for cell, _ in CELLS])
-def test_a_cell_is_a_breach_a_test_or_an_exemption(cell, words):
+@each_of(CELLS, name=lambda each: each[0])
+def test_a_cell_is_a_breach_a_test_or_an_exemption(each):
+    cell, words = each
     kind, _, what = words.partition(": ")
     assert what.strip(), f"{cell} is empty"
     match kind:

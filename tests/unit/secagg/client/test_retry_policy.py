@@ -18,6 +18,7 @@ from secagg.errors import (
     SessionAbortedError,
     ThresholdNotMetError,
 )
+from tests.cases import each_of
 
 _C = ErrorCode
 IN_SESSION = (ErrorStage.JOINED, ErrorStage.INPUT_LEFT)
@@ -109,8 +110,7 @@ def test_every_other_fault_is_somebodys(error, expected, reach):
     assert after_error(error, reach) is expected
 
 
-@pytest.mark.parametrize("make", [aborted, remote, service])
-@pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
+@each_of([aborted, remote, service], ErrorCode)
 def test_before_there_is_a_session_every_error_is_for_the_owner(make, code):
     # But for a clock, which is set by itself.
     expected = NextAction.NEXT_ATTEMPT if code is _C.BAD_CLOCK else NextAction.FINAL

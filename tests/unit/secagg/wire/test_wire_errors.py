@@ -13,11 +13,11 @@ from secagg.errors import (
 from secagg.protocol.messages import Aborted, Fate
 from secagg.v1 import errors_pb2
 from secagg.wire import errors
+from tests.cases import each_of
 
 
-@pytest.mark.parametrize("code", sorted(errors.TRAVELLING), ids=lambda code: code.name)
-@pytest.mark.parametrize(
-    "build",
+@each_of(
+    sorted(errors.TRAVELLING),
     [
         lambda code: RemoteProtocolError("why", code=code, sender="c1", next_step="do"),
         lambda code: SessionAbortedError("why", code=code, next_step="do"),
@@ -26,7 +26,6 @@ from secagg.wire import errors
         ),
         lambda code: ThresholdNotMetError(alive=3, needed=5, code=code),
     ],
-    ids=["remote", "aborted", "service", "threshold"],
 )
 def test_class_number_and_attributes_of_an_error_survive_the_wire(code, build):
     before = build(code)
