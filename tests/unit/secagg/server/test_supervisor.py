@@ -630,7 +630,7 @@ async def test_a_message_has_room_for_every_client_of_a_session():
 @pytest.fixture
 def full_disk(world, monkeypatch):
     """The disk of sums takes no file of these folders."""
-    monkeypatch.setattr("secagg.server.task.pending_writes.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("secagg.server.task.pending_writes.RETRY_SECONDS", 0.02)
     full = {world.directory / "sums"}
 
     def replace_with(path, save, **options):
