@@ -6,6 +6,7 @@ them: who judges the offer, which list is read, what is stored and sent again.
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -263,6 +264,7 @@ def test_a_newer_list_ends_a_session_that_waits_and_no_other():
 # --- what is signed, and when ---------------------------------------------------------
 
 
+@cache
 def points_of_client(number=2):
     switch = CrashSwitch()
     deploy(client_crash={number: switch})
@@ -415,6 +417,7 @@ def test_no_lie_about_a_roster_is_answered_not_even_after_a_restart(lie, code):
         deployment, endings = deploy(
             fault_of=lost_after_its_upload,
             client_crash={1: CrashSwitch(crash)},
+            max_attempts=1,
             tamper=lambda number, link: (
                 LyingConnection(link, {GetUpdate: lies, WatchSession: lies})
                 if number == 1
