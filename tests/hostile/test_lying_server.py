@@ -76,7 +76,11 @@ def run(lies, kind=LyingConnection, **options):
         return kind(connection, lies) if number == VICTIM else connection
 
     async def main(clock):
-        fields = {"payload": b"a query", "settings": POLLING} | options
+        fields = {
+            "payload": b"a query",
+            "settings": POLLING,
+            "max_attempts": 1,
+        } | options
         deployment = Deployment(
             clock,
             parameters_for(CLIENTS, dimension=7, threshold=3, colluders=1),
