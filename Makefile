@@ -13,12 +13,13 @@ $(BIN)/python:
 	  || { echo "secagg needs Python 3.11 or newer; call make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# --no-compile: Python compiles what it imports, a small part of what is installed.
 $(STAMP_RUN): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[examples]'
+	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[examples]'
 	@touch $@
 
 $(STAMP_DEV): pyproject.toml tests/support/pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,examples,viz]' -e tests/support
+	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -e '.[dev,examples,viz]' -e tests/support
 	@touch $@ $(STAMP_RUN)
 
 $(STAMP_SERVICES): $(STAMP_DEV)
