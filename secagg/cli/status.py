@@ -8,6 +8,7 @@ from secagg.cli.operator import ServerFileOption, ask, look, server_file
 from secagg.cli.options import JSONOption, SetOption
 from secagg.cli.output import Output
 from secagg.cli.tasks import task_rows
+from secagg.storage.queries import ListCharges
 
 if TYPE_CHECKING:
     from secagg.config import ClientSettings
@@ -133,7 +134,7 @@ def _client_budget(
 
     async def rows() -> tuple[ChargeRow, ...]:
         with reading(state_dir / STORE_FILE) as store:
-            return await store.charges(wanted)
+            return await store.read(ListCharges(wanted))
 
     charges = asyncio.run(rows())
 

@@ -25,6 +25,7 @@ from secagg.errors import InternalError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.inline import Runner
 from secagg.storage.client_store import ClientRecords
+from secagg.storage.queries import ListCharges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ class Admission:
         total, enrolment = self.total, self.enrolment
         return KnownFacts(
             highest_number=highest_number,
-            charges=await self.store.charges(offered.task_id),
+            charges=await self.store.read(ListCharges(offered.task_id)),
             claims=() if total is None else await total.claims(),
             holder=b"" if total is None else await total.holder(),
             newest_list=None

@@ -18,7 +18,9 @@ from secagg.errors import SecAggError
 from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.profiles import Trust
+from secagg.storage.changes import RecordRevocations
 from secagg.storage.client_store import ClientRecords
+from secagg.storage.queries import ReadRevocations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +86,10 @@ class EnrolledClient(EnrolledIdentity):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        return await store.seen_revocations(
-            self.identity.enrolment_key, self.identity.issued.trust_domain
+        return await store.read(
+            ReadRevocations(
+                self.identity.enrolment_key, self.identity.issued.trust_domain
+            )
         )
 
     def _follow(self) -> None:
@@ -118,6 +122,6 @@ class EnrolledClient(EnrolledIdentity):
             ServiceError: STORAGE_FAILED; the advert must not leave.
         """
         if trust.revocation_number:
-            await store.see_revocations(trust)
+            await store.commit(RecordRevocations(trust))
             self._read.clear()  # numbers only grow
             self._read[trust.revocation_hash] = revocations

@@ -70,6 +70,7 @@ from secagg.storage.budget_ledger import BudgetKey, budget_of
 from secagg.storage.change import Role
 from secagg.storage.client_store import ClientStore
 from secagg.storage.journal import Ending, decode_ending, is_answered
+from secagg.storage.queries import ListCharges, ListSessions, LoadSession, ReadTally
 from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention, StoredSession
 
@@ -184,7 +185,7 @@ class OpenClient:
         """
         if self._admission.total is not None:
             await self._admission.total.open()
-        for row in await self.store.sessions(role=Role.CLIENT):
+        for row in await self.store.read(ListSessions(role=Role.CLIENT)):
             stored = await self._record(row.key)
             self._ends[row.key] = _end_of(stored)
             if bound_input_of(stored):
@@ -272,7 +273,8 @@ class OpenClient:
             aggregator=self._aggregator,
             task=task,
         )
-        charges = [row for row in await self.store.charges(task) if row.budget == key]
+        rows = await self.store.read(ListCharges(task))
+        charges = [row for row in rows if row.budget == key]
         if not charges:
             return None
         last = charges[-1]
@@ -310,7 +312,9 @@ class OpenClient:
         live = self._live.get(offered.session_id)
         if live is not None:
             return live
-        stored = await self.store.load(record_key(self._identity, offered.session_id))
+        stored = await self.store.read(
+            LoadSession(record_key(self._identity, offered.session_id))
+        )
         if stored is None:
             return None
         if stored.peer != self._peer:
@@ -355,7 +359,9 @@ class OpenClient:
     async def _checked(
         self, offered: SessionDescriptor, revocations: bytes | None
     ) -> AdmittedSession | Need:
-        tally = await self.store.tally(Role.CLIENT, offered.task_id, peer=self._peer)
+        tally = await self.store.read(
+            ReadTally(Role.CLIENT, offered.task_id, peer=self._peer)
+        )
         return await self._admission.check(
             offered,
             aggregator=self._aggregator,
@@ -660,7 +666,7 @@ class OpenClient:
         return await session.end_as(session.state)
 
     async def _record(self, key: str) -> StoredSession:
-        stored = await self.store.load(key)
+        stored = await self.store.read(LoadSession(key))
         if stored is None or stored.ended:
             raise InternalError("a session that is open has a record")
         return stored

@@ -11,6 +11,7 @@ from secagg.protocol.messages import Fate
 from secagg.storage.change import Role
 from secagg.storage.client_store import ClientRecords
 from secagg.storage.journal import decode_ending
+from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 
 
@@ -37,10 +38,10 @@ async def last_part(store: ClientRecords, task_id: str) -> Participation | None:
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-    for row in await store.sessions(
-        role=Role.CLIENT, task=task_id, state=SessionState.ENDED
+    for row in await store.read(
+        ListSessions(role=Role.CLIENT, task=task_id, state=SessionState.ENDED)
     ):
-        stored = await store.load(row.key)
+        stored = await store.read(LoadSession(row.key))
         if stored is None or stored.receipt is None:
             continue
         ending = decode_ending(stored.receipt).state
@@ -62,12 +63,12 @@ async def receipt_of(
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-    for row in await store.sessions(
-        role=Role.CLIENT, task=task_id, state=SessionState.ENDED
+    for row in await store.read(
+        ListSessions(role=Role.CLIENT, task=task_id, state=SessionState.ENDED)
     ):
         if row.number != session_number:
             continue
-        stored = await store.load(row.key)
+        stored = await store.read(LoadSession(row.key))
         if stored is not None and stored.receipt is not None:
             return decode_ending(stored.receipt).audit
     return None

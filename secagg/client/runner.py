@@ -73,6 +73,7 @@ from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.storage.change import Role
 from secagg.storage.client_store import ClientRecords
+from secagg.storage.queries import ReadTally
 from secagg.wire.calls import Blob
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
@@ -338,8 +339,8 @@ class ClientRunner:
         # believed from here to the end of the session.
         aggregator = self._connection.aggregator
         self._calls.bind(aggregator)
-        tally = await self._store.tally(
-            Role.CLIENT, task_id, peer=self._peer_of(aggregator)
+        tally = await self._store.read(
+            ReadTally(Role.CLIENT, task_id, peer=self._peer_of(aggregator))
         )
         if descriptor.session_number <= tally.highest_number:
             descriptor = await self._calls.next_offer(

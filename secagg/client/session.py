@@ -85,6 +85,7 @@ from secagg.storage.journal import (
     is_answered,
     record_of,
 )
+from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import StoredSession
 
 
@@ -329,9 +330,9 @@ class ClientSession:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        rows = await store.sessions(role=Role.CLIENT, task=task_id)
+        rows = await store.read(ListSessions(role=Role.CLIENT, task=task_id))
         keys = [row.key for row in rows if _is_of(row.key, identity)]
-        records = [await store.load(key) for key in keys]
+        records = [await store.read(LoadSession(key)) for key in keys]
         return [each for each in records if each is not None and not each.ended]
 
     @property
@@ -452,7 +453,7 @@ class ClientSession:
     async def end_as(self, ended: client.Completed | client.Failed) -> bytes:
         """End the session in a given way, wherever it stands, and erase it."""
         self._forget_seed()
-        stored = await self._store.load(self._key)
+        stored = await self._store.read(LoadSession(self._key))
         if stored is None:
             raise InternalError("a session that was begun has a record")
         if stored.receipt is not None:
@@ -496,7 +497,7 @@ class ClientSession:
             # The seed and what was received are overwritten on the disk: from here on
             # nothing but the answer itself is needed (PROTOCOL §12), and what is public
             # of the session to show it.
-            stored = await self._store.load(self._key)
+            stored = await self._store.read(LoadSession(self._key))
             if stored is None:
                 raise InternalError("a session that was begun has a record")
             seen = await self._workers.run(self._seen, stored, event)

@@ -7,6 +7,7 @@ from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.distributed_dp.report_cache import privacy_report
 from secagg.storage.budget_ledger import BudgetKey, budget_of
 from secagg.storage.client_store import ClientRecords
+from secagg.storage.queries import ListCharges
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class ClientStorage:
 
     async def sessions_left(self, key: BudgetKey, task: NoisyTask) -> int:
         """Return how many more sessions a budget covers."""
-        charges = await self.store.charges(key.task)
+        charges = await self.store.read(ListCharges(key.task))
         return budget_of(
             charges,
             key,

@@ -22,6 +22,7 @@ from secagg.storage.file_lock import (
     open_lock,
 )
 from secagg.storage.open_store import open_state
+from secagg.storage.queries import ListClaims
 from secagg.storage.reader import reading
 from secagg.storage.store import Store
 
@@ -118,5 +119,5 @@ async def turn_at_claims(directory: Path) -> AsyncIterator[None]:
 
 async def _looked(budget: TotalBudget, place: Path) -> DataUsage:
     with reading(place / STORE_FILE) as store:
-        rows = await store.claims(budget.data)
+        rows = await store.read(ListClaims(budget.data))
     return use_of(budget, rows, place)

@@ -42,8 +42,10 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.inline import Runner
+from secagg.storage.changes import PutClaim
 from secagg.storage.client_store import ClientRecords
 from secagg.storage.data_claims import Claim, ClaimAdversary, ClaimRow
+from secagg.storage.queries import ListClaims, ReadMark
 
 _Result = TypeVar("_Result")
 
@@ -145,7 +147,7 @@ class TotalLedger(ABC):
                 use = await self._use_with(rows, claim)
                 if any(row.claim.is_of(claim) for row in rows):
                     return None
-                if await store.put_claim(claim, after=len(rows)):
+                if await store.commit(PutClaim(claim, after=len(rows))):
                     return use
 
         added = await self._on_claims(add)
@@ -174,7 +176,7 @@ class TotalLedger(ABC):
         return await self._workers.run(use_of, self._budget, rows, place)
 
     async def _all(self, store: ClientRecords) -> tuple[ClaimRow, ...]:
-        return await store.claims(self._budget.data)
+        return await store.read(ListClaims(self._budget.data))
 
     async def _on_claims(
         self, work: Callable[[ClientRecords], Awaitable[_Result]]
@@ -195,7 +197,7 @@ class TotalLedger(ABC):
 
     async def holder(self) -> bytes:
         """Return the name of the store that counts the client's sessions."""
-        holder = await self._storage.store.mark()
+        holder = await self._storage.store.read(ReadMark())
         if holder is None:
             raise InternalError("a store has a name")
         return holder.store_id

@@ -55,6 +55,8 @@ from secagg.server.task.definition import (
     TaskDefinition,
 )
 from secagg.server.task.runner import TaskRunner
+from secagg.storage.changes import Touch
+from secagg.storage.leases import Heartbeat
 from secagg.storage.rows import Replica
 from secagg.storage.spool import Spool
 from secagg.storage.store import AWAY_SECONDS, Store, StoreUnavailableError
@@ -187,7 +189,7 @@ class Aggregator:
         """
         store = self._context.store
         # First of all, so that time without anybody counts for no deadline.
-        await store.heartbeat(self._replica)
+        await store.commit(Heartbeat(self._replica))
         await self._sessions.recover()
         if store.is_shared:
             self._following = (
@@ -232,7 +234,7 @@ class Aggregator:
         clock = self._context.clock
         while True:
             try:
-                await self._context.store.heartbeat(self._replica)
+                await self._context.store.commit(Heartbeat(self._replica))
             except SecAggError as error:
                 say_refused(error)
             except Exception:  # noqa: BLE001 - a defect must not end this unseen
@@ -446,7 +448,7 @@ class Aggregator:
         began = clock.now()
         while True:
             try:
-                await self._context.store.touch()
+                await self._context.store.commit(Touch())
             except StoreUnavailableError:
                 await clock.sleep_until(clock.now() + AWAY_SECONDS)
             else:

@@ -13,6 +13,7 @@ from secagg.errors import ServiceError
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock
 from secagg.server.session.report import SessionReports
+from secagg.storage.queries import ReadClock
 from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention
 from secagg.storage.store import Store
@@ -49,7 +50,7 @@ async def _purge_reports(
     store: Store, reports: SessionReports, policy: Retention
 ) -> None:
     try:
-        now = await store.now()
+        now = await store.read(ReadClock())
         await asyncio.to_thread(reports.purge, policy, now=now)
     except (ServiceError, OSError) as error:
         telemetry.log_event(

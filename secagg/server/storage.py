@@ -3,13 +3,16 @@
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from secagg.server.task.history import TaskHistory
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
 from secagg.storage.change import Role
+from secagg.storage.leases import BindBlobs
 from secagg.storage.open_blobs import BlobBindingFile, open_blobs, refuse_other_blobs
 from secagg.storage.open_store import open_state
+from secagg.storage.queries import ReadTally
 from secagg.storage.spool import Spool, UploadSpool
 from secagg.storage.store import Store
 
@@ -32,7 +35,7 @@ class ServerStorage:
 
     async def sums_released(self, task_id: str) -> int:
         """Return how many sums of a task earlier processes released."""
-        tally = await self.store.tally(Role.SERVER, task_id)
+        tally = await self.store.read(ReadTally(Role.SERVER, task_id))
         return TaskHistory.decode(tally.facts).sums
 
 
@@ -76,9 +79,14 @@ async def open_storage(
     async with AsyncExitStack() as undo:
         undo.push_async_callback(store.close)
         if kept is not None:
-            knows = store if is_shared else BlobBindingFile(directory)
-            await refuse_other_blobs(kept, knows)
+            own = BlobBindingFile(directory).bind
+            shared = partial(_bind_blobs, store)
+            await refuse_other_blobs(kept, shared if is_shared else own)
         found = kept or FileBlobs(directory / "spool")
         storage = ServerStorage(store, UploadSpool(found))
         undo.pop_all()
     return storage
+
+
+async def _bind_blobs(store: Store, name: bytes | None) -> bytes | None:
+    return await store.commit(BindBlobs(name))

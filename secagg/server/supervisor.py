@@ -50,6 +50,7 @@ from secagg.server.task.setup import (
 )
 from secagg.server.task.stored import decode_settings, encode_settings
 from secagg.storage.change import Role, SessionsSpentError
+from secagg.storage.queries import ListSessions, ListTasks
 from secagg.storage.rows import SessionState, TaskRow, TaskState
 from secagg.storage.store import Store, StoreUnavailableError
 
@@ -133,7 +134,7 @@ class TaskSupervisor:
         self._failure = asyncio.get_running_loop().create_future()
         for settings in proposed:
             await self._rows.propose(settings)
-        for row in await self._store.tasks():
+        for row in await self._store.read(ListTasks()):
             await self._run_again(row)
         await server.listen()
         self._started.set()
@@ -317,7 +318,7 @@ class TaskSupervisor:
         Raises:
             ServiceError: STORAGE_FAILED; it is tried again.
         """
-        for row in await self._store.tasks():
+        for row in await self._store.read(ListTasks()):
             if not self._rows.knows(row):
                 async with self._alone(row.task.task_id):
                     newest = await self._rows.find(row.task.task_id)
@@ -454,8 +455,10 @@ class TaskSupervisor:
         self._rows.note(row)
         settings = decode_settings(row.task)
         state = state_of(row, settings)
-        latest = await self._store.sessions(
-            role=Role.SERVER, task=task_id, state=SessionState.ALL, limit=1
+        latest = await self._store.read(
+            ListSessions(
+                role=Role.SERVER, task=task_id, state=SessionState.ALL, limit=1
+            )
         )
         is_open = bool(latest) and latest[0].ended is None
         if state == "done" or (state == "stopped" and not is_open):

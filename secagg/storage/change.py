@@ -1,29 +1,73 @@
-"""Everything that one step does to a book, and what the book answers.
+"""Everything that one step does to a store, and what the store answers.
 
 A `Change` is applied whole or not at all (`secagg.storage.store`).
 """
 
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
-from typing import Final
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
 from secagg.storage.budget_ledger import Charge, ChargeState, Settlement
+
+_Answer_co = TypeVar("_Answer_co", covariant=True)
 
 _MAX_KIND: Final = (1 << 16) - 1
 """Kinds are written as u16."""
 
 
 def first_number_after_restore() -> int:
-    """Return from where on a server's book that was put back numbers its sessions.
+    """Return the session number to continue from after a restore from a backup.
 
-    Clients that have seen a number refuse to see it, or a lower one, again: they would
-    wait until the server has run through all that were forgotten; and files of sums
-    have numbers in their names.  The Unix seconds exceed all that were ever used, also
-    after the same backup was put back before: no task has a session every second.
+    Clients refuse a number that they have seen, and every lower one.  They would wait
+    until the server has used all numbers that the backup lacks; and files of sums have
+    numbers in their names.  The Unix seconds exceed every number in use, also when the
+    same backup is restored twice: no task has a session every second.
     """
     return int(time.time())
+
+
+class Query(ABC, Generic[_Answer_co]):
+    """A question to a store, which changes nothing; see `secagg.storage.queries`."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def run(self, connection: Any) -> _Answer_co:  # noqa: ANN401 - its type is above this module
+        """Return the answer.
+
+        Args:
+            connection: A `secagg.storage.tables.Connection`; all that is read from it
+                is of one moment.
+        """
+
+
+class Command(Generic[_Answer_co]):
+    """Something that a store writes, whole or not at all; the answer has one type."""
+
+    __slots__ = ()
+
+
+class Update(Command[_Answer_co], ABC):
+    """A command between the steps of sessions; see `secagg.storage.changes`.
+
+    Attributes:
+        is_counted: Whether the commit raises the store's generation.
+    """
+
+    __slots__ = ()
+    is_counted: ClassVar[bool] = True
+
+    @abstractmethod
+    async def run(self, connection: Any) -> _Answer_co:  # noqa: ANN401 - see above
+        """Write, and return the answer.
+
+        Args:
+            connection: A `secagg.storage.tables.Connection`, in a transaction that an
+                exception rolls back.
+        """
 
 
 @unique
@@ -124,7 +168,7 @@ class RewrittenSession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Command["Outcome"]):
     """Everything that one step does, applied whole or not at all.
 
     Attributes:
@@ -142,8 +186,8 @@ class Change:
             the deadline alone.
         extend: The deadline only ever moves away by it: a later one stays.
         lease: Must be held still.
-        restored: The writer knows that the session was open in a book that was put
-            back; whoever does not know it writes nothing.
+        restored: The writer knows that the session was open in a store that was
+            restored from a backup; a writer that does not know it writes nothing.
         charge: Client: its input is charged.
         settle: Client: it is known what became of the input.
         end: Receipt of a session that is over; header and records are overwritten.
@@ -178,7 +222,7 @@ class Change:
         if self.create is not None and (self.expect or self.previous):
             raise LocalProtocolError("a session that begins has no position yet")
         if self.reseal is not None and (self.records or self.create is not None):
-            raise LocalProtocolError("a session is either replaced or goes on")
+            raise LocalProtocolError("a session is either replaced or continued")
         if self.end is not None and (
             self.records or self.create is not None or self.reseal is not None
         ):
@@ -239,6 +283,9 @@ class Ended:
     receipt: bytes = field(repr=False)
 
 
+Outcome: TypeAlias = Committed | MissedRecords | Ended
+
+
 class NumberTakenError(ServiceError):
     """A session number was claimed before.
 
@@ -257,7 +304,7 @@ class NumberTakenError(ServiceError):
 
 
 class SessionConflictError(ServiceError):
-    """Somebody else was faster: look at the book, and decide again."""
+    """Another process was faster: refresh the task from the store, and decide again."""
 
     def __init__(self, new: NewSession, *, complaint: str) -> None:
         super().__init__(
@@ -268,13 +315,13 @@ class SessionConflictError(ServiceError):
 
 
 class LeaseLostError(ServiceError):
-    """A lease has passed to somebody else, or has expired."""
+    """A lease has passed to another holder, or has expired."""
 
     def __init__(self, lease: Lease) -> None:
         super().__init__(
             f"the lease {lease.name!r} is no longer held by {lease.holder}",
             code=ErrorCode.STORAGE_FAILED,
-            next_step="Nothing: another aggregator goes on with the work.",
+            next_step="Do nothing: another aggregator resumes the work.",
         )
 
 
@@ -291,7 +338,7 @@ class SessionsSpentError(ServiceError):
 
 
 class DuplicateRecordError(InternalError):
-    """A second record of one kind from one sender reached the book.
+    """A second record of one kind from one sender reached the store.
 
     Attributes:
         record: The one that was refused.

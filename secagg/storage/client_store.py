@@ -12,30 +12,20 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, ServiceError
-from secagg.protocol.profiles import Trust
 from secagg.runtime.durable_files import replace_file, sync_directory
-from secagg.storage.budget_ledger import ChargeRow
-from secagg.storage.change import Change, Committed, Ended, MissedRecords, Role
-from secagg.storage.data_claims import Claim, ClaimRow
+from secagg.storage.change import Change, Command, Query, Update
 from secagg.storage.directories import STORE_FILE, check_mark_place, state_directory
 from secagg.storage.file_lock import open_lock
-from secagg.storage.reader_protocol import StoreQueries
-from secagg.storage.rollback_mark import Mark, RollbackMark, default_mark
-from secagg.storage.rows import (
-    PurgeResult,
-    Retention,
-    SessionRow,
-    SessionState,
-    StoredSession,
-    Tally,
-)
-from secagg.storage.session_columns import MILLISECONDS
-from secagg.storage.sqlite import changes, queries
+from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite.file import SQLiteFile
+from secagg.storage.sqlite.transactions import SQLiteTransactions
+from secagg.storage.store import StoreReader
+
+_Answer = TypeVar("_Answer")
 
 _LOCK_FILE: Final = "client.lock"
 _UPLOAD: Final = "upload-"
@@ -43,62 +33,14 @@ _PRIVATE: Final = 0o600
 _DIGEST_BYTES: Final = 32
 
 
-class ClientRecords(Protocol):
+class ClientRecords(StoreReader, Protocol):
     """What a client asks of its store, be it on an event loop or not.
 
     `secagg.storage.store.Store` describes the methods.
     """
 
-    async def commit(self, change: Change) -> Committed | MissedRecords | Ended:
-        """Apply a change whole or not at all."""
-        ...
-
-    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
-        """Return a session with its records."""
-        ...
-
-    async def sessions(
-        self,
-        *,
-        role: Role,
-        task: str | None = None,
-        state: SessionState = SessionState.RUNNING,
-    ) -> tuple[SessionRow, ...]:
-        """Return sessions, the newest first."""
-        ...
-
-    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
-        """Return what the sessions of a task leave behind for good."""
-        ...
-
-    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
-        """Return the charges of a task."""
-        ...
-
-    async def claims(self, data: str | None = None) -> tuple[ClaimRow, ...]:
-        """Return the claims on data."""
-        ...
-
-    async def put_claim(self, claim: Claim, *, after: int) -> bool:
-        """Add a claim, if its data have as many as the caller has seen."""
-        ...
-
-    async def mark(self) -> Mark | None:
-        """Return name and generation of the store."""
-        ...
-
-    async def seen_revocations(
-        self, enrolment_key: bytes, trust_domain: str
-    ) -> Trust | None:
-        """Return what names the newest revocation list that was read."""
-        ...
-
-    async def see_revocations(self, trust: Trust) -> None:
-        """Remember a revocation list that was read whole."""
-        ...
-
-    async def purge(self, policy: Retention) -> PurgeResult:
-        """Remove receipts that are not needed any more."""
+    async def commit(self, command: Command[_Answer]) -> _Answer:
+        """Write what a command says, whole or not at all."""
         ...
 
     async def close(self) -> None:
@@ -106,7 +48,7 @@ class ClientRecords(Protocol):
         ...
 
 
-class ClientStore(StoreQueries):
+class ClientStore:
     """Implements `ClientRecords` without waiting; make it with `open`.
 
     Attributes:
@@ -120,9 +62,8 @@ class ClientStore(StoreQueries):
         now: Callable[[], float],
         release: ExitStack,
     ) -> None:
-        self._file: Final = file
+        self._transactions: Final = SQLiteTransactions(file, now)
         self.directory: Final = directory
-        self._now: Final = now
         self._release: Final = release
         self._uploads: dict[str, bytes] = {}  # of a store in memory
 
@@ -172,51 +113,21 @@ class ClientStore(StoreQueries):
     async def close(self) -> None:
         """Release the directory."""
         with self._release:
-            self._file.close()
+            self._transactions.file.close()
 
-    async def commit(self, change: Change) -> Committed | MissedRecords | Ended:
-        """Apply a change whole or not at all."""
-        with self._file.writing() as database:
-            rows = changes.SessionRows(database)
-            outcome = changes.apply_change(rows, change, now=self._now())
-            rows.write()
-        if change.end is not None or change.reseal is not None:
-            self._file.scrub()
-        return outcome
+    async def commit(self, command: Command[_Answer]) -> _Answer:
+        """Write what a command says, whole or not at all."""
+        if not isinstance(command, Change):
+            update: Update[Any] = cast("Update[_Answer]", command)
+            return cast(_Answer, self._transactions.write(update))
+        (outcome,) = self._transactions.apply((command,))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return cast(_Answer, outcome)
 
-    async def put_claim(self, claim: Claim, *, after: int) -> bool:
-        """Add a claim, if its data have as many as the caller has seen."""
-        with self._file.writing() as database:
-            return changes.put_claim(database, claim, after=after, now=self._now())
-
-    async def seen_revocations(
-        self, enrolment_key: bytes, trust_domain: str
-    ) -> Trust | None:
-        """Return what names the newest revocation list that was read."""
-        with self._file.reading() as database:
-            return queries.read_revocations(database, enrolment_key, trust_domain)
-
-    async def see_revocations(self, trust: Trust) -> None:
-        """Remember a revocation list that was read whole."""
-        with self._file.writing() as database:
-            changes.see_revocations(database, trust)
-
-    async def purge(self, policy: Retention) -> PurgeResult:
-        """Remove receipts, in transactions of bounded size."""
-        keys: list[str] = []
-        while True:
-            with self._file.writing() as database:
-                removed = changes.purge_receipts(database, policy, now=self._now())
-            if not removed:
-                return PurgeResult(tuple(keys))
-            keys.extend(removed)
-
-    def _instant(self) -> int:
-        return int(self._now() * MILLISECONDS)
-
-    async def _ask(self, query: str, *words: object, **more: object) -> Any:  # noqa: ANN401 - as the query says
-        with self._file.reading() as database:
-            return getattr(queries, query)(database, *words, **more)
+    async def read(self, query: Query[_Answer]) -> _Answer:
+        """Return the answer to a query."""
+        return self._transactions.read(query)
 
     # --- masked inputs ----------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """Verifies what a party keeps on its disk, while nobody has it open.
 
-Rule 1: the book is verified and never repaired: what was said cannot be guessed.
+Rule 1: the store is verified and never repaired: what was said cannot be guessed.
 Rule 2: every upload that an open session has accepted is asked for, by its digest, and
-        so is a sum that a peer may still fetch: what the book names and the spool lacks
-        is lost.  Each party says what its sessions name, in `SpoolUse`.
+        so is a sum that a peer may still fetch: what the store names and the spool
+        lacks is lost.  Each party says what its sessions name, in `SpoolUse`.
 Rule 3: of the spool, what belongs to no session and what does not have its digest may
         be moved aside, into `quarantine`, and is never removed: a person looks first.
         In a bucket it is named and stays.
@@ -23,9 +23,10 @@ from secagg.protocol.messages import Upload
 from secagg.storage.blobs import STORE_HOME, Blob, Blobs, FileBlobs
 from secagg.storage.change import Role
 from secagg.storage.journal import decode_server_event
-from secagg.storage.reader import StoreReader
+from secagg.storage.queries import FindFaults, ListSessions, LoadSession
 from secagg.storage.rows import SessionState, StoredSession
 from secagg.storage.spool import SENDER_SUFFIX, SUM, WHOLE_SUFFIX
+from secagg.storage.store import StoreReader
 
 QUARANTINE: Final = "quarantine"
 _NAME: Final = re.compile("[0-9a-f]{64}")
@@ -36,10 +37,10 @@ class StateFault:
     """Something that does not belong where it lies, or is not what it was.
 
     Attributes:
-        where: A session, a file, or "" for the book as a whole.
+        where: A session, a file, or "" for the store as a whole.
         complaint: What is wrong.
         is_damage: Something is lost; else it only lies there.
-        place: Below the spool, what may be moved aside; None for what lies in the book.
+        place: Below the spool, what may be moved aside; None for a part of the store.
     """
 
     where: str
@@ -81,7 +82,7 @@ USE_OF_AGGREGATOR: Final = SpoolUse(_uploads_of_aggregator)
 async def find_state_faults(
     store: StoreReader, blobs: Blobs | None, *, use: SpoolUse | None = None
 ) -> list[StateFault]:
-    """Verify a book, and the uploads of its sessions.
+    """Verify a store, and the uploads of its sessions.
 
     Args:
         store: Of the party; as long as it is read nobody can open it.
@@ -94,9 +95,9 @@ async def find_state_faults(
     """
     faults = [
         StateFault(found.key, found.complaint, is_damage=True)
-        for found in await store.check()
+        for found in await store.read(FindFaults())
     ]
-    rows = await store.sessions(role=Role.SERVER, state=SessionState.ALL)
+    rows = await store.read(ListSessions(role=Role.SERVER, state=SessionState.ALL))
     known = {row.key.rpartition("/")[2] for row in rows}
     if use is not None and not faults:  # a damaged record names nothing
         last = max(
@@ -104,7 +105,7 @@ async def find_state_faults(
         )
         for row in rows:
             is_asked = not row.ended or row.position == last
-            if is_asked and (stored := await store.load(row.key)):
+            if is_asked and (stored := await store.read(LoadSession(row.key))):
                 faults += _lost(stored, blobs, use)
     return faults + ([] if blobs is None else list(_spool_faults(blobs, known)))
 
@@ -150,7 +151,7 @@ def set_aside(
     """Move what can be moved into the quarantine; return where it lies now.
 
     Args:
-        directory: Of the party's state, whose book is being read.
+        directory: Of the party's state, whose store is being read.
         blobs: As for `find_state_faults`; of those in a bucket nothing is moved.
         faults: What it has found.
 

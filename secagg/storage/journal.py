@@ -126,7 +126,7 @@ def record_of(event: StoredEvent | ClientEvent) -> Record:
     """
     match event:
         case Received() if event.envelope.kind is Complaint:
-            # One sender may complain about several dealers: the book, which takes one
+            # One sender may complain about several dealers: the store, which takes one
             # record of a kind from each sender, does not judge these.
             kind = Complaint.KIND
             body = Writer().text(event.sender).fixed(event.envelope.data)
@@ -334,7 +334,7 @@ class Ending:
 
 
 def encode_ending(ending: Ending) -> bytes:
-    """Return the bytes that a client's book keeps of a session that is over."""
+    """Return the bytes that a client's store keeps of a session that is over."""
     ended = ending.state
     writer = Writer()
     match ended:

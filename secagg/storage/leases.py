@@ -1,15 +1,117 @@
-"""Leases of a book that one process has to itself: they end with it."""
+"""Leases: the right of one process to do some work, for a while.
+
+A lease only saves double work: what is written is compared in any case.  A process
+that has its store to itself keeps its leases in memory, and they end with it; replicas
+keep them in the database (`secagg.storage.postgres.notifications`).
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from secagg.storage.change import Lease, LeaseLostError
+from secagg.storage.change import Lease, LeaseLostError, Update
+from secagg.storage.rows import Replica, ReplicaRow
+from secagg.storage.tables import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireLease(Update[Lease | None]):
+    """Acquire a lease that is free, has expired, or is the holder's already.
+
+    It is free, too, when its holder is seen to have ended.  The answer is the lease,
+    under a new token; None while another process holds it.
+
+    Attributes:
+        name: Of the work.
+        holder: The process.
+        seconds: How long it is held.
+    """
+
+    is_counted = False
+    name: str
+    holder: str
+    seconds: float
+
+    async def run(self, connection: Connection) -> Lease | None:
+        """Acquire it."""
+        return await connection.sharing.acquire(
+            self.name, holder=self.holder, seconds=self.seconds
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RenewLease(Update[bool]):
+    """Hold a lease for some seconds from now on; False when it is another's by now.
+
+    Attributes:
+        lease: The lease.
+        seconds: How long it is held.
+    """
+
+    is_counted = False
+    lease: Lease
+    seconds: float
+
+    async def run(self, connection: Connection) -> bool:
+        """Renew it."""
+        return await connection.sharing.renew(self.lease, seconds=self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLease(Update[None]):
+    """Release a lease; without effect when it is another's by now.
+
+    Attributes:
+        lease: The lease.
+    """
+
+    is_counted = False
+    lease: Lease
+
+    async def run(self, connection: Connection) -> None:
+        """Release it."""
+        await connection.sharing.release(self.lease)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Update[None]):
+    """State that a replica is alive.
+
+    Deadlines do not advance while no replica is.  A store that is not shared has none.
+    It is refused with BAD_SETTINGS while replicas are alive under another name of the
+    aggregator; of two that come at once one is refused.
+
+    Attributes:
+        replica: The replica.
+    """
+
+    is_counted = False
+    replica: Replica
+
+    async def run(self, connection: Connection) -> None:
+        """Write it."""
+        await connection.sharing.heartbeat(self.replica)
+
+
+@dataclass(frozen=True, slots=True)
+class BindBlobs(Update[bytes | None]):
+    """Return the name of the object store that keeps this store's blobs, or None.
+
+    Attributes:
+        name: Its name from now on, if it has none yet; None to ask only.
+    """
+
+    name: bytes | None
+
+    async def run(self, connection: Connection) -> bytes | None:
+        """Return the name."""
+        return await connection.sharing.bind_blobs(self.name)
 
 
 class Leases:
-    """Who does which work, and until when.
+    """Implements `secagg.storage.tables.Sharing` for a store that is not shared.
 
     Args:
-        now: The book's clock, in seconds.
+        now: The store's clock, in seconds.
         has_ended: Whether a holder is seen to have ended.
     """
 
@@ -22,8 +124,8 @@ class Leases:
         self._has_ended = has_ended
         self._held: dict[str, tuple[Lease, float]] = {}
 
-    def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
-        """See `Book.take`."""
+    async def acquire(self, name: str, *, holder: str, seconds: float) -> Lease | None:
+        """See `AcquireLease`."""
         lease, expires = self._held.get(name, (Lease(name, holder, 0), 0.0))
         is_anothers = lease.holder != holder and not self._has_ended(lease.holder)
         if is_anothers and expires > self._now():
@@ -32,17 +134,28 @@ class Leases:
         self._held[name] = (lease, self._now() + seconds)
         return lease
 
-    def renew(self, lease: Lease, *, seconds: float) -> bool:
-        """See `Book.renew`."""
+    async def renew(self, lease: Lease, *, seconds: float) -> bool:
+        """See `RenewLease`."""
         if not self._holds(lease):
             return False
         self._held[lease.name] = (lease, self._now() + seconds)
         return True
 
-    def give_back(self, lease: Lease) -> None:
-        """See `Book.give_back`."""
+    async def release(self, lease: Lease) -> None:
+        """See `ReleaseLease`."""
         if self._holds(lease):
             self._held[lease.name] = (lease, 0.0)
+
+    async def heartbeat(self, replica: Replica) -> None:
+        """Do nothing: no other process asks."""
+
+    async def bind_blobs(self, name: bytes | None) -> bytes | None:
+        """Return any name: the process that locks the file states where blobs are."""
+        return name
+
+    async def replicas(self) -> tuple[ReplicaRow, ...]:
+        """Return nothing: the store is not shared."""
+        return ()
 
     def check(self, lease: Lease | None) -> None:
         """Refuse a change whose lease is no longer held.

@@ -1,8 +1,8 @@
-"""Whether a directory lies on another machine: no place for a book in a file.
+"""Whether a directory lies on another machine: no place for a store in a file.
 
 SQLite needs locks that hold and a log that is on the disk when it says so.  Network
 file systems promise neither, and two machines that share one would both believe that
-they have the book alone.
+they have the store alone.
 """
 
 import re
@@ -26,7 +26,7 @@ def refuse_network_disk(directory: Path) -> None:
     """Refuse a directory on a network file system; a system that says nothing passes.
 
     Args:
-        directory: Of the book; what does not exist yet counts as what is above it.
+        directory: Of the store; what does not exist yet counts as what is above it.
 
     Raises:
         ServiceError: BAD_SETTINGS.

@@ -1,7 +1,8 @@
 """The one way to a store of blobs: by URL, whatever keeps them."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
@@ -55,14 +56,6 @@ def directory_of(url: str) -> Path | None:
     return path if url.startswith(_FILE) and path.is_absolute() else None
 
 
-class BlobBinding(Protocol):
-    """Remembers the name of a store; a shared `Book` does."""
-
-    async def blobs_name(self, proposed: bytes | None) -> bytes | None:
-        """See `Book.blobs_name`."""
-        ...
-
-
 class BlobBindingFile:
     """Remembers the name of a store beside a book that one aggregator has alone.
 
@@ -73,15 +66,17 @@ class BlobBindingFile:
     def __init__(self, directory: Path) -> None:
         self._path = directory / _NAME_FILE
 
-    async def blobs_name(self, proposed: bytes | None) -> bytes | None:
-        """See `Book.blobs_name`."""
-        if proposed is not None and not self._path.exists():
-            write_bytes(self._path, proposed)
+    async def bind(self, name: bytes | None) -> bytes | None:
+        """Return the name; see `secagg.storage.leases.BindBlobs`."""
+        if name is not None and not self._path.exists():
+            write_bytes(self._path, name)
         return self._path.read_bytes() if self._path.exists() else None
 
 
 async def refuse_other_blobs(
-    blobs: Blobs, store: BlobBinding, entropy: Entropy | None = None
+    blobs: Blobs,
+    bind: Callable[[bytes | None], Awaitable[bytes | None]],
+    entropy: Entropy | None = None,
 ) -> None:
     """Refuse a store that is not the one of this book, or is another book's too.
 
@@ -99,12 +94,12 @@ async def refuse_other_blobs(
     # The owner is written after its book has said so: a book that has no name yet is
     # not the owner's.
     owner = blobs.read(_OWNER)
-    if owner is not None and await store.blobs_name(None) is None:
+    if owner is not None and await bind(None) is None:
         raise _anothers_store()
     name = (entropy or SystemEntropy()).token(_NAME_BYTES)
     # Before the book says so: a store that is named there can always be found.
     blobs.create(_place_of(name), b"")
-    known = await store.blobs_name(name)
+    known = await bind(name)
     if known == name:
         blobs.sync(_place_of(name))
     else:

@@ -1,11 +1,13 @@
-"""The one way to a book: by URL, whatever keeps it."""
+"""The one way to a store: by URL, whatever keeps it."""
 
 import stat
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 from secagg.crypto.entropy import Entropy, SystemEntropy
@@ -17,8 +19,9 @@ from secagg.storage.directories import (
 )
 from secagg.storage.postgres.address import POSTGRESQL, judged_address
 from secagg.storage.rollback_mark import RollbackMark, default_mark
-from secagg.storage.sqlite.store import SQLiteStore
+from secagg.storage.sqlite.executor import SQLiteExecutor
 from secagg.storage.store import Store
+from secagg.storage.table_store import TableStore
 
 _SQLITE: Final = "sqlite:"
 _MEMORY: Final = "sqlite::memory:"
@@ -34,39 +37,44 @@ async def open_store(  # noqa: PLR0913 - every part can be exchanged
     thread: Executor | None = None,
     is_shared: bool = False,
 ) -> Store:
-    """Open the durable book of one party, and make it if it does not exist.
+    """Open the durable store of one party, and make it if it does not exist.
 
     Args:
-        url: `sqlite:/absolute/path.db`; `sqlite::memory:` for a book that lasts as long
-            as the object; or `postgresql://user@host/database`, see
+        url: `sqlite:/absolute/path.db`; `sqlite::memory:` for a store that lasts as
+            long as the object; or `postgresql://user@host/database`, see
             `secagg.storage.postgres.address`.
-        mark: File of the rollback mark, in another directory than the book.  Without
-            it nobody notices that the book was set back: for tests and simulations.
-        accept_restored: A person accepts, this once, that the book may have forgotten
+        mark: File of the rollback mark, in another directory than the store.  Without
+            it a restore from a backup is not noticed: for tests and simulations.
+        accept_restored: A person accepts, this once, that the store may have forgotten
             what was sent.  Sessions that are open in it say so from then on.
-        entropy: Names a new book; the operating system's by default.
-        now: The book's clock, in Unix seconds; by default the machine's, and with
+        entropy: Names a new store; the operating system's by default.
+        now: The store's clock, in Unix seconds; by default the machine's, and with
             PostgreSQL the database's.
         thread: Runs everything in SQLite that blocks, one call after the other; when
             left out one thread is made here, and none for memory, where nothing blocks.
-        is_shared: Others that say the same may use the book at the same time.
+        is_shared: Others that say the same may use the store at the same time.
 
     Raises:
         LocalProtocolError: BAD_SETTINGS; the URL or the place of the mark cannot be
             used.
         StateDamagedError: What is stored does not fit together.
-        ServiceError: RESTORED_STATE for a book that was set back, copied or exchanged;
+        ServiceError: RESTORED_STATE for a store that was restored, copied or exchanged;
             STORAGE_FAILED when it cannot be opened or is in use; StoreUnavailableError
             for a database that was unavailable for ten minutes.
     """
+    held_mark = None if mark is None else RollbackMark(mark)
+    entropy = entropy or SystemEntropy()
     if url.startswith(POSTGRESQL):
-        return await _open_postgres(
-            judged_address(url),
-            None if mark is None else RollbackMark(mark),
-            accept_restored=accept_restored,
-            entropy=entropy or SystemEntropy(),
-            now=now,
-            is_shared=is_shared,
+        address = judged_address(url)
+        return TableStore(
+            await postgres_executor().PostgresExecutor.open(
+                address,
+                mark=held_mark,
+                accept_restored=accept_restored,
+                entropy=entropy,
+                now=now,
+                is_shared=is_shared,
+            )
         )
     path = _path_of(url)
     if is_shared:
@@ -78,13 +86,15 @@ async def open_store(  # noqa: PLR0913 - every part can be exchanged
         )
     if mark is not None and path is not None:
         check_mark_place(mark, path)
-    return await SQLiteStore.open(
-        path,
-        mark=None if mark is None else RollbackMark(mark),
-        accept_restored=accept_restored,
-        entropy=entropy or SystemEntropy(),
-        now=now or time.time,
-        thread=thread,
+    return TableStore(
+        await SQLiteExecutor.open(
+            path,
+            mark=held_mark,
+            accept_restored=accept_restored,
+            entropy=entropy,
+            now=now or time.time,
+            thread=thread,
+        )
     )
 
 
@@ -96,12 +106,12 @@ async def open_state(
     accept_restored: bool = False,
     is_shared: bool = False,
 ) -> Store:
-    """Open the book of a party that keeps its state in a directory.
+    """Open the store of a party that keeps its state in a directory.
 
     Args:
         directory: Made, readable by its owner only, when it does not exist; None for a
-            book that lasts as long as the object.
-        store: URL of a book that is kept elsewhere, as for `open_store`; by default it
+            store that lasts as long as the object.
+        store: URL of a store that is kept elsewhere, as for `open_store`; by default it
             is a file of the directory.
         mark: As for `open_store`; by default one under the user's persistent state.
         accept_restored: As for `open_store`.
@@ -122,29 +132,16 @@ async def open_state(
     )
 
 
-async def _open_postgres(  # noqa: PLR0913 - every part can be exchanged
-    address: str,
-    mark: RollbackMark | None,
-    *,
-    accept_restored: bool,
-    entropy: Entropy,
-    now: Callable[[], float] | None,
-    is_shared: bool,
-) -> Store:
+def postgres_executor() -> ModuleType:
+    """Return the module `secagg.storage.postgres.executor`, whose package is an extra.
+
+    Raises:
+        LocalProtocolError: BAD_SETTINGS; it is not installed.
+    """
     try:
-        from secagg.storage.postgres.store import (  # noqa: PLC0415 - an extra
-            PostgresStore,
-        )
+        return import_module("secagg.storage.postgres.executor")
     except ModuleNotFoundError as error:
         raise missing_package(error) from None
-    return await PostgresStore.open(
-        address,
-        mark=mark,
-        accept_restored=accept_restored,
-        entropy=entropy,
-        now=now,
-        is_shared=is_shared,
-    )
 
 
 def store_exists(path: Path) -> bool:
@@ -173,7 +170,7 @@ def store_exists(path: Path) -> bool:
 
 
 def check_postgres_package() -> None:
-    """Refuse a book in PostgreSQL where the package for it is not installed.
+    """Refuse a store in PostgreSQL where the package for it is not installed.
 
     Raises:
         LocalProtocolError: BAD_SETTINGS.

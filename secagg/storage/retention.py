@@ -8,6 +8,7 @@ import logging
 
 from secagg.errors import ServiceError
 from secagg.runtime import log_events as telemetry
+from secagg.storage.changes import PURGE_ROWS, PurgeReceipts
 from secagg.storage.client_store import ClientRecords
 from secagg.storage.rows import Retention
 
@@ -15,21 +16,21 @@ from secagg.storage.rows import Retention
 async def purge_once(
     store: ClientRecords, policy: Retention, log: logging.Logger
 ) -> None:
-    """Purge a book, and say how many receipts have gone.
+    """Purge a store, and say how many receipts have gone.
 
     Args:
-        book: Of a client or an aggregator.
+        store: Of a client or an aggregator.
         policy: What stays.
         log: Of that party.
     """
+    purged, removed = 0, PURGE_ROWS
     try:
-        purged = await store.purge(policy)
+        while removed == PURGE_ROWS:
+            removed = len(await store.commit(PurgeReceipts(policy)))
+            purged += removed
     except ServiceError as error:
         telemetry.log_event(
             log, logging.ERROR, telemetry.STORAGE_WRITE_FAILED, reason=error
         )
-    else:
-        if purged.keys:
-            telemetry.log_event(
-                log, logging.INFO, telemetry.RECEIPTS_PURGED, count=len(purged.keys)
-            )
+    if purged:
+        telemetry.log_event(log, logging.INFO, telemetry.RECEIPTS_PURGED, count=purged)

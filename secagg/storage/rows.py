@@ -1,4 +1,4 @@
-"""What a book tells of sessions and tasks, and what it finds and forgets."""
+"""What a store returns of sessions, tasks and replicas."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
@@ -17,7 +17,7 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSession:
-    """A session as the book holds it; sequence and chain have been verified.
+    """A session as it is stored; sequence and chain have been verified.
 
     Attributes:
         key: Its name.
@@ -30,13 +30,13 @@ class StoredSession:
         sequence: How many records there are in all.
         chain: Chain value at this position.
         round: The round that was opened last; 0 when none was named.
-        opened: When, in Unix seconds of the book; None when none was named.
-        deadline: Of that round, in Unix seconds of the book, or None.
+        opened: When, in Unix seconds of the store; None when none was named.
+        deadline: Of that round, in Unix seconds of the store, or None.
         seconds_left: Until the deadline as of this call, or None.
         receipt: What the end left behind; None while the session runs.
         spent: It uses one of its task's sessions.
-        restored: It was open in a book that was put back from an older state: every
-            input of it counts as summed.
+        restored: It was open in a store that was restored from a backup: every input
+            of it counts as summed.
         timeline: Of the database that wrote it; empty on SQLite.
     """
 
@@ -69,7 +69,7 @@ class SessionRow:
     """One line of a list of sessions.
 
     Attributes:
-        position: Grows with every session of the book.
+        position: Grows with every session of the store.
         key: Its name.
         role: Whose side.
         task: Name of the task.
@@ -97,7 +97,7 @@ class SessionRow:
 
 @unique
 class TaskState(StrEnum):
-    """What an operator has said about a task."""
+    """What an operator has ordered for a task."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -110,7 +110,7 @@ class Task:
 
     Attributes:
         task_id: Its name.
-        state: What the operator has said.
+        state: What the operator has ordered.
         settings: The settings it was made from, as text.
         plan: What was worked out from them, once and for all.
         reason: Why it is paused or stopped, in words; "" while it runs.
@@ -125,7 +125,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What sessions leave behind for good, for one role, task and peer.
+    """What sessions of one role, task and peer leave behind for good.
 
     Attributes:
         highest_number: The highest session number ever claimed; 0 before the first.
@@ -168,11 +168,11 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One of the aggregators that share a book.
+    """One of the aggregators that share a store.
 
     Attributes:
         name: Unique among all that ever were.
-        address: Where it listens, for people.
+        address: Where it listens, to be shown to operators.
         version: Its release.
         aggregator: The name in its certificate, which clients demand.
     """
@@ -185,11 +185,11 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRow:
-    """What a book knows of a replica.
+    """What a store knows of a replica.
 
     Attributes:
-        replica: As it has named itself.
-        started: When it was seen first, in Unix seconds of the book.
+        replica: As it states itself.
+        started: When it was seen first, in Unix seconds of the store.
         silent_seconds: How long it has not been seen.
     """
 
@@ -199,22 +199,11 @@ class ReplicaRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PurgeResult:
-    """What a purge removed.
-
-    Attributes:
-        keys: Sessions whose receipts are gone.
-    """
-
-    keys: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault that `Book.check` found.
+    """One fault that `secagg.storage.queries.FindFaults` found.
 
     Attributes:
-        key: The session, or "" for the book as a whole.
+        key: The session, or "" for the store as a whole.
         complaint: What does not fit.
     """
 

@@ -1,66 +1,75 @@
-"""The durable book of one party: its interface, its words and its pure rules.
+"""The durable store of one party: its interface and its rules.
 
 Rule 1: a `Change` is everything that one step does.  It is applied whole or not at all,
         and `Store.commit` answers when it is on the disk and, where there is one, in
-        the rollback mark.  After any exception nothing is known: load, and judge again.
+        the rollback mark.  After any exception nothing is known: load, and decide
+        again.
 Rule 2: a change names the position that its writer knows, by count *and* chain value.
-        Whoever is behind is told what it missed, and nothing is written.
+        A writer that is behind is told what it missed, and nothing is written.
 Rule 3: a session number that was claimed stays claimed, a spent session stays spent,
         a charge stays where it is and a task keeps its facts, whatever happens to the
         session.
 Rule 4: every record is chained to those before it and to the header, every other row
         carries a checksum.  What does not fit is this machine's fault, never a peer's.
-Rule 5: a session that has ended is scrubbed: header and records, which hold seeds and
+Rule 5: a session that has ended is erased: header and records, which hold seeds and
         shares, are overwritten; its receipt stays.
-Rule 6: of several that share a book nobody owns a session.  Rule 2 keeps their steps in
-        one order; a lease only keeps them from doing the same work twice.
+Rule 6: no replica of a shared store owns a session.  Rule 2 keeps their steps in one
+        order; a lease only keeps them from doing the same work twice.
 
-A book does not look into headers, bodies and receipts.  Vectors do not belong here but
-into `secagg.storage.spool`.  Books are opened by `secagg.storage.open_store`.
+A store does not read headers, bodies and receipts.  Vectors do not belong here but
+into `secagg.storage.spool`.  Stores are opened by `secagg.storage.open_store`.
 """
 
 from collections.abc import AsyncIterator
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.protocol.profiles import Trust
-from secagg.storage.budget_ledger import ChargeRow, Settlement
-from secagg.storage.change import Change, Committed, Ended, Lease, MissedRecords, Role
-from secagg.storage.data_claims import Claim, ClaimRow
-from secagg.storage.rollback_mark import Mark
-from secagg.storage.rows import (
-    Finding,
-    PurgeResult,
-    Replica,
-    ReplicaRow,
-    Retention,
-    SessionRow,
-    SessionState,
-    StoredSession,
-    Tally,
-    Task,
-    TaskRow,
-)
+from secagg.storage.change import Command, Query
+
+_Answer = TypeVar("_Answer")
 
 AWAY_SECONDS: Final = 2.0
-"""When to try again to reach a book that is away."""
+"""Seconds between two attempts to reach a store that is unavailable."""
 
 
-class Store(Protocol):
-    """The durable book of one party."""
+class StoreReader(Protocol):
+    """The part of a store that changes nothing."""
+
+    async def read(self, query: Query[_Answer]) -> _Answer:
+        """Return the answer to a query; all of it is of one moment.
+
+        Args:
+            query: See `secagg.storage.queries`.
+
+        Raises:
+            StateDamagedError: What is stored does not fit together.
+            ServiceError: STORAGE_FAILED.
+        """
+        ...
+
+
+class Store(StoreReader, Protocol):
+    """The durable store of one party."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether others may write to it at the same time."""
+        """Whether other processes may write to it at the same time."""
         ...
 
-    async def commit(self, change: Change) -> Committed | MissedRecords | Ended:
-        """Apply a change, or say why the session stands elsewhere.
+    async def commit(self, command: Command[_Answer]) -> _Answer:
+        """Write what a command says, whole or not at all.
+
+        A `Change` is answered with `Committed`; or with `MissedRecords` or `Ended`,
+        where the session is at another position and nothing was written.
+
+        Args:
+            command: A `Change`; or see `secagg.storage.changes` and
+                `secagg.storage.leases`.
 
         Raises:
             NumberTakenError: The number of a new session was claimed before.
-            SessionConflictError: A new session stands beside another one of its task,
-                or the task was changed.
+            SessionConflictError: Another session of the new session's task is open, or
+                the task was changed.
             SessionsSpentError: A new session would exceed the task's budget.
             LeaseLostError: The change's lease is no longer held.
             BudgetSpentError: The charge exceeds the client's budget for the task.
@@ -68,209 +77,38 @@ class Store(Protocol):
             DuplicateRecordError: A second record of one kind from one sender: the
                 caller should have noticed.  Commit the others without it.
             StateDamagedError: What is stored does not fit together.
+            StoreFailoverError: The session was begun before a fail-over.
             ServiceError: STORAGE_FAILED; also for a session that does not exist.
-                Nothing is known of the change: load, and judge again.
+                Nothing is known of the change: load, and decide again.
         """
-        ...
-
-    async def touch(self) -> None:
-        """Write, as a change does, and change nothing: to know that it can be done.
-
-        Raises:
-            ServiceError: STORAGE_FAILED.
-        """
-        ...
-
-    async def now(self) -> float:
-        """Return the book's time in Unix seconds."""
-        ...
-
-    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
-        """Return a session with its records from number `after` on, or None.
-
-        Raises:
-            StateDamagedError: Sequence or chain do not fit.
-            ServiceError: STORAGE_FAILED.
-        """
-        ...
-
-    async def missed(
-        self, key: str, *, expect: int, previous: bytes, restored: bool = False
-    ) -> MissedRecords | Ended:
-        """Return what a writer does not know of a session, as `commit` would.
-
-        Args:
-            key: The session.
-            expect: How many records the writer knows.
-            previous: Chain value at that position.
-            restored: As `Change.restored`.
-
-        Returns:
-            `MissedRecords`, without records where the writer knows all.
-
-        Raises:
-            StateDamagedError: Sequence or chain do not fit.
-            ServiceError: STORAGE_FAILED; also for a session that does not exist, or is
-                of an older timeline.
-        """
-        ...
-
-    async def sessions(
-        self,
-        *,
-        role: Role,
-        task: str | None = None,
-        state: SessionState = SessionState.RUNNING,
-        before: int | None = None,
-        limit: int | None = None,
-    ) -> tuple[SessionRow, ...]:
-        """Return sessions, the newest first.
-
-        Args:
-            role: Whose side.
-            task: Only of this task.
-            state: Which ones.
-            before: Only those older than this `SessionRow.position`.
-            limit: At most so many.
-        """
-        ...
-
-    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
-        """Return what the sessions of a task leave behind for good."""
-        ...
-
-    async def tasks(self) -> tuple[TaskRow, ...]:
-        """Return the tasks in the order of their names."""
-        ...
-
-    async def put_task(self, task: Task, *, expect_version: int) -> bool:
-        """Store a task, if it still has this version; 0 for a new one.
-
-        Returns:
-            False, and nothing has changed, when somebody else was faster.
-        """
-        ...
-
-    async def put_facts(self, task: str, facts: bytes, *, instead_of: bytes) -> bool:
-        """Store what a task knows from its sessions, as `Change.facts` does.
-
-        For what becomes known between sessions.
-
-        Returns:
-            False, and nothing has changed, when the task knew something else.
-        """
-        ...
-
-    async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
-        """Take a lease that is free, has expired, or is the holder's already.
-
-        It is free, too, when whoever holds it is seen to have ended.
-
-        Returns:
-            The lease, under a new token; None while somebody else holds it.
-        """
-        ...
-
-    async def renew(self, lease: Lease, *, seconds: float) -> bool:
-        """Hold a lease for some seconds from now on; False when it has passed on."""
-        ...
-
-    async def give_back(self, lease: Lease) -> None:
-        """Let others have a lease; nothing happens when it has passed on."""
         ...
 
     def changes(self) -> AsyncIterator[None]:
-        """Yield whenever others may have written; ends with the book.
+        """Yield whenever other processes may have written; ends with the store.
 
         A hint: several changes may come as one, and nothing may have changed.
         """
         ...
 
-    async def blobs_name(self, proposed: bytes | None) -> bytes | None:
-        """Return the name of the store that keeps this book's blobs, or None.
-
-        Args:
-            proposed: Its name from now on, if it has none yet; None to ask only.
-        """
-        ...
-
-    async def heartbeat(self, replica: Replica) -> None:
-        """Say that a replica is at work.
-
-        Time in which none was counts for no deadline.
-
-        Raises:
-            ServiceError: BAD_SETTINGS; others are at work under another name.  Of two
-                that come at once one is refused.
-        """
-        ...
-
-    async def replicas(self) -> tuple[ReplicaRow, ...]:
-        """Return who shares the book, or has of late; nobody where it is not shared."""
-        ...
-
-    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
-        """Return the charges of a task, in the order in which they were made."""
-        ...
-
-    async def claims(self, data: str | None = None) -> tuple[ClaimRow, ...]:
-        """Return the claims on data, in the order in which they were made.
-
-        Args:
-            data: Name of the data; None for all.
-        """
-        ...
-
-    async def put_claim(self, claim: Claim, *, after: int) -> bool:
-        """Add a claim, if its data have as many as the caller has judged.
-
-        Returns:
-            False, and nothing has changed, when somebody else was faster.
-        """
-        ...
-
-    async def mark(self) -> Mark | None:
-        """Return name and generation of the book."""
-        ...
-
-    async def settle(self, settlement: Settlement) -> None:
-        """Settle the charge of a session that has ended without an answer.
-
-        A session that is still open is settled by the change that ends it.  What is
-        settled stays as it is, and a session that was never charged has no charge.
-        """
-        ...
-
-    async def seen_revocations(
-        self, enrolment_key: bytes, trust_domain: str
-    ) -> Trust | None:
-        """Return what names the newest revocation list that was read, or None."""
-        ...
-
-    async def see_revocations(self, trust: Trust) -> None:
-        """Remember a revocation list that was read whole; it is never forgotten.
-
-        Raises:
-            RemoteProtocolError: POLICY_VIOLATION; a newer one, or another one of the
-                same number, was seen before.
-        """
-        ...
-
-    async def purge(self, policy: Retention) -> PurgeResult:
-        """Remove receipts that nobody needs any more."""
-        ...
-
-    async def check(self) -> tuple[Finding, ...]:
-        """Verify everything; return what does not fit."""
-        ...
-
     async def close(self) -> None:
-        """Finish what is under way and release the book."""
+        """Finish what is under way and release the store."""
         ...
+
+
+class StoreNotFoundError(ServiceError):
+    """No store exists where one was looked for."""
+
+    def __init__(self, where: str, *, setting: str) -> None:
+        super().__init__(
+            f"there is no state {where}",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step=f"Check {setting} in the settings; a program that has never run "
+            "has no state yet.",
+        )
 
 
 class StoreUnavailableError(ServiceError):
-    """The book cannot be reached: its database is down, or on another machine by now.
+    """The store is unavailable: its database is down, or on another machine by now.
 
     Whether the last change was written is not known.  It may be back at any moment, and
     a process that waits for it needs no restart.
@@ -289,7 +127,7 @@ class StateDamagedError(ServiceError):
     """What is stored does not fit together.
 
     Attributes:
-        key: The session, or "" for the book as a whole.
+        key: The session, or "" for the store as a whole.
         record: Number of the first record that does not fit, or None.
     """
 

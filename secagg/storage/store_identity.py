@@ -1,4 +1,4 @@
-"""What aggregators of one book must have in common, as the book knows them."""
+"""What aggregators of one store must have in common, as the store knows them."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -7,7 +7,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.storage.rows import Replica, ReplicaRow
 
-# Three signs of life: whoever was silent for longer has ended, or is about to.
+# Three heartbeats: a replica that was silent for longer has ended, or is about to.
 _PRESENT_SECONDS: Final = 15.0
 
 
@@ -19,7 +19,7 @@ def refuse_sessions_of_another(own: str, opened: Iterable[SessionDescriptor]) ->
 
     Args:
         own: Name in this aggregator's certificate.
-        opened: The sessions of its book that are not over.
+        opened: The sessions of its store that are not over.
 
     Raises:
         ServiceError: BAD_SETTINGS.
@@ -43,7 +43,7 @@ def refuse_other_names(own: Replica, rows: Iterable[ReplicaRow]) -> None:
 
     Args:
         own: This aggregator; of its own row nothing is asked.
-        rows: All that the book knows.
+        rows: All that the store knows.
 
     Raises:
         ServiceError: BAD_SETTINGS.

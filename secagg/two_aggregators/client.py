@@ -51,6 +51,7 @@ from secagg.runtime.workers import Workers
 from secagg.storage.budget_ledger import Charge, ChargeState, Settlement
 from secagg.storage.change import Change, Committed, NewSession, NumberTakenError, Role
 from secagg.storage.data_claims import ClaimAdversary
+from secagg.storage.queries import ListCharges, LoadSession, ReadTally
 from secagg.two_aggregators.gate import PairRequest, PairRules, admit_pair
 from secagg.two_aggregators.messages import HelperShare
 from secagg.two_aggregators.receipt import (
@@ -251,7 +252,9 @@ class TwoAggregatorClient:
     async def _join(self) -> _Joined:
         """Wait for two offers that belong together, and judge them."""
         patience = self._clock.now() + _OFFER_SECONDS
-        tally = await self._store.tally(Role.CLIENT, self._task, peer=self._peer)
+        tally = await self._store.read(
+            ReadTally(Role.CLIENT, self._task, peer=self._peer)
+        )
         while True:
             leader = await self._leader.next_offer(
                 self._task, after_session=tally.highest_number, deadline=patience
@@ -278,7 +281,7 @@ class TwoAggregatorClient:
         to_leader, to_helper = self._connections
         known = KnownFacts(
             highest_number=highest,
-            charges=await self._store.charges(self._task),
+            charges=await self._store.read(ListCharges(self._task)),
             claims=() if total is None else await total.claims(),
             holder=b"" if total is None else await total.holder(),
         )
@@ -454,7 +457,7 @@ class TwoAggregatorClient:
                 )
 
     async def _end(self, key: str, joined: _Joined) -> None:
-        stored = await self._store.load(key)
+        stored = await self._store.read(LoadSession(key))
         if stored is not None and not stored.ended:
             await self._store.commit(
                 Change(

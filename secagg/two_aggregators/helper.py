@@ -39,6 +39,7 @@ from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.integrity_check import SpoolUse
+from secagg.storage.queries import ReadTally
 from secagg.storage.rows import StoredSession
 from secagg.storage.spool import SUM
 from secagg.two_aggregators.messages import (
@@ -224,7 +225,7 @@ class Helper(Party[_Session]):
             if is_usable and live.offer.session_number > after_session:
                 return
             await self._end(live)
-        tally = await self._storage.store.tally(Role.SERVER, self._task)
+        tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
         # Once more, for what an honest leader has believed when its clock was ahead.
         if after_session > highest_believed(tally.highest_number) + MAX_AHEAD:
             raise RemoteProtocolError(

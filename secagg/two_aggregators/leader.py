@@ -56,6 +56,7 @@ from secagg.server.task.history import TaskHistory
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.integrity_check import SpoolUse
+from secagg.storage.queries import ListSessions, ReadTally
 from secagg.storage.rows import SessionRow, SessionState, StoredSession
 from secagg.storage.spool import SUM
 from secagg.two_aggregators.helper_answer import AgreedAnswer, HelperAnswer
@@ -308,7 +309,7 @@ class Leader(Party[_Session]):
     # --- a session --------------------------------------------------------------------
 
     async def _open(self) -> _Session:
-        tally = await self._storage.store.tally(Role.SERVER, self._task)
+        tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
         parameters, date = self._noise.parameters, int(self._clock.date())
         facts = await self._task_facts()
         if tally.spent >= self._max_sessions or facts.sums >= self._steps:
@@ -363,7 +364,7 @@ class Leader(Party[_Session]):
     async def _task_facts(self) -> TaskHistory:
         """Return the sums of the task, and who gave to them."""
         if self._facts is None:
-            tally = await self._storage.store.tally(Role.SERVER, self._task)
+            tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
             self._facts = TaskHistory.decode(tally.facts[_COUNTER_BYTES:])
         return self._facts
 
@@ -633,8 +634,10 @@ class Leader(Party[_Session]):
 
     async def _ended_rows(self) -> tuple[SessionRow, ...]:
         """Return the row of the last session that is over, if there is one."""
-        return await self._storage.store.sessions(
-            role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
+        return await self._storage.store.read(
+            ListSessions(
+                role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
+            )
         )
 
     async def describe(self, released: TwoAggregatorSum) -> dict[str, object]:
@@ -643,7 +646,7 @@ class Leader(Party[_Session]):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        tally = await self._storage.store.tally(Role.SERVER, self._task)
+        tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
         return {
             "task": self._task,
             "leader": self._name,

@@ -33,6 +33,7 @@ from secagg.server.rpc.call_metrics import measured_call
 from secagg.server.storage import ServerStorage
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.change import Role
+from secagg.storage.queries import ListSessions, LoadSession, ReadTally
 from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention, StoredSession
 from secagg.storage.spool import SUM
@@ -145,8 +146,8 @@ class Party(ABC, Generic[_Session]):
                 is open that has another aggregator's name.
         """
         store = self._storage.store
-        rows = await store.sessions(role=Role.SERVER, task=self._task)
-        loaded = [await store.load(row.key) for row in rows]
+        rows = await store.read(ListSessions(role=Role.SERVER, task=self._task))
+        loaded = [await store.read(LoadSession(row.key)) for row in rows]
         interrupted = [(each, self._resumed(each)) for each in loaded if each]
         refuse_sessions_of_another(
             self._name, (session.offer for _, session in interrupted)
@@ -193,7 +194,7 @@ class Party(ABC, Generic[_Session]):
             ServiceError: STORAGE_FAILED.
         """
         task = {"task": self._task}
-        tally = await self._storage.store.tally(Role.SERVER, self._task)
+        tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
         covered = max(0, self._max_sessions - tally.spent)
         left = covered if self.may_serve else 0
         live, report = self._live, self._noise.report()
@@ -303,7 +304,7 @@ class Party(ABC, Generic[_Session]):
             ServiceError: UNKNOWN_SESSION; it is not over, ended without an answer, or
                 never was.
         """
-        stored = await self._storage.store.load(session_id.hex())
+        stored = await self._storage.store.read(LoadSession(session_id.hex()))
         if stored is None or not stored.receipt or stored.task != self._task:
             raise no_such_session()
         return stored.receipt

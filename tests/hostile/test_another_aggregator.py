@@ -51,6 +51,7 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.simulation.driver import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
+from secagg.storage.queries import ListCharges
 from secagg.storage.spool import UploadSpool
 from secagg.transport.address import Address
 from secagg.transport.in_memory import InMemoryConnection
@@ -168,7 +169,7 @@ def client_of(connection, state, **options):
 async def charge_of(state):
     storage = await open_storage(state, mark=Path(f"{state}.mark"))
     try:
-        return [each.state for each in await storage.store.charges("t")]
+        return [each.state for each in await storage.store.read(ListCharges("t"))]
     finally:
         await storage.close()
 

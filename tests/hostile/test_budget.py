@@ -26,8 +26,10 @@ from secagg_testing.lying_connection import LyingConnection
 from secagg.client.runner import ClientRunner
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.simulation.driver import identity_of
+from secagg.storage import changes
 from secagg.storage.budget_ledger import BudgetSpentError, ChargeState, Settlement
-from secagg.storage.sqlite import changes as sqlite_changes
+from secagg.storage.changes import SettleCharge
+from secagg.storage.queries import ListCharges
 from secagg.wire.calls import GetOffer, RevealShares, UploadChunk
 
 CLIENTS = 4
@@ -216,16 +218,16 @@ def test_the_ledger_finds_a_client_that_credits_an_error_to_its_last_session(
         try:
             return await run_session(runner, task)
         except SessionAbortedError:
-            for row in await runner._store.charges(task):
+            for row in await runner._store.read(ListCharges(task)):
                 last = Settlement(
                     task=task, session_id=row.session_id, state=ChargeState.VOID
                 )
-                await runner._store.settle(last)
+                await runner._store.commit(SettleCharge(last))
             raise
 
     monkeypatch.setattr(ClientRunner, "run_session", credit)
     forged()
-    monkeypatch.setattr(sqlite_changes, "settled", lambda _, wanted: wanted)
+    monkeypatch.setattr(changes, "settled", lambda _, wanted: wanted)
     Forger.questions = 0
     with pytest.raises(ForbiddenKnowledgeError) as caught:
         forged()

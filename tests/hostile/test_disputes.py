@@ -35,6 +35,7 @@ from secagg.server.session.receipt import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.change import Role
+from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 from secagg.wire.calls import (
     ReportViolation,
@@ -216,9 +217,9 @@ def run(kind, late=frozenset(), corrupt=CORRUPT, parameters=PARAMETERS, **option
 def receipts(deployment):
     """Return the receipts of a task, the oldest first."""
     store = deployment.server_store
-    rows = ask(store.sessions(role=Role.SERVER, state=SessionState.ENDED))
+    rows = ask(store.read(ListSessions(role=Role.SERVER, state=SessionState.ENDED)))
     return [
-        SessionReceipt.decode(ask(store.load(row.key)).receipt)
+        SessionReceipt.decode(ask(store.read(LoadSession(row.key))).receipt)
         for row in reversed(rows)
     ]
 

@@ -21,6 +21,7 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Role
+from secagg.storage.queries import ListSessions
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 
@@ -157,7 +158,9 @@ def test_a_full_disk_of_a_client_costs_at_most_its_own_part(at, times, loses_ans
     assert_exact(deployment)
     others = [endings[n] for n in range(CLIENTS) if n != VICTIM]
     assert all(isinstance(ending, SessionOutcome) for ending in others)
-    assert ask(deployment.client_stores[VICTIM].sessions(role=Role.CLIENT)) == ()
+    assert (
+        ask(deployment.client_stores[VICTIM].read(ListSessions(role=Role.CLIENT))) == ()
+    )
 
 
 # --- disks that change --------------------------------------------------------------
@@ -246,7 +249,7 @@ def half_finished_states(tmp_path):
 
     def take_copies():
         for role, path in paths.items():
-            stores[role]._file.scrub()  # folds the log into the file
+            stores[role].engine.file.erase()  # folds the log into the file
             copies[role] = path.read_bytes()
 
     switch.on_death(take_copies)

@@ -37,6 +37,7 @@ from secagg.protocol.policy import ClientPolicy
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.simulation.driver import identity_of
 from secagg.storage.change import Role
+from secagg.storage.queries import ListSessions, ReadTally
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,
@@ -124,14 +125,14 @@ def assert_left_cleanly(deployment, ending):
     assert isinstance(ending, SecAggError)
     assert deployment.contradictions() == {}
     store = deployment.client_stores[VICTIM]
-    assert ask(store.sessions(role=Role.CLIENT)) == ()
+    assert ask(store.read(ListSessions(role=Role.CLIENT))) == ()
 
 
 def assert_may_come_back(deployment, ending):
     """The session waits for whoever has joined, and nothing of an input has left."""
     assert ending.code is ErrorCode.UNREACHABLE
     assert deployment.contradictions() == {}
-    (kept,) = ask(deployment.client_stores[VICTIM].sessions(role=Role.CLIENT))
+    (kept,) = ask(deployment.client_stores[VICTIM].read(ListSessions(role=Role.CLIENT)))
     assert kept.round < Round.SHARE_KEYS
     assert not kept.spent
 
@@ -566,7 +567,7 @@ def test_a_stricter_policy_after_a_restart_ends_the_session(at):
     if isinstance(ending, RemoteProtocolError):
         assert ending.code is ErrorCode.POLICY_VIOLATION
     store = deployment.client_stores[VICTIM]
-    assert ask(store.sessions(role=Role.CLIENT)) == ()
+    assert ask(store.read(ListSessions(role=Role.CLIENT))) == ()
     assert deployment.contradictions() == {}
 
 
@@ -581,7 +582,7 @@ def test_no_session_number_breaks_the_database(tmp_path):
     assert SessionDescriptor.decode(largest.encode()) == largest
     assert (
         ask(
-            store.tally(Role.CLIENT, TASK_ID, peer=UNCERTIFIED_AGGREGATOR)
+            store.read(ReadTally(Role.CLIENT, TASK_ID, peer=UNCERTIFIED_AGGREGATOR))
         ).highest_number
         == 0
     )

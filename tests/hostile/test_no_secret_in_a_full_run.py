@@ -111,11 +111,13 @@ class RecordingStore(CrashingStore):
         self.failures = 0
 
     async def commit(self, change):
+        if not isinstance(change, Change):
+            return await super().commit(change)
         if change.create is not None:
             self.stored.append(change.create.header)
         if self.failures and change.records:
             self.failures -= 1
-            with self.file._file._failures():
+            with self.file.engine.file._failures():
                 raise OSError("database or disk is full")
         self.stored.extend(change.records)
         return await super().commit(change)

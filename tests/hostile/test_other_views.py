@@ -47,6 +47,7 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
+from secagg.storage.queries import ListCharges
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.transport.address import Address
@@ -214,7 +215,7 @@ def test_a_client_restarted_with_other_tables_waits_for_the_fate_of_its_input(
     assert not uploads
     (released,) = deployment.sums
     assert released.residues.tolist() == sum_without(ODD, parameters)
-    (charge,) = asyncio.run(store.charges(TASK_ID))
+    (charge,) = asyncio.run(store.read(ListCharges(TASK_ID)))
     assert charge.state is (ChargeState.KEPT if is_signed else ChargeState.VOID)
 
 

@@ -22,8 +22,9 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import Role
+from secagg.storage.change import Change, Role
 from secagg.storage.journal import decode_ending, decode_offer
+from secagg.storage.queries import ListSessions, LoadSession, ReadTally
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
@@ -47,6 +48,8 @@ class CopyingStore(CrashingStore):
 
     async def commit(self, change):
         answer = await super().commit(change)
+        if not isinstance(change, Change):
+            return answer
         if change.create is not None and change.create.role is Role.CLIENT:
             self.seeds.append(decode_offer(change.create.header).offered.seed.reveal())
         if self._records == ANSWERED:
@@ -54,7 +57,7 @@ class CopyingStore(CrashingStore):
         else:
             is_there = answer.sequence >= self._records
         if is_there and not self._copy.exists():
-            self.inner._file.scrub()  # folds the log into the file
+            self.inner.engine.file.erase()  # folds the log into the file
             shutil.copy(self._path, self._copy)
         return answer
 
@@ -91,7 +94,9 @@ def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
     ask(store.inner.close())
 
     restored = put_back(path, copy)
-    assert ask(restored.tally(Role.SERVER, TASK_ID)).spent == int(records > 11)
+    assert ask(restored.read(ReadTally(Role.SERVER, TASK_ID))).spent == int(
+        records > 11
+    )
     everybody = (*map(identity_of, range(CLIENTS)), "who was forgotten")
 
     def fates():
@@ -121,7 +126,7 @@ def test_a_server_that_was_put_back_ends_its_session_as_if_all_had_been_summed(
     again, _ = run(server_store=restored)
     number = again.sums[0].descriptor.session_number
     assert number > 1_577_836_800  # nobody has seen it: the year 2020
-    assert ask(restored.tally(Role.SERVER, TASK_ID)).spent == 2
+    assert ask(restored.read(ReadTally(Role.SERVER, TASK_ID))).spent == 2
     assert fates() == [Fate.INCLUDED] * len(everybody)  # from the receipt, too
     ask(restored.close())
 
@@ -156,8 +161,8 @@ def test_a_client_that_was_put_back_never_answers_from_memory(
     assert isinstance(endings[VICTIM], SessionOutcome)
     forsaken = first.sums[0].descriptor.session_id
     assert forsaken not in {sid for sid, _ in again.links[VICTIM].distinct_messages()}
-    rows = ask(restored.sessions(role=Role.CLIENT, state=SessionState.ENDED))
-    ended = decode_ending(ask(restored.load(rows[-1].key)).receipt).state
+    rows = ask(restored.read(ListSessions(role=Role.CLIENT, state=SessionState.ENDED)))
+    ended = decode_ending(ask(restored.read(LoadSession(rows[-1].key))).receipt).state
     assert isinstance(ended, client.Failed)
     assert ended.code is ErrorCode.RESTORED_STATE
     assert ended.charge is refund.Charge.KEPT

@@ -20,6 +20,7 @@ from secagg.errors import (
 )
 from secagg.protocol.messages import Round, Shares, Survivors
 from secagg.runtime.inline import run_inline
+from secagg.storage.queries import ListCharges
 
 NAMES = ("ann", "bob", "cleo", "dan")
 EXACT = parameters_for(4, dimension=5, threshold=3)
@@ -224,7 +225,7 @@ def test_a_fork_sends_no_second_vector(tmp_path):
             with pytest.raises(LocalProtocolError, match="fork"):
                 ann.step(offer, vector=[1] * 5)
             with pytest.raises(ServiceError, match="fork"):
-                run_inline(ann._opened.store.charges("sums"))
+                run_inline(ann._opened.store.read(ListCharges("sums")))
             ann.close()
             os._exit(0)
         finally:

@@ -24,7 +24,8 @@ from secagg.server.session.receipt import SessionReceipt
 from secagg.server.task.definition import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import Role
+from secagg.storage.change import Change, Role
+from secagg.storage.queries import ListSessions, LoadSession, ReadMissed
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
@@ -167,24 +168,26 @@ class FailingOver:
         if self.deployment.since is None or self.deployment.is_away():
             return
         if self.put_back is None:
-            rows = await self.inner.inner.sessions(role=Role.SERVER)
+            rows = await self.inner.inner.read(ListSessions(role=Role.SERVER))
             self.put_back = {row.key for row in rows}
         if key in self.put_back and not restored:
             raise StoreFailoverError(key)
 
     async def commit(self, change):
-        stored = await self.inner.inner.load(change.key)
+        if not isinstance(change, Change):
+            return await self.inner.commit(change)
+        stored = await self.inner.inner.read(LoadSession(change.key))
         if stored is not None and not stored.ended:
             await self.judge(change.key, restored=change.restored)
         return await self.inner.commit(change)
 
-    async def missed(self, key, **more):
-        await self.judge(key, restored=more["restored"])
-        return await self.inner.missed(key, **more)
-
-    async def load(self, key, **more):
-        stored = await self.inner.load(key, **more)
-        is_known = self.put_back is not None and key in self.put_back
+    async def read(self, query):
+        if isinstance(query, ReadMissed):
+            await self.judge(query.key, restored=query.restored)
+        stored = await self.inner.read(query)
+        if not isinstance(query, LoadSession):
+            return stored
+        is_known = self.put_back is not None and query.key in self.put_back
         if is_known:
             self.deployment.meet_again()
         return dataclasses.replace(stored, restored=True) if is_known else stored
@@ -243,7 +246,7 @@ def test_one_refusal_ends_no_aggregator(at):
     (released,) = deployment.sums
     assert released.survivors == CLIENTS
     # Nor is a session left behind that began although the book had refused it.
-    assert not ask(deployment.server_store.inner.sessions(role=Role.SERVER))
+    assert not ask(deployment.server_store.inner.read(ListSessions(role=Role.SERVER)))
 
 
 def some_points(kind, *, every):
@@ -257,7 +260,9 @@ def test_a_book_that_was_away_is_missed_by_nobody(at):
     assert_served(deployment, endings, sums=SUMS)
     assert [released.survivors for released in deployment.sums] == [CLIENTS] * SUMS
     rows = ask(
-        deployment.server_store.inner.sessions(role=Role.SERVER, state=SessionState.ALL)
+        deployment.server_store.inner.read(
+            ListSessions(role=Role.SERVER, state=SessionState.ALL)
+        )
     )
     assert len(rows) == SUMS  # the sessions that were open went on
 
@@ -274,12 +279,12 @@ def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(kind, at):
     assert_served(deployment, endings, sums=SUMS)
     store = deployment.server_store.inner.inner
     for key in deployment.server_store.put_back or ():
-        receipt = SessionReceipt.decode(ask(store.load(key)).receipt)
+        receipt = SessionReceipt.decode(ask(store.read(LoadSession(key))).receipt)
         assert receipt.outcome_name in {"released", "STORAGE_FAILED"}
         if receipt.outcome_name == "STORAGE_FAILED":
             # Nobody knows what was sent: every input counts as summed.
             assert receipt.was_restored
-            assert ask(store.load(key)).spent
+            assert ask(store.read(LoadSession(key))).spent
 
 
 @pytest.mark.parametrize("had_its_effect", [False, True])
@@ -296,7 +301,7 @@ def test_nothing_begins_after_a_drain_that_met_a_full_disk(had_its_effect):
             return getattr(self.inner, name)
 
         async def commit(self, change):
-            if self.refusals:
+            if self.refusals or not isinstance(change, Change):
                 return await self.inner.commit(change)
             self.refusals += 1
             if had_its_effect:
@@ -320,7 +325,7 @@ def test_nothing_begins_after_a_drain_that_met_a_full_disk(had_its_effect):
             aggregator.run_task(task, next_payload=no_payload, on_sum=no_sum)
         )
         await clock.sleep_until(clock.now() + 60.0)
-        rows = await store.sessions(role=Role.SERVER, state=SessionState.ALL)
+        rows = await store.read(ListSessions(role=Role.SERVER, state=SessionState.ALL))
         # What the disk took before it refused is there, and waits for its clients.
         assert len(rows) == had_its_effect
         assert store.refusals == 1

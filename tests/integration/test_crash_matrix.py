@@ -31,6 +31,7 @@ from secagg.protocol.rounds import rounds_of
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.change import Role
 from secagg.storage.journal import decode_ending
+from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 from secagg.wire.calls import GetUploadStatus, UploadChunk
 
@@ -191,7 +192,8 @@ def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
     assert switch.is_dead
     assert_safe_and_exact(deployment, range(CLIENTS))
     store = deployment.client_stores[CRASHING]
-    assert ask(store.sessions(role=Role.CLIENT)) == ()  # nothing is left to answer with
+    # Nothing is left to answer with.
+    assert ask(store.read(ListSessions(role=Role.CLIENT))) == ()
     # A client that died after its last word has no outcome, its store has the receipt.
     (other,) = {each.audit for n, each in endings.items() if n != CRASHING}
     assert ask(receipt_of(store, TASK_ID, 1)) == other
@@ -200,8 +202,10 @@ def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
     for number, ending in endings.items():
         if number == CRASHING and switch.points[-1] == "after end":
             # It finished and died before it could say so; its receipt says it.
-            (row,) = ask(store.sessions(role=Role.CLIENT, state=SessionState.ENDED))
-            outcome = decode_ending(ask(store.load(row.key)).receipt).state
+            (row,) = ask(
+                store.read(ListSessions(role=Role.CLIENT, state=SessionState.ENDED))
+            )
+            outcome = decode_ending(ask(store.read(LoadSession(row.key))).receipt).state
             assert isinstance(outcome, client.Completed)
         else:
             assert isinstance(ending, SessionOutcome)

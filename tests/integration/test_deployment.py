@@ -19,6 +19,7 @@ from secagg.protocol.messages import Released
 from secagg.server import client_requests as client_desk
 from secagg.simulation import identity_of
 from secagg.storage.change import Role
+from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import SUM
 from secagg.wire.calls import (
@@ -298,8 +299,8 @@ def test_nothing_secret_is_left_when_a_session_has_ended():
         (deployment.server_store, Role.SERVER),
         *((store, Role.CLIENT) for store in deployment.client_stores.values()),
     ):
-        (row,) = ask(store.sessions(role=role, state=SessionState.ALL))
-        stored = ask(store.load(row.key))
+        (row,) = ask(store.read(ListSessions(role=role, state=SessionState.ALL)))
+        stored = ask(store.read(LoadSession(row.key)))
         assert stored.ended
         assert (stored.header, stored.records) == (b"", ())
     released = deployment.sums[0]

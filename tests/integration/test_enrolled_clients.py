@@ -37,6 +37,7 @@ from secagg.simulation.enrolled import (
 )
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.change import Role
+from secagg.storage.queries import ListCharges, ListSessions, ReadRevocations, ReadTally
 from secagg.wire.calls import (
     BlobChunk,
     FetchChunk,
@@ -92,7 +93,7 @@ def test_a_list_is_read_and_remembered_by_every_client():
     deployment, _ = deploy(published=published)
     assert_exact(deployment, range(CLIENTS))
     for store in deployment.client_stores.values():
-        seen = ask(store.seen_revocations(published.enrolment_key, TRUST_DOMAIN))
+        seen = ask(store.read(ReadRevocations(published.enrolment_key, TRUST_DOMAIN)))
         assert seen == published.trust
 
 
@@ -337,7 +338,10 @@ def test_another_key_than_the_one_of_its_advert_signs_nothing():
         assert "another identity" in str(endings[2])
         assert deployment.contradictions() == {}
         # Its session waits for the right key.
-        assert len(ask(deployment.client_stores[2].sessions(role=Role.CLIENT))) == 1
+        assert (
+            len(ask(deployment.client_stores[2].read(ListSessions(role=Role.CLIENT))))
+            == 1
+        )
 
 
 def test_who_signs_too_late_answers_all_the_same():
@@ -476,7 +480,7 @@ def test_without_a_quorum_nobody_answers_and_every_charge_is_kept():
         sent = {call for _, call in link.distinct_messages()}
         assert RevealShares not in sent
     for store in deployment.client_stores.values():
-        (charge,) = ask(store.charges(TASK_ID))
+        (charge,) = ask(store.read(ListCharges(TASK_ID)))
         assert charge.state is ChargeState.KEPT
-    tally = ask(deployment.server_store.tally(Role.SERVER, TASK_ID))
+    tally = ask(deployment.server_store.read(ReadTally(Role.SERVER, TASK_ID)))
     assert tally.spent == 1

@@ -23,6 +23,7 @@ from secagg.server.session.receipt import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Role
+from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.wire.calls import (
@@ -105,12 +106,14 @@ class Losing(Deployment):
 
     def receipts(self):
         rows = ask(
-            self.server_store.sessions(
-                role=Role.SERVER, task=TASK_ID, state=SessionState.ENDED
+            self.server_store.read(
+                ListSessions(role=Role.SERVER, task=TASK_ID, state=SessionState.ENDED)
             )
         )
         return [
-            SessionReceipt.decode(ask(self.server_store.load(row.key)).receipt)
+            SessionReceipt.decode(
+                ask(self.server_store.read(LoadSession(row.key))).receipt
+            )
             for row in rows
         ]
 

@@ -46,6 +46,7 @@ from secagg.protocol.receipts.verifier import (
 from secagg.server.sum_writer import SumWriter
 from secagg.server.task.setup import PreparedTask
 from secagg.simulation.enrolled import published_in_simulation
+from secagg.storage.change import Change
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.wire.calls import GetUpdate, UploadChunk, WatchSession
 
@@ -347,6 +348,8 @@ class Disk(CrashingStore):
         self.left = []
 
     async def commit(self, change):
+        if not isinstance(change, Change):
+            return await super().commit(change)
         if change.create is not None:
             seed = decode_offer(change.create.header).offered.seed
             self.secrets.append(seed.reveal())

@@ -41,10 +41,11 @@ from secagg.server.task.pending_writes import RETRY_SECONDS
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
+from secagg.storage.leases import AcquireLease, Heartbeat, RenewLease
+from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.storage.sqlite.store import SQLiteStore
 from secagg.storage.store import Store
 from secagg.wire.calls import GetOffer
 
@@ -79,8 +80,8 @@ def run(**options):
 
 def receipts_of(deployment):
     store = deployment.server_store
-    rows = ask(store.sessions(role=Role.SERVER, state=SessionState.ALL))
-    found = [ask(store.load(row.key)).receipt for row in reversed(rows)]
+    rows = ask(store.read(ListSessions(role=Role.SERVER, state=SessionState.ALL)))
+    found = [ask(store.read(LoadSession(row.key))).receipt for row in reversed(rows)]
     assert None not in found  # every session has ended
     return [SessionReceipt.decode(each) for each in found]
 
@@ -274,24 +275,24 @@ def test_a_sum_that_takes_longer_than_its_lease_is_computed_once_by_each(
     wait = None
     monkeypatch.setattr(MaskExecutor, "compute_sum", compute_for_long)
     monkeypatch.setattr(SumRelease, "_kept_until", end_late_at_first)
-    monkeypatch.setattr(SQLiteStore, "renew", too_busy)
+    monkeypatch.setattr(RenewLease, "run", too_busy)
     deployment, endings = manual_clock.run(main)
     assert_right(deployment, endings, sums=1)
     assert 1 <= computed.total() <= replicas
 
 
-@pytest.mark.parametrize("call", ["take", "renew"])
+@pytest.mark.parametrize("call", [AcquireLease, RenewLease])
 def test_no_replica_ends_while_the_book_is_away_for_a_moment(call, monkeypatch):
     refused = []
-    honest = getattr(SQLiteStore, call)
+    honest = call.run
 
-    async def refuse_now_and_then(store, *words, **more):
+    async def refuse_now_and_then(command, connection):
         refused.append(len(refused) % 3 == 0)
         if refused[-1]:
             raise away()
-        return await honest(store, *words, **more)
+        return await honest(command, connection)
 
-    monkeypatch.setattr(SQLiteStore, call, refuse_now_and_then)
+    monkeypatch.setattr(call, "run", refuse_now_and_then)
     deployment, endings = run(sessions=2)
     assert any(refused)
     assert_right(deployment, endings, sums=2)
@@ -325,7 +326,7 @@ def test_who_was_cut_off_goes_on_with_what_others_have_opened_since():
         second = await one._sessions.open(task, b"", attempt=1)
         found = await other._sessions.resumable(task)
         assert found.session_id == second.session_id
-        (row,) = await store.sessions(role=Role.SERVER)
+        (row,) = await store.read(ListSessions(role=Role.SERVER))
         assert row.number == second.descriptor.session_number
         await one.close()
         await other.close()
@@ -371,7 +372,7 @@ def test_a_defect_ends_neither_looks_at_others_nor_signs_of_life(monkeypatch, ca
         looks.append(1)
         raise KeyError("a defect")
 
-    async def heartbeat(_store, _replica):
+    async def heartbeat(*_):
         beats.append(1)
         if len(beats) > 1:  # not at the start
             raise KeyError("another")
@@ -384,7 +385,7 @@ def test_a_defect_ends_neither_looks_at_others_nor_signs_of_life(monkeypatch, ca
         await clock.sleep_until(clock.now() + 21.0)
         await aggregator.close()
 
-    monkeypatch.setattr(SharedStore, "heartbeat", heartbeat, raising=False)
+    monkeypatch.setattr(Heartbeat, "run", heartbeat)
     manual_clock.run(main)
     assert len(looks) > 1
     assert len(beats) > 3
@@ -405,7 +406,9 @@ def test_who_asks_for_old_sessions_displaces_none_that_are_kept():
         )
         await aggregator.recover()
         sessions = aggregator._sessions
-        newest, *older = await store.sessions(role=Role.SERVER, state=SessionState.ALL)
+        newest, *older = await store.read(
+            ListSessions(role=Role.SERVER, state=SessionState.ALL)
+        )
         for row in older:
             session_id = bytes.fromhex(row.key.rpartition("/")[2])
             found = await sessions.look_for(session_id)

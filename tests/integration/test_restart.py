@@ -26,6 +26,7 @@ from secagg.simulation import identity_of
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.journal import decode_offer, decode_server_event
+from secagg.storage.queries import ListSessions
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
@@ -188,7 +189,10 @@ def test_only_the_latest_sums_are_kept_but_every_receipt_is(disk):
     )
     store, spool = disk
     assert len(spool.session_ids()) == 2
-    assert len(ask(store.sessions(role=Role.SERVER, state=SessionState.ENDED))) == 4
+    assert (
+        len(ask(store.read(ListSessions(role=Role.SERVER, state=SessionState.ENDED))))
+        == 4
+    )
 
 
 def test_bytes_of_sessions_that_never_began_are_removed(disk):
@@ -219,7 +223,7 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
         return session_id
 
     session_id = manual_clock.run(begin)
-    assert len(ask(store.sessions(role=Role.SERVER))) == 1
+    assert len(ask(store.read(ListSessions(role=Role.SERVER)))) == 1
 
     async def restart(clock):
         aggregator = aggregator_on(disk, clock)
@@ -241,7 +245,7 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
         assert update.open().code is ErrorCode.CANCELLED
 
     manual_clock.run(restart)
-    assert ask(store.sessions(role=Role.SERVER)) == ()
+    assert ask(store.read(ListSessions(role=Role.SERVER))) == ()
 
 
 def test_session_numbers_go_on_after_a_restart(disk):
@@ -275,11 +279,12 @@ class NotingStore(CrashingStore):
         self.headers = []
         self.records = []
 
-    async def commit(self, change):
-        if change.create is not None:
-            self.headers.append(change.create.header)
-        self.records.extend(change.records)
-        return await super().commit(change)
+    async def commit(self, command):
+        if isinstance(command, Change):
+            if command.create is not None:
+                self.headers.append(command.create.header)
+            self.records.extend(command.records)
+        return await super().commit(command)
 
 
 def test_a_whole_run_at_debug_level_shows_no_secret(disk, caplog):

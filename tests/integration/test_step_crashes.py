@@ -87,7 +87,7 @@ class Victim:
         self.deaths += 1
         self.switch = CrashSwitch()
         for store in self.stores:
-            store._file._release()
+            store._transactions.file._release()
             store._release.close()
         self.client = None
 

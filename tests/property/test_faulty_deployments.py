@@ -27,6 +27,7 @@ from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.messages import Round
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.storage.change import Role
+from secagg.storage.queries import ListSessions
 from secagg.wire.calls import (
     AdvertiseKeys,
     FetchChunk,
@@ -143,10 +144,12 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR091
         assert isinstance(ending, SessionOutcome | SecAggError)
         if isinstance(ending, SessionOutcome):
             np.testing.assert_array_equal(ending.residues, deployment.sums[-1].residues)
-        left = ask(deployment.client_stores[number].sessions(role=Role.CLIENT))
+        left = ask(
+            deployment.client_stores[number].read(ListSessions(role=Role.CLIENT))
+        )
         # A session that may yet begin keeps the place of who could not be reached.
         assert all(each.round < Round.SHARE_KEYS for each in left)
         assert not any(each.spent for each in left)
         unreachable = getattr(ending, "code", None) is ErrorCode.UNREACHABLE
         assert not left or unreachable
-    assert ask(deployment.server_store.sessions(role=Role.SERVER)) == ()
+    assert ask(deployment.server_store.read(ListSessions(role=Role.SERVER))) == ()

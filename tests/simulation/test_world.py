@@ -38,7 +38,9 @@ from secagg.server.session.sum_release import MOST_ATTEMPTS
 from secagg.server.task.rows import TaskRows
 from secagg.server.task.schedule import TaskSchedule
 from secagg.storage.change import Change
+from secagg.storage.changes import Touch
 from secagg.storage.journal import StoredOffer, record_of
+from secagg.storage.queries import LoadSession
 from secagg.storage.rows import TaskRow
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite import file as sqlite_file
@@ -297,7 +299,7 @@ def submits_blindly_again(monkeypatch):
         try:
             return await commit(self, change)
         except ServiceError:
-            stored = await self._store.load(self._key)
+            stored = await self._store.read(LoadSession(self._key))
             self._position = JournalPosition(stored.sequence, stored.chain)
             return await commit(self, change)
 
@@ -436,7 +438,7 @@ def takes_silence_for_consent(monkeypatch):
 
 def waits_for_no_book(monkeypatch):
     async def looked_once(self):
-        await self._context.store.touch()
+        await self._context.store.commit(Touch())
 
     monkeypatch.setattr(Aggregator, "_wait_for_store", looked_once)
 
@@ -468,7 +470,7 @@ def counts_no_beginning_of_a_sum(monkeypatch):
 
 def counts_silence_as_time(monkeypatch):
     monkeypatch.setattr(
-        "secagg.storage.postgres.downtimes.silence_between", lambda *_: 0
+        "secagg.storage.postgres.notifications.downtime_between", lambda *_: 0
     )
 
 

@@ -101,8 +101,14 @@ from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.open_blobs import directory_of, open_blobs
 from secagg.storage.open_store import check_postgres_package, store_exists
 from secagg.storage.postgres.address import judged_address
+from secagg.storage.queries import (
+    FindFaults,
+    ListReplicas,
+    ListSessions,
+    LoadSession,
+    ReadMark,
+)
 from secagg.storage.reader import StoreInUseError, looking
-from secagg.storage.reader_protocol import StoreNotFoundError, StoreQueries
 from secagg.storage.rollback_mark import (
     STORE_ID_BYTES,
     Mark,
@@ -111,7 +117,7 @@ from secagg.storage.rollback_mark import (
     refuse_restored,
 )
 from secagg.storage.rows import Replica
-from secagg.storage.store import StateDamagedError
+from secagg.storage.store import StateDamagedError, StoreNotFoundError, StoreReader
 from secagg.storage.store_identity import refuse_other_names
 from secagg.transport.address import Address
 from secagg.transport.grpc_channel import aggregator_named
@@ -502,7 +508,7 @@ async def _store(
         refuse_network_disk(directory)
     try:
         async with looking(directory, store=store_url) as store:
-            faults = await store.check()
+            faults = await store.read(FindFaults())
             if not faults:
                 await refuse_unmarked(store, directory, mark_path, is_shared=is_shared)
     except StoreNotFoundError:
@@ -558,8 +564,8 @@ async def _sums(server: ServerSection, owner: str | None) -> str | Caution:
     begun: dict[str, int] = {}
     try:
         async with looking(server.state_dir, store=server.store) as store:
-            for row in await store.sessions(role=StoreRole.SERVER):
-                stored = await store.load(row.key)
+            for row in await store.read(ListSessions(role=StoreRole.SERVER)):
+                stored = await store.read(LoadSession(row.key))
                 if stored is not None and not stored.ended:
                     events = map(decode_server_event, stored.records)
                     begun[f"session {row.number} of task {row.task!r}"] = sums_begun(
@@ -586,7 +592,7 @@ async def _others(host: HostSettings) -> str | None:
     own = identity_of(host.tls, Role.SERVER).identity.name
     try:
         async with looking(server.state_dir, store=server.store) as store:
-            rows = await store.replicas()
+            rows = await store.read(ListReplicas())
     except StoreNotFoundError:
         return "there is none yet"
     refuse_other_names(Replica("", "", "", own), rows)
@@ -765,7 +771,7 @@ def check_mark_alone(
 
 
 async def refuse_unmarked(
-    store: StoreQueries, directory: Path, given: Path | None, *, is_shared: bool = False
+    store: StoreReader, directory: Path, given: Path | None, *, is_shared: bool = False
 ) -> None:
     """Refuse a book that does not fit its rollback mark, as a start would.
 
@@ -778,7 +784,10 @@ async def refuse_unmarked(
     Raises:
         ServiceError: RESTORED_STATE.
     """
-    stands, mark = await store.mark(), RollbackMark(given or default_mark(directory))
+    stands, mark = (
+        await store.read(ReadMark()),
+        RollbackMark(given or default_mark(directory)),
+    )
     marked = mark.read()
     if stands is not None and not (is_shared and marked is None):
         refuse_restored(stands, marked, mark.path)

@@ -25,8 +25,9 @@ from secagg.server.admin.views import (
 )
 from secagg.server.session.report import reports_in
 from secagg.storage.change import Role
-from secagg.storage.reader import StoreReader
+from secagg.storage.queries import ListSessions
 from secagg.storage.rows import TaskRow
+from secagg.storage.store import StoreReader
 
 if TYPE_CHECKING:
     from secagg.config import TaskSettings
@@ -340,7 +341,9 @@ def not_understood(complaint: str) -> ServiceError:
 
 
 async def _task(sources: Sources, row: TaskRow) -> View:
-    running = await sources.store.sessions(role=Role.SERVER, task=row.task.task_id)
+    running = await sources.store.read(
+        ListSessions(role=Role.SERVER, task=row.task.task_id)
+    )
     return task_view(row, running, sources.live(), sources.unwritten)
 
 

@@ -21,6 +21,7 @@ from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import decode_settings
 from secagg.server.telemetry.process_metrics import free_bytes, process_readings
 from secagg.server.telemetry.prometheus import Reading
+from secagg.storage.queries import ListReplicas, ListTasks
 from secagg.storage.rows import TaskState
 
 # A replica that was not seen for so long has left, and nobody need look at it.
@@ -94,7 +95,7 @@ class StatusSnapshot:
                 ),
                 "silent_seconds": round(row.silent_seconds, 1),
             }
-            for row in await self._server.storage.store.replicas()
+            for row in await self._server.storage.store.read(ListReplicas())
             if row.silent_seconds < _GONE_SECONDS
         ]
 
@@ -118,7 +119,7 @@ class StatusSnapshot:
     async def _of_tasks(self) -> list[Reading]:
         found: list[Reading] = []
         store = self._server.storage.store
-        for row in await store.tasks():
+        for row in await store.read(ListTasks()):
             task, settings = {"task": row.task.task_id}, decode_settings(row.task)
             runs = state_of(row, settings) == TaskState.RUNNING.value
             sums = TaskHistory.decode(row.tally.facts).sums

@@ -29,8 +29,9 @@ from secagg.server.task.folder import privacy_folder_of
 from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import StoredTask, decode_settings
 from secagg.storage.change import Role
-from secagg.storage.reader import StoreReader
+from secagg.storage.queries import ListSessions, ListTasks, LoadSession
 from secagg.storage.rows import SessionRow, SessionState, TaskRow, TaskState
+from secagg.storage.store import StoreReader
 
 View = dict[str, object]
 Live = Callable[[], Iterable[LiveSession]]
@@ -125,8 +126,8 @@ async def tasks_view(
     Raises:
         ServiceError: STORAGE_FAILED or STATE_DAMAGED.
     """
-    running = await store.sessions(role=Role.SERVER)
-    rows = await store.tasks()
+    running = await store.read(ListSessions(role=Role.SERVER))
+    rows = await store.read(ListTasks())
     known = tuple(live())
     return [task_view(row, running, known, unwritten) for row in rows]
 
@@ -154,7 +155,7 @@ async def find_task(store: StoreReader, task_id: str) -> TaskRow:
     Raises:
         ServiceError: UNKNOWN_SESSION; there is none of this name.
     """
-    rows = {row.task.task_id: row for row in await store.tasks()}
+    rows = {row.task.task_id: row for row in await store.read(ListTasks())}
     if task_id not in rows:
         known = ", ".join(sorted(rows)) or "none"
         raise ServiceError(
@@ -181,8 +182,12 @@ async def budgets_view(
         ServiceError: UNKNOWN_SESSION, STORAGE_FAILED or STATE_DAMAGED.
     """
     # In this order: of a session that ends between the two, no alarm is heard.
-    running = await store.sessions(role=Role.SERVER)
-    rows = await store.tasks() if task is None else (await find_task(store, task),)
+    running = await store.read(ListSessions(role=Role.SERVER))
+    rows = (
+        await store.read(ListTasks())
+        if task is None
+        else (await find_task(store, task),)
+    )
     views = [
         await asyncio.to_thread(_budget_view, row, running, state_dir) for row in rows
     ]
@@ -299,11 +304,13 @@ async def sessions_view(  # noqa: PLR0913 - one argument per choice of the opera
         await find_task(store, task)
     found: list[View] = []
     limit = max(1, min(limit, MAX_LISTED))
-    rows = await store.sessions(
-        role=Role.SERVER,
-        task=task,
-        state=SessionState.ALL,
-        limit=limit if outcome is None else _MAX_LOOKED_AT,
+    rows = await store.read(
+        ListSessions(
+            role=Role.SERVER,
+            task=task,
+            state=SessionState.ALL,
+            limit=limit if outcome is None else _MAX_LOOKED_AT,
+        )
     )
     by_id = {each.progress.session_id.hex(): each for each in live()}
     for row in rows:
@@ -340,12 +347,14 @@ async def show_session(
         ServiceError: UNKNOWN_SESSION; there is none, or its receipt was let go.
     """
     task = await find_task(store, task_id)
-    rows = await store.sessions(role=Role.SERVER, task=task_id, state=SessionState.ALL)
+    rows = await store.read(
+        ListSessions(role=Role.SERVER, task=task_id, state=SessionState.ALL)
+    )
     for row in rows:
         if row.number == number:
             by_id = {each.progress.session_id.hex(): each for each in live()}
             view = await _session(store, row, by_id)
-            stored = await store.load(row.key)
+            stored = await store.read(LoadSession(row.key))
             if stored is not None and stored.receipt is not None:
                 receipt = SessionReceipt.decode(stored.receipt)
                 came = receipt.members or receipt.finishers
@@ -375,7 +384,7 @@ async def _session(
         "opened": _date(row.born),
         "ended": None if row.ended is None else _date(row.ended),
     }
-    stored = None if row.ended is None else await store.load(row.key)
+    stored = None if row.ended is None else await store.read(LoadSession(row.key))
     if stored is None or stored.receipt is None:
         running = _running(row, live.get(session_id))
         return view | {"outcome": "running", "reason": ""} | running

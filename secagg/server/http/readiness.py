@@ -18,6 +18,8 @@ from secagg.errors import SecAggError
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, finish_before
 from secagg.storage.change import Role
+from secagg.storage.changes import Touch
+from secagg.storage.queries import ListSessions, ReadClock
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.storage.store import Store
@@ -90,7 +92,7 @@ class Readiness:
         self.store_answers = True
         try:
             deadline = self._clock.now() + _WRITE_SECONDS
-            await finish_before(self._clock, deadline, self._store.touch())
+            await finish_before(self._clock, deadline, self._store.commit(Touch()))
             free = shutil.disk_usage(self._state_dir).free
         except TimeoutError:
             self.store_answers = self._is_store_elsewhere
@@ -133,14 +135,16 @@ class Readiness:
 
     async def _compare_with_store(self) -> None:
         if not self._is_store_elsewhere:
-            rows = await self._store.sessions(
-                role=Role.SERVER, state=SessionState.ALL, limit=_LATEST_SESSIONS
+            rows = await self._store.read(
+                ListSessions(
+                    role=Role.SERVER, state=SessionState.ALL, limit=_LATEST_SESSIONS
+                )
             )
             dates = [row.ended or row.born for row in rows]
             self._newest = max(dates, default=None)
             return
         # The database counts for deadlines: what this clock says is for the log alone.
-        differ = await self._store.now() - self._clock.date()
+        differ = await self._store.read(ReadClock()) - self._clock.date()
         if abs(differ) > _CLOCK_BEHIND_SECONDS:
             telemetry.log_event(
                 _LOG,

@@ -17,6 +17,7 @@ from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.metrics import LEASES_LOST, Meter, SilentMeter
 from secagg.server.session.state import patiently
 from secagg.storage.change import Lease
+from secagg.storage.leases import AcquireLease, ReleaseLease, RenewLease
 from secagg.storage.store import Store
 
 # How long a sum waits for a replica that stands still, or is cut off from the book, and
@@ -101,12 +102,12 @@ class SessionLease:
             await asyncio.wait({renewing})
         if lease is not None:
             with suppress(ServiceError):  # it expires
-                await self._store.give_back(lease)
+                await self._store.commit(ReleaseLease(lease))
 
     async def _held_at(self, place: int | None) -> bool:
         """See `hold`; the session stood at this place when that was called."""
-        if self.held is not None and not await self._store.renew(
-            self.held, seconds=LEASE_SECONDS
+        if self.held is not None and not await self._store.commit(
+            RenewLease(self.held, seconds=LEASE_SECONDS)
         ):
             self._meter.add(LEASES_LOST)
             await self.let_go()
@@ -114,8 +115,8 @@ class SessionLease:
             if not self._is_at(place):
                 return False
             self._woken.clear()
-            self.held = await self._store.take(
-                self._name, holder=self._replica, seconds=LEASE_SECONDS
+            self.held = await self._store.commit(
+                AcquireLease(self._name, holder=self._replica, seconds=LEASE_SECONDS)
             )
             if self.held is None:
                 again = self._clock.now() + LOOK_EVERY_SECONDS
@@ -133,5 +134,7 @@ class SessionLease:
         while self.held is not None:
             await self._clock.sleep_until(self._clock.now() + LEASE_SECONDS / 3)
             with suppress(ServiceError):  # a refusal at the next step says so
-                if not await self._store.renew(self.held, seconds=LEASE_SECONDS):
+                if not await self._store.commit(
+                    RenewLease(self.held, seconds=LEASE_SECONDS)
+                ):
                     return

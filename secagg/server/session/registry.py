@@ -51,6 +51,14 @@ from secagg.storage.change import (
     SessionConflictError,
     SessionsSpentError,
 )
+from secagg.storage.changes import PutFacts
+from secagg.storage.queries import (
+    ListSessions,
+    ListTasks,
+    LoadSession,
+    ReadClock,
+    ReadTally,
+)
 from secagg.storage.rows import SessionState, StoredSession
 from secagg.storage.spool import PAYLOAD
 from secagg.storage.store_identity import refuse_sessions_of_another
@@ -135,7 +143,7 @@ class SessionRegistry:
         await self._shared_look.take()
 
     async def _look(self) -> None:
-        rows = await self._store.sessions(role=Role.SERVER)
+        rows = await self._store.read(ListSessions(role=Role.SERVER))
         for row in rows:
             runner = self._running.get(_id_of(row.key))
             if runner is None:
@@ -155,7 +163,11 @@ class SessionRegistry:
             One that ended too long ago to be kept: whoever asks for many such puts
             none of them into the place of what others ask for.
         """
-        stored = None if self._knows(_id_of(key)) else await self._store.load(key)
+        stored = (
+            None
+            if self._knows(_id_of(key))
+            else await self._store.read(LoadSession(key))
+        )
         if stored is None or self._knows(_id_of(key)):
             return None
         if stored.receipt is None:
@@ -204,7 +216,7 @@ class SessionRegistry:
             ServiceError: STORAGE_FAILED.
         """
         if task_id not in self._facts or (newest and self._store.is_shared):
-            tally = await self._store.tally(Role.SERVER, task_id)
+            tally = await self._store.read(ReadTally(Role.SERVER, task_id))
             self._facts[task_id] = TaskHistory.decode(tally.facts)
         return self._facts[task_id]
 
@@ -253,13 +265,15 @@ class SessionRegistry:
         if latest is None:
             return
         task_id, number = latest.descriptor.task_id, latest.descriptor.session_number
-        known = (await self._store.tally(Role.SERVER, task_id)).facts
+        known = (await self._store.read(ReadTally(Role.SERVER, task_id))).facts
         facts = TaskHistory.decode(known)
         if facts.told >= number:
             return
         facts = replace(facts, told=number)
         # Who ends another session meanwhile has clients of its own to tell.
-        if await self._store.put_facts(task_id, facts.encode(), instead_of=known):
+        if await self._store.commit(
+            PutFacts(task_id, facts.encode(), instead_of=known)
+        ):
             self._facts[task_id] = facts
 
     def _latest(self) -> SessionRunner | EndedSession | None:
@@ -276,8 +290,10 @@ class SessionRegistry:
         """
         # Before the book is asked, so that it knows what others end meanwhile.
         stored_ids = await self._workers.run(self._context.spool.session_ids)
-        running = await self._store.sessions(role=Role.SERVER)
-        loaded = [await self._store.load(row.key) for row in reversed(running)]
+        running = await self._store.read(ListSessions(role=Role.SERVER))
+        loaded = [
+            await self._store.read(LoadSession(row.key)) for row in reversed(running)
+        ]
         # One that another replica has ended meanwhile has a receipt.
         interrupted = [each for each in loaded if each and each.receipt is None]
         refuse_sessions_of_another(
@@ -286,11 +302,13 @@ class SessionRegistry:
         )
         for each in interrupted:
             await self._resume(each)
-        ended = await self._store.sessions(
-            role=Role.SERVER, state=SessionState.ENDED, limit=self._kept_sessions
+        ended = await self._store.read(
+            ListSessions(
+                role=Role.SERVER, state=SessionState.ENDED, limit=self._kept_sessions
+            )
         )
         for row in reversed(ended):
-            stored = await self._store.load(row.key)
+            stored = await self._store.read(LoadSession(row.key))
             if stored is not None and stored.receipt is not None:
                 await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
                 await self.facts(row.task)
@@ -305,7 +323,7 @@ class SessionRegistry:
         """Whether bytes may belong to a session that another aggregator opens now."""
         if not self._store.is_shared:
             return False
-        stored = await self._store.load(f"server/{session_id.hex()}")
+        stored = await self._store.read(LoadSession(f"server/{session_id.hex()}"))
         if stored is not None:
             return not stored.ended
         age = await self._workers.run(self._context.spool.age_seconds, session_id)
@@ -365,7 +383,7 @@ class SessionRegistry:
         left_out = facts.absent_from_next(
             task.invited, min_clients=task.parameters.min_clients
         )
-        tally = await self._store.tally(Role.SERVER, task.task_id)
+        tally = await self._store.read(ReadTally(Role.SERVER, task.task_id))
         number = tally.highest_number + 1
         while True:
             try:
@@ -445,7 +463,7 @@ class SessionRegistry:
     async def _date(self) -> float:
         """Return this moment in Unix seconds: of the book, where others share it."""
         if self._store.is_shared:
-            return await self._store.now()
+            return await self._store.read(ReadClock())
         return self._context.clock.date()
 
     async def _adopt(
@@ -496,7 +514,7 @@ class SessionRegistry:
         """
         put_back = [each for each in self.running(task_id) if each.has_failed_over]
         for runner in put_back:
-            stored = await self._store.load(runner.record.session_key)
+            stored = await self._store.read(LoadSession(runner.record.session_key))
             if stored is None:
                 del self._running[runner.session_id]
             elif stored.receipt is None:
@@ -516,7 +534,7 @@ class SessionRegistry:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        for row in await self._store.sessions(role=Role.SERVER, task=task_id):
+        for row in await self._store.read(ListSessions(role=Role.SERVER, task=task_id)):
             await self._take_in(row.key)
 
     async def resumable(self, task: TaskDefinition) -> SessionRunner | None:
@@ -535,7 +553,7 @@ class SessionRegistry:
                 and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )
-            tally = await self._store.tally(Role.SERVER, task.task_id)
+            tally = await self._store.read(ReadTally(Role.SERVER, task.task_id))
             runner.count_sessions(allowed=task.allowed, spent=tally.spent)
             if same and fitting is None:
                 fitting = runner
@@ -554,7 +572,9 @@ class SessionRegistry:
         """Whether a task is what its row says."""
         if not self._store.is_shared or task.gate.version is None:
             return True
-        versions = {row.task.task_id: row.version for row in await self._store.tasks()}
+        versions = {
+            row.task.task_id: row.version for row in await self._store.read(ListTasks())
+        }
         return versions.get(task.task_id) == task.gate.version
 
     async def close(

@@ -30,6 +30,7 @@ from secagg.server.session.progress import SessionProgress
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.task.folder import folder_of
 from secagg.storage.change import Role
+from secagg.storage.queries import ListSessions, ReadClock
 from secagg.storage.rows import Retention
 from secagg.storage.store import Store, StoreUnavailableError
 
@@ -177,9 +178,9 @@ class SessionReports:
             StoreUnavailableError: It has to be asked again.
         """
         try:
-            ended = await store.now()
+            ended = await store.read(ReadClock())
             task_id, number = progress.task_id, progress.session_number
-            running = await store.sessions(role=Role.SERVER, task=task_id)
+            running = await store.read(ListSessions(role=Role.SERVER, task=task_id))
             opened = min((r.born for r in running if r.number == number), default=ended)
             report = report_of(receipt, progress, opened=opened, ended=ended)
             await asyncio.to_thread(self._write, task_id, number, report)

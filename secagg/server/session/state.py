@@ -66,6 +66,7 @@ from secagg.storage.journal import (
     record_of,
     sums_begun,
 )
+from secagg.storage.queries import ReadMissed
 from secagg.storage.store import (
     StateDamagedError,
     Store,
@@ -364,11 +365,13 @@ class DurableState:
             if self.receipt is None and not self._is_closed:
                 at = self._position
                 with self._noting_fail_over():
-                    missed = await self._store.missed(
-                        self._key,
-                        expect=at.sequence,
-                        previous=at.chain,
-                        restored=self._is_restored,
+                    missed = await self._store.read(
+                        ReadMissed(
+                            self._key,
+                            expect=at.sequence,
+                            previous=at.chain,
+                            restored=self._is_restored,
+                        )
                     )
                 await self._learn(missed)
 

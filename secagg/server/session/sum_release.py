@@ -29,6 +29,7 @@ from secagg.server.session.state import DurableState, MakeEvent, patiently
 from secagg.server.session.uploads import UploadReceiver
 from secagg.storage.change import LeaseLostError
 from secagg.storage.journal import SumAttempt
+from secagg.storage.queries import ReadClock
 from secagg.storage.spool import SUM
 
 # How often a sum may take its aggregator down.  Once may be another program's fault,
@@ -189,7 +190,8 @@ class SumRelease:
         kept = self._context.keep_seconds
         if not kept:
             return 0
-        now = await patiently(self._context.clock, self._context.store.now)
+        store = self._context.store
+        now = await patiently(self._context.clock, lambda: store.read(ReadClock()))
         return int(now + kept)
 
 

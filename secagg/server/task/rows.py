@@ -21,6 +21,7 @@ from secagg.server.admin.views import find_task
 from secagg.server.task.folder import privacy_folder_of
 from secagg.server.task.setup import PreparedTask, settle_task
 from secagg.server.task.stored import encode_settings, row_of
+from secagg.storage.changes import PutTask
 from secagg.storage.rows import TaskRow, TaskState
 from secagg.storage.store import Store
 
@@ -113,7 +114,7 @@ class TaskRows:
         # It is shown wherever the task is, and may be what some peer has said.
         reason = printable(reason, max_bytes=MAX_REASON_BYTES)
         task = replace(row.task, state=state, reason=reason)
-        if not await self._store().put_task(task, expect_version=row.version):
+        if not await self._store().commit(PutTask(task, expect_version=row.version)):
             raise ChangedMeanwhileError(row.task.task_id)
         telemetry.log_event(
             _LOG,

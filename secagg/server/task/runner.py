@@ -23,6 +23,7 @@ from secagg.server.session.runner import SessionRunner
 from secagg.server.session.state import patiently, say_refused
 from secagg.server.task.definition import NextPayload, OnSum, TaskDefinition
 from secagg.storage.change import Role
+from secagg.storage.queries import ListSessions
 from secagg.storage.rows import SessionState
 from secagg.storage.store import StoreFailoverError, StoreUnavailableError
 
@@ -155,8 +156,13 @@ class TaskRunner:
 
     async def _note_missed_sum(self) -> None:
         """Note a sum of another aggregator of which nothing was heard here."""
-        latest = await self._store.sessions(
-            role=Role.SERVER, task=self.task.task_id, state=SessionState.ALL, limit=1
+        latest = await self._store.read(
+            ListSessions(
+                role=Role.SERVER,
+                task=self.task.task_id,
+                state=SessionState.ALL,
+                limit=1,
+            )
         )
         if latest:
             self.task.gate.note_opened(latest[0].born)

@@ -66,6 +66,7 @@ from secagg.server.task.stored import (
     recall,
     row_of,
 )
+from secagg.storage.changes import PutTask
 from secagg.storage.rows import Task, TaskState
 from secagg.storage.store import Store
 from secagg.wire.limits import check_transportable
@@ -382,7 +383,7 @@ async def settle_task(
             else replace(row.task, settings=text, plan=plan)
         )
         version = 0 if row is None else row.version
-        if await store.put_task(task, expect_version=version):
+        if await store.commit(PutTask(task, expect_version=version)):
             return prepared
         row = await row_of(store, task_id)
         if row is None or row.task.settings != text:

@@ -18,8 +18,9 @@ from secagg.config.task import EnrolmentSection
 from secagg.crypto.canonical import Reader
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.storage.reader import StoreReader
+from secagg.storage.queries import ListTasks
 from secagg.storage.rows import Task, TaskRow
+from secagg.storage.store import StoreReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def recall(row: TaskRow | None, settings: TaskSettings) -> StoredTask | None:
 
 async def row_of(store: StoreReader, task_id: str) -> TaskRow | None:
     """Return the row of a task, or None."""
-    for row in await store.tasks():
+    for row in await store.read(ListTasks()):
         if row.task.task_id == task_id:
             return row
     return None

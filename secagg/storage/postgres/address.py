@@ -1,8 +1,8 @@
-"""The address of a book in a PostgreSQL database, judged before anybody dials it.
+"""The address of a store in a PostgreSQL database, checked before a connection is made.
 
 Rule 1: no secret stands in an address, which ends up in settings, process lists and
         logs: a password comes from `passfile=`, from `PGPASSFILE` or from `~/.pgpass`.
-Rule 2: the book holds seeds and shares.  Beyond this machine it travels encrypted, to
+Rule 2: the store holds seeds and shares.  Beyond this machine it travels encrypted, to
         a server whose certificate was checked.
 """
 

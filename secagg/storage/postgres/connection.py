@@ -1,28 +1,29 @@
-"""The one connection between a book and its PostgreSQL database.
+"""The one connection between a store and its PostgreSQL database.
 
 Rule 1: one connection does everything, in the order of the calls, and it holds the
-        book: a session-level advisory lock, alone, or together with others that have
-        said at their start that they share it.  Anybody else is refused.  The lock
-        lasts exactly as long as the connection, so that nobody writes who does not
-        hold it.
-Rule 2: a connection that failed is thrown away, and the next call makes another.  The
-        book must then be the same, and not have been set back meanwhile.
+        store by a session-level advisory lock: alone, or together with others that
+        state at their start that they share it.  Any other process is refused.  The
+        lock lasts exactly as long as the connection, so that every writer holds it.
+Rule 2: a connection that failed is closed, and the next call makes another.  The store
+        must then be the same, and not have been restored from a backup meanwhile.
 Rule 3: a transaction counts as committed when it is on the database's disk: a server
         that does not wait for its disk is refused.
-Rule 4: every commit raises the generation, and the rollback mark follows before
-        anybody hears of it.
+Rule 4: every commit raises the generation, and the rollback mark follows before the
+        caller gets its answer.
 Rule 5: with every connection, sessions of an older timeline count as restored: after a
         fail-over the new primary may have forgotten what was sent.
-Rule 6: a database that cannot be reached is away (`StoreUnavailableError`), for
-        everybody who asks within a second of the attempt: nobody queues for it.
-Rule 7: a network that swallows everything is noticed within seconds, at both ends
-        (`secagg.storage.postgres.keepalive`): neither waits for a ghost.
-Rule 8: tables are made and brought forward by whoever is alone.  A machine without a
-        mark is let in to a book in use: those who use it would have noticed.
+Rule 6: a database that cannot be reached is unavailable (`StoreUnavailableError`), for
+        every call within a second of the attempt: no call queues for it.
+Rule 7: a network that drops everything is noticed within seconds, at both ends
+        (`_end_if_unheard`): neither waits for a dead connection.
+Rule 8: tables are created and migrated by a process that is alone.  A machine without a
+        mark may join a store in use: the replicas that use it would have noticed a
+        restore.
 """
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
@@ -33,7 +34,7 @@ from contextlib import (
     suppress,
 )
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import asyncpg
 
@@ -45,28 +46,16 @@ from secagg.runtime.log_events import (
     STORE_RECONNECTED,
     log_event,
 )
-from secagg.storage.postgres.changes import (
-    count_commit,
-    mark_restored,
-    pass_over_numbers,
+from secagg.storage.changes import mark_restored, skip_numbers
+from secagg.storage.postgres.migrations import (
+    SCHEMA,
+    Database,
+    migrate,
+    refuse_other_schema,
 )
-from secagg.storage.postgres.database import Database
-from secagg.storage.postgres.keepalive import (
-    IDLE_SECONDS,
-    PROBE_SECONDS,
-    PROBES,
-    UNHEARD_MILLISECONDS,
-    notice_silence,
-)
-from secagg.storage.postgres.migrations import SCHEMA, migrate, refuse_other_schema
-from secagg.storage.postgres.notifications import (
-    CHANNEL,
-    begin_alone,
-    note_presence,
-    notify,
-    was_somebody_there,
-)
-from secagg.storage.postgres.queries import read_mark
+from secagg.storage.postgres.notifications import CHANNEL, PostgresSharing
+from secagg.storage.postgres.statements import PostgresConnection, count_commit
+from secagg.storage.queries import ReadMark
 from secagg.storage.rollback_mark import (
     STORE_ID_BYTES,
     Mark,
@@ -90,20 +79,34 @@ _CONNECT_SECONDS: Final = 10.0
 # How long a start waits for a database that is unavailable: as long as a restart or a
 # fail-over may take.
 START_SECONDS: Final = 600.0
-# How long a machine without a mark waits for another aggregator of the book.  They
+# How long a machine without a mark waits for another aggregator of the store.  They
 # reconnect within seconds.
 NEWCOMER_SECONDS: Final = 15.0
 # Between two attempts to reach a database that is away.
 _RECONNECT_SECONDS: Final = 1.0
-# Whoever shares a book looks again after so long, whatever has been heard.
+# A replica refreshes after so long, even without a notification.
 _HINT_SECONDS: Final = 2.0
-# Above what a synchronous standby takes to answer: whoever gives up earlier cancels a
+# Above what a synchronous standby takes to answer: an earlier time-out cancels a
 # commit that has happened.
 _COMMAND_SECONDS: Final = 60.0
 
+# A connection on which nothing is sent is probed after so long, so often.
+IDLE_SECONDS: Final = 4
+_PROBE_SECONDS: Final = 2
+_PROBES: Final = 3
+# One on which something is sent ends when it was not acknowledged for so long.
+UNHEARD_MILLISECONDS: Final = 1000 * (IDLE_SECONDS + _PROBE_SECONDS * _PROBES)
+
+_KEEPALIVE: Final = {
+    "TCP_KEEPIDLE": IDLE_SECONDS,
+    "TCP_KEEPINTVL": _PROBE_SECONDS,
+    "TCP_KEEPCNT": _PROBES,
+    "TCP_USER_TIMEOUT": UNHEARD_MILLISECONDS,
+}
+
 
 def session_settings() -> dict[str, str]:
-    """Return what every connection to a book asks of the server."""
+    """Return what every connection to a store asks of the server."""
     return {
         "application_name": "secagg",
         "search_path": SCHEMA,
@@ -111,17 +114,17 @@ def session_settings() -> dict[str, str]:
         "lock_timeout": "10s",
         "idle_in_transaction_session_timeout": "5s",
         "default_transaction_isolation": "read committed",
-        # A server that a broken network has cut off from us lets go of the book within
+        # A server that a broken network has cut off from us lets go of the store within
         # ten seconds; else our next connection would wait for that of our own ghost.
         "tcp_keepalives_idle": str(IDLE_SECONDS),
-        "tcp_keepalives_interval": str(PROBE_SECONDS),
-        "tcp_keepalives_count": str(PROBES),
+        "tcp_keepalives_interval": str(_PROBE_SECONDS),
+        "tcp_keepalives_count": str(_PROBES),
         "tcp_user_timeout": str(UNHEARD_MILLISECONDS),
     }
 
 
 class PostgresLink:
-    """A connection that holds a book; make it with `open`."""
+    """A connection that holds a store; make it with `open`."""
 
     def __init__(
         self, address: str, mark: RollbackMark | None, *, is_shared: bool
@@ -135,7 +138,7 @@ class PostgresLink:
         # Calls of the mark, in order: a call whose caller was cancelled ends before the
         # mark is released.
         self._mark_thread: Final = ThreadPoolExecutor(1, "secagg-mark")
-        self._connection: Any = None
+        self._connection: Database = None
         self._away: StoreUnavailableError | None = None
         self._next_attempt = 0.0
 
@@ -153,24 +156,24 @@ class PostgresLink:
         is_shared: bool,
         instant: int | None,
     ) -> "PostgresLink":
-        """Connect, take the book and make or migrate its tables.
+        """Connect, take the store and make or migrate its tables.
 
         A database that is unavailable is waited for, `START_SECONDS` in all.  A machine
-        without a mark waits `NEWCOMER_SECONDS` for another aggregator of the book: all
+        without a mark waits `NEWCOMER_SECONDS` for another aggregator of the store: all
         of them may be reconnecting.
 
         Args:
             address: Judged by `secagg.storage.postgres.address`.
-            mark: The rollback mark; None for a book that has none.
-            accept_restored: Somebody accepts that the book may have been put back.
-            entropy: Draws the name of a new book.
-            is_shared: Others may use the book at the same time.
+            mark: The rollback mark; None for a store that has none.
+            accept_restored: The operator accepts that the store may be restored.
+            entropy: Draws the name of a new store.
+            is_shared: Others may use the store at the same time.
             instant: A test's clock in milliseconds, or None for the database's.
 
         Raises:
             StoreUnavailableError: The database was unavailable for `START_SECONDS`.
-            ServiceError: RESTORED_STATE when book and mark do not fit; STORAGE_FAILED
-                when the database cannot be used or another process holds the book.
+            ServiceError: RESTORED_STATE when store and mark do not fit; STORAGE_FAILED
+                when the database cannot be used or another process holds the store.
         """
         loop = asyncio.get_running_loop()
         began, newcomer_since, is_waiting = loop.time(), None, False
@@ -202,19 +205,19 @@ class PostgresLink:
     async def _open(
         self, entropy: Entropy, *, instant: int | None, accept_restored: bool
     ) -> None:
-        """Open the book once; see `open`."""
+        """Open the store once; see `open`."""
         async with AsyncExitStack() as undo:
             undo.push_async_callback(self.close)
             with explained_failures():
                 is_alone = await self._connect()
                 if is_alone:
                     await migrate(self._connection)
-                    await begin_alone(self._connection, is_shared=self.is_shared)
+                    await self._sharing(instant).begin_alone(is_shared=self.is_shared)
                 else:
                     await refuse_other_schema(self._connection)
                 # They need not be connected this very moment: all may be starting.
-                is_known = self.is_shared and await was_somebody_there(
-                    self._connection, instant=instant
+                is_known = (
+                    self.is_shared and await self._sharing(instant).was_attended()
                 )
                 await self._begin(
                     entropy,
@@ -228,7 +231,7 @@ class PostgresLink:
 
     @property
     def _is_newcomer(self) -> bool:
-        """Whether this machine has no mark of a book that others may share."""
+        """Whether this machine has no mark of a store that others may share."""
         return self.is_shared and self._marked is None
 
     @asynccontextmanager
@@ -238,7 +241,7 @@ class PostgresLink:
         Raises:
             StoreUnavailableError: The database cannot be reached.
             ServiceError: STORAGE_FAILED; whether anything was written is not known.
-                Also while the mark is behind: what is read might be told to somebody.
+                Also while the mark is behind: what is read might be sent.
         """
         async with self._turn:
             with explained_failures():
@@ -253,7 +256,7 @@ class PostgresLink:
                     asyncpg.PostgresConnectionError,
                     asyncio.CancelledError,
                 ):
-                    # Nobody knows what is under way on it.
+                    # It is not known what is under way on it.
                     self._throw_away()
                     raise
                 await self._keep_mark()
@@ -264,14 +267,14 @@ class PostgresLink:
         A connection of its own listens.  While it cannot be had, time alone hints.
         """
         hint = asyncio.Event()
-        listener: Any = None
+        listener: Database = None
         try:
             while True:
                 if listener is None or listener.is_closed():
                     listener = await self._listener(hint)
                 with suppress(TimeoutError):
                     # Not `wait_for`, which forgets a cancellation that comes together
-                    # with the hint: whoever closes the book would wait for ever.
+                    # with the hint: a caller that closes the store would wait for ever.
                     async with asyncio.timeout(_HINT_SECONDS):
                         await hint.wait()
                 hint.clear()
@@ -280,9 +283,9 @@ class PostgresLink:
             if listener is not None:
                 listener.terminate()
 
-    async def _listener(self, hint: asyncio.Event) -> Any:  # noqa: ANN401 - asyncpg has no types
-        """Return a connection that listens, or None when there is none to be had."""
-        listener: Any = None
+    async def _listener(self, hint: asyncio.Event) -> Database:
+        """Return a connection that listens, or None if none can be made."""
+        listener: Database = None
         try:
             with explained_failures():
                 listener = await asyncpg.connect(
@@ -290,14 +293,14 @@ class PostgresLink:
                     timeout=_CONNECT_SECONDS,
                     server_settings=session_settings(),
                 )
-                notice_silence(listener)
+                _end_if_unheard(listener)
                 await listener.add_listener(CHANNEL, lambda *_: hint.set())
         except BaseException as error:
             if listener is not None:
                 listener.terminate()
             if not isinstance(error, ServiceError):
                 raise
-            return None  # the book itself says so to whoever needs it
+            return None  # the next call of the store reports it
         return listener
 
     def committed(self, generation: int) -> None:
@@ -306,7 +309,7 @@ class PostgresLink:
             self._state = Mark(self._state.store_id, generation)
 
     async def close(self) -> None:
-        """Let go of the book and of the mark."""
+        """Let go of the store and of the mark."""
         connection, self._connection = self._connection, None
         try:
             if connection is not None:
@@ -327,7 +330,7 @@ class PostgresLink:
     # --- the connection ---------------------------------------------------------------
 
     async def _ready(self) -> None:
-        """Have a connection that holds the same book, and a mark that is not behind."""
+        """Have a connection that holds the same store, and a current mark."""
         if self._connection is None or self._connection.is_closed():
             self._throw_away()
             await self._reconnect()
@@ -346,7 +349,7 @@ class PostgresLink:
         self._away = None
 
     async def _connect_again(self) -> None:
-        """Connect to the same book, in which nothing that was said is forgotten."""
+        """Connect to the same store, in which nothing that was said is forgotten."""
         await self._connect()
         with ExitStack() as undo:
             # The next call must not take it as judged.
@@ -359,7 +362,7 @@ class PostgresLink:
         self._state = found
 
     async def _connect(self) -> bool:
-        """Connect and take the book; return whether nobody else has it."""
+        """Connect and lock the store; return whether this process is alone."""
         connection = await asyncpg.connect(
             self._address,
             timeout=_CONNECT_SECONDS,
@@ -367,7 +370,7 @@ class PostgresLink:
             server_settings=session_settings(),
         )
         self._connection = connection
-        notice_silence(connection)
+        _end_if_unheard(connection)
         with ExitStack() as undo:
             undo.callback(self._throw_away)
             await self._refuse_forgetful()
@@ -392,7 +395,7 @@ class PostgresLink:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + LOCK_TIMEOUT_SECONDS
         while True:
-            # Alone first: who comes first prepares the book for the others.
+            # Alone first: who comes first prepares the store for the others.
             may_prepare = self._state is None or not self.is_shared
             if may_prepare and await self._locked("pg_try_advisory_lock"):
                 return True
@@ -409,10 +412,9 @@ class PostgresLink:
             await asyncio.sleep(_LOCK_POLL_SECONDS)
 
     async def _let_others_in(self, instant: int | None) -> None:
-        """Share the book that was prepared alone; who comes finds somebody there."""
-        database: Database = self._connection
-        async with database.transaction():
-            await note_presence(database, instant=instant)
+        """Share the store that was prepared alone; later replicas find one alive."""
+        async with self._connection.transaction():
+            await self._sharing(instant).add_downtime()
         await self._locked("pg_try_advisory_lock_shared")
         await self._locked("pg_advisory_unlock")
 
@@ -420,11 +422,14 @@ class PostgresLink:
         return bool(await self._connection.fetchval(f"SELECT {function}($1)", _LOCK))
 
     async def _note_failover(self) -> None:
-        database: Database = self._connection
-        async with database.transaction():
-            if await mark_restored(database, everything=False):
-                await count_commit(database)
-                await notify(database)
+        async with self._connection.transaction():
+            connection = PostgresConnection(self._connection, None)
+            if await mark_restored(connection, everything=False):
+                await count_commit(self._connection)
+                await connection.notify()
+
+    def _sharing(self, instant: int | None) -> PostgresSharing:
+        return PostgresSharing(self._connection, instant)
 
     def _throw_away(self) -> None:
         connection, self._connection = self._connection, None
@@ -444,12 +449,13 @@ class PostgresLink:
         """Judge the mark, and note which sessions were open before a fail-over.
 
         Args:
-            entropy: Draws the name of a new book.
-            accept_restored: Somebody accepts that the book may have been put back.
-            is_alone: Nobody else has the book.
+            entropy: Draws the name of a new store.
+            accept_restored: The operator accepts that the store may be restored.
+            is_alone: No other process has the store.
             is_known: Others were at work a moment ago, whose marks fit.
         """
-        database: Database = self._connection
+        database = self._connection
+        connection = PostgresConnection(database, None)
         await database.execute(
             "INSERT INTO book SELECT $1, 0 WHERE NOT EXISTS (SELECT 1 FROM book)",
             entropy.token(STORE_ID_BYTES),
@@ -461,29 +467,29 @@ class PostgresLink:
             )
             self._marked = await self._on_mark_thread(self._mark.read)
         if accept_restored and is_alone:
-            # A new name: copies of the old book never fit the mark again.
+            # A new name: copies of the old store never fit the mark again.
             async with database.transaction():
                 await database.execute(
                     "UPDATE book SET book_id = $1", entropy.token(STORE_ID_BYTES)
                 )
-                await mark_restored(database, everything=True)
-                await pass_over_numbers(database)
+                await mark_restored(connection, everything=True)
+                await skip_numbers(connection)
                 await count_commit(database)
         else:
-            # Where others vouch for the book, the mark of this machine follows.
+            # Where others vouch for the store, the mark of this machine follows.
             is_let_in = accept_restored or (is_known and self._marked is None)
             if self._mark is not None and not is_let_in:
                 refuse_restored(self._state, self._marked, self._mark.path)
             async with database.transaction():
-                if await mark_restored(database, everything=False):
+                if await mark_restored(connection, everything=False):
                     await count_commit(database)
         self._state = await self._read_state()
         await self._keep_mark()
 
     async def _read_state(self) -> Mark:
-        mark = await read_mark(self._connection)
+        mark = await ReadMark().run(PostgresConnection(self._connection, None))
         if mark is None:
-            raise StateDamagedError("the database does not say which book it is")
+            raise StateDamagedError("the database does not say which store it is")
         return mark
 
     async def _keep_mark(self) -> None:
@@ -499,7 +505,7 @@ class PostgresLink:
 
 
 def _refuse_exchanged(found: Mark, known: Mark) -> None:
-    """Refuse a book that is no longer the one that this process has written."""
+    """Refuse a store that is no longer the one that this process has written."""
     if found.store_id != known.store_id or found.generation < known.generation:
         raise ServiceError(
             "the database came back with another book, or with an older state of this "
@@ -509,6 +515,29 @@ def _refuse_exchanged(found: Mark, known: Mark) -> None:
             "accept the risk explicitly, once: open sessions then end, and their "
             "inputs count as summed.",
         )
+
+
+def _end_if_unheard(connection: Database) -> None:
+    """Have the system end a connection whose other end does not acknowledge any more.
+
+    Nothing reports that such a connection is gone: what is sent is sent again, for a
+    quarter of an hour by default.  A database that is merely slow acknowledges at once
+    what it answers later.  Where the system cannot tell (a socket of this machine needs
+    no network, and not every system has every option), a command's own time limit ends
+    it.
+
+    Args:
+        connection: Just made.
+    """
+    # asyncpg returns its socket nowhere; a test sees that this is one.
+    transport = connection._transport  # noqa: SLF001 - see the line before
+    link: socket.socket = transport.get_extra_info("socket")
+    if link.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:
+            link.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 # --- failures -------------------------------------------------------------------------

@@ -1,30 +1,32 @@
-"""The tables of a book in PostgreSQL: made, and brought forward one step at a time.
+"""The tables of a store in PostgreSQL: created, and migrated one step at a time.
 
 Rule 1: the steps are files of this package, applied in the order of their numbers, each
         in one transaction with the row that says so: a process that dies in between
         leaves whole steps behind it.
-Rule 2: whoever calls holds the book (`secagg.storage.postgres.connection`): of several
+Rule 2: the caller holds the store (`secagg.storage.postgres.connection`): of several
         processes that start together one does the work.
-Rule 3: a book that a newer release has brought forward is refused, and not changed.
+Rule 3: a store that a newer release has migrated is refused, and not changed.
 Rule 4: a step that was published is never edited; what changes is another file.
 """
 
 from importlib.resources import files
 from itertools import count
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.storage.postgres.database import Database
+
+Database: TypeAlias = Any
+"""A connection of asyncpg, which has no types."""
 
 SCHEMA: Final = "secagg"
-"""The tables stand in a schema of their own, beside whatever else is there."""
+"""The tables are in a schema of their own, beside those of other programs."""
 
 
 async def migrate(database: Database) -> None:
     """Bring the tables to the state that this release works with.
 
     Raises:
-        ServiceError: STORAGE_FAILED; a newer release has used the book.
+        ServiceError: STORAGE_FAILED; a newer release has used the store.
         Exception: The database's own, from a step that was rolled back whole.
     """
     await database.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
@@ -43,7 +45,7 @@ async def migrate(database: Database) -> None:
 
 
 async def refuse_other_schema(database: Database) -> None:
-    """Refuse a book whose tables are not exactly those of this release.
+    """Refuse a store whose tables are not exactly those of this release.
 
     Raises:
         ServiceError: STORAGE_FAILED.
@@ -54,17 +56,17 @@ async def refuse_other_schema(database: Database) -> None:
 
 
 async def _done(database: Database) -> int:
-    row = await database.fetchrow("SELECT coalesce(max(number), 0) FROM migration")
-    return 0 if row is None else int(row[0])
+    query = "SELECT coalesce(max(number), 0) FROM migration"
+    return int(await database.fetchval(query))
 
 
 def _other_schema(found: int, known: int) -> ServiceError:
     return ServiceError(
-        f"the book has schema version {found}, this release reads version {known}",
+        f"the store has schema version {found}, this release reads version {known}",
         code=ErrorCode.STORAGE_FAILED,
         next_step="Upgrade this side, or point it at another database."
         if found > known
-        else "Start the aggregator of this release once: it brings the book forward.",
+        else "Start the aggregator of this release once: it migrates the store.",
     )
 
 

@@ -1,4 +1,4 @@
-"""One SQLite file as the disk of a book: opened, locked, written and scrubbed.
+"""One SQLite file as the disk of a store: opened, locked, written and erased.
 
 Rule 1: write-ahead log and `synchronous=FULL`: a transaction that was committed has
         reached the disk.  Both are read back after they are set.
@@ -10,7 +10,7 @@ Rule 3: only the owner may read the file, which holds seeds; what is deleted is
 Rule 4: a file of a newer schema, of another program or with a damaged structure is
         refused, and not one byte of it changed.
 Rule 5: every transaction raises the generation, and the rollback mark follows before
-        anybody hears of it.
+        the caller gets its answer.
 Rule 6: the process that has opened the file is the one that uses it.  A fork has the
         descriptors and the locks of its parent: both would continue from one state,
         and the mark cannot tell which of the two has spoken.
@@ -22,14 +22,16 @@ where the machine may be stolen.
 import os
 import sqlite3
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.inline import run_inline
+from secagg.storage.changes import mark_restored, skip_numbers
 from secagg.storage.network_disk import refuse_network_disk
+from secagg.storage.queries import ReadMark
 from secagg.storage.rollback_mark import (
     STORE_ID_BYTES,
     Mark,
@@ -37,9 +39,7 @@ from secagg.storage.rollback_mark import (
     mark_in,
     refuse_restored,
 )
-from secagg.storage.sqlite.changes import mark_restored
-from secagg.storage.sqlite.queries import read_mark
-from secagg.storage.sqlite.rows import SCHEMA
+from secagg.storage.sqlite.connection import SQLiteConnection
 from secagg.storage.store import StateDamagedError
 
 SCHEMA_VERSION: Final = 1
@@ -50,7 +50,7 @@ LOCK_TIMEOUT_SECONDS: Final = 10.0
 # "secA": tells a book from every other database with some version number.
 _APPLICATION_ID: Final = 0x73656341
 _MEMORY: Final = ":memory:"
-# A process may hold a thousand books in memory, most of whose tables stay empty; each
+# A process may hold a thousand stores in memory, most of whose tables stay empty; each
 # table and index has a page at least.
 _MEMORY_PAGE_BYTES: Final = 1024
 
@@ -65,22 +65,125 @@ _PRAGMAS: Final = (
 # What must be read back: `synchronous` 2 is FULL.
 _NEEDED: Final = {_JOURNAL: "wal", "synchronous": 2, "secure_delete": 1}
 
+_SCHEMA: Final = """
+CREATE TABLE book (
+    book_id BLOB NOT NULL,
+    generation INTEGER NOT NULL
+) STRICT;
+CREATE TABLE session (
+    position INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    role TEXT NOT NULL,
+    task TEXT NOT NULL,
+    peer TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    round INTEGER NOT NULL,
+    opened INTEGER,
+    deadline INTEGER,
+    born INTEGER NOT NULL,
+    start BLOB NOT NULL,
+    chain BLOB NOT NULL,
+    ended INTEGER,
+    receipt BLOB,
+    timeline TEXT NOT NULL,
+    spent INTEGER NOT NULL,
+    restored INTEGER NOT NULL,
+    seal BLOB NOT NULL,
+    header BLOB NOT NULL,
+    UNIQUE (role, task, peer, number)
+) STRICT;
+CREATE INDEX session_open ON session (role, task) WHERE ended IS NULL;
+CREATE TABLE record (
+    session INTEGER NOT NULL REFERENCES session (position),
+    sequence INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    sender TEXT,
+    chain BLOB NOT NULL,
+    body BLOB NOT NULL,
+    UNIQUE (session, sequence)
+) STRICT;
+CREATE UNIQUE INDEX record_once ON record (session, kind, sender)
+    WHERE sender IS NOT NULL;
+CREATE TABLE tally (
+    role TEXT NOT NULL,
+    task TEXT NOT NULL,
+    peer TEXT NOT NULL,
+    highest_number INTEGER NOT NULL,
+    spent INTEGER NOT NULL,
+    facts BLOB NOT NULL,
+    seal BLOB NOT NULL,
+    UNIQUE (role, task, peer)
+) STRICT;
+CREATE TABLE task (
+    task_id TEXT NOT NULL UNIQUE,
+    version INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    settings TEXT NOT NULL,
+    plan BLOB NOT NULL,
+    reason TEXT NOT NULL,
+    seal BLOB NOT NULL
+) STRICT;
+CREATE TABLE charge (
+    ordinal INTEGER PRIMARY KEY,
+    trust_domain TEXT NOT NULL,
+    aggregator TEXT NOT NULL,
+    task TEXT NOT NULL,
+    session_id BLOB NOT NULL,
+    noise_digest BLOB NOT NULL,
+    state INTEGER NOT NULL,
+    allowed INTEGER NOT NULL,
+    refunds INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    seal BLOB NOT NULL,
+    UNIQUE (trust_domain, aggregator, task, session_id)
+) STRICT;
+CREATE TABLE claim (
+    ordinal INTEGER PRIMARY KEY,
+    data TEXT NOT NULL,
+    holder BLOB NOT NULL,
+    trust_domain TEXT NOT NULL,
+    aggregator TEXT NOT NULL,
+    task TEXT NOT NULL,
+    noise_digest BLOB NOT NULL,
+    against TEXT NOT NULL,
+    epsilon REAL NOT NULL,
+    delta REAL NOT NULL,
+    shift REAL,
+    distance REAL NOT NULL,
+    added_delta REAL NOT NULL,
+    at INTEGER NOT NULL,
+    seal BLOB NOT NULL,
+    UNIQUE (data, holder, trust_domain, aggregator, task, noise_digest)
+) STRICT;
+CREATE TABLE revocation (
+    enrolment_key BLOB NOT NULL,
+    trust_domain TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    seal BLOB NOT NULL,
+    UNIQUE (enrolment_key, trust_domain)
+) STRICT;
+"""
+SCHEMA: Final = tuple(part.strip() for part in _SCHEMA.split(";")[:-1])
+"""The statements that make the tables, one by one."""
+
 
 class SQLiteFile:
-    """The open file of one book.
+    """The open file of one store.
 
     Args:
         path: The file, made with mode 0600 when it does not exist; None for memory.
-        mark: The rollback mark; None for a book that has none.
-        accept_restored: Somebody accepts that the book may have been put back: it
+        mark: The rollback mark; None for a store that has none.
+        accept_restored: The operator accepts that the store may be restored: it
             becomes a new one under the mark, and open sessions are marked.
-        entropy: Draws the name of a new book.
+        entropy: Draws the name of a new store.
 
     Raises:
         StateDamagedError: The file's structure is damaged.
-        ServiceError: BAD_SETTINGS on a network file system; RESTORED_STATE when book
+        ServiceError: BAD_SETTINGS on a network file system; RESTORED_STATE when store
             and mark do not fit; STORAGE_FAILED when the file cannot be opened, is no
-            book, is in use or has a newer schema.
+            store, is in use or has a newer schema.
     """
 
     def __init__(
@@ -108,18 +211,18 @@ class SQLiteFile:
                 if path is not None:
                     # SQLite gives its log the mode of the database: this covers both.
                     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-                self._database = sqlite3.connect(
+                self.database = sqlite3.connect(
                     self._name,
                     timeout=LOCK_TIMEOUT_SECONDS,
                     isolation_level=None,
                     # Calls come one after the other, but not all from one thread.
                     check_same_thread=False,
                 )
-                undo.callback(self._database.close)
+                undo.callback(self.database.close)
                 self._prepare(entropy)
                 self._state = self._read_state()
                 self._judge_mark(entropy, accept_restored=accept_restored)
-                # A predecessor may have died before it had scrubbed its log.
+                # A predecessor may have died before it had erased its log.
                 self._checkpoint()
             undo.pop_all()
 
@@ -129,12 +232,12 @@ class SQLiteFile:
 
         Raises:
             ServiceError: STORAGE_FAILED, also while the mark is behind: what is read
-                might be told to somebody.
+                might be sent.
         """
         self._refuse_fork()
         with self._failures():
             self._keep_mark()
-            yield self._database
+            yield self.database
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -147,22 +250,22 @@ class SQLiteFile:
         self._refuse_fork()
         with self._failures():
             self._keep_mark()
-            self._database.execute("BEGIN IMMEDIATE")
+            self.database.execute("BEGIN IMMEDIATE")
             try:
-                before = self._database.total_changes
-                yield self._database
-                if self._database.total_changes == before:
+                before = self.database.total_changes
+                yield self.database
+                if self.database.total_changes == before:
                     return
                 state = self._count_commit()
-                self._database.execute("COMMIT")
+                self.database.execute("COMMIT")
             finally:
                 # All or nothing; a full disk may have rolled back already.
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
+                if self.database.in_transaction:
+                    self.database.execute("ROLLBACK")
             self._state = state
             self._keep_mark()
 
-    def scrub(self) -> None:
+    def erase(self) -> None:
         """Have what was deleted overwritten on the disk, the log included.
 
         Raises:
@@ -180,7 +283,7 @@ class SQLiteFile:
     def _release(self) -> None:
         try:
             if os.getpid() == self._process:  # its log is still the parent's
-                self._database.close()
+                self.database.close()
         finally:
             if self._mark is not None:
                 self._mark.release()
@@ -200,38 +303,36 @@ class SQLiteFile:
         # The order matters: in exclusive mode from the start, no shared memory file
         # is made, and the first write takes the lock of rule 2.
         self._pragma("locking_mode = EXCLUSIVE")
-        self._database.text_factory = stored_text
+        self.database.text_factory = stored_text
         if self._name == _MEMORY:
             self._pragma(f"page_size = {_MEMORY_PAGE_BYTES}")
         # A reader's lock only: nothing of a foreign file may change.
-        self._database.execute("BEGIN IMMEDIATE")
+        self.database.execute("BEGIN IMMEDIATE")
         try:
             is_new = self._is_new()
         finally:
-            self._database.execute("ROLLBACK")
+            self.database.execute("ROLLBACK")
         for pragma in _PRAGMAS:
             self._pragma(pragma)
         self._check_pragmas()
-        self._database.execute("BEGIN IMMEDIATE")
+        self.database.execute("BEGIN IMMEDIATE")
         if is_new:
             for statement in SCHEMA:
-                self._database.execute(statement)
-            self._database.execute(
+                self.database.execute(statement)
+            self.database.execute(
                 "INSERT INTO book VALUES (?, 0)", (entropy.token(STORE_ID_BYTES),)
             )
-            self._database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            self.database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         # Written again in any case: only a write takes the lock.
-        self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        self._database.execute("COMMIT")
+        self.database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        self.database.execute("COMMIT")
 
     def _is_new(self) -> bool:
-        """Say whether the file is empty; refuse it if it is not a sound book."""
-        version = self._pragma("user_version")
-        schema = schema_of(self._database)
-        application = self._pragma("application_id")
-        if not schema and (application, version) == (0, 0):
+        """Say whether the file is empty; refuse it if it is not a sound store."""
+        stamp = (self._pragma("application_id"), self._pragma("user_version"))
+        if stamp == (0, 0) and not _schema_of(self.database):
             return True
-        refuse_foreign(self._name, application, version, schema)
+        refuse_foreign(self._name, self.database)
         complaint = self._pragma("integrity_check(1)")
         if complaint != "ok":
             raise StateDamagedError(f"{self._name}: {complaint}")
@@ -255,7 +356,7 @@ class SQLiteFile:
                 )
 
     def _pragma(self, text: str) -> object:
-        row = self._database.execute(f"PRAGMA {text}").fetchone()
+        row = self.database.execute(f"PRAGMA {text}").fetchone()
         return None if row is None else row[0]
 
     # --- generation and mark ----------------------------------------------------------
@@ -263,11 +364,11 @@ class SQLiteFile:
     def _count_commit(self) -> Mark:
         """Raise the generation and return it."""
         raised = "UPDATE book SET generation = generation + 1"
-        found = self._database.execute(f"{raised} RETURNING book_id, generation")
+        found = self.database.execute(f"{raised} RETURNING book_id, generation")
         return self._stated(mark_in(found))
 
     def _read_state(self) -> Mark:
-        return self._stated(read_mark(self._database))
+        return self._stated(run_inline(ReadMark().run(SQLiteConnection(self.database))))
 
     def _stated(self, mark: Mark | None) -> Mark:
         if mark is None:
@@ -276,15 +377,17 @@ class SQLiteFile:
 
     def _judge_mark(self, entropy: Entropy, *, accept_restored: bool) -> None:
         if accept_restored:
-            # The old mark stays until the book says that it was accepted: a crash in
-            # between must not look like a book that was left alone.
+            # The old mark stays until the store says that it was accepted: a crash in
+            # between must not look like a store that was left alone.
             self._marked = self._state
-            # A new name: copies of the old book never fit the mark again.
+            # A new name: copies of the old store never fit the mark again.
             with self.writing() as database:
                 database.execute(
                     "UPDATE book SET book_id = ?", (entropy.token(STORE_ID_BYTES),)
                 )
-                mark_restored(database)
+                connection = SQLiteConnection(database)
+                run_inline(mark_restored(connection, everything=True))
+                run_inline(skip_numbers(connection))
         elif self._mark is not None:
             self._marked = self._mark.read()
             refuse_restored(self._state, self._marked, self._mark.path)
@@ -304,21 +407,20 @@ class SQLiteFile:
             yield
 
 
-def refuse_foreign(
-    name: str, application: object, version: object, schema: AbstractSet[str]
-) -> None:
-    """Refuse a database that is no book of this release.
+def refuse_foreign(name: str, database: sqlite3.Connection) -> None:
+    """Refuse a database that is not a store of this release.
 
     Args:
         name: Of the file.
-        application: Its `application_id`.
-        version: Its `user_version`.
-        schema: The statements that made its tables.
+        database: Open on it.
 
     Raises:
-        StateDamagedError: Its tables are not those of a book.
+        StateDamagedError: Its tables are not those of a store.
         ServiceError: STORAGE_FAILED; it is something else, or of a newer release.
+        sqlite3.Error: It cannot be read.
     """
+    (application,) = database.execute("PRAGMA application_id").fetchone()
+    (version,) = database.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION_ID:
         raise ServiceError(
             f"{name} is a database, but no book of this program",
@@ -326,14 +428,14 @@ def refuse_foreign(
             next_step="Point the state path at another file; this one is something "
             "else, or of another release.",
         )
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    if version > SCHEMA_VERSION:
         raise ServiceError(
             f"{name} has schema version {version}, this release reads version "
             f"{SCHEMA_VERSION}",
             code=ErrorCode.STORAGE_FAILED,
             next_step="Upgrade this side, or point it at another state file.",
         )
-    if version != SCHEMA_VERSION or schema != set(SCHEMA):
+    if version != SCHEMA_VERSION or _schema_of(database) != set(SCHEMA):
         raise StateDamagedError(f"the tables of {name} are not those of ours")
 
 
@@ -345,7 +447,7 @@ def explained(name: str) -> Iterator[None]:
         name: Of the file.
 
     Raises:
-        StateDamagedError: The file's structure is damaged, or its text is none.
+        StateDamagedError: The file's structure is damaged, or a text in it.
         ServiceError: STORAGE_FAILED.
     """
     try:
@@ -354,7 +456,7 @@ def explained(name: str) -> Iterator[None]:
         raise _failure(name, error) from None
     except UnicodeError:
         # SQLite's own words about a name that is no text any more.
-        raise StateDamagedError(f"{name} holds text that is none") from None
+        raise StateDamagedError(f"{name} contains invalid UTF-8") from None
     except OSError as error:
         raise _refused(name, error.strerror or str(error), _CHECK_OWNER) from None
 
@@ -388,7 +490,7 @@ _NEXT_STEPS: Final = {
 }
 
 
-def schema_of(database: sqlite3.Connection) -> set[str]:
+def _schema_of(database: sqlite3.Connection) -> set[str]:
     """Return the statements that made a database's tables."""
     found = database.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
     return {sql for (sql,) in found}

@@ -14,24 +14,15 @@ from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Envelope
-from secagg.protocol.profiles import Trust
 from secagg.runtime.connection import AggregatorConnection
-from secagg.storage.budget_ledger import ChargeRow, Settlement
-from secagg.storage.change import Change, Committed, Ended, Lease, MissedRecords, Role
-from secagg.storage.data_claims import Claim, ClaimRow
-from secagg.storage.rollback_mark import Mark
-from secagg.storage.rows import (
-    Finding,
-    PurgeResult,
-    Replica,
-    ReplicaRow,
-    Retention,
-    SessionRow,
-    SessionState,
-    StoredSession,
-    Tally,
-    Task,
-    TaskRow,
+from secagg.storage.change import Change, Command, Query
+from secagg.storage.changes import (
+    PurgeReceipts,
+    PutClaim,
+    PutFacts,
+    PutTask,
+    RecordRevocations,
+    SettleCharge,
 )
 from secagg.storage.spool import Spool
 from secagg.storage.store import Store
@@ -91,6 +82,17 @@ class CrashSwitch:
         self.points.append(name)
 
 
+# Names of the commands that are crash points.
+_POINTS: Final[dict[type[Command[Any]], str]] = {
+    SettleCharge: "settle",
+    PutTask: "put task",
+    PutFacts: "put facts",
+    PutClaim: "put claim",
+    RecordRevocations: "see revocations",
+    PurgeReceipts: "purge",
+}
+
+
 class CrashingStore:
     """A `Store` whose writes are crash points."""
 
@@ -103,159 +105,38 @@ class CrashingStore:
         """See `Store.is_shared`."""
         return self._inner.is_shared
 
-    async def commit(self, change: Change) -> Committed | MissedRecords | Ended:
+    async def commit(self, command: Command[_Answer]) -> _Answer:
         """See `Store.commit`."""
-        with self._switch.around(_name_of(change)):
-            return await self._inner.commit(change)
-
-    async def settle(self, settlement: Settlement) -> None:
-        """See `Store.settle`."""
-        with self._switch.around("settle"):
-            await self._inner.settle(settlement)
-
-    async def put_task(self, task: Task, *, expect_version: int) -> bool:
-        """See `Store.put_task`."""
-        with self._switch.around("put task"):
-            return await self._inner.put_task(task, expect_version=expect_version)
-
-    async def see_revocations(self, trust: Trust) -> None:
-        """See `Store.see_revocations`."""
-        with self._switch.around("see revocations"):
-            await self._inner.see_revocations(trust)
-
-    async def seen_revocations(
-        self, enrolment_key: bytes, trust_domain: str
-    ) -> Trust | None:
-        """See `Store.seen_revocations`."""
         self._switch.check()
-        return await self._inner.seen_revocations(enrolment_key, trust_domain)
+        name = _name_of(command)
+        if not name:
+            return await self._inner.commit(command)
+        with self._switch.around(name):
+            return await self._inner.commit(command)
 
-    async def touch(self) -> None:
-        """See `Store.touch`."""
-        await self._inner.touch()
-
-    async def put_facts(self, task: str, facts: bytes, *, instead_of: bytes) -> bool:
-        """See `Store.put_facts`."""
-        with self._switch.around("put facts"):
-            return await self._inner.put_facts(task, facts, instead_of=instead_of)
-
-    async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
-        """See `Store.take`."""
+    async def read(self, query: Query[_Answer]) -> _Answer:
+        """See `Store.read`."""
         self._switch.check()
-        return await self._inner.take(name, holder=holder, seconds=seconds)
-
-    async def renew(self, lease: Lease, *, seconds: float) -> bool:
-        """See `Store.renew`."""
-        self._switch.check()
-        return await self._inner.renew(lease, seconds=seconds)
-
-    async def give_back(self, lease: Lease) -> None:
-        """See `Store.give_back`."""
-        self._switch.check()
-        await self._inner.give_back(lease)
+        return await self._inner.read(query)
 
     def changes(self) -> AsyncIterator[None]:
         """See `Store.changes`."""
         return self._inner.changes()
 
-    async def blobs_name(self, proposed: bytes | None) -> bytes | None:
-        """See `Store.blobs_name`."""
-        return await self._inner.blobs_name(proposed)
-
-    async def heartbeat(self, replica: Replica) -> None:
-        """See `Store.heartbeat`."""
-        await self._inner.heartbeat(replica)
-
-    async def replicas(self) -> tuple[ReplicaRow, ...]:
-        """See `Store.replicas`."""
-        return await self._inner.replicas()
-
-    async def purge(self, policy: Retention) -> PurgeResult:
-        """See `Store.purge`."""
-        with self._switch.around("purge"):
-            return await self._inner.purge(policy)
-
-    async def now(self) -> float:
-        """See `Store.now`."""
-        self._switch.check()
-        return await self._inner.now()
-
-    async def load(self, key: str, *, after: int = 0) -> StoredSession | None:
-        """See `Store.load`."""
-        self._switch.check()
-        return await self._inner.load(key, after=after)
-
-    async def missed(
-        self, key: str, *, expect: int, previous: bytes, restored: bool = False
-    ) -> MissedRecords | Ended:
-        """See `Store.missed`."""
-        self._switch.check()
-        return await self._inner.missed(
-            key, expect=expect, previous=previous, restored=restored
-        )
-
-    async def sessions(
-        self,
-        *,
-        role: Role,
-        task: str | None = None,
-        state: SessionState = SessionState.RUNNING,
-        before: int | None = None,
-        limit: int | None = None,
-    ) -> tuple[SessionRow, ...]:
-        """See `Store.sessions`."""
-        self._switch.check()
-        return await self._inner.sessions(
-            role=role, task=task, state=state, before=before, limit=limit
-        )
-
-    async def tally(self, role: Role, task: str, *, peer: str = "") -> Tally:
-        """See `Store.tally`."""
-        self._switch.check()
-        return await self._inner.tally(role, task, peer=peer)
-
-    async def tasks(self) -> tuple[TaskRow, ...]:
-        """See `Store.tasks`."""
-        self._switch.check()
-        return await self._inner.tasks()
-
-    async def charges(self, task: str) -> tuple[ChargeRow, ...]:
-        """See `Store.charges`."""
-        self._switch.check()
-        return await self._inner.charges(task)
-
-    async def claims(self, data: str | None = None) -> tuple[ClaimRow, ...]:
-        """See `Store.claims`."""
-        self._switch.check()
-        return await self._inner.claims(data)
-
-    async def put_claim(self, claim: Claim, *, after: int) -> bool:
-        """See `Store.put_claim`."""
-        with self._switch.around("put claim"):
-            return await self._inner.put_claim(claim, after=after)
-
-    async def mark(self) -> Mark | None:
-        """See `Store.mark`."""
-        self._switch.check()
-        return await self._inner.mark()
-
-    async def check(self) -> tuple[Finding, ...]:
-        """See `Store.check`."""
-        self._switch.check()
-        return await self._inner.check()
-
     async def close(self) -> None:
-        """Leave the inner book open: it stands for the disk."""
+        """Leave the inner store open: it stands for the disk."""
 
 
-def _name_of(change: Change) -> str:
-    if change.create is not None:
+def _name_of(command: Command[Any]) -> str | None:
+    if not isinstance(command, Change):
+        return _POINTS.get(type(command))
+    if command.create is not None:
         return "create"
-    if change.end is not None:
+    if command.end is not None:
         return "end"
-    if change.reseal is not None:
+    if command.reseal is not None:
         return "reseal"
-    return "append" if change.records else "deadline"
+    return "append" if command.records else "deadline"
 
 
 class CrashingSpool:

@@ -44,6 +44,7 @@ from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
+from secagg.storage.queries import ListCharges
 from secagg.storage.spool import Spool, UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import Store
@@ -330,7 +331,7 @@ class Deployment:
             return {name: len(known) for name, known in self.observer.masked.items()}
         spent = {}
         for number, store in self.client_stores.items():
-            rows = await store.charges(TASK_ID)
+            rows = await store.read(ListCharges(TASK_ID))
             kept = [row for row in rows if row.state is not ChargeState.VOID]
             spent[identity_of(number)] = len(kept)
         return spent

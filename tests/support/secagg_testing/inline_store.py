@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from secagg.crypto.entropy import SystemEntropy
 from secagg.storage.rollback_mark import RollbackMark
-from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.storage.sqlite.executor import InlineExecutor, SQLiteExecutor
 from secagg.storage.sqlite.file import SQLiteFile
-from secagg.storage.sqlite.store import SQLiteStore
+from secagg.storage.sqlite.transactions import SQLiteTransactions
+from secagg.storage.table_store import TableStore
 
 _Answer = TypeVar("_Answer")
 
@@ -22,7 +23,7 @@ def inline_store(
     accept_restored: bool = False,
     thread: Executor | None = None,
     now: Callable[[], float] = lambda: 1_000_000.0,
-) -> SQLiteStore:
+) -> TableStore:
     """Open a book at once.
 
     Args:
@@ -38,7 +39,10 @@ def inline_store(
         accept_restored=accept_restored,
         entropy=SystemEntropy(),
     )
-    return SQLiteStore(file, thread or InlineExecutor(), now, owns_thread=False)
+    transactions = SQLiteTransactions(file, now)
+    return TableStore(
+        SQLiteExecutor(transactions, thread or InlineExecutor(), owns_thread=False)
+    )
 
 
 def ask(question: Coroutine[Any, Any, _Answer]) -> _Answer:

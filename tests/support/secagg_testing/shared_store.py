@@ -5,13 +5,17 @@ between one another; a link can be cut for a while, as when its process is stopp
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from collections.abc import AsyncIterator
+from typing import Any, Final, TypeVar
 
 from secagg.crypto.entropy import Entropy
-from secagg.storage.change import Change, Lease
+from secagg.storage.change import Change, Command, Lease, Query
+from secagg.storage.changes import PutFacts, PutTask
+from secagg.storage.leases import ReleaseLease
 from secagg.storage.store import Store
 from secagg_testing.manual_clock import ManualClock
+
+_Answer = TypeVar("_Answer")
 
 _POLL_SECONDS: Final = 2.0
 _MOST_TURNS: Final = 4
@@ -61,24 +65,31 @@ class SharedStore:
     async def hang_up(self) -> None:
         """Have it seen that the process of this link has ended."""
         for lease in self._taken:
-            await self._inner.give_back(lease)
+            await self._inner.commit(ReleaseLease(lease))
 
-    def __getattr__(self, name: str) -> Any:
-        call: Callable[..., Awaitable[object]] = getattr(self._inner, name)
+    async def commit(self, command: Command[_Answer]) -> _Answer:
+        """See `Store.commit`."""
+        await self._turns()
+        answer = await self._inner.commit(command)
+        if isinstance(answer, Lease):
+            self._taken.append(answer)
+        await self._turns()
+        if _is_heard(command):
+            self._wake_others()
+        return answer
 
-        async def pass_on(*words: object, **more: object) -> object:
-            await self._turns()
-            answer = await call(*words, **more)
-            if isinstance(answer, Lease):
-                self._taken.append(answer)
-            await self._turns()
-            if name in {"put_task", "put_facts"} or (
-                name == "commit" and _opens(words[0])
-            ):
-                self._wake_others()
-            return answer
+    async def read(self, query: Query[_Answer]) -> _Answer:
+        """See `Store.read`."""
+        await self._turns()
+        answer = await self._inner.read(query)
+        await self._turns()
+        return answer
 
-        return pass_on
+    async def close(self) -> None:
+        """See `Store.close`."""
+        await self._turns()
+        await self._inner.close()
+        await self._turns()
 
     async def changes(self) -> AsyncIterator[None]:
         """Yield when another one has written, and every two seconds."""
@@ -108,7 +119,8 @@ class SharedStore:
             await self._clock.sleep_until(self._cut_until)
 
 
-def _opens(change: object) -> bool:
-    return isinstance(change, Change) and (
-        change.round is not None or change.end is not None
-    )
+def _is_heard(command: Command[Any]) -> bool:
+    """Return whether the other replicas are woken."""
+    if isinstance(command, Change):
+        return command.round is not None or command.end is not None
+    return isinstance(command, PutTask | PutFacts)

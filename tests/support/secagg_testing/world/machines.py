@@ -11,29 +11,32 @@ Rule 4: a server may be cut off from its book, which is then a database: nothing
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, ServiceError
+from secagg.runtime.inline import run_inline
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import Change, Committed, Lease
-from secagg.storage.leases import Leases
-from secagg.storage.postgres import downtimes as silences
+from secagg.storage.change import Change, Committed, Outcome, Query, Update
+from secagg.storage.changes import PutTask
+from secagg.storage.leases import AcquireLease, Heartbeat, Leases
+from secagg.storage.postgres import notifications
+from secagg.storage.queries import ReadClock
 from secagg.storage.rollback_mark import Mark, RollbackMark
-from secagg.storage.rows import Replica, Task
-from secagg.storage.session_columns import MILLISECONDS
+from secagg.storage.rows import Task
 from secagg.storage.spool import UploadSpool
-from secagg.storage.sqlite import changes as sqlite_changes
-from secagg.storage.sqlite.changes import Outcome
+from secagg.storage.sqlite.connection import SQLiteConnection
+from secagg.storage.sqlite.executor import SQLiteExecutor
 from secagg.storage.sqlite.file import SQLiteFile
-from secagg.storage.sqlite.rows import SESSIONS
-from secagg.storage.sqlite.store import SQLiteStore
+from secagg.storage.sqlite.transactions import SQLiteTransactions
 from secagg.storage.store import StoreUnavailableError
+from secagg.storage.table_store import TableStore
+from secagg.storage.tables import MILLISECONDS, SESSIONS
 from secagg_testing.world.loop import (
     OneThread,
     Process,
@@ -132,7 +135,7 @@ class Disk:
         """Whether the next process finds an older state than the last one left."""
         return self._is_put_back
 
-    def open(self, *, accept_restored: bool) -> "SimulatedStore":
+    def open(self, *, accept_restored: bool) -> TableStore:
         """Open the book for one process.
 
         Raises:
@@ -143,7 +146,7 @@ class Disk:
             self._is_put_back = False
             if not accept_restored:
                 self.on_unnoticed()
-        return SimulatedStore(self)
+        return TableStore(SimulatedExecutor(self))
 
     def note_holder(self, name: str) -> None:
         """Note which process takes leases under a name: its end will be seen."""
@@ -154,18 +157,21 @@ class Disk:
     @property
     def is_silent(self) -> bool:
         """Whether nobody has said of late that a server is at work."""
-        return bool(silences.silence_between(self._alive, self._instant()))
+        return bool(notifications.downtime_between(self._alive, self._instant()))
 
     def note_presence(self) -> None:
         """Hear that a server is at work; time without any counts for no deadline."""
         now = self._instant()
-        silence = silences.silence_between(self._alive, now)
+        silence = notifications.downtime_between(self._alive, now)
         self._alive = now
         if silence:
             with self._file.writing() as database:
-                for row in tuple(SESSIONS.find(database, "deadline IS NOT NULL")):
+                connection = SQLiteConnection(database)
+                where = "deadline IS NOT NULL"
+                for row in run_inline(SESSIONS.find(connection, where)):
                     deadline = (row.deadline or 0) + silence
-                    SESSIONS.put(database, replace(row, deadline=deadline))
+                    later = replace(row, deadline=deadline)
+                    run_inline(SESSIONS.update(connection, row, later))
 
     def _instant(self) -> int:
         return int(self.now() * MILLISECONDS)
@@ -222,6 +228,12 @@ class Disk:
         if not self.is_read():
             raise _refused()
 
+    def arrived(self, call: Callable[[], _Result]) -> _Result:
+        """Do what was asked for, unless the link was cut before it arrived."""
+        if self.away() is not None:
+            raise _unreachable()
+        return call()
+
     def strike(self) -> bool:
         """Refuse a write, or return whether to fall silent after it.
 
@@ -260,76 +272,101 @@ class Machine(Process):
         self.skew: Final = skew
 
 
-class SimulatedStore(SQLiteStore):
-    """The product's book on a simulated disk, which several processes may share."""
+class _Transactions(SQLiteTransactions):
+    """The product's transactions, on a disk that may refuse them."""
 
     def __init__(self, disk: Disk) -> None:
-        super().__init__(disk.file, OneThread(), disk.now, owns_thread=False)
+        super().__init__(disk.file, disk.now, disk.leases)
         self._disk = disk
-        self._leases = disk.leases  # type: ignore[misc]  # those of all its books
+
+    def apply(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
+        """See `SQLiteTransactions.apply`."""
+        return self._disk.arrived(lambda: self._apply_arrived(changes))
+
+    def write(self, update: Update[Any]) -> Any:
+        """See `SQLiteTransactions.write`."""
+        if not isinstance(update, PutTask):
+            return super().write(update)
+        is_silent = self._disk.strike()
+        is_stored = super().write(update)
+        if is_stored:
+            self._tell_others()
+            self._disk.on_commit(self._disk, update.task)
+        if is_silent:
+            raise _refused()
+        return is_stored
+
+    def read(self, query: Query[Any]) -> Any:
+        """See `SQLiteTransactions.read`."""
+        self._disk.look()
+        return super().read(query)
+
+    def _apply_arrived(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
+        is_silent = self._disk.strike()
+        # Downtime is added before a round closes.
+        is_attended = not (self._disk.is_shared and self._disk.is_silent)
+        self.connection.is_attended = is_attended
+        outcomes = super().apply(changes)
+        self._tell_others()
+        for change, outcome in zip(changes, outcomes, strict=True):
+            if isinstance(outcome, Committed):
+                self._disk.on_commit(self._disk, change)
+        if is_silent:
+            raise _refused()
+        return outcomes
+
+    def _tell_others(self) -> None:
+        for hint in self._disk.hints:
+            if self._disk.is_heard():
+                hint.set()
+
+
+class SimulatedExecutor(SQLiteExecutor):
+    """The product's store on a simulated disk, which several processes may share."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(_Transactions(disk), OneThread(), owns_thread=False)
+        self._disk = disk
 
     @property
     def is_shared(self) -> bool:
-        """See `Book.is_shared`."""
+        """See `Store.is_shared`."""
         return self._disk.is_shared
 
-    async def put_task(self, task: Task, *, expect_version: int) -> bool:
-        """See `Book.put_task`."""
-
-        def put() -> bool:
-            is_silent = self._disk.strike()
-            with self._file.writing() as database:
-                is_stored = sqlite_changes.put_task(
-                    database, task, expect_version=expect_version
-                )
-            if is_stored:
-                self._tell_others()
-                self._disk.on_commit(self._disk, task)
-            if is_silent:
-                raise _refused()
-            return is_stored
-
-        self._check_open()
-        return await self._run(put)
-
-    async def commit(self, change: Change) -> Outcome:
-        """See `Book.commit`."""
+    async def apply(self, change: Change) -> Outcome:
+        """See `Engine.apply`."""
         await self._disk.reach()
-        outcome = await super().commit(change)
+        outcome = await super().apply(change)
         await self._disk.reach()  # else it has happened, and the answer is lost
         return outcome
 
-    async def now(self) -> float:
-        """See `Book.now`."""
-        await self._disk.reach()
-        return await super().now()
+    async def write(self, update: Update[Any]) -> Any:
+        """See `Engine.write`; a heartbeat takes no time here."""
+        if isinstance(update, Heartbeat):
+            if self.is_shared and not self._disk.is_cut_off():
+                self._disk.note_presence()
+            return await super().write(update)
+        if isinstance(update, AcquireLease):
+            self._disk.note_holder(update.holder)
+        if not update.is_counted:
+            transactions = self.transactions
+            return await self._run(
+                lambda: run_inline(update.run(transactions.connection))
+            )
+        return await super().write(update)
 
-    async def take(self, name: str, *, holder: str, seconds: float) -> Lease | None:
-        """See `Book.take`."""
-        self._disk.note_holder(holder)
-        return await self._run(
-            lambda: self._leases.take(name, holder=holder, seconds=seconds)
-        )
+    async def read(self, query: Query[Any]) -> Any:
+        """See `Engine.read`."""
+        if isinstance(query, ReadClock):
+            await self._disk.reach()
+        return await super().read(query)
 
-    async def renew(self, lease: Lease, *, seconds: float) -> bool:
-        """See `Book.renew`."""
-        return await self._run(lambda: self._leases.renew(lease, seconds=seconds))
-
-    async def give_back(self, lease: Lease) -> None:
-        """See `Book.give_back`."""
-        await self._run(lambda: self._leases.give_back(lease))
-
-    async def heartbeat(self, _: Replica) -> None:
-        """See `Book.heartbeat`; it takes no time here."""
-        if self.is_shared and not self._disk.is_cut_off():
-            self._disk.note_presence()
-
-    async def changes(self) -> AsyncIterator[None]:
+    async def hints(self) -> AsyncGenerator[None]:
         """Yield when others have written; a hint may be late."""
         hint = asyncio.Event()
         self._disk.hints.append(hint)
         try:
-            while self.is_shared and not self._is_closed:
+            while self.is_shared:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_HINT_SECONDS):
                         await hint.wait()
@@ -340,71 +377,14 @@ class SimulatedStore(SQLiteStore):
 
     async def close(self) -> None:
         """Finish what is under way; the disk stays."""
-        if not self._is_closed:
-            self._is_closed = True
-            if self._all_written is not None:
-                await asyncio.shield(self._all_written)  # as the product does
-
-    async def _read(self, query: Callable[..., _Result]) -> _Result:
-        def read() -> _Result:
-            self._disk.look()
-            with self._file.reading() as database:
-                return query(database)
-
-        self._check_open()
-        return await self._run(read)
+        if self._all_written is not None:
+            await asyncio.shield(self._all_written)  # as the product does
 
     async def _run(self, call: Callable[[], _Result]) -> _Result:
         await self._disk.reach()
-        answer = await super()._run(lambda: self._arrived(call))
+        answer = await super()._run(lambda: self._disk.arrived(call))
         await self._disk.reach()
         return answer
-
-    def _arrived(self, call: Callable[[], _Result]) -> _Result:
-        """Do what was asked for, unless the link was cut before it arrived."""
-        if self._disk.away() is not None:
-            raise _unreachable()
-        return call()
-
-    def _commit_all(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
-        return self._arrived(lambda: self._commit_arrived(changes))
-
-    def _commit_arrived(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
-        is_silent = self._disk.strike()
-        outcomes = self._commit_due(changes)
-        self._tell_others()
-        for change, outcome in zip(changes, outcomes, strict=True):
-            if isinstance(outcome, Committed):
-                self._disk.on_commit(self._disk, change)
-        if is_silent:
-            raise _refused()
-        return outcomes
-
-    def _commit_due(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
-        """Commit; no timer closes a round before a silence is made up for."""
-        is_early = self.is_shared and self._disk.is_silent
-        held = [is_early and change.due for change in changes]
-        free = [c for c, is_held in zip(changes, held, strict=True) if not is_held]
-        others = iter(super()._commit_all(free))
-        return [
-            self._stands(change) if is_held else next(others)
-            for change, is_held in zip(changes, held, strict=True)
-        ]
-
-    def _stands(self, change: Change) -> Outcome:
-        with self._file.reading() as database:
-            return sqlite_changes.missed(
-                database,
-                change.key,
-                expect=change.expect,
-                previous=change.previous,
-                now=self._now(),
-            )
-
-    def _tell_others(self) -> None:
-        for hint in self._disk.hints:
-            if self._disk.is_heard():
-                hint.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +462,7 @@ class _File(SQLiteFile):
             None, mark=mark if new else None, accept_restored=False, entropy=entropy
         )
         if content is not None:
-            self._database.deserialize(content)
+            self.database.deserialize(content)
             self._mark, self._marked = mark, None
             self._state = self._read_state()
         self._is_synced = self._pragma("synchronous") == _FULL
@@ -502,7 +482,7 @@ class _File(SQLiteFile):
 
     def content(self) -> bytes:
         """Return its bytes."""
-        return self._database.serialize()
+        return self.database.serialize()
 
     def judge(self, entropy: Entropy, *, accept_restored: bool) -> None:
         """Compare it with the mark, as opening a file does."""

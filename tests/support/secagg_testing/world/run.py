@@ -27,6 +27,7 @@ from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.storage import ServerStorage
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.change import Change
+from secagg.storage.queries import ListCharges
 from secagg.storage.rows import Task
 from secagg.storage.store import StoreUnavailableError
 from secagg_testing.knowledge import ForbiddenKnowledgeError
@@ -322,7 +323,7 @@ class _World:
                 charged[name] = self.witness.clients.charged(name)
                 continue
             store = self.disks[name].open(accept_restored=False)
-            rows = await store.charges(task.name)
+            rows = await store.read(ListCharges(task.name))
             states = {row.session_id: row.state for row in rows}
             self.witness.clients.check_charges(
                 name, states, self.witness.servers.sums.values()

@@ -21,6 +21,7 @@ from secagg.server.task.folder import privacy_folder_of
 from secagg.server.task.setup import settle_task
 from secagg.storage.budget_ledger import BudgetKey, Charge, ChargeState, Settlement
 from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.changes import PutClaim, SettleCharge
 from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.open_store import open_store
 
@@ -95,9 +96,8 @@ async def write_stores(place):
             Change(key=key, expect=0, previous=created.chain, charge=charge, spend=True)
         )
         if settled is not None:
-            await ledger.settle(
-                Settlement(task="counts", session_id=bytes([number]), state=settled)
-            )
+            last = Settlement(task="counts", session_id=bytes([number]), state=settled)
+            await ledger.commit(SettleCharge(last))
     for number, task in enumerate(("counts", "means")):
         claim = Claim(
             data="patients",
@@ -111,7 +111,7 @@ async def write_stores(place):
             distance=0.0,
             added_delta=0.0,
         )
-        await ledger.put_claim(claim, after=number)
+        await ledger.commit(PutClaim(claim, after=number))
     await ledger.close()
 
 

@@ -22,6 +22,8 @@ from secagg.storage.budget_ledger import (
     Settlement,
 )
 from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.changes import SettleCharge
+from secagg.storage.queries import ListCharges
 
 
 def noised(epsilon=8.0):
@@ -47,7 +49,7 @@ def charge(descriptor, domain="domain"):
 
 
 async def judged(store, descriptor):
-    check_budget(charge(descriptor), await store.charges(descriptor.task_id))
+    check_budget(charge(descriptor), await store.read(ListCharges(descriptor.task_id)))
 
 
 def test_a_session_without_noise_costs_nothing(offered):
@@ -75,7 +77,7 @@ async def test_a_task_gets_as_many_sessions_as_it_claims_and_its_spare_ones(offe
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
     # An interrupted session goes on: it is charged already.
     await judged(store, sessions[0])
-    await store.settle(settlement_of(sessions[0], Charge.GIVEN_BACK))
+    await store.commit(SettleCharge(settlement_of(sessions[0], Charge.GIVEN_BACK)))
     await judged(store, sessions[3])
     # Of a session that was given back not the budget judges, but its number.
     await judged(store, sessions[0])

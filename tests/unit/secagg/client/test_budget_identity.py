@@ -25,6 +25,7 @@ from secagg.storage.budget_ledger import (
 )
 from secagg.storage.data_claims import Claim
 from secagg.storage.open_store import open_state
+from secagg.storage.queries import ListCharges
 from secagg.storage.spool import UploadSpool
 from secagg.transport.in_memory import InMemoryConnection
 
@@ -78,7 +79,7 @@ async def summed(place, *, aggregator, domain="domain", epsilon=8.0, total=TOTAL
 
 async def charges(place):
     store = await open_state(place / "alice")
-    rows = await store.charges("t")
+    rows = await store.read(ListCharges("t"))
     await store.close()
     return {row.budget for row in rows}, len(rows)
 

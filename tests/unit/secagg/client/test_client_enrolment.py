@@ -28,6 +28,7 @@ from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.enrolment.verification import check_credential
 from secagg.protocol.profiles import MaliciousParameters, Trust
 from secagg.storage.open_store import open_store
+from secagg.storage.queries import ReadRevocations
 
 ISSUER = IdentityKey.from_bytes(SecretBytes(bytes([1]) * 32))
 CLIENT = IdentityKey.from_bytes(SecretBytes(bytes([2]) * 32))
@@ -103,7 +104,7 @@ async def refusal(code, coroutine):
 
 
 async def seen(store):
-    return await store.seen_revocations(ISSUER.public_bytes, DOMAIN)
+    return await store.read(ReadRevocations(ISSUER.public_bytes, DOMAIN))
 
 
 async def test_an_offer_gives_the_rules_of_its_session(store):

@@ -24,6 +24,7 @@ from secagg.simulation import identity_of
 from secagg.simulation.driver import OFFERED_AT, InProcessSession, accepting
 from secagg.simulation.enrolled import membership_of
 from secagg.storage.change import Role
+from secagg.storage.queries import ReadTally
 from secagg.storage.sqlite.executor import InlineExecutor
 
 CLIENTS = 6
@@ -98,7 +99,9 @@ class Party:
         await self.session.scrub()
 
     async def count(self):
-        tally = await self.store.tally(Role.CLIENT, "test-task", peer=self.aggregator)
+        tally = await self.store.read(
+            ReadTally(Role.CLIENT, "test-task", peer=self.aggregator)
+        )
         return tally.spent
 
 

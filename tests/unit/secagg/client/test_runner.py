@@ -57,6 +57,7 @@ from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.change import Role
+from secagg.storage.queries import ListCharges, ListSessions
 from secagg.storage.rows import SessionState
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.transport.handshake import UnexpectedPeerError
@@ -106,7 +107,7 @@ def assert_left(deployment, endings, code, *, kind=RemoteProtocolError):
     assert isinstance(endings[VICTIM], kind)
     assert endings[VICTIM].code is code
     store = deployment.client_stores[VICTIM]
-    assert ask(store.sessions(role=Role.CLIENT)) == ()
+    assert ask(store.read(ListSessions(role=Role.CLIENT))) == ()
     (released,) = deployment.sums
     assert released.survivors in {CLIENTS - 1, CLIENTS}
 
@@ -179,7 +180,10 @@ def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
         with pytest.raises(RemoteProtocolError, match="min_clients") as caught:
             await runner.run_session(TASK_ID)
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
-        assert await store.sessions(role=Role.CLIENT, state=SessionState.ALL) == ()
+        assert (
+            await store.read(ListSessions(role=Role.CLIENT, state=SessionState.ALL))
+            == ()
+        )
         serving.cancel()
         await asyncio.wait({serving})
 
@@ -338,7 +342,7 @@ def test_an_aggregator_that_vanishes_costs_a_deadline():
     assert endings[VICTIM].code is ErrorCode.UNREACHABLE
     assert endings[VICTIM].next_step
     assert all(isinstance(endings[n], SessionOutcome) for n in endings if n != VICTIM)
-    (row,) = ask(deployment.client_stores[VICTIM].sessions(role=Role.CLIENT))
+    (row,) = ask(deployment.client_stores[VICTIM].read(ListSessions(role=Role.CLIENT)))
     assert row.number == 1
 
 
@@ -587,7 +591,7 @@ def test_a_session_of_another_aggregator_is_left_not_told_at_its_end(way):
         with pytest.raises(ServiceError) as caught:
             await elsewhere.run_session(TASK_ID)
         assert caught.value.code is ErrorCode.TASK_OVER
-        (charge,) = await store.charges(TASK_ID)
+        (charge,) = await store.read(ListCharges(TASK_ID))
         assert charge.state is ChargeState.KEPT
         serving.cancel()
         await asyncio.wait({serving, *others})
@@ -652,7 +656,7 @@ def test_a_bad_input_is_named_and_a_good_one_may_follow(bad):
         with pytest.raises(LocalProtocolError) as caught:
             await runner.run_session(TASK_ID)
         assert caught.value.code is ErrorCode.BAD_INPUT
-        assert len(await store.sessions(role=Role.CLIENT)) == 1
+        assert len(await store.read(ListSessions(role=Role.CLIENT))) == 1
         outcome = await runner.run_session(TASK_ID)
         assert outcome.survivors == CLIENTS
         await asyncio.gather(serving, *others)

@@ -44,6 +44,7 @@ from secagg.protocol.rounds import rounds_of
 from secagg.runtime.inline import run_inline
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.change import Role
+from secagg.storage.queries import ReadTally
 from secagg.storage.rows import Retention
 
 NAMES = ("ann", "bob", "cleo", "dan")
@@ -726,9 +727,9 @@ def test_a_sparse_graph_that_was_seen_is_counted(graph, tmp_path):
         session.turn(name)
     session.server.close_round()
     store = session.client("ann")._opened.store
-    assert run_inline(store.tally(Role.CLIENT, "sums", peer="hub")).spent == 0
+    assert run_inline(store.read(ReadTally(Role.CLIENT, "sums", peer="hub"))).spent == 0
     session.turn("ann")
     session.close()
     store = session.client("ann")._opened.store
-    assert run_inline(store.tally(Role.CLIENT, "sums", peer="hub")).spent == 1
+    assert run_inline(store.read(ReadTally(Role.CLIENT, "sums", peer="hub"))).spent == 1
     session.close()

@@ -48,6 +48,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.data_claims import ClaimAdversary
+from secagg.storage.queries import ListClaims, LoadSession
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.transport.in_memory import InMemoryConnection
@@ -107,7 +108,7 @@ def _offers():
 async def test_a_claim_is_what_the_clients_own_report_states(offers):
     store = inline_store()
     await total_on(store).claim(offers[4])
-    (row,) = await store.claims()
+    (row,) = await store.read(ListClaims())
     report = stated(offers[4])  # over three sessions, one of them spare
     assert (row.claim.epsilon, row.claim.delta) == (report.epsilon, report.delta)
     assert 3.9 < row.claim.epsilon <= 4.0
@@ -120,7 +121,7 @@ async def test_a_task_that_is_joined_again_is_claimed_once(offers):
     total = total_on(store)
     for number in (1, 2, 3):
         await total.claim(replace(offers[4], session_number=number))
-    assert len(await store.claims()) == 1
+    assert len(await store.read(ListClaims())) == 1
 
 
 async def test_other_noise_under_the_same_name_is_another_claim(offers):
@@ -128,7 +129,10 @@ async def test_other_noise_under_the_same_name_is_another_claim(offers):
     total = total_on(store)
     await total.claim(offers[2])
     await total.claim(replace(offers[3], task_id="task 2"))
-    assert [round(row.claim.epsilon) for row in await store.claims()] == [2, 3]
+    assert [round(row.claim.epsilon) for row in await store.read(ListClaims())] == [
+        2,
+        3,
+    ]
 
 
 async def test_another_graph_is_another_claim(offers):
@@ -137,7 +141,7 @@ async def test_another_graph_is_another_claim(offers):
     ring = replace(offers[2].parameters, degree=2, tail=HonestCuriousParameters(40))
     await total.claim(offers[2])
     await total.claim(replace(offers[2], parameters=ring))
-    plain, cut = (row.claim for row in await store.claims())
+    plain, cut = (row.claim for row in await store.read(ListClaims()))
     assert plain.added_delta == 0.0
     assert cut.added_delta == 30 * 2.0**-40  # ten rosters for each of three sessions
     assert cut.delta == plain.delta + cut.added_delta
@@ -151,7 +155,7 @@ async def test_looking_claims_nothing(offers):
         await check(total, offers[4])
     with pytest.raises(TotalBudgetExceededError):
         await total.claim(offers[4])
-    assert await store.claims() == ()
+    assert await store.read(ListClaims()) == ()
 
 
 async def test_names_of_data_have_totals_of_their_own(offers):
@@ -319,11 +323,14 @@ async def test_a_crash_anywhere_leaves_one_claim_and_none_of_a_session_without_i
             await begin(dying, offers[4], total_on(dying))
         except SimulatedCrashError:
             died_at.append(switch.points[-1])
-        sessions, claims = await store.load(_key(offers[4])), await store.claims()
+        sessions, claims = (
+            await store.read(LoadSession(_key(offers[4]))),
+            await store.read(ListClaims()),
+        )
         assert not (sessions is not None and not claims)
         if sessions is None:
             await begin(store, offers[4], total_on(store))
-        assert len(await store.claims()) == 1
+        assert len(await store.read(ListClaims())) == 1
     assert died_at == [
         "before put claim",
         "after put claim",
@@ -377,7 +384,7 @@ async def test_what_is_refused_begins_no_session(offers):
     store = inline_store()
     with pytest.raises(TotalBudgetExceededError):
         await begin(store, offers[4], total_on(store, budget(epsilon=3.0)))
-    assert await store.load(_key(offers[4])) is None
+    assert await store.read(LoadSession(_key(offers[4]))) is None
 
 
 async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
@@ -407,7 +414,7 @@ async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
     assert len((await totals[0].use()).claims) == 1
     assert (await totals[0].use()).kept_in == tmp_path / "claims"
     for storage in storages:
-        assert await storage.store.claims() == ()
+        assert await storage.store.read(ListClaims()) == ()
         await storage.close()
     # The same is read when no client runs.
     assert len((await look_at_use(owners, tmp_path / "alice")).claims) == 1
@@ -423,7 +430,7 @@ async def test_claims_may_be_kept_where_the_state_is(offers, tmp_path):
         workers=Workers(general=InlineExecutor()),
     )
     await total.claim(offers[2])
-    assert len(await storage.store.claims()) == 1
+    assert len(await storage.store.read(ListClaims())) == 1
     await storage.close()
 
 
@@ -471,7 +478,7 @@ async def test_a_copy_that_was_put_back_is_noticed_and_claims_anew(offers, tmp_p
     total = total_on(third.store)
     for _ in range(2):
         await total.claim(offers[2])
-    assert [row.claim.budget.task for row in await third.store.claims()] == [
+    assert [row.claim.budget.task for row in await third.store.read(ListClaims())] == [
         "task 2"
     ] * 2
     await third.close()

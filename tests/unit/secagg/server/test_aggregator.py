@@ -44,6 +44,8 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.server.task.schedule import TaskSchedule
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
+from secagg.storage.changes import PurgeReceipts
+from secagg.storage.queries import ListSessions
 from secagg.storage.rows import Retention
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
@@ -423,7 +425,7 @@ def test_a_full_disk_costs_time_and_nothing_else():
         for name in ("b", "c"):
             await world.join(name)
         await world.settle()
-        (row,) = await world.store.sessions(role=Role.SERVER)
+        (row,) = await world.store.read(ListSessions(role=Role.SERVER))
         assert row.sequence == 4  # three adverts, one closing
 
     scenario(test)
@@ -450,7 +452,7 @@ def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
         world.start()
         await world.settle()
         await world.join("a")
-        (stored,) = await world.store.sessions(role=Role.SERVER)
+        (stored,) = await world.store.read(ListSessions(role=Role.SERVER))
         for _ in range(10):
             await world.clock.sleep_until(world.clock.now() + 60)
             waiting = await world.update("a", Round.ADVERTISE_KEYS)
@@ -459,7 +461,7 @@ def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
         stranger = await world.update("mallory", Round.ADVERTISE_KEYS)
         assert (stranger.joined, stranger.needed) == (0, 0)
         # No record, no new number: what was stored is what is stored.
-        assert await world.store.sessions(role=Role.SERVER) == (stored,)
+        assert await world.store.read(ListSessions(role=Role.SERVER)) == (stored,)
         await world.join("b")
         await world.join("c")
         await world.settle()
@@ -1300,7 +1302,7 @@ def test_a_repeated_message_is_acknowledged_while_there_is_a_record_of_it():
         assert await code_of(second, other) is ErrorCode.SESSION_OVER
         assert await code_of(second, ending) is None
         # When that is gone as well, nobody knows the session.
-        await world.store.purge(Retention(keep_receipts=0))
+        await world.store.commit(PurgeReceipts(Retention(keep_receipts=0)))
         third = await next_process()
         for request in (advert, other, ending):
             assert await code_of(third, request) is ErrorCode.UNKNOWN_SESSION

@@ -9,7 +9,8 @@ from secagg_testing import manual_clock
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime import log_events as telemetry
 from secagg.server.retention import PURGE_EVERY_SECONDS, purge_regularly
-from secagg.storage.rows import PurgeResult, Retention
+from secagg.storage.changes import PurgeReceipts
+from secagg.storage.rows import Retention
 
 POLICY = Retention(keep_receipts_days=3.0, keep_receipts=16)
 
@@ -20,12 +21,12 @@ class Shelf:
     def __init__(self, clock, fails_at=()):
         self.clock, self.fails_at, self.calls = clock, fails_at, []
 
-    async def purge(self, policy):
-        assert policy == POLICY
+    async def commit(self, command):
+        assert command == PurgeReceipts(POLICY)
         self.calls.append(self.clock.now())
         if len(self.calls) in self.fails_at:
             raise ServiceError("the disk is full", code=ErrorCode.STORAGE_FAILED)
-        return PurgeResult(("one",) if len(self.calls) == 1 else ())
+        return ("one",) if len(self.calls) == 1 else ()
 
 
 def purging(turns, **options):

@@ -21,6 +21,7 @@ from secagg.server.session.receipt import SessionReceipt
 from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.storage.change import Role
 from secagg.storage.open_store import open_state
+from secagg.storage.queries import ListSessions
 from secagg.storage.rows import Retention, SessionState
 
 WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
@@ -124,7 +125,9 @@ async def test_receipts_go_and_their_sums_still_count(tmp_path):
             assert task.released_before == 1
             assert await task.next_sum() is None
     store = await open_state(tmp_path)
-    assert await store.sessions(role=Role.SERVER, state=SessionState.ALL) == ()
+    assert (
+        await store.read(ListSessions(role=Role.SERVER, state=SessionState.ALL)) == ()
+    )
     await store.close()
 
 

@@ -86,10 +86,10 @@ class Book:
 
     refuses = hangs = False
 
-    async def sessions(self, **_):
+    async def read(self, _):
         return ()
 
-    async def touch(self):
+    async def commit(self, _):
         if self.hangs:
             await asyncio.Event().wait()
         if self.refuses:

@@ -46,7 +46,9 @@ from secagg.server.task.folder import folder_of
 from secagg.server.task.setup import prepare_task
 from secagg.server.task.stored import encode_settings
 from secagg.storage.change import Role
+from secagg.storage.changes import PutTask
 from secagg.storage.directories import STORE_FILE
+from secagg.storage.queries import ListSessions
 from secagg.storage.reader import reading
 from secagg.storage.rows import SessionState, TaskState
 from secagg.testbed.demo.pausing_connection import PausingConnection
@@ -307,14 +309,14 @@ async def test_who_is_shown_out_at_one_server_of_a_book_is_at_all(world):
         row = await find_task(store, "t")
         settings = encode_settings(world.settings(invited=("a", "b")))
         elsewhere = replace(row.task, settings=settings)
-        assert await store.put_task(elsewhere, expect_version=row.version)
+        assert await store.commit(PutTask(elsewhere, expect_version=row.version))
         await world.keeper._follow()
         assert shown_out == ["c"]
 
 
 async def sessions_of(world):
-    return await world.server.storage.store.sessions(
-        role=Role.SERVER, task="t", state=SessionState.ALL
+    return await world.server.storage.store.read(
+        ListSessions(role=Role.SERVER, task="t", state=SessionState.ALL)
     )
 
 
@@ -347,7 +349,7 @@ async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
         if len(settled) == 2:  # its row is there, and the task is about to run
             row = await find_task(store, "t")
             stopped = replace(row.task, state=TaskState.STOPPED, reason="enough")
-            assert await store.put_task(stopped, expect_version=row.version)
+            assert await store.commit(PutTask(stopped, expect_version=row.version))
         return prepared
 
     monkeypatch.setattr(task_rows, "settle_task", settled_meanwhile)
@@ -361,16 +363,16 @@ async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
 async def test_a_task_whose_row_was_stored_unheard_is_added_again(world, monkeypatch):
     async with world.running():
         store = world.server.storage.store
-        put, unheard = store.put_task, []
+        commit, unheard = store.commit, []
 
-        async def put_unheard(task, *, expect_version):
-            stored = await put(task, expect_version=expect_version)
-            if not unheard:
-                unheard.append(task)
+        async def put_unheard(command):
+            stored = await commit(command)
+            if isinstance(command, PutTask) and not unheard:
+                unheard.append(command)
                 raise ServiceError("fsync", code=ErrorCode.STORAGE_FAILED, next_step="")
             return stored
 
-        monkeypatch.setattr(store, "put_task", put_unheard)
+        monkeypatch.setattr(store, "commit", put_unheard)
         document = world.settings("u").document()
         add = {"settings": document, "origin": "f"}
         await refused(world.ask("task.add", **add), ErrorCode.STORAGE_FAILED)
@@ -575,7 +577,7 @@ async def test_a_pause_that_was_written_and_not_done_is_done_by_the_next_process
         store = world.server.storage.store
         row = await find_task(store, "t")
         paused = replace(row.task, state=TaskState.PAUSED, reason="lunch")
-        assert await store.put_task(paused, expect_version=row.version)
+        assert await store.commit(PutTask(paused, expect_version=row.version))
     async with world.running():
         # The session waits for clients that nobody lets in.
         shown = await until(world, "t", running=[])

@@ -246,23 +246,23 @@ async def test_a_store_has_one_book_and_a_book_one_store(blobs, tmp_path):
     one, two = BlobBindingFile(tmp_path / "1"), BlobBindingFile(tmp_path / "2")
     for number in "12":
         (tmp_path / number).mkdir()
-    await refuse_other_blobs(blobs, one)
-    await refuse_other_blobs(blobs, one)
+    await refuse_other_blobs(blobs, one.bind)
+    await refuse_other_blobs(blobs, one.bind)
     with pytest.raises(ServiceError, match="of another book") as caught:
-        await refuse_other_blobs(blobs, two)
+        await refuse_other_blobs(blobs, two.bind)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     # Refused, it is still free to begin with a store of its own, and keeps to it.
     own = MemoryBlobs()
-    await refuse_other_blobs(own, two)
+    await refuse_other_blobs(own, two.bind)
     with pytest.raises(ServiceError, match="not the store"):
-        await refuse_other_blobs(own, one)
+        await refuse_other_blobs(own, one.bind)
     with pytest.raises(ServiceError, match="not the store"):
-        await refuse_other_blobs(MemoryBlobs(), one)
+        await refuse_other_blobs(MemoryBlobs(), one.bind)
     assert len(blobs.below("store")) == 2
     # Two that began at the same moment: the store is that of one of them.
     (tmp_path / "3").mkdir()
     late, name = BlobBindingFile(tmp_path / "3"), bytes(range(16))
-    await late.blobs_name(name)
+    await late.bind(name)
     blobs.create(f"store/{name.hex()}", b"")
     with pytest.raises(ServiceError, match="of another book"):
-        await refuse_other_blobs(blobs, late)
+        await refuse_other_blobs(blobs, late.bind)

@@ -7,18 +7,26 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.changes import PutTask
 from secagg.storage.open_store import open_store
+from secagg.storage.queries import (
+    FindFaults,
+    ListCharges,
+    ListSessions,
+    ListTasks,
+    LoadSession,
+    ReadTally,
+)
 from secagg.storage.reader import StoreInUseError, reading
-from secagg.storage.reader_protocol import StoreNotFoundError
 from secagg.storage.rows import SessionState, Task, TaskState
-from secagg.storage.store import StateDamagedError
+from secagg.storage.store import StateDamagedError, StoreNotFoundError
 
 TASK = Task("t", TaskState.PAUSED, "{}", b"plan", "enough for today")
 
 
 async def written(path):
     store = await open_store(f"sqlite:{path}")
-    await store.put_task(TASK, expect_version=0)
+    await store.commit(PutTask(TASK, expect_version=0))
     new = NewSession(role=Role.SERVER, task="t", number=1, header=b"h")
     await store.commit(Change(key="server/1", create=new, round=1))
     return store
@@ -27,22 +35,28 @@ async def written(path):
 async def test_a_reader_sees_what_the_book_says_and_changes_nothing(tmp_path):
     path = tmp_path / "store.sqlite3"
     store = await written(path)
-    known = await store.tasks(), await store.sessions(role=Role.SERVER)
+    known = (
+        await store.read(ListTasks()),
+        await store.read(ListSessions(role=Role.SERVER)),
+    )
     await store.close()
     before = path.read_bytes()
     with reading(path) as reader:
-        seen = await reader.tasks(), await reader.sessions(role=Role.SERVER)
-        assert (await reader.load("server/1")).header == b"h"
-        assert await reader.check() == ()
-        assert await reader.charges("t") == ()
-        assert (await reader.tally(Role.SERVER, "t")).highest_number == 1
+        seen = (
+            await reader.read(ListTasks()),
+            await reader.read(ListSessions(role=Role.SERVER)),
+        )
+        assert (await reader.read(LoadSession("server/1"))).header == b"h"
+        assert await reader.read(FindFaults()) == ()
+        assert await reader.read(ListCharges("t")) == ()
+        assert (await reader.read(ReadTally(Role.SERVER, "t"))).highest_number == 1
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
-            reader._database.execute("DELETE FROM task")
+            reader._connection._database.execute("DELETE FROM task")
     assert seen == known
     assert path.read_bytes() == before
     # And whoever comes next finds nobody in the way.
     store = await open_store(f"sqlite:{path}")
-    assert (await store.tasks())[0].task == TASK
+    assert (await store.read(ListTasks()))[0].task == TASK
     await store.close()
 
 
@@ -77,10 +91,13 @@ async def test_a_changed_row_is_noticed(tmp_path):
         database.commit()
     with reading(path) as reader:
         with pytest.raises(StateDamagedError, match="'task'"):
-            await reader.tasks()
-        (found,) = await reader.check()
+            await reader.read(ListTasks())
+        (found,) = await reader.read(FindFaults())
         assert "task" in found.complaint
-        assert await reader.sessions(role=Role.SERVER, state=SessionState.ENDED) == ()
+        assert (
+            await reader.read(ListSessions(role=Role.SERVER, state=SessionState.ENDED))
+            == ()
+        )
 
 
 def test_only_a_file_that_is_missing_or_empty_is_no_store(tmp_path, monkeypatch):

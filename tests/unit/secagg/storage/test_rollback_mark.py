@@ -18,7 +18,9 @@ from secagg.storage.change import (
     Record,
     Role,
 )
+from secagg.storage.changes import PutTask, Touch
 from secagg.storage.open_store import open_state, open_store
+from secagg.storage.queries import ListSessions, LoadSession, ReadTally
 from secagg.storage.rollback_mark import (
     SLOT_BYTES,
     Mark,
@@ -104,8 +106,8 @@ async def test_a_book_that_was_left_alone_opens_again(state, mark):
     at = await begun(state, mark)
     for _ in range(2):
         store = await opening(state, mark)
-        assert (await store.load("a")).sequence == at.sequence
-        assert not (await store.load("a")).restored
+        assert (await store.read(LoadSession("a"))).sequence == at.sequence
+        assert not (await store.read(LoadSession("a"))).restored
         await store.close()
 
 
@@ -195,10 +197,10 @@ async def test_the_mark_follows_every_commit_before_its_answer(state, mark):
     assert generation(mark) == 2
     # Nothing was written, so nothing has to be remembered.
     assert isinstance(await step(store, at), MissedRecords)
-    await store.load("a")
+    await store.read(LoadSession("a"))
     assert generation(mark) == 2
     # A touch writes like any commit: it finds a mark that cannot be kept, too.
-    await store.touch()
+    await store.commit(Touch())
     assert generation(mark) == 3
     await store.close()
 
@@ -232,7 +234,7 @@ async def test_a_crash_between_commit_and_mark_is_harmless(
     await store.close()
     # The book is ahead of its mark; nobody has heard of the record.
     survivor = await opening(tmp_path / "as it was", mark)
-    stored = await survivor.load("a")
+    stored = await survivor.read(LoadSession("a"))
     assert stored.records == (record(1),)
     assert not stored.restored
     await survivor.close()
@@ -260,11 +262,11 @@ async def test_a_full_disk_under_the_mark_fails_the_commit(
         assert mark.read_bytes() == before
         # Whatever is read now might be told to somebody: nothing is.
         with pytest.raises(ServiceError, match="No space left"):
-            await store.load("a")
+            await store.read(LoadSession("a"))
         with pytest.raises(ServiceError, match="No space left"):
             await step(store, at)
     # Nothing is known, so it is loaded and judged again: it was stored after all.
-    stored = await store.load("a")
+    stored = await store.read(LoadSession("a"))
     assert mark.read_bytes() != before
     assert stored.records[-1] == record(1)
     assert isinstance(await step(store, stored, records=(record(2),)), Committed)
@@ -288,18 +290,18 @@ async def test_accepting_marks_the_open_sessions_once_and_for_all(
 
     await assert_refused(state, mark, "older state")
     accepted = await opening(state, mark, accept_restored=True)
-    assert (await accepted.load("a")).restored
-    assert not (await accepted.load("over")).restored
+    assert (await accepted.read(LoadSession("a"))).restored
+    assert not (await accepted.read(LoadSession("over"))).restored
     await begin(accepted, "new", 3)
     await accepted.close()
 
     later = await opening(state, mark)
-    assert (await later.load("a")).restored
-    assert not (await later.load("new")).restored
-    (new, a) = await later.sessions(role=Role.CLIENT)
+    assert (await later.read(LoadSession("a"))).restored
+    assert not (await later.read(LoadSession("new"))).restored
+    (new, a) = await later.read(ListSessions(role=Role.CLIENT))
     assert (new.restored, a.restored) == (False, True)
     await step(later, open_at, records=(record(2),))
-    assert (await later.load("a")).restored  # until it ends
+    assert (await later.read(LoadSession("a"))).restored  # until it ends
     await later.close()
 
 
@@ -311,12 +313,12 @@ async def test_a_server_that_was_put_back_uses_no_number_that_clients_may_have_s
     await begin(store, "client", 5)
     await store.close()
     accepted = await opening(state, mark, accept_restored=True)
-    at_server = await accepted.tally(Role.SERVER, "task")
+    at_server = await accepted.read(ReadTally(Role.SERVER, "task"))
     assert at_server.highest_number > YEAR_2020
-    forgotten = await accepted.tally(Role.SERVER, "a task after the backup")
+    forgotten = await accepted.read(ReadTally(Role.SERVER, "a task after the backup"))
     assert forgotten.highest_number > YEAR_2020
     # A client does not number sessions: it would wait for those numbers for ever.
-    assert (await accepted.tally(Role.CLIENT, "task")).highest_number == 5
+    assert (await accepted.read(ReadTally(Role.CLIENT, "task"))).highest_number == 5
     await accepted.close()
 
 
@@ -344,7 +346,7 @@ async def test_a_crash_while_accepting_is_refused_again(
     shutil.copytree(tmp_path / "backup", state, dirs_exist_ok=True)
     before = mark.read_bytes()
 
-    def crash(*_):
+    def crash(*_, **__):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
@@ -455,7 +457,7 @@ async def test_a_mark_that_did_not_reach_the_disk_is_written_again(
                 await begin(store, "b", 2)
     whole = RollbackMark(mark).read().generation
     assert whole == (1 if arrived in {0, 9} else 2)  # nine bytes of both are the same
-    assert await store.load("b") is not None
+    assert await store.read(LoadSession("b")) is not None
     assert generation(mark) == 2
     assert None not in [Mark.decode(each[:32]) for each in slots(mark.read_bytes())]
     await store.close()
@@ -627,7 +629,7 @@ async def test_a_state_directory_has_a_mark_without_being_asked(tmp_path, monkey
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     state = tmp_path / "state"
     store = await open_state(state)
-    await store.put_task(Task("t", TaskState.RUNNING, "", b""), expect_version=0)
+    await store.commit(PutTask(Task("t", TaskState.RUNNING, "", b""), expect_version=0))
     await store.close()
     await (await open_state(state)).close()
     copy = tmp_path / "copied" / "state"

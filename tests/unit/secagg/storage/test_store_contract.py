@@ -48,11 +48,33 @@ from secagg.storage.change import (
     SessionConflictError,
     SessionsSpentError,
 )
+from secagg.storage.changes import (
+    PurgeReceipts,
+    PutClaim,
+    PutFacts,
+    PutTask,
+    RecordRevocations,
+    SettleCharge,
+    Touch,
+)
 from secagg.storage.data_claims import Claim, ClaimAdversary
-from secagg.storage.hash_chain import chain_next, chain_start
 from secagg.storage.journal import decode_server_event, record_of
+from secagg.storage.leases import AcquireLease, ReleaseLease, RenewLease
 from secagg.storage.open_store import open_store
+from secagg.storage.queries import (
+    FindFaults,
+    ListCharges,
+    ListClaims,
+    ListSessions,
+    ListTasks,
+    LoadSession,
+    ReadClock,
+    ReadMissed,
+    ReadRevocations,
+    ReadTally,
+)
 from secagg.storage.rows import Retention, SessionState, Tally, Task, TaskState
+from secagg.storage.tables import chain_next, chain_start
 
 STORES = ("file", "memory", "postgresql")
 
@@ -150,7 +172,7 @@ def behind(at, *missed, **facts):
 
 
 async def bodies(store, key="a"):
-    return [record.body for record in (await store.load(key)).records]
+    return [record.body for record in (await store.read(LoadSession(key))).records]
 
 
 # --- 1: a change is stored whole, and an exception says nothing -----------------------
@@ -160,7 +182,7 @@ async def test_records_come_back_in_order_with_their_senders(store):
     at = await begin(store)
     at = await append(store, at, advert("x", b"one"))
     at = await append(store, at, advert("y", b"two"), closed(b"three"))
-    stored = await store.load("a")
+    stored = await store.read(LoadSession("a"))
     assert stored.header == b"header"
     assert stored.records == (
         advert("x", b"one"),
@@ -184,7 +206,7 @@ async def test_a_restarted_server_shows_the_quorum_that_it_would_have_shown(stor
         at = await append(store, at, *map(record_of, played.journal[stored:]))
         stored = len(played.journal)
         state = server.fork(started)
-        for record in (await store.load("a")).records:
+        for record in (await store.read(LoadSession("a"))).records:
             state = server.step(state, decode_server_event(record)).state
         shown = [server.update_for(state, identity_of(n)) for n in range(4)]
         assert shown == [played.fetch(number) for number in range(4)]
@@ -195,16 +217,16 @@ async def test_a_restarted_server_shows_the_quorum_that_it_would_have_shown(stor
 async def test_a_tail_can_be_loaded_alone(store):
     at = await append(store, await begin(store), advert("x"), advert("y"), closed())
     for after in range(4):
-        stored = await store.load("a", after=after)
+        stored = await store.read(LoadSession("a", after=after))
         everything = (advert("x"), advert("y"), closed())
         assert stored.records == everything[after:]
         assert stored.sequence == at.sequence
     with pytest.raises(LocalProtocolError, match="none after 4"):
-        await store.load("a", after=4)
+        await store.read(LoadSession("a", after=4))
 
 
 async def test_an_unknown_session_loads_as_none_and_takes_no_change(store):
-    assert await store.load("a") is None
+    assert await store.read(LoadSession("a")) is None
     with pytest.raises(ServiceError, match="does not exist") as caught:
         await append(store, Committed(0, b"", None), advert("x"))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
@@ -229,9 +251,9 @@ async def test_a_refused_change_leaves_none_of_its_effects(store):
             ),
             spend=True,
         )
-    assert await store.load("b") is None
-    assert await store.charges("task") == ()
-    assert await store.tally(Role.SERVER, "task") == Tally(5, 0)
+    assert await store.read(LoadSession("b")) is None
+    assert await store.read(ListCharges("task")) == ()
+    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(5, 0)
 
 
 @pytest.mark.parametrize(
@@ -315,27 +337,27 @@ async def test_a_change_that_does_not_wait_for_the_deadline_closes_early(store):
 
 async def test_the_change_that_opens_a_round_sets_its_times(store, clock):
     at = await begin(store)
-    stored = await store.load("a")
+    stored = await store.read(LoadSession("a"))
     assert (stored.round, stored.opened, stored.deadline) == (0, None, None)
     clock.seconds += 1
     at = await append(store, at, round=1, deadline_seconds=60.0)
     assert at.seconds_left == 60.0
     clock.seconds += 5
     at = await append(store, at, advert("x"), deadline_seconds=80.0)
-    stored = await store.load("a")
+    stored = await store.read(LoadSession("a"))
     assert stored.round == 1
     assert stored.opened == 1_000_001.0  # an extension opens nothing
-    assert stored.deadline == await store.now() + 80.0
+    assert stored.deadline == await store.read(ReadClock()) + 80.0
     assert stored.seconds_left == 80.0
     clock.seconds += 81
-    assert (await store.load("a")).seconds_left == -1.0
+    assert (await store.read(LoadSession("a"))).seconds_left == -1.0
 
 
 async def test_a_round_opens_again_without_a_record(store, clock):
     at = await begin(store, round=0, deadline_seconds=60.0)
     clock.seconds += 60
     at = await append(store, at, round=0, deadline_seconds=60.0, due=True)
-    stored = await store.load("a")
+    stored = await store.read(LoadSession("a"))
     assert (stored.opened, stored.seconds_left) == (clock.seconds, 60.0)
     assert at.sequence == 0
 
@@ -351,15 +373,15 @@ async def test_a_session_that_is_over_answers_with_its_receipt(store):
 
 
 async def test_a_number_is_claimed_once_and_only_upwards(store):
-    assert await store.tally(Role.SERVER, "task") == Tally(0, 0)
+    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(0, 0)
     await begin(store, number=5)
     for number in (5, 4, 1):
         with pytest.raises(NumberTakenError) as caught:
             await begin(store, key=f"b{number}", number=number)
         assert caught.value.highest == 5
-        assert await store.load(f"b{number}") is None
+        assert await store.read(LoadSession(f"b{number}")) is None
     await begin(store, key="c", number=6)
-    assert (await store.tally(Role.SERVER, "task")).highest_number == 6
+    assert (await store.read(ReadTally(Role.SERVER, "task"))).highest_number == 6
 
 
 async def test_numbers_count_by_role_task_and_peer(store):
@@ -367,16 +389,16 @@ async def test_numbers_count_by_role_task_and_peer(store):
     await begin(store, key="b", number=1, task="other")
     await begin(store, key="c", number=1, role=Role.CLIENT)
     await begin(store, key="d", number=2, role=Role.CLIENT, peer="somewhere else")
-    assert (await store.tally(Role.CLIENT, "task")).highest_number == 1
+    assert (await store.read(ReadTally(Role.CLIENT, "task"))).highest_number == 1
     assert (
-        await store.tally(Role.CLIENT, "task", peer="somewhere else")
+        await store.read(ReadTally(Role.CLIENT, "task", peer="somewhere else"))
     ).highest_number == 2
 
 
 async def test_a_number_stays_claimed_after_end_and_purge(store, clock):
     await end(store, await begin(store, number=5))
     clock.seconds += 1000 * 86400
-    assert (await store.purge(Retention())).keys == ("a",)
+    assert (await store.commit(PurgeReceipts(Retention()))) == ("a",)
     with pytest.raises(NumberTakenError):
         await begin(store, number=5)
 
@@ -385,8 +407,8 @@ async def test_a_session_is_created_once(store):
     await begin(store)
     with pytest.raises(InternalError, match="twice"):
         await begin(store, number=2, header=b"other")
-    assert (await store.load("a")).header == b"header"
-    assert (await store.tally(Role.SERVER, "task")).highest_number == 1
+    assert (await store.read(LoadSession("a"))).header == b"header"
+    assert (await store.read(ReadTally(Role.SERVER, "task"))).highest_number == 1
 
 
 # --- sessions that a task may spend ---------------------------------------------------
@@ -396,30 +418,30 @@ async def test_spent_sessions_are_counted_once_each_and_for_good(store, clock):
     at = await begin(store)
     at = await append(store, at, closed(), spend=True)
     at = await append(store, at, advert("x"), spend=True)
-    assert await store.tally(Role.SERVER, "task") == Tally(1, 1)
-    assert (await store.load("a")).spent
+    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(1, 1)
+    assert (await store.read(LoadSession("a"))).spent
     await end(store, at)
     clock.seconds += 1000 * 86400
-    await store.purge(Retention())
-    assert await store.tally(Role.SERVER, "task") == Tally(1, 1)
+    await store.commit(PurgeReceipts(Retention()))
+    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(1, 1)
 
 
 async def test_facts_of_a_task_come_with_a_change_and_stay(store, clock):
     at = await begin(store, number=1)
-    assert (await store.tally(Role.SERVER, "task")).facts == b""
+    assert (await store.read(ReadTally(Role.SERVER, "task"))).facts == b""
     at = await append(store, at, facts=b"first", spend=True)
     await end(store, Committed(9, bytes(16), None), facts=b"not written")
-    assert (await store.tally(Role.SERVER, "task")).facts == b"first"
+    assert (await store.read(ReadTally(Role.SERVER, "task"))).facts == b"first"
     await end(store, at, facts=b"second")
     await begin(store, key="b", number=2)
     clock.seconds += 500 * 86400
-    await store.purge(Retention())
-    assert await store.tally(Role.SERVER, "task") == Tally(2, 1, b"second")
-    assert (await store.tally(Role.SERVER, "another")).facts == b""
-    assert await store.put_facts("task", b"third", instead_of=b"second")
-    assert await store.put_facts("another", b"first", instead_of=b"")
-    assert await store.tally(Role.SERVER, "task") == Tally(2, 1, b"third")
-    assert await store.tally(Role.SERVER, "another") == Tally(0, 0, b"first")
+    await store.commit(PurgeReceipts(Retention()))
+    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(2, 1, b"second")
+    assert (await store.read(ReadTally(Role.SERVER, "another"))).facts == b""
+    assert await store.commit(PutFacts("task", b"third", instead_of=b"second"))
+    assert await store.commit(PutFacts("another", b"first", instead_of=b""))
+    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(2, 1, b"third")
+    assert await store.read(ReadTally(Role.SERVER, "another")) == Tally(0, 0, b"first")
 
 
 async def test_a_task_opens_no_session_beyond_its_allowance(store):
@@ -433,8 +455,8 @@ async def test_a_task_opens_no_session_beyond_its_allowance(store):
     with pytest.raises(SessionsSpentError, match="2 sessions") as caught:
         await begin(store, key="5", number=5, allowed=2)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
-    assert await store.tally(Role.SERVER, "task") == Tally(4, 2)
-    assert await store.load("5") is None
+    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(4, 2)
+    assert await store.read(LoadSession("5")) is None
     await begin(store, key="5", number=5, allowed=3)
 
 
@@ -469,14 +491,14 @@ async def test_an_allowance_is_that_of_one_aggregator(store):
     with pytest.raises(SessionsSpentError, match="used 2 sessions"):
         await begin(store, key="4", number=4, peer="b", role=Role.CLIENT, allowed=2)
     await begin(store, key="5", number=4, peer="c", role=Role.CLIENT, allowed=2)
-    assert await store.tally(Role.CLIENT, "task", peer="b") == Tally(3, 1)
+    assert await store.read(ReadTally(Role.CLIENT, "task", peer="b")) == Tally(3, 1)
 
 
 async def test_a_task_without_an_allowance_opens_as_many_as_it_likes(store):
     for number in range(1, 5):
         at = await begin(store, key=str(number), number=number)
         await append(store, at, key=str(number), spend=True)
-    assert await store.tally(Role.SERVER, "task") == Tally(4, 4)
+    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(4, 4)
 
 
 # --- 4: charges -----------------------------------------------------------------------
@@ -508,12 +530,12 @@ async def charged(store, number, **more):
 
 
 async def states(store):
-    return [row.state for row in await store.charges("task")]
+    return [row.state for row in await store.read(ListCharges("task"))]
 
 
 async def test_a_charge_and_its_record_are_one_change(store, clock):
     await charged(store, 1)
-    (row,) = await store.charges("task")
+    (row,) = await store.read(ListCharges("task"))
     assert row.session_id == bytes([1]) * 32
     assert row.noise_digest == NOISE
     assert row.state is ChargeState.BOUND
@@ -524,12 +546,12 @@ async def test_a_charge_and_its_record_are_one_change(store, clock):
 
 async def test_charging_again_changes_nothing(store, clock):
     at = await charged(store, 1, allowed=1)
-    before = await store.charges("task")
+    before = await store.read(ListCharges("task"))
     clock.seconds += 5
     # The budget is spent, but this session is in it.
     answer = await append(store, at, key="1", charge=charge(1, allowed=1))
     assert isinstance(answer, Committed)
-    assert await store.charges("task") == before
+    assert await store.read(ListCharges("task")) == before
 
 
 async def test_a_charge_beyond_the_budget_refuses_the_whole_change(store):
@@ -538,11 +560,11 @@ async def test_a_charge_beyond_the_budget_refuses_the_whole_change(store):
     with pytest.raises(BudgetSpentError, match="given 2 sessions") as caught:
         await charged(store, 3)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
-    assert (await store.load("3")).records == ()
+    assert (await store.read(LoadSession("3"))).records == ()
     assert await states(store) == [ChargeState.BOUND] * 2
     await client_session(store, 4)
     other = charge(4, task="another task")
-    at = await store.load("4")
+    at = await store.read(LoadSession("4"))
     assert isinstance(await append(store, at, key="4", charge=other), Committed)
 
 
@@ -551,8 +573,8 @@ async def test_other_noise_under_the_same_name_is_refused(store):
     with pytest.raises(NoiseChangedError, match="changed its noise") as caught:
         await charged(store, 2, noise=b"\1" * 32)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
-    assert (await store.load("2")).records == ()
-    assert len(await store.charges("task")) == 1
+    assert (await store.read(LoadSession("2"))).records == ()
+    assert len(await store.read(ListCharges("task"))) == 1
 
 
 async def test_other_noise_is_refused_even_when_all_was_given_back(store):
@@ -572,7 +594,7 @@ async def test_a_session_that_is_given_back_counts_no_more(store):
     await charged(store, 4)
     with pytest.raises(BudgetSpentError):
         await charged(store, 5)
-    charges = await store.charges("task")
+    charges = await store.read(ListCharges("task"))
     for allowed, left in ((1, 0), (2, 0), (5, 3)):
         found = budget_of(charges, KEY, allowed=allowed, refunds=2)
         assert found == Budget(given=2, void=2, left=left)
@@ -596,10 +618,10 @@ async def test_no_more_sessions_come_back_than_the_task_has_sums(store):
 async def test_what_is_settled_stays_as_it_is(store, clock, first, second):
     at = await charged(store, 1)
     await append(store, at, key="1", settle=settlement(1, first))
-    before = await store.charges("task")
+    before = await store.read(ListCharges("task"))
     clock.seconds += 5
     await append(store, at, key="1", settle=settlement(1, second))
-    assert await store.charges("task") == before
+    assert await store.read(ListCharges("task")) == before
     assert await states(store) == [first]
 
 
@@ -621,17 +643,17 @@ async def test_a_session_that_was_given_back_is_not_used_again(store):
 async def test_settling_what_was_never_charged_changes_nothing(store):
     at = await client_session(store, 1)
     await end(store, at, key="1", settle=settlement(1, ChargeState.VOID))
-    assert await store.charges("task") == ()
+    assert await store.read(ListCharges("task")) == ()
 
 
 async def test_a_session_that_ended_in_silence_is_settled_later(store):
     at = await charged(store, 1)
     await end(store, at, key="1")
     assert await states(store) == [ChargeState.BOUND]
-    await store.settle(settlement(1, ChargeState.VOID))
+    await store.commit(SettleCharge(settlement(1, ChargeState.VOID)))
     assert await states(store) == [ChargeState.VOID]
-    await store.settle(settlement(2, ChargeState.VOID))
-    assert len(await store.charges("task")) == 1
+    await store.commit(SettleCharge(settlement(2, ChargeState.VOID)))
+    assert len(await store.read(ListCharges("task"))) == 1
 
 
 async def test_a_change_that_comes_too_late_charges_and_settles_nothing(store):
@@ -675,41 +697,45 @@ async def test_claims_are_kept_as_they_were_made(store, clock):
     second = claim(2, shift=0.1 + 0.2, distance=1e-17, added_delta=5e-324)
     other = claim(3, data="others", against=ClaimAdversary.BROKEN_MASKS)
     for made, after in ((first, 0), (second, 1), (other, 0)):
-        assert await store.put_claim(made, after=after)
-    rows = await store.claims("patients")
+        assert await store.commit(PutClaim(made, after=after))
+    rows = await store.read(ListClaims("patients"))
     assert [row.claim for row in rows] == [first, second]
     assert {row.at for row in rows} == {clock()}
-    assert [row.claim for row in await store.claims()] == [first, second, other]
+    assert [row.claim for row in await store.read(ListClaims())] == [
+        first,
+        second,
+        other,
+    ]
 
 
 async def test_a_claim_that_was_judged_without_another_one_is_not_made(store):
-    assert await store.put_claim(claim(1), after=0)
-    assert not await store.put_claim(claim(2), after=0)
-    assert not await store.put_claim(claim(2), after=2)
-    assert [row.claim for row in await store.claims()] == [claim(1)]
+    assert await store.commit(PutClaim(claim(1), after=0))
+    assert not await store.commit(PutClaim(claim(2), after=0))
+    assert not await store.commit(PutClaim(claim(2), after=2))
+    assert [row.claim for row in await store.read(ListClaims())] == [claim(1)]
 
 
 async def test_of_two_claims_at_once_one_is_made(store):
     made = await asyncio.gather(
-        *(store.put_claim(claim(number), after=0) for number in (1, 2))
+        *(store.commit(PutClaim(claim(number), after=0)) for number in (1, 2))
     )
     assert sorted(made) == [False, True]
 
 
 async def test_claims_outlive_everything_else(store, clock):
-    await store.put_claim(claim(1), after=0)
+    await store.commit(PutClaim(claim(1), after=0))
     await end(store, await charged(store, 1), key="1")
     clock.seconds += 1000 * 86400
-    await store.purge(Retention())
-    assert len(await store.claims()) == 1
-    assert await store.check() == ()
+    await store.commit(PurgeReceipts(Retention()))
+    assert len(await store.read(ListClaims())) == 1
+    assert await store.read(FindFaults()) == ()
 
 
 async def test_charges_outlive_end_and_purge(store, clock):
     await end(store, await charged(store, 1), key="1")
     clock.seconds += 1000 * 86400
-    assert (await store.purge(Retention())).keys == ("1",)
-    assert len(await store.charges("task")) == 1
+    assert (await store.commit(PurgeReceipts(Retention()))) == ("1",)
+    assert len(await store.read(ListCharges("task"))) == 1
 
 
 # --- 6: one message of each kind from each sender -------------------------------------
@@ -789,7 +815,7 @@ async def test_a_resealed_session_holds_its_new_content_only(store):
         store, at, reseal=RewrittenSession(b"answer", (advert("x", b"sent"),))
     )
     assert resealed.sequence == 1
-    stored = await store.load("a")
+    stored = await store.read(LoadSession("a"))
     assert (stored.header, stored.records) == (b"answer", (advert("x", b"sent"),))
     assert (stored.chain, stored.round) == (resealed.chain, 2)
     start_of_new = chain_start("a", session(header=b"answer"))
@@ -807,7 +833,7 @@ async def test_a_resealed_session_holds_its_new_content_only(store):
 async def test_the_end_scrubs_and_leaves_a_receipt(store):
     at = await append(store, await begin(store), advert("x"))
     assert isinstance(await end(store, at, b"receipt"), Committed)
-    stored = await store.load("a")
+    stored = await store.read(LoadSession("a"))
     assert (stored.header, stored.records) == (b"", ())
     assert stored.receipt == b"receipt"
     assert stored.ended
@@ -817,19 +843,19 @@ async def test_ending_twice_keeps_the_first_receipt(store):
     at = await begin(store)
     await end(store, at, b"first")
     assert await end(store, at, b"second") == Ended(b"first")
-    assert (await store.load("a")).receipt == b"first"
+    assert (await store.read(LoadSession("a"))).receipt == b"first"
 
 
 async def test_an_empty_receipt_is_still_an_end(store):
     await end(store, await begin(store), b"")
-    assert (await store.load("a")).ended
+    assert (await store.read(LoadSession("a"))).ended
 
 
 async def test_whoever_is_behind_ends_nothing(store):
     start = await begin(store)
     await append(store, start, advert("x"))
     assert isinstance(await end(store, start), MissedRecords)
-    assert not (await store.load("a")).ended
+    assert not (await store.read(LoadSession("a"))).ended
 
 
 async def test_sessions_are_listed_by_role_task_and_state_newest_first(store, clock):
@@ -842,7 +868,7 @@ async def test_sessions_are_listed_by_role_task_and_state_newest_first(store, cl
     await begin(store, key="other", number=1, task="other")
 
     async def keys(**conditions):
-        rows = await store.sessions(**{"role": Role.SERVER} | conditions)
+        rows = await store.read(ListSessions(**{"role": Role.SERVER} | conditions))
         return [row.key for row in rows]
 
     assert await keys() == ["other", "m", "z"]
@@ -850,7 +876,7 @@ async def test_sessions_are_listed_by_role_task_and_state_newest_first(store, cl
     assert await keys(state=SessionState.ALL) == ["other", "m", "a", "z"]
     assert await keys(state=SessionState.ALL, limit=2) == ["other", "m"]
     assert await keys(role=Role.CLIENT) == ["mine"]
-    (row,) = await store.sessions(role=Role.SERVER, state=SessionState.ENDED)
+    (row,) = await store.read(ListSessions(role=Role.SERVER, state=SessionState.ENDED))
     assert (row.key, row.number, row.ended - row.born) == ("a", 2, 7.0)
     assert await keys(state=SessionState.ALL, before=row.position) == ["z"]
 
@@ -865,29 +891,34 @@ async def test_a_purge_removes_old_receipts_and_nothing_that_runs(store, clock):
     await append(store, running, advert("x"), key="running")
     clock.seconds += 86400
     # They ended four, three and two days ago.
-    assert (await store.purge(Retention(keep_receipts_days=4.5))).keys == ()
-    assert (await store.purge(Retention(keep_receipts_days=2.5))).keys == ("1", "2")
-    assert await store.load("1") is None
-    assert (await store.load("3")).ended
+    assert (await store.commit(PurgeReceipts(Retention(keep_receipts_days=4.5)))) == ()
+    assert (await store.commit(PurgeReceipts(Retention(keep_receipts_days=2.5)))) == (
+        "1",
+        "2",
+    )
+    assert await store.read(LoadSession("1")) is None
+    assert (await store.read(LoadSession("3"))).ended
     clock.seconds += 1000 * 86400
-    assert (await store.purge(Retention())).keys == ("3",)
-    assert (await store.load("running")).records == (advert("x"),)
+    assert (await store.commit(PurgeReceipts(Retention()))) == ("3",)
+    assert (await store.read(LoadSession("running"))).records == (advert("x"),)
 
 
 async def test_a_purge_keeps_the_newest_receipts_of_each_task(store, monkeypatch):
-    for engine in ("sqlite", "postgres"):
-        monkeypatch.setattr(f"secagg.storage.{engine}.changes.PURGE_ROWS", 2)
+    monkeypatch.setattr("secagg.storage.changes.PURGE_ROWS", 2)
     for number in range(1, 8):
         for task in ("task", "other"):
             key = f"{task}{number}"
             await end(
                 store, await begin(store, key=key, number=number, task=task), key=key
             )
-    purged = await store.purge(Retention(keep_receipts=3))
-    assert sorted(purged.keys) == sorted(
+    purged = []
+    while removed := await store.commit(PurgeReceipts(Retention(keep_receipts=3))):
+        assert len(removed) <= 2
+        purged += removed
+    assert sorted(purged) == sorted(
         f"{task}{number}" for task in ("task", "other") for number in range(1, 5)
     )
-    rows = await store.sessions(role=Role.SERVER, state=SessionState.ENDED)
+    rows = await store.read(ListSessions(role=Role.SERVER, state=SessionState.ENDED))
     assert len(rows) == 6
 
 
@@ -896,8 +927,8 @@ async def test_a_purge_counts_no_running_session_however_old(store):
     for number in (2, 3, 4):
         at = await begin(store, key=str(number), number=number)
         await end(store, at, key=str(number))
-    assert (await store.purge(Retention(keep_receipts=1))).keys == ("2", "3")
-    assert not (await store.load("running")).ended
+    assert (await store.commit(PurgeReceipts(Retention(keep_receipts=1)))) == ("2", "3")
+    assert not (await store.read(LoadSession("running"))).ended
 
 
 # --- tasks ----------------------------------------------------------------------------
@@ -905,14 +936,16 @@ async def test_a_purge_counts_no_running_session_however_old(store):
 
 async def test_a_task_is_put_by_whoever_knows_its_version(store):
     task = Task("task", TaskState.RUNNING, '{"sessions": 3}', b"plan")
-    assert await store.put_task(task, expect_version=0)
-    assert not await store.put_task(task, expect_version=0)
+    assert await store.commit(PutTask(task, expect_version=0))
+    assert not await store.commit(PutTask(task, expect_version=0))
     paused = Task("task", TaskState.PAUSED, '{"sessions": 3}', b"plan")
-    assert not await store.put_task(paused, expect_version=2)
-    assert await store.put_task(paused, expect_version=1)
-    await store.put_task(Task("another", TaskState.STOPPED, "", b""), expect_version=0)
+    assert not await store.commit(PutTask(paused, expect_version=2))
+    assert await store.commit(PutTask(paused, expect_version=1))
+    await store.commit(
+        PutTask(Task("another", TaskState.STOPPED, "", b""), expect_version=0)
+    )
     await begin(store, number=4, spend=True)
-    another, row = await store.tasks()
+    another, row = await store.read(ListTasks())
     assert another.task.task_id == "another"
     assert (row.task, row.version, row.tally) == (paused, 2, Tally(4, 1))
 
@@ -926,7 +959,7 @@ def seen(number, digest=b"a" * 32, key=b"k" * 32, domain="a.example"):
 
 async def test_the_newest_revocation_list_is_remembered_for_key_and_domain(store):
     key = b"k" * 32
-    assert await store.seen_revocations(key, "a.example") is None
+    assert await store.read(ReadRevocations(key, "a.example")) is None
     rows = [
         seen(3),
         seen(1, key=b"l" * 32),
@@ -935,20 +968,20 @@ async def test_the_newest_revocation_list_is_remembered_for_key_and_domain(store
         seen((1 << 32) - 1, b"b" * 32),
     ]
     for row in rows:
-        await store.see_revocations(row)
-    assert await store.seen_revocations(key, "a.example") == rows[-1]
-    assert await store.seen_revocations(b"l" * 32, "a.example") == rows[1]
-    assert await store.seen_revocations(key, "b.example") == rows[2]
-    assert await store.seen_revocations(b"l" * 32, "b.example") is None
+        await store.commit(RecordRevocations(row))
+    assert await store.read(ReadRevocations(key, "a.example")) == rows[-1]
+    assert await store.read(ReadRevocations(b"l" * 32, "a.example")) == rows[1]
+    assert await store.read(ReadRevocations(key, "b.example")) == rows[2]
+    assert await store.read(ReadRevocations(b"l" * 32, "b.example")) is None
 
 
 @pytest.mark.parametrize("row", [seen(2), seen(3, b"b" * 32)], ids=["older", "other"])
 async def test_an_older_or_another_revocation_list_is_refused(store, row):
-    await store.see_revocations(seen(3))
+    await store.commit(RecordRevocations(seen(3)))
     with pytest.raises(RemoteProtocolError) as caught:
-        await store.see_revocations(row)
+        await store.commit(RecordRevocations(row))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
-    assert await store.seen_revocations(b"k" * 32, "a.example") == seen(3)
+    assert await store.read(ReadRevocations(b"k" * 32, "a.example")) == seen(3)
 
 
 # --- 9: many changes at once ----------------------------------------------------------
@@ -976,7 +1009,7 @@ async def test_changes_of_many_sessions_at_once_are_judged_one_by_one(store):
         assert "does not exist" in str(unknown)
         assert isinstance(taken, NumberTakenError)
     for number in range(1, 51):
-        assert len((await store.load(str(number))).records) == 1
+        assert len((await store.read(LoadSession(str(number)))).records) == 1
 
 
 async def test_steps_of_one_session_in_one_batch_follow_each_other(store):
@@ -987,7 +1020,7 @@ async def test_steps_of_one_session_in_one_batch_follow_each_other(store):
         append(store, Committed(1, one, None), closed()),
     )
     assert [answer.sequence for answer in answers] == [1, 2]
-    stored = await store.load("a")
+    stored = await store.read(LoadSession("a"))
     assert (stored.sequence, stored.round) == (2, 3)
     assert stored.seconds_left is not None
 
@@ -1011,9 +1044,9 @@ async def test_what_a_batch_did_before_counts_for_a_session_that_begins_in_it(st
     assert isinstance(begun, Committed)
     assert isinstance(refused, NumberTakenError)
     assert late == Ended(b"receipt")
-    assert (await store.load("1")).receipt == b"receipt"
+    assert (await store.read(LoadSession("1"))).receipt == b"receipt"
     assert (await append(store, begun, advert("x"), key="2")).sequence == 2
-    assert await store.check() == ()
+    assert await store.read(FindFaults()) == ()
 
 
 async def test_a_caller_that_goes_away_takes_no_change_with_it(store):
@@ -1029,7 +1062,7 @@ async def test_a_sound_book_has_no_findings(store):
     at = await charged(store, 1)
     await begin(store, key="b", number=2)
     await end(store, at, key="1")
-    assert await store.check() == ()
+    assert await store.read(FindFaults()) == ()
 
 
 async def test_a_closed_book_finishes_first_and_then_refuses(store):
@@ -1038,7 +1071,11 @@ async def test_a_closed_book_finishes_first_and_then_refuses(store):
     await asyncio.sleep(0)
     await store.close()
     assert isinstance(await writing, Committed)
-    for call in (store.load("a"), append(store, start, advert("y")), store.tasks()):
+    for call in (
+        store.read(LoadSession("a")),
+        append(store, start, advert("y")),
+        store.read(ListTasks()),
+    ):
         with pytest.raises(ServiceError, match="closed"):
             await call
     await store.close()
@@ -1049,15 +1086,21 @@ async def test_a_closed_book_finishes_first_and_then_refuses(store):
 
 async def test_a_touch_changes_nothing(store):
     await store.commit(Change(key="s", create=session()))
-    before = await store.load("s"), await store.tally(Role.SERVER, "task")
-    await store.touch()
-    assert (await store.load("s"), await store.tally(Role.SERVER, "task")) == before
+    before = (
+        await store.read(LoadSession("s")),
+        await store.read(ReadTally(Role.SERVER, "task")),
+    )
+    await store.commit(Touch())
+    assert (
+        await store.read(LoadSession("s")),
+        await store.read(ReadTally(Role.SERVER, "task")),
+    ) == before
 
 
 async def test_a_closed_book_cannot_be_touched(store):
     await store.close()
     with pytest.raises(ServiceError) as caught:
-        await store.touch()
+        await store.commit(Touch())
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
@@ -1067,17 +1110,19 @@ async def test_a_closed_book_cannot_be_touched(store):
 async def test_what_a_writer_missed_is_told_without_a_change(store):
     begun = await begin(store)
     at = await append(store, begun, advert("u"), advert("v"))
-    missed = await store.missed("a", expect=0, previous=begun.chain)
+    missed = await store.read(ReadMissed("a", expect=0, previous=begun.chain))
     assert (missed.records, missed.whole) == ((advert("u"), advert("v")), False)
     assert (missed.sequence, missed.chain) == (2, at.chain)
-    known = await store.missed("a", expect=2, previous=at.chain)
+    known = await store.read(ReadMissed("a", expect=2, previous=at.chain))
     assert (known.records, known.whole, known.chain) == ((), False, at.chain)
-    other = await store.missed("a", expect=1, previous=bytes(16))
+    other = await store.read(ReadMissed("a", expect=1, previous=bytes(16)))
     assert (other.records, other.whole) == (missed.records, True)
     await append(store, at, end=b"receipt")
-    assert await store.missed("a", expect=2, previous=at.chain) == Ended(b"receipt")
+    assert await store.read(ReadMissed("a", expect=2, previous=at.chain)) == Ended(
+        b"receipt"
+    )
     with pytest.raises(ServiceError, match="does not exist"):
-        await store.missed("b", expect=0, previous=b"")
+        await store.read(ReadMissed("b", expect=0, previous=b""))
 
 
 async def test_an_extension_never_brings_a_deadline_nearer(store, clock):
@@ -1106,61 +1151,61 @@ async def test_one_session_of_a_task_is_open_at_a_time_if_its_owner_says_so(stor
     await append(store, at, end=b"receipt")
     assert isinstance(await begin(store, key="b", number=2, alone=True), Committed)
     # The number of the refused one was not claimed.
-    assert (await store.tally(Role.SERVER, "task")).highest_number == 2
+    assert (await store.read(ReadTally(Role.SERVER, "task"))).highest_number == 2
 
 
 async def test_a_session_opens_under_the_task_that_its_owner_knows(store):
     task = Task("task", TaskState.RUNNING, "settings", b"plan")
     with pytest.raises(SessionConflictError, match="was changed"):
         await begin(store, task_version=1)
-    assert await store.put_task(task, expect_version=0)
+    assert await store.commit(PutTask(task, expect_version=0))
     at = await begin(store, task_version=1)
     await append(store, at, end=b"receipt")
-    assert await store.put_task(task, expect_version=1)
+    assert await store.commit(PutTask(task, expect_version=1))
     with pytest.raises(SessionConflictError, match="was changed"):
         await begin(store, key="b", number=2, task_version=1)
     await begin(store, key="b", number=2, task_version=2)
 
 
 async def test_facts_are_not_put_over_others_that_came_meanwhile(store):
-    assert await store.put_facts("task", b"one", instead_of=b"")
-    assert not await store.put_facts("task", b"two", instead_of=b"")
+    assert await store.commit(PutFacts("task", b"one", instead_of=b""))
+    assert not await store.commit(PutFacts("task", b"two", instead_of=b""))
     at = await begin(store)
     await append(store, at, end=b"receipt", facts=b"three")
-    assert not await store.put_facts("task", b"four", instead_of=b"one")
-    assert (await store.tally(Role.SERVER, "task")).facts == b"three"
+    assert not await store.commit(PutFacts("task", b"four", instead_of=b"one"))
+    assert (await store.read(ReadTally(Role.SERVER, "task"))).facts == b"three"
 
 
 async def test_a_lease_passes_on_when_it_has_expired_or_was_given_back(store, clock):
-    one = await store.take("sum/a", holder="A", seconds=10.0)
-    assert await store.take("sum/a", holder="B", seconds=10.0) is None
+    one = await store.commit(AcquireLease("sum/a", holder="A", seconds=10.0))
+    assert await store.commit(AcquireLease("sum/a", holder="B", seconds=10.0)) is None
     clock.seconds += 9
-    assert await store.renew(one, seconds=10.0)
+    assert await store.commit(RenewLease(one, seconds=10.0))
     clock.seconds += 9
-    assert await store.take("sum/a", holder="B", seconds=10.0) is None
+    assert await store.commit(AcquireLease("sum/a", holder="B", seconds=10.0)) is None
     clock.seconds += 1
-    two = await store.take("sum/a", holder="B", seconds=10.0)
+    two = await store.commit(AcquireLease("sum/a", holder="B", seconds=10.0))
     assert two.token > one.token
-    assert not await store.renew(one, seconds=10.0)
-    await store.give_back(one)  # a zombie's: of no effect
-    assert await store.take("sum/a", holder="A", seconds=10.0) is None
-    await store.give_back(two)
-    three = await store.take("sum/a", holder="A", seconds=10.0)
+    assert not await store.commit(RenewLease(one, seconds=10.0))
+    await store.commit(ReleaseLease(one))  # a zombie's: of no effect
+    assert await store.commit(AcquireLease("sum/a", holder="A", seconds=10.0)) is None
+    await store.commit(ReleaseLease(two))
+    three = await store.commit(AcquireLease("sum/a", holder="A", seconds=10.0))
     assert three.token > two.token
     # Who takes again what it holds gets a new token, and the old one is stale.
-    four = await store.take("sum/a", holder="A", seconds=10.0)
-    assert not await store.renew(three, seconds=1.0)
-    assert await store.renew(four, seconds=1.0)
+    four = await store.commit(AcquireLease("sum/a", holder="A", seconds=10.0))
+    assert not await store.commit(RenewLease(three, seconds=1.0))
+    assert await store.commit(RenewLease(four, seconds=1.0))
 
 
 async def test_a_change_under_a_lease_that_has_passed_on_writes_nothing(store, clock):
     at = await begin(store)
-    lease = await store.take("sum/a", holder="A", seconds=10.0)
+    lease = await store.commit(AcquireLease("sum/a", holder="A", seconds=10.0))
     at = await append(store, at, advert("u"), lease=lease)
     clock.seconds += 10
     with pytest.raises(LeaseLostError):
         await append(store, at, advert("v"), lease=lease)
-    await store.take("sum/a", holder="B", seconds=10.0)
+    await store.commit(AcquireLease("sum/a", holder="B", seconds=10.0))
     with pytest.raises(LeaseLostError):
         await append(store, at, advert("v"), lease=lease)
-    assert (await store.load("a")).records == (advert("u"),)
+    assert (await store.read(LoadSession("a"))).records == (advert("u"),)

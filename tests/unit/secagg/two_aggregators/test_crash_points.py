@@ -18,6 +18,7 @@ from secagg.client.storage import ClientStorage
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
+from secagg.storage.queries import ListCharges, ReadTally
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 PARTS = ("leader", "helper")
@@ -121,10 +122,10 @@ def session(part, at):
         )
         watching.cancel()
         spent = [
-            (await each.store.tally(Role.SERVER, TASK)).spent
+            (await each.store.read(ReadTally(Role.SERVER, TASK))).spent
             for each in mortal.storages
         ]
-        charges = [len(await store.charges(TASK)) for store in stores]
+        charges = [len(await store.read(ListCharges(TASK))) for store in stores]
         return released, given, spent, charges
 
     return run(main), switch.is_dead

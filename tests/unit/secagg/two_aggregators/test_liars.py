@@ -22,6 +22,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Envelope, Released, Round
 from secagg.protocol.packing import packed_size
 from secagg.storage.change import Role
+from secagg.storage.queries import ListSessions, ReadTally
 from secagg.storage.rows import Retention, SessionState
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.two_aggregators import party
@@ -57,11 +58,15 @@ def test_a_leader_that_only_asks_does_not_fill_the_helpers_book(
         numbers = [number for number in range(1, 40) if number % 5]
         for number in numbers[:asked]:
             offer = await house.helper.answer("leader", GetOffer(TASK, number - 1))
-        rows = await house.storages[1].store.sessions(role=Role.SERVER, task=TASK)
-        ended = await house.storages[1].store.sessions(
-            role=Role.SERVER, task=TASK, state=SessionState.ENDED, limit=100
+        rows = await house.storages[1].store.read(
+            ListSessions(role=Role.SERVER, task=TASK)
         )
-        tally = await house.storages[1].store.tally(Role.SERVER, TASK)
+        ended = await house.storages[1].store.read(
+            ListSessions(
+                role=Role.SERVER, task=TASK, state=SessionState.ENDED, limit=100
+            )
+        )
+        tally = await house.storages[1].store.read(ReadTally(Role.SERVER, TASK))
         assert tally.highest_number == offer.session_number == numbers[asked - 1]
         assert len(rows) == 1
         assert len(ended) == left

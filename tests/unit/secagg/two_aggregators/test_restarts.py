@@ -29,6 +29,7 @@ from secagg.errors import (
 from secagg.server.storage import ServerStorage
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
+from secagg.storage.queries import ListCharges, ListSessions, LoadSession, ReadTally
 from secagg.storage.spool import SUM, UploadSpool
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.two_aggregators.messages import HelperShare, NoisyShare
@@ -203,16 +204,18 @@ def test_a_session_that_was_put_back_is_ended(place) -> None:
         await clock.sleep_until(clock.now() + 1.0)
         summing.cancel()
         store = house.storages[place].store
-        load = store.load
+        read = store.read
 
-        async def put_back(key, **options):
-            return replace(await load(key, **options), restored=True)
+        async def put_back(query):
+            found = await read(query)
+            is_one = isinstance(query, LoadSession)
+            return replace(found, restored=True) if is_one else found
 
-        store.load = put_back
+        store.read = put_back
         again = house.restarted(noise_for())
         party = (again.leader, again.helper)[place]
         await party.recover()
-        assert not await store.sessions(role=Role.SERVER, task=TASK)
+        assert not await store.read(ListSessions(role=Role.SERVER, task=TASK))
 
     run(main)
 
@@ -232,7 +235,7 @@ def test_a_client_that_comes_back_gives_no_second_vector_to_a_session() -> None:
         with pytest.raises(SecAggError) as none:
             await second
         assert none.value.code is ErrorCode.DEADLINE
-        charges = await one._store.charges(TASK)
+        charges = await one._store.read(ListCharges(TASK))
         assert len(charges) == 1
 
     run(main)
@@ -362,7 +365,9 @@ def test_an_unreachable_helper_costs_no_session() -> None:
         with pytest.raises(SessionAbortedError) as late:
             await house.leader.next_sum()
         assert late.value.code is ErrorCode.DEADLINE
-        assert (await house.storages[0].store.tally(Role.SERVER, TASK)).spent == 0
+        assert (
+            await house.storages[0].store.read(ReadTally(Role.SERVER, TASK))
+        ).spent == 0
 
     run(main)
 
@@ -472,14 +477,15 @@ def test_who_uploads_at_once_is_in_the_sum() -> None:
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
         store = house.storages[0].store
-        sessions = store.sessions
+        read = store.read
 
-        async def slow(**asked):
-            found = await sessions(**asked)
-            await clock.sleep_until(clock.now() + 30.0)
+        async def slow(query):
+            found = await read(query)
+            if isinstance(query, ListSessions):
+                await clock.sleep_until(clock.now() + 30.0)
             return found
 
-        store.sessions = slow
+        store.read = slow
         await house.give(VECTORS)
         released, _ = await house.give(VECTORS)
         return released.inputs
@@ -624,7 +630,9 @@ def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
         await asyncio.wait({giving_up})
         assert (await house.helper.answer("c0", upload)).complete
         assert (await house.helper.answer("c1", upload)).complete
-        stored = await house.storages[1].store.load(helper.session_id.hex())
+        stored = await house.storages[1].store.read(
+            LoadSession(helper.session_id.hex())
+        )
         assert [record.sender for record in stored.records] == ["c0", "c1"]
 
     run(main)

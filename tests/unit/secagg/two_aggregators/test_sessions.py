@@ -23,6 +23,7 @@ from secagg.errors import (
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.storage.budget_ledger import BudgetSpentError
 from secagg.storage.change import Role, SessionsSpentError
+from secagg.storage.queries import ListCharges, ListSessions, ReadTally
 from secagg.two_aggregators.client import total_between_two
 from secagg.two_aggregators.offers import check_pair
 from secagg.wire.calls import Blob, FetchChunk, GetOffer, UploadChunk, UploadStatus
@@ -96,7 +97,7 @@ def test_below_min_survivors_nothing_is_released(drawn) -> None:
             *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
             return_exceptions=True,
         )
-        return found, await house.storages[1].store.sessions(role=Role.SERVER)
+        return found, await house.storages[1].store.read(ListSessions(role=Role.SERVER))
 
     found, running = run(main)
     assert [error.code for error in found] == [ErrorCode.U3_TOO_SMALL] * 3
@@ -143,7 +144,7 @@ def test_a_client_gives_no_more_sums_than_its_budget_whoever_asks() -> None:
             # Another pair of aggregators by the same names knows of no budget.
             house = TwoAggregators(clock, noise_for(participations=1))
             if turn:
-                house.leader._storage.store.tally = _behind(house)
+                house.leader._storage.store.read = _behind(house)
             one = house.client("client-0", storage=storage)
             others = [house.client(f"client-{k}") for k in (1, 2, 3)]
             found = await asyncio.gather(
@@ -155,10 +156,12 @@ def test_a_client_gives_no_more_sums_than_its_budget_whoever_asks() -> None:
         return found
 
     def _behind(house):
-        tally = type(house.storages[0].store).tally
+        read = house.storages[0].store.read
 
-        async def numbered(role, task, *, peer=""):
-            known = await tally(house.storages[0].store, role, task, peer=peer)
+        async def numbered(query):
+            known = await read(query)
+            if not isinstance(query, ReadTally):
+                return known
             return replace(known, highest_number=known.highest_number + 5)
 
         return numbered
@@ -188,7 +191,7 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
                 *(each.contribute(VECTORS[1]) for each in others),
                 return_exceptions=True,
             )
-        return found, await total.use(), await storage.store.charges(TASK)
+        return found, await total.use(), await storage.store.read(ListCharges(TASK))
 
     found, use, charges = run(main)
     stated = noise_for(participations=2).report().aggregator
@@ -251,7 +254,7 @@ def test_a_client_leaves_a_session_below_its_floors(changes, words) -> None:
             await client.contribute(VECTORS[0])
         summing.cancel()
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
-        assert not await client._store.charges(TASK)
+        assert not await client._store.read(ListCharges(TASK))
 
     run(main)
 
@@ -330,7 +333,7 @@ def test_offers_of_two_sessions_are_waited_out_and_never_joined() -> None:
             await client.contribute(VECTORS[0])
         await asyncio.wait({summing})
         assert isinstance(summing.exception(), SessionAbortedError)
-        assert not await client._store.charges(TASK)
+        assert not await client._store.read(ListCharges(TASK))
 
     run(main)
 

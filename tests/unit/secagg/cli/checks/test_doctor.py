@@ -31,8 +31,10 @@ from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.storage.budget_ledger import BudgetKey
 from secagg.storage.change import Change, NewSession
 from secagg.storage.change import Role as StoreRole
+from secagg.storage.changes import PutClaim
 from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.journal import SumAttempt, record_of
+from secagg.storage.leases import Heartbeat
 from secagg.storage.open_store import open_state, open_store
 from secagg.storage.rollback_mark import (
     SLOT_BYTES,
@@ -245,7 +247,7 @@ async def test_others_of_the_same_book_have_the_same_name(place, postgres_url):
             database = await asyncpg.connect(postgres_url)
             await database.execute("DELETE FROM secagg.replica")
             await database.close()
-            await store.heartbeat(Replica(name, "10.0.0.1:7400", "1.0", name))
+            await store.commit(Heartbeat(Replica(name, "10.0.0.1:7400", "1.0", name)))
             await store.close()
         findings = await of_server(place, ('"sums"', more))
         (found,) = [each for each in findings if each.number == "D163"]
@@ -338,7 +340,7 @@ async def test_claims_on_data_are_looked_at(place):
         ("shared", ('data_dir = "shared"\n',)),
     ):
         store = await open_state(place / where)
-        await store.put_claim(claim, after=0)
+        await store.commit(PutClaim(claim, after=0))
         await store.close()
         claims = await found(1.0, *more)
         assert claims.state == "ok"

@@ -38,6 +38,8 @@ from secagg.server.http.readiness import LOOK_EVERY_SECONDS, Readiness
 from secagg.server.operated_server import OperatedServer
 from secagg.server.supervisor import TaskSupervisor
 from secagg.server.telemetry.prometheus import PrometheusMeter
+from secagg.storage.changes import Touch
+from secagg.storage.queries import ListTasks, ReadClock
 from secagg.transport.address import Address
 from secagg.transport.relay.relay import Rejection
 from secagg.wire.calls import CALLS
@@ -276,11 +278,11 @@ async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
 async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
     world, monkeypatch
 ):
-    async def refuse(_):
+    async def refuse(*_):
         raise ServiceError("disk full", code=ErrorCode.STORAGE_FAILED)
 
     async with world.running():
-        monkeypatch.setattr(type(world.server.storage.store), "touch", refuse)
+        monkeypatch.setattr(Touch, "run", refuse)
         world.section = replace(world.section, page_listen=None)
         meter = PrometheusMeter()
         async with watching(world.server, world.section, meter) as watched:
@@ -293,7 +295,7 @@ async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
             assert "secagg_task_slot_seconds" in scraped
             assert await health(world) == health_pb2.HealthCheckResponse.NOT_SERVING
             # A book that says nothing at all takes its own readings with it.
-            monkeypatch.setattr(type(world.server.storage.store), "tasks", refuse)
+            monkeypatch.setattr(ListTasks, "run", refuse)
             answer = await get(watched.metrics, "/metrics")
             assert answer.status_code == HTTPStatus.OK
             assert "secagg_is_ready 0.0" in answer.text
@@ -464,7 +466,9 @@ class Disk:
         self.writes, self.blocks = 0, False
         self.newest, self.differs, self.clock = newest, differs, None
 
-    async def sessions(self, **_):
+    async def read(self, query):
+        if isinstance(query, ReadClock):
+            return self.clock.date() + self.differs
         if self.newest is None:
             return ()
         return (
@@ -472,10 +476,7 @@ class Disk:
             SimpleNamespace(ended=None, born=self.newest - 60),
         )
 
-    async def now(self):
-        return self.clock.date() + self.differs
-
-    async def touch(self):
+    async def commit(self, _):
         self.writes += 1
         if self.blocks:
             await asyncio.Event().wait()

@@ -11,7 +11,7 @@ from secagg.server.session.lease import (
     LOOK_EVERY_SECONDS,
     SessionLease,
 )
-from secagg.storage.leases import Leases
+from secagg.storage.leases import AcquireLease, Leases, RenewLease
 
 
 class SharedStore:
@@ -21,19 +21,13 @@ class SharedStore:
         self.is_shared = is_shared
         self.refusals = 0
         self.ended = set()
-        self._leases = Leases(clock.now, self.ended.__contains__)
+        self.sharing = Leases(clock.now, self.ended.__contains__)
 
-    async def take(self, name, *, holder, seconds):
-        if self.refusals:
+    async def commit(self, command):
+        if self.refusals and isinstance(command, AcquireLease):
             self.refusals -= 1
             raise ServiceError("full", code=ErrorCode.STORAGE_FAILED)
-        return self._leases.take(name, holder=holder, seconds=seconds)
-
-    async def renew(self, lease, *, seconds):
-        return self._leases.renew(lease, seconds=seconds)
-
-    async def give_back(self, lease):
-        self._leases.give_back(lease)
+        return await command.run(self)
 
 
 class Replica:
@@ -102,7 +96,7 @@ def test_one_that_is_seen_to_have_ended_is_followed_within_a_second():
         assert await waiting
         assert clock.now() - began <= LOOK_EVERY_SECONDS
         assert other.lease.held.token > one.lease.held.token
-        assert not await store.renew(one.lease.held, seconds=LEASE_SECONDS)
+        assert not await store.commit(RenewLease(one.lease.held, seconds=LEASE_SECONDS))
         await other.lease.let_go()
 
     manual_clock.run(main)

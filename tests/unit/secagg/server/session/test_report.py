@@ -28,6 +28,7 @@ from secagg.server.session.report import SessionReports, report_of, reports_in
 from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.server.task.stored import encode_settings
 from secagg.simulation import identity_of
+from secagg.storage.changes import PutTask
 from secagg.storage.rows import Retention, Task, TaskState
 from secagg.wire.calls import AdvertiseKeys, UploadChunk
 
@@ -105,7 +106,7 @@ def page_of(deployment, tmp_path, capsys):
     (tmp_path / "task.toml").write_text(TASK_FILE)
     settings = load_task_settings(tmp_path / "task.toml")
     task = Task(TASK_ID, TaskState.RUNNING, encode_settings(settings), b"", "")
-    assert ask(store.put_task(task, expect_version=0))
+    assert ask(store.commit(PutTask(task, expect_version=0)))
     shown = ask(show_session(store, TASK_ID, 1, reports=reports_in(tmp_path)))
     assert shown["report"] is None
     _print_session(json.loads(json.dumps(shown)), Output(as_json=False))

@@ -17,6 +17,7 @@ from secagg.runtime.workers import Workers
 from secagg.server.session.state import DurableState, JournalPosition
 from secagg.simulation import InProcessSession, identity_of
 from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.queries import LoadSession, ReadMissed
 from secagg.storage.sqlite.executor import InlineExecutor
 
 CLIENTS = 3
@@ -137,7 +138,7 @@ def test_a_timer_that_the_book_does_not_believe_closes_nothing():
         )
         for advert in adverts[:-1]:
             assert await one.submit(advert)
-        at = await inner.missed("s", expect=0, previous=begun.chain)
+        at = await inner.read(ReadMissed("s", expect=0, previous=begun.chain))
         first = clock.now() + at.seconds_left
         assert one.deadline == first
         # Another aggregator has given the round more time, and this one has not heard.
@@ -167,7 +168,7 @@ def test_a_timer_that_the_book_does_not_believe_closes_nothing():
         # What it has missed meanwhile is applied, and a look that finds nothing harms
         # nothing.
         await one.look()
-        assert (await inner.load("s")).sequence == one.sequence
+        assert (await inner.read(LoadSession("s"))).sequence == one.sequence
 
     manual_clock.run(main)
 

@@ -14,6 +14,8 @@ from secagg.protocol.profiles import Profile
 from secagg.server.task.setup import Cohort, PreparedTask, prepare_task, settle_task
 from secagg.server.task.stored import decode_settings, encode_settings, recall, row_of
 from secagg.simulation.in_process import InProcessEnrolment
+from secagg.storage.changes import PutTask
+from secagg.storage.queries import ListTasks
 from secagg.storage.rows import Task, TaskState
 
 BASE = """
@@ -290,7 +292,7 @@ def test_other_settings_of_a_task_are_remembered_in_place_of_the_first(tmp_path,
     for dimension in (6, 7):
         settings = settings_of(tmp_path, EXACT, f"vector.dimension={dimension}")
         ask(settle_task(settings.own_task, store, reports=None))
-    (row,) = ask(store.tasks())
+    (row,) = ask(store.read(ListTasks()))
     assert row.version == 2
     assert recall(row, settings.own_task).parameters.dimension == 7
     assert recall(row, settings_of(tmp_path, EXACT).own_task) is None
@@ -308,7 +310,7 @@ def test_a_plan_of_another_release_is_never_taken_for_a_new_task(tmp_path, store
     settings = settings_of(tmp_path, EXACT)
     text = encode_settings(settings.own_task)
     unreadable = Task("t", TaskState.RUNNING, text, b"{}")
-    ask(store.put_task(unreadable, expect_version=0))
+    ask(store.commit(PutTask(unreadable, expect_version=0)))
     with pytest.raises(ServiceError, match="plan") as caught:
         ask(settle_task(settings.own_task, store, reports=None))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
@@ -318,8 +320,8 @@ def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, store):
     settings = settings_of(tmp_path, EXACT)
 
     class Racing(CrashingStore):
-        async def tasks(self):
-            return ()
+        async def read(self, query):
+            return () if isinstance(query, ListTasks) else await super().read(query)
 
     ask(settle_task(settings.own_task, store, reports=None))
     racing = Racing(store, CrashSwitch())
@@ -350,12 +352,12 @@ def test_who_joins_when_and_for_what_is_no_reason_to_plan_again(
 def test_what_an_operator_has_said_of_a_task_outlives_new_settings(tmp_path, store):
     settings = settings_of(tmp_path, EXACT).own_task
     ask(settle_task(settings, store, reports=None))
-    (row,) = ask(store.tasks())
+    (row,) = ask(store.read(ListTasks()))
     stopped = replace(row.task, state=TaskState.STOPPED, reason="enough")
-    assert ask(store.put_task(stopped, expect_version=1))
+    assert ask(store.commit(PutTask(stopped, expect_version=1)))
     longer = settings_of(tmp_path, EXACT, "task.steps=9").own_task
     ask(settle_task(longer, store, reports=None))
-    (row,) = ask(store.tasks())
+    (row,) = ask(store.read(ListTasks()))
     assert (row.task.state, row.task.reason) == (TaskState.STOPPED, "enough")
 
 

@@ -21,19 +21,33 @@ from secagg.storage.change import (
     NumberTakenError,
     Record,
     Role,
+    SessionsSpentError,
 )
+from secagg.storage.changes import PutClaim, Touch
 from secagg.storage.data_claims import Claim, ClaimAdversary
+from secagg.storage.leases import AcquireLease, Heartbeat, RenewLease
 from secagg.storage.open_store import open_store
 from secagg.storage.postgres import connection as postgres_link
 from secagg.storage.postgres.address import judged_address
-from secagg.storage.postgres.keepalive import IDLE_SECONDS, UNHEARD_MILLISECONDS
+from secagg.storage.postgres.connection import IDLE_SECONDS, UNHEARD_MILLISECONDS
+from secagg.storage.queries import (
+    FindFaults,
+    ListCharges,
+    ListClaims,
+    ListReplicas,
+    ListSessions,
+    ListTasks,
+    LoadSession,
+    ReadMissed,
+    ReadTally,
+)
 from secagg.storage.reader import looking
-from secagg.storage.reader_protocol import StoreNotFoundError
 from secagg.storage.rollback_mark import refuse_restored
 from secagg.storage.rows import Replica, Tally
 from secagg.storage.store import (
     StateDamagedError,
     StoreFailoverError,
+    StoreNotFoundError,
     StoreUnavailableError,
 )
 
@@ -110,6 +124,7 @@ async def test_five_processes_that_start_together_migrate_once(empty):
         (3,),
         (4,),
         (5,),
+        (6,),
     ]
     assert await sql(empty, "SELECT count(*) FROM secagg.book") == [(1,)]
 
@@ -117,7 +132,7 @@ async def test_five_processes_that_start_together_migrate_once(empty):
 async def cut_off(url, store):
     """End the book's connection, as a network or a restart of the database does."""
     is_cut = asyncio.Event()
-    store._link._connection.add_termination_listener(lambda _: is_cut.set())
+    store.engine.link._connection.add_termination_listener(lambda _: is_cut.set())
     await sql(
         url,
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
@@ -131,7 +146,7 @@ async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
     at = await append(store, await begin(store), record(1))
     await cut_off(empty, store)
     at = await append(store, at, record(2))
-    assert (await store.load("a")).records == (record(1), record(2))
+    assert (await store.read(LoadSession("a"))).records == (record(1), record(2))
     await store.close()
 
 
@@ -143,7 +158,7 @@ async def test_the_lease_of_whoever_has_gone_is_free_unless_nobody_is_back_yet(e
     at = started + 3600.0
 
     async def take(store, holder, seconds=60.0):
-        return await store.take("sum/a", holder=holder, seconds=seconds)
+        return await store.commit(AcquireLease("sum/a", holder=holder, seconds=seconds))
 
     one, other = [
         await open_store(empty, is_shared=True, now=lambda: at) for _ in range(2)
@@ -154,7 +169,7 @@ async def test_the_lease_of_whoever_has_gone_is_free_unless_nobody_is_back_yet(e
     at = started + 59.0
     assert await take(other, "B") is None  # A may be about to come back
     at = started + 61.0
-    assert await one.renew(first, seconds=60.0)  # and is back
+    assert await one.commit(RenewLease(first, seconds=60.0))  # and is back
     assert await take(other, "B") is None
     await one.close()
     second = await take(other, "B")
@@ -177,12 +192,12 @@ async def test_a_database_that_is_away_is_not_dialled_by_everybody(empty, monkey
         away.setattr(postgres_link.asyncpg, "connect", refused)
         for _ in range(5):
             with pytest.raises(StoreUnavailableError, match="refused") as caught:
-                await store.load("a")
+                await store.read(LoadSession("a"))
             assert caught.value.code is ErrorCode.STORAGE_FAILED
             assert caught.value.retry_after_seconds
         assert len(attempts) == 1
-    monkeypatch.setattr(store._link, "_next_attempt", 0.0)
-    assert (await store.load("a")).sequence == 0
+    monkeypatch.setattr(store.engine.link, "_next_attempt", 0.0)
+    assert (await store.read(LoadSession("a"))).sequence == 0
     await store.close()
 
 
@@ -221,27 +236,27 @@ async def test_a_network_that_swallows_everything_is_an_absence(network, monkeyp
     url, passes = network
     store = await open_store(url)
     at = await append(store, await begin(store), record(1))
-    connection = store._link._connection
+    connection = store.engine.link._connection
     connection._config = connection._config._replace(command_timeout=0.2)
     monkeypatch.setattr(postgres_link, "_CONNECT_SECONDS", 0.2)
     passes.clear()
     with pytest.raises(StoreUnavailableError):
-        await store.touch()
-    monkeypatch.setattr(store._link, "_next_attempt", 0.0)
+        await store.commit(Touch())
+    monkeypatch.setattr(store.engine.link, "_next_attempt", 0.0)
     with pytest.raises(StoreUnavailableError):
-        await store.touch()  # nor can another connection be had
-    monkeypatch.setattr(store._link, "_next_attempt", 0.0)
+        await store.commit(Touch())  # nor can another connection be had
+    monkeypatch.setattr(store.engine.link, "_next_attempt", 0.0)
     passes.set()
     monkeypatch.undo()
     await append(store, at, record(2))
-    assert (await store.load("a")).records == (record(1), record(2))
+    assert (await store.read(LoadSession("a"))).records == (record(1), record(2))
     await store.close()
 
 
 async def test_both_ends_of_a_link_notice_that_nobody_is_heard(network):
     url, _ = network
     store = await open_store(url)
-    connection = store._link._connection
+    connection = store.engine.link._connection
     link = connection._transport.get_extra_info("socket")
     assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     unheard = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
@@ -281,7 +296,7 @@ async def test_a_connection_that_has_lost_its_place_is_not_used_again(
     """As when the server ends a transaction in which nothing has come for seconds."""
     store = await open_store(empty)
     at = await begin(store)
-    connection = store._link._connection
+    connection = store.engine.link._connection
 
     async def confused(*_, **__):
         raise asyncpg.InternalClientError("cannot switch to state 15")
@@ -344,10 +359,10 @@ async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
         await open_store(empty, mark=mark)
     assert caught.value.code is ErrorCode.RESTORED_STATE
     store = await open_store(empty, mark=mark, accept_restored=True)
-    assert (await store.load("a")).restored
-    tally = await store.tally(Role.SERVER, "task")
+    assert (await store.read(LoadSession("a"))).restored
+    tally = await store.read(ReadTally(Role.SERVER, "task"))
     assert tally.highest_number > 1_577_836_800  # 2020, in Unix seconds
-    forgotten = await store.tally(Role.SERVER, "later")
+    forgotten = await store.read(ReadTally(Role.SERVER, "later"))
     assert forgotten.highest_number > 1_577_836_800
     new = NewSession(role=Role.SERVER, task="later", number=2, header=b"header")
     with pytest.raises(NumberTakenError):
@@ -381,8 +396,8 @@ async def test_a_session_of_an_older_timeline_is_not_continued(empty):
     await store.close()
     # The successor knows that it must end it, and can.
     successor = await open_store(empty)
-    assert (await successor.load("a")).restored
-    assert not (await successor.load("b")).restored
+    assert (await successor.read(LoadSession("a"))).restored
+    assert not (await successor.read(LoadSession("b"))).restored
     ended = await append(successor, at, end=b"receipt", restored=True)
     assert isinstance(ended, Committed)
     await successor.close()
@@ -402,11 +417,11 @@ async def test_a_session_of_an_older_timeline_is_not_continued(empty):
 async def test_a_changed_row_is_noticed(empty, statement, complaint):
     store = await open_store(empty)
     at = await append(store, await begin(store), record(1), record(2), record(3))
-    assert await store.check() == ()
+    assert await store.read(FindFaults()) == ()
     await sql(empty, statement)
     with pytest.raises(StateDamagedError, match=complaint):
-        await store.load("a")
-    assert [finding.key for finding in await store.check()] == ["a"]
+        await store.read(LoadSession("a"))
+    assert [finding.key for finding in await store.read(FindFaults())] == ["a"]
     assert isinstance(await append(store, at), Committed)  # the position is right
     await store.close()
 
@@ -521,12 +536,15 @@ async def test_a_book_is_read_while_somebody_works_with_it(empty, tmp_path):
     at = await append(store, await begin(store, spend=True), record(1))
     async with looking(tmp_path, store=empty) as reader:
         assert await append(store, at, record(2))
-        (row,) = await reader.sessions(role=Role.SERVER)
+        (row,) = await reader.read(ListSessions(role=Role.SERVER))
         assert (row.key, row.sequence) == ("a", 1)  # as it stood when it was opened
-        assert (await reader.load("a")).records == (record(1),)
-        assert await reader.tally(Role.SERVER, "task") == Tally(1, 1)
-        assert (await reader.tasks(), await reader.charges("task")) == ((), ())
-        assert await reader.check() == ()
+        assert (await reader.read(LoadSession("a"))).records == (record(1),)
+        assert await reader.read(ReadTally(Role.SERVER, "task")) == Tally(1, 1)
+        assert (
+            await reader.read(ListTasks()),
+            await reader.read(ListCharges("task")),
+        ) == ((), ())
+        assert await reader.read(FindFaults()) == ()
     await store.close()
 
 
@@ -544,11 +562,11 @@ async def test_a_book_of_another_schema_is_not_read(empty, tmp_path):
     with pytest.raises(ServiceError, match="schema version 0") as caught:
         async with looking(tmp_path, store=empty):
             pass
-    assert "brings the book forward" in caught.value.next_step
+    assert "migrates the store" in caught.value.next_step
 
 
 async def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, tmp_path):
-    for module in ("store", "changes", "connection", "reader"):
+    for module in ("executor", "statements", "connection"):
         monkeypatch.delitem(
             sys.modules, f"secagg.storage.postgres.{module}", raising=False
         )
@@ -608,7 +626,7 @@ async def test_who_does_not_share_is_kept_out_and_keeps_out(empty, shared, monke
     with pytest.raises(ServiceError, match="one aggregator at a time") as caught:
         await open_store(empty)
     assert "server.blobs" in caught.value.next_step
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     two = await shared("two")
     assert one.is_shared
     assert two.is_shared
@@ -616,7 +634,7 @@ async def test_who_does_not_share_is_kept_out_and_keeps_out(empty, shared, monke
 
 async def test_of_two_writers_one_is_behind_and_is_told_by_how_much(shared):
     one = await shared("one")
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     two = await shared("two")
     at = await begin(one)
     answers = await asyncio.gather(
@@ -630,22 +648,66 @@ async def test_of_two_writers_one_is_behind_and_is_told_by_how_much(shared):
     assert (behind.records, behind.chain) == ((first,), won.chain)
     loser = two if answers[0] is won else one
     assert isinstance(await append(loser, behind, second), Committed)
-    assert (await one.load("a")).records == (first, second)
+    assert (await one.read(LoadSession("a"))).records == (first, second)
+
+
+async def test_a_plain_step_and_one_that_is_more_do_not_overwrite_each_other(shared):
+    one = await shared("one")
+    await one.commit(Heartbeat(replica("one")))
+    two = await shared("two")
+    at, spends = await begin(one), 0
+    for number in range(40):
+        answers = await asyncio.gather(
+            append(one, at, record(2 * number), spend=True, facts=b"%d" % number),
+            append(two, at, record(2 * number + 1)),
+        )
+        (at,) = [each for each in answers if isinstance(each, Committed)]
+        (behind,) = [each for each in answers if isinstance(each, MissedRecords)]
+        assert (behind.sequence, behind.chain) == (at.sequence, at.chain)
+        spends += answers[0] is at
+    assert 0 < spends < 40  # each of them came first at times
+    assert len((await one.read(LoadSession("a"))).records) == 40
+    assert (await two.read(ReadTally(Role.SERVER, "task"))).spent == 1
+
+
+async def test_of_two_that_open_the_last_session_of_a_budget_one_is_refused(shared):
+    one = await shared("one")
+    await one.commit(Heartbeat(replica("one")))
+    two = await shared("two")
+    for allowed in range(1, 21):
+        answers = await asyncio.gather(
+            *(
+                begin_within(store, f"{name} {allowed}", 2 * allowed + place, allowed)
+                for place, (name, store) in enumerate((("one", one), ("two", two)))
+            ),
+            return_exceptions=True,
+        )
+        refused = [each for each in answers if isinstance(each, Exception)]
+        assert len(refused) == 1
+        assert isinstance(refused[0], (SessionsSpentError, NumberTakenError))
+    assert len(await two.read(ListSessions(role=Role.SERVER))) == 20
+
+
+async def begin_within(store, key, number, allowed):
+    new = NewSession(
+        role=Role.SERVER, task="task", number=number, header=b"", allowed=allowed
+    )
+    return await store.commit(Change(key=key, create=new))
 
 
 async def test_of_two_that_judge_the_same_claims_one_adds_its_own(shared):
     one = await shared("one")
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     two = await shared("two")
     for number in range(20):
         made = await asyncio.gather(
             *(
-                store.put_claim(claim_of(f"task {number} {name}"), after=number)
+                store.commit(PutClaim(claim_of(f"task {number} {name}"), after=number))
                 for name, store in (("one", one), ("two", two))
             )
         )
         assert sorted(made) == [False, True]
-    assert len(await two.claims("patients")) == 20
+    assert len(await two.read(ListClaims("patients"))) == 20
 
 
 def claim_of(task):
@@ -670,14 +732,14 @@ async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(
     clock = Clock()
     one = await shared("one", now=clock)
     await begin(one)
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     two = await shared("two", now=clock)
     await begin(two, key="b", number=2)
     clock.seconds += 60  # nobody has been heard of
     with pytest.raises(ServiceError, match="rollback mark") as caught:
         await shared("three", now=clock)
     assert caught.value.code is ErrorCode.RESTORED_STATE
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     await shared("three", now=clock)
     # All start for the first time, and the one that was here has gone again.
     for store in (one, two):
@@ -704,7 +766,7 @@ async def test_a_machine_without_a_mark_waits_for_others_to_come_back(
     monkeypatch.setattr(postgres_link, "NEWCOMER_SECONDS", math.inf)
     one = await shared("one", now=clock)
     await begin(one)
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     if not is_open:
         await one.close()
     clock.seconds += 60
@@ -712,9 +774,9 @@ async def test_a_machine_without_a_mark_waits_for_others_to_come_back(
     await refused.wait()
     if not is_open:
         one = await shared("one", now=clock)
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     two = await coming
-    assert (await two.load("a")).sequence == 0
+    assert (await two.read(LoadSession("a"))).sequence == 0
 
 
 async def unreachable_for(monkeypatch, attempts, *, error):
@@ -784,20 +846,22 @@ async def test_an_address_that_is_invalid_is_not_waited_for(empty, monkeypatch):
 async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):
     clock = Clock()
     one = await shared("one", now=clock)
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     at = await begin(one, round=1, deadline_seconds=60.0)
     clock.seconds += 14
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     clock.seconds += 100
     # Its timer fires before it has said that it is back: nobody could answer.
     early = await append(one, at, record(1), due=True)
+    spent = await append(one, at, record(1), due=True, spend=True)
     assert isinstance(early, MissedRecords)
     assert early.records == ()
-    await one.heartbeat(replica("one"))
-    assert (await one.load("a")).seconds_left == 46.0
+    assert spent == early  # more than a plain step is judged by the same rule
+    await one.commit(Heartbeat(replica("one")))
+    assert (await one.read(LoadSession("a"))).seconds_left == 46.0
     clock.seconds += 46
     for _ in range(4):
-        await one.heartbeat(replica("one"))
+        await one.commit(Heartbeat(replica("one")))
     assert isinstance(await append(one, at, record(1), due=True), MissedRecords)
     await sql(empty, "UPDATE secagg.session SET deadline = 0")
     assert isinstance(await append(one, at, record(1), due=True), Committed)
@@ -806,7 +870,7 @@ async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):
 async def test_the_others_hear_of_a_round_at_once(shared, monkeypatch):
     monkeypatch.setattr(postgres_link, "_HINT_SECONDS", 3600.0)
     one = await shared("one")
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     two = await shared("two")
     heard = aiter(two.changes())
     waiting = asyncio.ensure_future(anext(heard))
@@ -832,12 +896,12 @@ async def test_a_replica_that_is_behind_asks_once_what_it_has_missed(shared):
     said = []
     at = await append(two, at, record(2))  # and what types the columns have
     known = await append(one, known, record(2), record(3))
-    two._link._connection.add_query_logger(lambda each: said.append(each.query))
+    two.engine.link._connection.add_query_logger(lambda each: said.append(each.query))
     behind = await append(two, at, record(4))
     assert (behind.records, behind.chain) == ((record(2), record(3)), known.chain)
     assert len(said) == 2  # what it wanted to write, and what it missed
     assert isinstance(await append(two, behind, record(4)), Committed)
-    assert len(said) == 3
+    assert len(said) == 3  # a plain step is one statement
     # Whose own history is another one reads all of this one, of one moment.
     whole = await append(two, Committed(1, bytes(16), None), record(5))
     assert (len(whole.records), whole.whole) == (4, True)
@@ -846,10 +910,10 @@ async def test_a_replica_that_is_behind_asks_once_what_it_has_missed(shared):
 async def test_replicas_are_listed_with_their_silence(shared):
     clock = Clock()
     one = await shared("one", now=clock)
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     clock.seconds += 5
-    await one.heartbeat(replica("two"))
-    listed = await one.replicas()
+    await one.commit(Heartbeat(replica("two")))
+    listed = await one.read(ListReplicas())
     assert [(row.replica, row.silent_seconds) for row in listed] == [
         (replica("one"), 5.0),
         (replica("two"), 0.0),
@@ -868,7 +932,7 @@ async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
         async with holding.transaction():
             await holding.execute("SELECT 1 FROM secagg.book FOR UPDATE")
             beating = [
-                asyncio.ensure_future(store.heartbeat(other))
+                asyncio.ensure_future(store.commit(Heartbeat(other)))
                 for store, other in zip(stores, others, strict=True)
             ]
             while await sql(empty, WAITING) != [(2,)]:
@@ -878,34 +942,34 @@ async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
         await holding.close()
     (refused,) = [each for each in answers if each is not None]
     assert refused.code is ErrorCode.BAD_SETTINGS
-    (listed,) = await stores[0].replicas()
+    (listed,) = await stores[0].read(ListReplicas())
     assert listed.replica == others[answers.index(None)]
     # Who is in stays in; the other may come when it has gone, or was silent for long.
-    await stores[answers.index(None)].heartbeat(listed.replica)
+    await stores[answers.index(None)].commit(Heartbeat(listed.replica))
     clock.seconds += 16
     late = answers.index(refused)
-    await stores[late].heartbeat(others[late])
+    await stores[late].commit(Heartbeat(others[late]))
     with pytest.raises(ServiceError, match="agg-"):
-        await stores[1 - late].heartbeat(others[1 - late])
+        await stores[1 - late].commit(Heartbeat(others[1 - late]))
 
 
 async def test_nobody_writes_to_a_session_that_was_put_back_without_knowing_it(
     shared, empty
 ):
     one = await shared("one")
-    await one.heartbeat(replica("one"))
+    await one.commit(Heartbeat(replica("one")))
     two = await shared("two")
     at = await begin(one)
     await sql(empty, "UPDATE secagg.session SET timeline = '00000000'")
     with pytest.raises(StoreFailoverError):
         await append(one, at, record(1))
     await cut_off(empty, two)  # on its way back it finds the fail-over
-    assert (await two.load("a")).restored
+    assert (await two.read(LoadSession("a"))).restored
     with pytest.raises(StoreFailoverError):
         await append(one, at, record(1))
     known = {"expect": at.sequence, "previous": at.chain}
     with pytest.raises(StoreFailoverError):
-        await one.missed("a", **known)
+        await one.read(ReadMissed("a", **known))
     # Whoever knows it may look, and write.
-    assert (await two.missed("a", **known, restored=True)).records == ()
+    assert (await two.read(ReadMissed("a", **known, restored=True))).records == ()
     assert isinstance(await append(two, at, record(1), restored=True), Committed)

@@ -28,8 +28,19 @@ from secagg.storage.change import (
     RewrittenSession,
     Role,
 )
+from secagg.storage.changes import PurgeReceipts, PutClaim, PutTask, RecordRevocations
 from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.open_store import open_state, open_store
+from secagg.storage.queries import (
+    FindFaults,
+    ListCharges,
+    ListClaims,
+    ListSessions,
+    ListTasks,
+    LoadSession,
+    ReadRevocations,
+    ReadTally,
+)
 from secagg.storage.rows import Retention, SessionState, Task, TaskState
 from secagg.storage.sqlite import file as sqlite_file
 from secagg.storage.sqlite.executor import InlineExecutor
@@ -98,16 +109,20 @@ async def test_everything_is_there_after_reopening(path):
         refunds=1,
     )
     at = await step(first, at, charge=charge, spend=True)
-    await first.put_task(
-        Task("task", TaskState.PAUSED, "settings", b"plan"), expect_version=0
+    await first.commit(
+        PutTask(Task("task", TaskState.PAUSED, "settings", b"plan"), expect_version=0)
     )
-    seen = await first.load("a"), await first.charges("task"), await first.tasks()
+    seen = (
+        await first.read(LoadSession("a")),
+        await first.read(ListCharges("task")),
+        await first.read(ListTasks()),
+    )
     await first.close()
     second = await opening(path)
     assert seen == (
-        await second.load("a"),
-        await second.charges("task"),
-        await second.tasks(),
+        await second.read(LoadSession("a")),
+        await second.read(ListCharges("task")),
+        await second.read(ListTasks()),
     )
     assert isinstance(await step(second, at, records=(record(3),)), Committed)
     await second.close()
@@ -119,7 +134,7 @@ async def test_a_change_is_durable_before_the_book_is_closed(path, tmp_path):
     copy = copy_as_after_a_kill(path, tmp_path / "copy")
     await store.close()
     survivor = await opening(copy)
-    assert (await survivor.load("a")).records == (record(1),)
+    assert (await survivor.read(LoadSession("a"))).records == (record(1),)
     await survivor.close()
 
 
@@ -155,8 +170,8 @@ def test_what_a_killed_process_has_acknowledged_is_there(path):
 
     async def look():
         survivor = await opening(path)
-        assert await survivor.check() == ()
-        stored = await survivor.load("a")
+        assert await survivor.read(FindFaults()) == ()
+        stored = await survivor.read(LoadSession("a"))
         await survivor.close()
         return stored.sequence
 
@@ -176,7 +191,7 @@ async def test_changes_that_arrive_together_share_one_transaction(path, monkeypa
     await asyncio.gather(*(begin(store, str(n), n) for n in range(1, 101)))
     assert len(syncs) == 1
     assert syncs[0] is not threading.main_thread()
-    assert len(await store.sessions(role=Role.SERVER)) == 100
+    assert len(await store.read(ListSessions(role=Role.SERVER))) == 100
     await store.close()
 
 
@@ -248,7 +263,9 @@ async def test_whoever_is_cancelled_takes_no_other_commit_along(
     assert all(one.done() for one in gone)
     async with asyncio.timeout(60):
         assert isinstance(await begin(store, "later", 3), Committed)
-        assert len(await store.sessions(role=Role.SERVER)) == (3 if turns else 1)
+        assert len(await store.read(ListSessions(role=Role.SERVER))) == (
+            3 if turns else 1
+        )
         await store.close()
 
 
@@ -324,11 +341,10 @@ async def test_a_book_in_memory_takes_no_thread_and_little_memory():
     store = await open_state(None)
     assert (await begin(store)).sequence == 0
     assert threading.active_count() == before
-    pages = await store._read(
-        lambda database: (
-            database.execute("PRAGMA page_count").fetchone()[0]
-            * database.execute("PRAGMA page_size").fetchone()[0]
-        )
+    database = store.engine.transactions.file.database
+    pages = (
+        database.execute("PRAGMA page_count").fetchone()[0]
+        * database.execute("PRAGMA page_size").fetchone()[0]
     )
     # A thousand of them fit into a process.
     assert pages < 50_000
@@ -364,7 +380,7 @@ async def test_no_answer_goes_out_before_the_outer_commit(path, monkeypatch):
         assert "full" in str(answer)
     monkeypatch.undo()
     # Nothing is known, so it is loaded, and the same step is taken again.
-    assert (await store.load("a")).sequence == 0
+    assert (await store.read(LoadSession("a"))).sequence == 0
     assert (await step(store, at, records=(record(1),))).sequence == 1
     await store.close()
 
@@ -374,10 +390,10 @@ async def test_a_step_writes_what_has_changed_and_counts_in_one_statement(path):
     store = inline_store(path)
     at = await begin(store)
     said = []
-    store._file._database.set_trace_callback(said.append)
+    store.engine.transactions.file.database.set_trace_callback(said.append)
     at = await step(store, at, records=(record(1),))
     await step(store, at, records=(record(2),), deadline_seconds=1.0)
-    store._file._database.set_trace_callback(None)
+    store.engine.transactions.file.database.set_trace_callback(None)
     written = [each.partition(" = ")[0] for each in said if each.startswith("UPDATE")]
     counted = "UPDATE book SET generation"
     assert written == ["UPDATE session SET sequence", counted] * 2
@@ -402,20 +418,20 @@ async def test_a_refusal_alone_writes_nothing(path):
 async def test_a_full_disk_is_named_and_loses_nothing(path):
     store = await opening(path)
     at = await begin(store, records=(record(1),))
-    database = store._file._database
+    database = store.engine.transactions.file.database
 
     def limit(pages):
         count = database.execute("PRAGMA page_count").fetchone()[0]
         database.execute(f"PRAGMA max_page_count = {count + pages}").fetchall()
 
-    await store._run(lambda: limit(0))
+    await store.engine._run(lambda: limit(0))
     with pytest.raises(ServiceError, match="full") as caught:
         await step(store, at, records=(record(2, b"x" * 100_000),))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     assert "disk space" in caught.value.next_step
-    await store._run(lambda: limit(1000))
+    await store.engine._run(lambda: limit(1000))
     at = await step(store, at, records=(record(2),))
-    assert (await store.load("a")).records == (record(1), record(2))
+    assert (await store.read(LoadSession("a"))).records == (record(1), record(2))
     await store.close()
 
 
@@ -478,7 +494,7 @@ async def test_no_byte_that_was_resealed_is_left_in_the_files(path):
         store, at, reseal=RewrittenSession(b"answer", (record(1, b"sent"),))
     )
     assert not contains(path.parent, SECRET)
-    stored = await store.load("a")
+    stored = await store.read(LoadSession("a"))
     assert (stored.header, stored.records) == (b"answer", (record(1, b"sent"),))
     await store.close()
 
@@ -502,7 +518,7 @@ async def test_a_crash_before_the_log_is_scrubbed_is_made_good(path, monkeypatch
     await store.close()
     # and a killed one's successor at its start.
     successor = await opening(copy)
-    assert (await successor.load("a")).receipt == b"receipt"
+    assert (await successor.read(LoadSession("a"))).receipt == b"receipt"
     assert not contains(copy.parent, SECRET)
     await successor.close()
 
@@ -605,13 +621,16 @@ async def filled(path):
         distance=1e-20,
         added_delta=0.0,
     )
-    assert await store.put_claim(claim, after=0)
+    assert await store.commit(PutClaim(claim, after=0))
     ended = await begin(store, "over", 2)
     await step(store, ended, "over", end=b"receipt " * 20)
-    await store.put_task(
-        Task("task", TaskState.RUNNING, "settings " * 9, b"plan" * 50), expect_version=0
+    await store.commit(
+        PutTask(
+            Task("task", TaskState.RUNNING, "settings " * 9, b"plan" * 50),
+            expect_version=0,
+        )
     )
-    await store.see_revocations(Trust("a.b", bytes(32), 7, bytes(32)))
+    await store.commit(RecordRevocations(Trust("a.b", bytes(32), 7, bytes(32))))
     await store.close()
     return await everything(path)
 
@@ -619,15 +638,15 @@ async def filled(path):
 async def everything(path):
     store = await opening(path, now=lambda: 0.0)
     try:
-        rows = await store.sessions(role=Role.SERVER, state=SessionState.ALL)
+        rows = await store.read(ListSessions(role=Role.SERVER, state=SessionState.ALL))
         return (
             rows,
-            [await store.load(row.key) for row in rows],
-            await store.tasks(),
-            await store.charges("task"),
-            await store.claims(),
-            await store.tally(Role.SERVER, "task"),
-            await store.seen_revocations(bytes(32), "a.b"),
+            [await store.read(LoadSession(row.key)) for row in rows],
+            await store.read(ListTasks()),
+            await store.read(ListCharges("task")),
+            await store.read(ListClaims()),
+            await store.read(ReadTally(Role.SERVER, "task")),
+            await store.read(ReadRevocations(bytes(32), "a.b")),
         )
     finally:
         await store.close()
@@ -696,7 +715,9 @@ async def test_a_changed_row_blames_this_machine_and_says_which(
         assert "session a: " in str(error)
         assert error.key == "a"
     store = await opening(path)
-    assert any(complaint in finding.complaint for finding in await store.check())
+    assert any(
+        complaint in finding.complaint for finding in await store.read(FindFaults())
+    )
     await store.close()
 
 
@@ -705,14 +726,14 @@ async def test_a_damaged_tail_is_noticed_without_reading_the_beginning(path):
     edit(path, "UPDATE record SET body = x'00' WHERE sequence = 8")
     store = await opening(path)
     with pytest.raises(StateDamagedError, match="record 8"):
-        await store.load("a", after=7)
+        await store.read(LoadSession("a", after=7))
     await store.close()
 
 
 async def test_a_writer_is_not_shown_a_damaged_tail(path):
     await filled(path)
     store = await opening(path)
-    start = (await store.load("a")).chain
+    start = (await store.read(LoadSession("a"))).chain
     await store.close()
     edit(path, "UPDATE record SET body = x'00' WHERE sequence = 8")
     store = await opening(path)
@@ -724,7 +745,7 @@ async def test_a_writer_is_not_shown_a_damaged_tail(path):
 async def test_a_record_beyond_the_last_is_damage_and_no_second_message(path):
     await filled(path)
     store = await opening(path)
-    stored = await store.load("a")
+    stored = await store.read(LoadSession("a"))
     await store.close()
     edit(path, ONE_MORE)
     store = await opening(path)
@@ -848,7 +869,7 @@ async def test_purging_is_no_way_around_the_checksums(path):
     edit(path, "UPDATE session SET ended = 1 WHERE key = 'over'")
     store = await opening(path)
     with pytest.raises(StateDamagedError):
-        await store.purge(Retention())
+        await store.commit(PurgeReceipts(Retention()))
     await store.close()
 
 
@@ -872,7 +893,7 @@ async def lose_power(path, into):
 async def test_what_was_committed_outlives_a_power_cut(path, tmp_path):
     at, syncs = await lose_power(path, tmp_path / "left")
     store = await opening(tmp_path / "left" / path.name, mark=tmp_path / "mark")
-    stored = await store.load("a")
+    stored = await store.read(LoadSession("a"))
     assert (stored.sequence, stored.chain) == (at.sequence, at.chain)
     assert syncs >= 4
     await store.close()

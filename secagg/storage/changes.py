@@ -1,0 +1,538 @@
+"""What a store can be told to write: each command with its SQL and its rules.
+
+Rule 1: nothing here begins or ends a transaction: that is the engine's, which rolls
+        back after any error.
+Rule 2: the session's position is compared before anything is written.
+Rule 3: a transaction reads and writes a session's row once, however many changes of it
+        come together.
+Rule 4: what is read to be judged is locked first, by the name of its task, or of its
+        table (`Connection.lock`).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from secagg.errors import InternalError
+from secagg.protocol.enrolment.revocation_list import refuse_older
+from secagg.protocol.profiles import Trust
+from secagg.storage.budget_ledger import (
+    Charge,
+    ChargeState,
+    Settlement,
+    is_new_charge,
+    settled,
+)
+from secagg.storage.change import (
+    Change,
+    Committed,
+    DuplicateRecordError,
+    NewSession,
+    NumberTakenError,
+    Outcome,
+    Record,
+    Role,
+    SessionConflictError,
+    SessionsSpentError,
+    Update,
+    first_number_after_restore,
+)
+from secagg.storage.data_claims import Claim, columns_of
+from secagg.storage.queries import (
+    ListCharges,
+    ListClaims,
+    ReadRevocations,
+    chain_start_of,
+    missed_by,
+    seconds_left,
+    session_at,
+    tally_at,
+)
+from secagg.storage.rows import Retention, Task
+from secagg.storage.store import StateDamagedError, unknown_session
+from secagg.storage.tables import (
+    CHARGES,
+    CLAIMS,
+    MILLISECONDS,
+    REVOCATIONS,
+    SESSIONS,
+    TALLIES,
+    TASKS,
+    ChargeColumns,
+    ClaimColumns,
+    Connection,
+    RevocationColumns,
+    SessionColumns,
+    TaskColumns,
+    chain_start,
+    chains_after,
+)
+
+# A receipt is rarely removed; a pause of the writer this long is not noticed.
+PURGE_ROWS: Final = 500
+
+
+# --- between the steps of sessions ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Touch(Update[None]):
+    """Write as a change does, and change nothing, to learn whether it can be done."""
+
+    async def run(self, connection: Connection) -> None:
+        """Write."""
+        await connection.execute("UPDATE book SET generation = generation")
+
+
+@dataclass(frozen=True, slots=True)
+class PutTask(Update[bool]):
+    """Store a task if its version is still this one; else False.
+
+    Attributes:
+        task: The task.
+        expect_version: Its version; 0 for a new task.
+    """
+
+    task: Task
+    expect_version: int
+
+    async def run(self, connection: Connection) -> bool:
+        """Store it."""
+        task = self.task
+        await connection.lock(task.task_id)
+        found = await TASKS.one(connection, "task_id = $1", task.task_id)
+        if (0 if found is None else found.version) != self.expect_version:
+            return False
+        row = TaskColumns(
+            task.task_id,
+            self.expect_version + 1,
+            task.state.value,
+            task.settings,
+            task.plan,
+            task.reason,
+        )
+        await TASKS.put(connection, row)
+        await connection.notify()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class PutFacts(Update[bool]):
+    """Store what a task knows from its sessions, as `Change.facts` does; else False.
+
+    For what becomes known between sessions.
+
+    Attributes:
+        task: Name of the task.
+        facts: What it knows.
+        instead_of: What it must have known until now.
+    """
+
+    task: str
+    facts: bytes
+    instead_of: bytes
+
+    async def run(self, connection: Connection) -> bool:
+        """Store them."""
+        await connection.lock(self.task)
+        tally = await tally_at(connection, Role.SERVER.value, self.task, "")
+        if tally.facts != self.instead_of:
+            return False
+        await TALLIES.put(connection, dataclasses.replace(tally, facts=self.facts))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class SettleCharge(Update[None]):
+    """Settle the charge of a session that has ended without an answer.
+
+    A session that is still open is settled by the change that ends it.  A settled
+    charge stays as it is, and a session that was never charged has no charge.
+
+    Attributes:
+        settlement: What became of the charge.
+    """
+
+    settlement: Settlement
+
+    async def run(self, connection: Connection) -> None:
+        """Settle it."""
+        await connection.lock(self.settlement.task)
+        await _settle(connection, self.settlement, await connection.now())
+
+
+@dataclass(frozen=True, slots=True)
+class PutClaim(Update[bool]):
+    """Add a claim if its data have as many as the caller has judged; else False.
+
+    Attributes:
+        claim: The claim.
+        after: How many claims on the data there were.
+    """
+
+    claim: Claim
+    after: int
+
+    async def run(self, connection: Connection) -> bool:
+        """Add it."""
+        await connection.lock("claim")
+        if len(await ListClaims(self.claim.data).run(connection)) != self.after:
+            return False
+        at = await connection.now()
+        await CLAIMS.put(connection, ClaimColumns(**columns_of(self.claim), at=at))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRevocations(Update[None]):
+    """Record a revocation list that was read whole; it is never deleted.
+
+    Attributes:
+        trust: Names the list.
+
+    Raises:
+        RemoteProtocolError: POLICY_VIOLATION; a newer list, or another one of the same
+            number, was recorded before.
+    """
+
+    trust: Trust
+
+    async def run(self, connection: Connection) -> None:
+        """Record it."""
+        trust = self.trust
+        await connection.lock("revocation")
+        query = ReadRevocations(trust.enrolment_key, trust.trust_domain)
+        seen = await query.run(connection)
+        if seen is not None:
+            refuse_older(trust, seen=seen)
+        if seen != trust:
+            row = RevocationColumns(
+                trust.enrolment_key,
+                trust.trust_domain,
+                trust.revocation_number,
+                trust.revocation_hash,
+            )
+            await REVOCATIONS.put(connection, row)
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeReceipts(Update[tuple[str, ...]]):
+    """Remove up to `PURGE_ROWS` receipts; the answer names their sessions.
+
+    Attributes:
+        policy: Which receipts stay.
+    """
+
+    policy: Retention
+
+    async def run(self, connection: Connection) -> tuple[str, ...]:
+        """Remove them."""
+        days = self.policy.keep_receipts_days
+        rows = await SESSIONS.find(
+            connection,
+            "position IN (SELECT position FROM (SELECT position, ended, row_number() "
+            "OVER (PARTITION BY role, task ORDER BY position DESC) AS place "
+            "FROM session WHERE ended IS NOT NULL) AS old WHERE ended < $1 "
+            "OR place > $2 ORDER BY position LIMIT $3) ORDER BY position",
+            await connection.now() - int(days * 86400 * MILLISECONDS),
+            self.policy.keep_receipts,
+            PURGE_ROWS,
+        )
+        await connection.executemany(
+            "DELETE FROM session WHERE position = $1", [(row.position,) for row in rows]
+        )
+        return tuple(row.key for row in rows)
+
+
+async def mark_restored(connection: Connection, *, everything: bool) -> bool:
+    """Mark open sessions as restored: what was sent for them may be missing.
+
+    Args:
+        connection: In a transaction.
+        everything: All that are open; else those that an older timeline has written.
+
+    Returns:
+        Whether there were any.
+    """
+    timeline = await connection.timeline()
+    where = "ended IS NULL AND (timeline <> $1 OR $2 = 1)"
+    sessions = await SESSIONS.find(connection, where, timeline, int(everything))
+    for session in sessions:
+        marked = dataclasses.replace(session, restored=True, timeline=timeline)
+        await SESSIONS.update(connection, session, marked)
+    return bool(sessions)
+
+
+async def skip_numbers(connection: Connection) -> None:
+    """Have a server number its sessions above every number that a backup may lack.
+
+    The backup may lack whole tasks, too: the tally of no task holds where the numbers
+    of new tasks begin.
+    """
+    role, least = Role.SERVER.value, first_number_after_restore()
+    await TALLIES.put(connection, await tally_at(connection, role, "", ""))
+    for tally in await TALLIES.find(connection, "role = $1", role):
+        number = max(tally.highest_number, least)
+        await TALLIES.put(connection, dataclasses.replace(tally, highest_number=number))
+
+
+# --- the steps of sessions ------------------------------------------------------------
+
+
+class SessionRows:
+    """The rows of sessions in one transaction: read once, written at its end.
+
+    Args:
+        connection: In a transaction.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection: Final = connection
+        self._stored: dict[str, SessionColumns] = {}
+        self._rows: dict[str, SessionColumns] = {}
+
+    async def at(self, key: str) -> SessionColumns | None:
+        """Return the row of a session as the changes before have left it, or None."""
+        row = self._rows.get(key)
+        return row or await SESSIONS.one(self.connection, "key = $1", key)
+
+    def put(self, row: SessionColumns, *, stored: SessionColumns) -> None:
+        """Record what has become of a row.
+
+        Args:
+            row: As it is to be.
+            stored: As it was before this change.
+        """
+        self._stored.setdefault(row.key, stored)
+        self._rows[row.key] = row
+
+    async def write(self) -> None:
+        """Write what was recorded."""
+        for key, row in self._rows.items():
+            await SESSIONS.update(self.connection, self._stored[key], row)
+        self._stored.clear()
+        self._rows.clear()
+
+
+class PlaceTakenError(Exception):
+    """A record's place is taken; `taken_place` tells by what, after the roll-back."""
+
+
+async def apply_change(rows: SessionRows, change: Change) -> Outcome:
+    """Apply a change inside a transaction; after an error the caller rolls it back.
+
+    Args:
+        rows: Of the transaction.  The caller writes them at its end, and before any
+            change that creates a session, which searches all of them.
+        change: The change.
+
+    Raises:
+        SecAggError: See `Store.commit`.
+        PlaceTakenError: See there.
+    """
+    connection = rows.connection
+    instant = await connection.now()
+    if change.create is not None:
+        session = await _created(connection, change.key, change.create, instant)
+    else:
+        found = await rows.at(change.key)
+        if found is None:
+            raise unknown_session(change.key)
+        missed = await missed_by(connection, found, change, instant)
+        if missed is not None:
+            return missed
+        session = found
+    stored = session
+    await _apply_to_budgets(connection, session, change, instant)
+    session = await _continued(connection, session, change)
+    if change.spend:
+        session = dataclasses.replace(session, spent=True)
+    if change.round is not None:
+        session = dataclasses.replace(session, round=change.round, opened=instant)
+    if change.deadline_seconds is not None:
+        deadline = instant + int(change.deadline_seconds * MILLISECONDS)
+        if change.extend:
+            deadline = max(deadline, session.deadline or 0)
+        session = dataclasses.replace(session, deadline=deadline)
+    if change.end is not None:
+        session = dataclasses.replace(session, ended=instant, receipt=change.end)
+    rows.put(session, stored=stored)
+    return Committed(session.sequence, session.chain, seconds_left(session, instant))
+
+
+async def taken_place(connection: Connection, change: Change) -> Exception:
+    """Return the error for a change whose record has found its place taken.
+
+    Args:
+        connection: In which the change was rolled back.
+        change: The change.
+    """
+    taken: set[tuple[object, object]] = set()
+    records: Sequence[Record] = change.records
+    if change.reseal is not None:
+        records = change.reseal.records
+    elif (session := await session_at(connection, change.key)) is not None:
+        rows = await connection.fetch(
+            "SELECT kind, sender FROM record WHERE session = $1", session.position
+        )
+        taken = {(kind, sender) for kind, sender in rows}
+    for record in records:
+        named = (record.kind, record.sender)
+        if record.sender is not None and named in taken:
+            # The position has matched, so that it must be the sender's second.
+            return DuplicateRecordError(change.key, record)
+        taken.add(named)
+    return StateDamagedError(
+        f"there is a record {change.expect} beyond the last",
+        key=change.key,
+        record=change.expect,
+    )
+
+
+async def _created(
+    connection: Connection, key: str, new: NewSession, instant: int
+) -> SessionColumns:
+    role, task, peer = new.role.value, new.task, new.peer
+    tally = await tally_at(connection, role, task, peer)
+    if new.number <= tally.highest_number:
+        raise NumberTakenError(new, highest=tally.highest_number)
+    # Before it is counted: the session in conflict may be the last allowed.
+    await _refuse_conflict(connection, new)
+    if new.allowed is not None:
+        # A session that runs may yet be spent: it must not be promised twice.
+        (running,) = await connection.fetch(
+            "SELECT count(*) FROM session WHERE role = $1 AND task = $2 AND peer = $3 "
+            "AND ended IS NULL AND NOT spent",
+            *(role, task, peer),
+        )
+        used = running[0] + tally.spent
+        if used >= new.allowed:
+            raise SessionsSpentError(new, used=used)
+    if await session_at(connection, key) is not None:
+        raise InternalError(f"session {key} is created twice under two numbers")
+    await TALLIES.put(connection, dataclasses.replace(tally, highest_number=new.number))
+    start = chain_start(key, new)
+    session = SessionColumns(
+        position=await connection.next_position(),
+        key=key,
+        role=role,
+        task=task,
+        peer=peer,
+        number=new.number,
+        sequence=0,
+        round=0,
+        opened=None,
+        deadline=None,
+        born=instant,
+        start=start,
+        chain=start,
+        ended=None,
+        receipt=None,
+        timeline=await connection.timeline(),
+        spent=False,
+        restored=False,
+    )
+    await SESSIONS.put(connection, session, header=new.header)
+    return session
+
+
+async def _refuse_conflict(connection: Connection, new: NewSession) -> None:
+    where = "role = $1 AND task = $2 AND ended IS NULL"
+    if new.alone and await SESSIONS.find(connection, where, new.role.value, new.task):
+        raise SessionConflictError(new, complaint="another one of the task is open")
+    if new.task_version is not None:
+        row = await TASKS.one(connection, "task_id = $1", new.task)
+        if row is None or row.version != new.task_version:
+            raise SessionConflictError(new, complaint="the task was changed meanwhile")
+
+
+async def _apply_to_budgets(
+    connection: Connection, session: SessionColumns, change: Change, instant: int
+) -> None:
+    is_spent = change.spend and not session.spent
+    if is_spent or change.facts is not None:
+        tally = await tally_at(connection, session.role, session.task, session.peer)
+        facts = tally.facts if change.facts is None else change.facts
+        spent = tally.spent + is_spent
+        await TALLIES.put(
+            connection, dataclasses.replace(tally, spent=spent, facts=facts)
+        )
+    if change.charge is not None:
+        await _charge(connection, change.charge, instant)
+    if change.settle is not None:
+        await _settle(connection, change.settle, instant)
+
+
+async def _charge(connection: Connection, charge: Charge, instant: int) -> None:
+    budget = charge.budget
+    if is_new_charge(await ListCharges(budget.task).run(connection), charge):
+        row = ChargeColumns(
+            budget.trust_domain,
+            budget.aggregator,
+            budget.task,
+            charge.session_id,
+            charge.noise_digest,
+            ChargeState.BOUND.value,
+            charge.allowed,
+            charge.refunds,
+            instant,
+        )
+        await CHARGES.put(connection, row)
+
+
+async def _settle(connection: Connection, settlement: Settlement, instant: int) -> None:
+    where = "task = $1 AND session_id = $2"
+    whose = (settlement.task, settlement.session_id)
+    for row in await CHARGES.find(connection, where, *whose):
+        state = settled(ChargeState(row.state), settlement.state)
+        if state != row.state:
+            row = dataclasses.replace(row, state=state.value, at=instant)  # noqa: PLW2901
+            await CHARGES.put(connection, row)
+
+
+async def _continued(
+    connection: Connection, session: SessionColumns, change: Change
+) -> SessionColumns:
+    if change.end is not None:
+        await _replace(connection, session, b"")
+    if change.reseal is None:
+        return await _appended(connection, session, change.records)
+    await _replace(connection, session, change.reseal.header)
+    start = chain_start_of(session, change.reseal.header)
+    afresh = dataclasses.replace(session, sequence=0, start=start, chain=start)
+    return await _appended(connection, afresh, change.reseal.records)
+
+
+async def _appended(
+    connection: Connection, session: SessionColumns, records: Sequence[Record]
+) -> SessionColumns:
+    if not records:
+        return session
+    first = session.sequence
+    chains = chains_after(session.chain, first, records)
+    rows = [
+        (session.position, sequence, each.kind, each.sender, chain, each.body)
+        for sequence, (each, chain) in enumerate(
+            zip(records, chains, strict=True), first
+        )
+    ]
+    try:
+        await connection.executemany(
+            "INSERT INTO record (session, sequence, kind, sender, chain, body) "
+            "VALUES ($1, $2, $3, $4, $5, $6)",
+            rows,
+        )
+    except connection.duplicate_error:
+        raise PlaceTakenError from None
+    return dataclasses.replace(session, chain=chains[-1], sequence=first + len(rows))
+
+
+async def _replace(
+    connection: Connection, session: SessionColumns, header: bytes
+) -> None:
+    """Remove all records and exchange the header; SQLite overwrites both."""
+    await connection.execute("DELETE FROM record WHERE session = $1", session.position)
+    await connection.execute(
+        "UPDATE session SET header = $1 WHERE position = $2", header, session.position
+    )

@@ -1,0 +1,370 @@
+"""Tables of a store, in the SQL that both engines understand.
+
+Rule 1: a statement names its arguments `$1`, `$2`, and holds no word that only one
+        engine knows.  What differs is a method of `Connection`.
+Rule 2: on SQLite every row carries a checksum over its types and values, so that a
+        flipped bit is an error and never another value.  PostgreSQL has checksums of
+        its pages instead.  Records are chained, headers are bound by the start of the
+        chain, on both.
+Rule 3: a time is an INTEGER of milliseconds since 1970.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from operator import attrgetter
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+from secagg.crypto.canonical import Writer
+from secagg.storage.change import Lease, NewSession, Record
+from secagg.storage.rows import Replica, ReplicaRow
+from secagg.storage.store import StateDamagedError
+
+Row: TypeAlias = Sequence[Any]
+"""The columns of one row, in the order of the statement."""
+
+_Row = TypeVar("_Row")
+
+MILLISECONDS: Final = 1000
+_CHECKSUM_BYTES: Final = 16
+_CHAIN_BYTES: Final = 16
+"""Bytes of a chain value: enough against a disk; it is no defence against a forger."""
+_CHAIN_LABEL: Final = "secagg book v1"
+
+
+class Sharing(Protocol):
+    """What replicas that share a store know of one another."""
+
+    async def acquire(self, name: str, *, holder: str, seconds: float) -> Lease | None:
+        """See `secagg.storage.leases.AcquireLease`."""
+        ...
+
+    async def renew(self, lease: Lease, *, seconds: float) -> bool:
+        """See `secagg.storage.leases.RenewLease`."""
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """See `secagg.storage.leases.ReleaseLease`."""
+        ...
+
+    async def heartbeat(self, replica: Replica) -> None:
+        """See `secagg.storage.leases.Heartbeat`."""
+        ...
+
+    async def bind_blobs(self, name: bytes | None) -> bytes | None:
+        """See `secagg.storage.leases.BindBlobs`."""
+        ...
+
+    async def replicas(self) -> tuple[ReplicaRow, ...]:
+        """See `secagg.storage.queries.ListReplicas`."""
+        ...
+
+
+class Connection(Protocol):
+    """One transaction of an engine; a call at a time.
+
+    Attributes:
+        is_checksummed: Whether rows carry checksums of their own.
+        is_attended: Whether a replica was alive within the last seconds.  While none
+            was, no timer closes a round: deadlines are moved first.
+        duplicate_error: What `executemany` raises for a second row under a unique key.
+        sharing: Leases and replicas.
+    """
+
+    is_checksummed: bool
+    is_attended: bool
+    duplicate_error: type[Exception]
+    sharing: Sharing
+
+    async def execute(self, sql: str, *arguments: object) -> object:
+        """Run a statement."""
+        ...
+
+    async def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
+        """Run a statement once for each sequence of arguments."""
+        ...
+
+    async def fetch(self, sql: str, *arguments: object) -> Sequence[Row]:
+        """Return the rows of a query."""
+        ...
+
+    async def fetchrow(self, sql: str, *arguments: object) -> Row | None:
+        """Return the first row of a query, or None."""
+        ...
+
+    async def now(self) -> int:
+        """Return the store's time in milliseconds."""
+        ...
+
+    async def lock(self, name: str) -> None:
+        """Keep other transactions that lock this name waiting until this one ends."""
+        ...
+
+    async def next_position(self) -> int:
+        """Return the position of a new session."""
+        ...
+
+    async def timeline(self) -> str:
+        """Return the history that the database is on; another after each fail-over."""
+        ...
+
+    async def notify(self) -> None:
+        """Wake the other replicas when the transaction commits."""
+        ...
+
+    async def faults(self) -> list[str]:
+        """Return what the engine finds wrong with its own structures."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionColumns:
+    """A session without its header, which is read and written alone."""
+
+    position: int
+    key: str
+    role: str
+    task: str
+    peer: str
+    number: int
+    sequence: int
+    round: int
+    opened: int | None
+    deadline: int | None
+    born: int
+    start: bytes
+    chain: bytes
+    ended: int | None
+    receipt: bytes | None
+    timeline: str
+    spent: bool
+    restored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TallyColumns:
+    """What sessions leave behind for good."""
+
+    role: str
+    task: str
+    peer: str
+    highest_number: int
+    spent: int
+    facts: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TaskColumns:
+    """A task."""
+
+    task_id: str
+    version: int
+    state: str
+    settings: str
+    plan: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeColumns:
+    """A charge."""
+
+    trust_domain: str
+    aggregator: str
+    task: str
+    session_id: bytes
+    noise_digest: bytes
+    state: int
+    allowed: int
+    refunds: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimColumns:
+    """A claim on data."""
+
+    data: str
+    holder: bytes
+    trust_domain: str
+    aggregator: str
+    task: str
+    noise_digest: bytes
+    against: str
+    epsilon: float
+    delta: float
+    shift: float | None
+    distance: float
+    added_delta: float
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class RevocationColumns:
+    """The newest revocation list of one issuer."""
+
+    enrolment_key: bytes
+    trust_domain: str
+    number: int
+    digest: bytes
+
+
+class ChecksummedTable(Generic[_Row]):
+    """A table whose rows are read whole, and checked where they have a checksum."""
+
+    def __init__(self, name: str, kind: type[_Row], *unique: str) -> None:
+        self._name = name
+        self._columns = tuple(kind.__annotations__)
+        self._unique = unique
+        self._kind = kind
+        self._values = attrgetter(*self._columns)
+        self._put = cache(self._put_text)
+        self._update = cache(self._update_text)
+        self._select = cache(self._select_text)
+
+    async def put(self, connection: Connection, row: _Row, **uncovered: object) -> None:
+        """Insert a row, or replace the one with the same key.
+
+        Args:
+            connection: In a transaction.
+            row: The row.
+            uncovered: Further columns, which the checksum does not cover.
+        """
+        names, values = self._columns, self._values(row)
+        if connection.is_checksummed:
+            names, values = (*names, "seal"), (*values, self._checksum(values))
+        text = self._put((*names, *uncovered))
+        await connection.execute(text, *values, *uncovered.values())
+
+    async def update(self, connection: Connection, old: _Row, new: _Row) -> None:
+        """Write what has changed of a row that was found, and no index without need."""
+        values = self._values(new)
+        pairs = zip(self._columns, self._values(old), values, strict=True)
+        changed = {name: now for name, before, now in pairs if now != before}
+        if not changed:
+            return
+        if connection.is_checksummed:
+            changed["seal"] = self._checksum(values)
+        where = (getattr(old, name) for name in self._unique)
+        text = self._update(tuple(changed))
+        await connection.execute(text, *changed.values(), *where)
+
+    async def find(
+        self, connection: Connection, where: str, *arguments: object
+    ) -> list[_Row]:
+        """Return the rows that fulfil a condition.
+
+        Raises:
+            StateDamagedError: A row does not have its checksum.
+        """
+        text = self._select(where, is_checksummed=connection.is_checksummed)
+        found = await connection.fetch(text, *arguments)
+        if not connection.is_checksummed:
+            return [self._kind(*row) for row in found]
+        return [self._verified(row) for row in found]
+
+    async def one(
+        self, connection: Connection, where: str, *arguments: object
+    ) -> _Row | None:
+        """Return the row that fulfils a condition, or None.
+
+        Raises:
+            StateDamagedError: It does not have its checksum.
+        """
+        text = self._select(where, is_checksummed=connection.is_checksummed)
+        row = await connection.fetchrow(text, *arguments)
+        if row is None:
+            return None
+        return self._verified(row) if connection.is_checksummed else self._kind(*row)
+
+    def _verified(self, row: Row) -> _Row:
+        values = row[:-1]
+        if row[-1] != self._checksum(values):
+            named = row[1] if self._kind is SessionColumns else ""
+            raise StateDamagedError(
+                f"a row of the table {self._name!r} does not have its checksum",
+                key=named if isinstance(named, str) else repr(named),
+            )
+        return self._kind(*values)
+
+    def _select_text(self, where: str, *, is_checksummed: bool) -> str:
+        names = (*self._columns, "seal") if is_checksummed else self._columns
+        return f"SELECT {', '.join(names)} FROM {self._name} WHERE {where}"  # noqa: S608 - our names
+
+    def _put_text(self, names: tuple[str, ...]) -> str:
+        places = ", ".join(f"${place}" for place in range(1, len(names) + 1))
+        return (
+            f"INSERT INTO {self._name} ({', '.join(names)}) VALUES ({places}) "  # noqa: S608 - our names
+            f"ON CONFLICT ({', '.join(self._unique)}) DO UPDATE SET "
+            + ", ".join(f"{name} = excluded.{name}" for name in names)
+        )
+
+    def _update_text(self, names: tuple[str, ...]) -> str:
+        numbered = [f"{name} = ${place}" for place, name in enumerate(names, 1)]
+        where = [
+            f"{name} = ${place}"
+            for place, name in enumerate(self._unique, len(names) + 1)
+        ]
+        return (
+            f"UPDATE {self._name} SET {', '.join(numbered)} "  # noqa: S608 - our names
+            f"WHERE {' AND '.join(where)}"
+        )
+
+    def _checksum(self, values: Sequence[object]) -> bytes:
+        # Literals tell all types and values apart, and `True` from 1, which comes back.
+        plain = [int(each) if isinstance(each, int) else each for each in values]
+        data = f"secagg book row v1 {self._name} {plain!a}"
+        return sha256(data.encode("ascii")).digest()[:_CHECKSUM_BYTES]
+
+
+SESSIONS: Final = ChecksummedTable("session", SessionColumns, "position")
+TALLIES: Final = ChecksummedTable("tally", TallyColumns, "role", "task", "peer")
+TASKS: Final = ChecksummedTable("task", TaskColumns, "task_id")
+CHARGES: Final = ChecksummedTable(
+    "charge", ChargeColumns, "trust_domain", "aggregator", "task", "session_id"
+)
+CLAIMS: Final = ChecksummedTable(
+    "claim",
+    ClaimColumns,
+    *("data", "holder", "trust_domain", "aggregator", "task", "noise_digest"),
+)
+REVOCATIONS: Final = ChecksummedTable(
+    "revocation", RevocationColumns, "enrolment_key", "trust_domain"
+)
+
+
+def chain_start(key: str, new: NewSession) -> bytes:
+    """Return the chain value before the first record: it binds name and header."""
+    writer = Writer().text(_CHAIN_LABEL).text(key).text(new.role).text(new.task)
+    writer.text(new.peer).u64(new.number).blob(new.header)
+    return sha256(writer.getvalue()).digest()[:_CHAIN_BYTES]
+
+
+def chain_next(chain: bytes, sequence: int, record: Record) -> bytes:
+    """Return the chain value after a record, which binds the one before it.
+
+    Args:
+        chain: Value before it.
+        sequence: Its number.
+        record: The record.
+    """
+    writer = Writer().fixed(chain).u64(sequence).u16(record.kind)
+    writer.blob((record.sender or "").encode(errors="surrogateescape"))
+    writer.blob(record.body)
+    return sha256(writer.getvalue()).digest()[:_CHAIN_BYTES]
+
+
+def chains_after(chain: bytes, sequence: int, records: Iterable[Record]) -> list[bytes]:
+    """Return the chain value after each of several records.
+
+    Args:
+        chain: Value before the first.
+        sequence: Number of the first.
+        records: The records.
+    """
+    chains = []
+    for number, record in enumerate(records, sequence):
+        chain = chain_next(chain, number, record)
+        chains.append(chain)
+    return chains
