@@ -9,7 +9,6 @@ Rule 4: what is read to be judged is locked first, by the name of its task, or o
         table (`Connection.lock`).
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -139,7 +138,7 @@ class PutFacts(Update[bool]):
         tally = await tally_at(connection, Role.SERVER.value, self.task, "")
         if tally.facts != self.instead_of:
             return False
-        await TALLIES.put(connection, dataclasses.replace(tally, facts=self.facts))
+        await TALLIES.put(connection, tally._replace(facts=self.facts))
         return True
 
 
@@ -259,7 +258,7 @@ async def mark_restored(connection: Connection, *, everything: bool) -> bool:
     where = "ended IS NULL AND (timeline <> $1 OR $2 = 1)"
     sessions = await SESSIONS.find(connection, where, timeline, int(everything))
     for session in sessions:
-        marked = dataclasses.replace(session, restored=True, timeline=timeline)
+        marked = session._replace(restored=True, timeline=timeline)
         await SESSIONS.update(connection, session, marked)
     return bool(sessions)
 
@@ -274,7 +273,7 @@ async def skip_numbers(connection: Connection) -> None:
     await TALLIES.put(connection, await tally_at(connection, role, "", ""))
     for tally in await TALLIES.find(connection, "role = $1", role):
         number = max(tally.highest_number, least)
-        await TALLIES.put(connection, dataclasses.replace(tally, highest_number=number))
+        await TALLIES.put(connection, tally._replace(highest_number=number))
 
 
 # --- the steps of sessions ------------------------------------------------------------
@@ -347,16 +346,16 @@ async def apply_change(rows: SessionRows, change: Change) -> Outcome:
     await _apply_to_budgets(connection, session, change, instant)
     session = await _continued(connection, session, change)
     if change.spend:
-        session = dataclasses.replace(session, spent=True)
+        session = session._replace(spent=True)
     if change.round is not None:
-        session = dataclasses.replace(session, round=change.round, opened=instant)
+        session = session._replace(round=change.round, opened=instant)
     if change.deadline_seconds is not None:
         deadline = instant + int(change.deadline_seconds * MILLISECONDS)
         if change.extend:
             deadline = max(deadline, session.deadline or 0)
-        session = dataclasses.replace(session, deadline=deadline)
+        session = session._replace(deadline=deadline)
     if change.end is not None:
-        session = dataclasses.replace(session, ended=instant, receipt=change.end)
+        session = session._replace(ended=instant, receipt=change.end)
     rows.put(session, stored=stored)
     return Committed(session.sequence, session.chain, seconds_left(session, instant))
 
@@ -411,7 +410,7 @@ async def _created(
             raise SessionsSpentError(new, used=used)
     if await session_at(connection, key) is not None:
         raise InternalError(f"session {key} is created twice under two numbers")
-    await TALLIES.put(connection, dataclasses.replace(tally, highest_number=new.number))
+    await TALLIES.put(connection, tally._replace(highest_number=new.number))
     start = chain_start(key, new)
     session = SessionColumns(
         position=await connection.next_position(),
@@ -455,9 +454,7 @@ async def _apply_to_budgets(
         tally = await tally_at(connection, session.role, session.task, session.peer)
         facts = tally.facts if change.facts is None else change.facts
         spent = tally.spent + is_spent
-        await TALLIES.put(
-            connection, dataclasses.replace(tally, spent=spent, facts=facts)
-        )
+        await TALLIES.put(connection, tally._replace(spent=spent, facts=facts))
     if change.charge is not None:
         await _charge(connection, change.charge, instant)
     if change.settle is not None:
@@ -487,7 +484,7 @@ async def _settle(connection: Connection, settlement: Settlement, instant: int) 
     for row in await CHARGES.find(connection, where, *whose):
         state = settled(ChargeState(row.state), settlement.state)
         if state != row.state:
-            row = dataclasses.replace(row, state=state.value, at=instant)  # noqa: PLW2901
+            row = row._replace(state=state.value, at=instant)  # noqa: PLW2901
             await CHARGES.put(connection, row)
 
 
@@ -500,7 +497,7 @@ async def _continued(
         return await _appended(connection, session, change.records)
     await _replace(connection, session, change.reseal.header)
     start = chain_start_of(session, change.reseal.header)
-    afresh = dataclasses.replace(session, sequence=0, start=start, chain=start)
+    afresh = session._replace(sequence=0, start=start, chain=start)
     return await _appended(connection, afresh, change.reseal.records)
 
 
@@ -525,7 +522,7 @@ async def _appended(
         )
     except connection.duplicate_error:
         raise PlaceTakenError from None
-    return dataclasses.replace(session, chain=chains[-1], sequence=first + len(rows))
+    return session._replace(chain=chains[-1], sequence=first + len(rows))
 
 
 async def _replace(

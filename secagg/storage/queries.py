@@ -5,7 +5,7 @@ engine's.  What is read is verified, whatever engine has read it.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from secagg.errors import LocalProtocolError
@@ -263,7 +263,7 @@ class ListClaims(Query[tuple[ClaimRow, ...]]):
         """List them."""
         where = "data = $1 OR $1 IS NULL ORDER BY ordinal"
         return tuple(
-            ClaimRow(claim_of(asdict(row)), row.at / MILLISECONDS)
+            ClaimRow(claim_of(row._asdict()), row.at / MILLISECONDS)
             for row in await CLAIMS.find(connection, where, self.data)
         )
 

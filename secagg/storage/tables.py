@@ -9,12 +9,10 @@ Rule 2: on SQLite every row carries a checksum over its types and values, so tha
 Rule 3: a time is an INTEGER of milliseconds since 1970.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from hashlib import sha256
-from operator import attrgetter
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from secagg.crypto.canonical import Writer
 from secagg.storage.change import Lease, NewSession, Record
@@ -24,7 +22,7 @@ from secagg.storage.store import StateDamagedError
 Row: TypeAlias = Sequence[Any]
 """The columns of one row, in the order of the statement."""
 
-_Row = TypeVar("_Row")
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 MILLISECONDS: Final = 1000
 _CHECKSUM_BYTES: Final = 16
@@ -118,8 +116,7 @@ class Connection(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SessionColumns:
+class SessionColumns(NamedTuple):
     """A session without its header, which is read and written alone."""
 
     position: int
@@ -142,8 +139,7 @@ class SessionColumns:
     restored: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TallyColumns:
+class TallyColumns(NamedTuple):
     """What sessions leave behind for good."""
 
     role: str
@@ -154,8 +150,7 @@ class TallyColumns:
     facts: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TaskColumns:
+class TaskColumns(NamedTuple):
     """A task."""
 
     task_id: str
@@ -166,8 +161,7 @@ class TaskColumns:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChargeColumns:
+class ChargeColumns(NamedTuple):
     """A charge."""
 
     trust_domain: str
@@ -181,8 +175,7 @@ class ChargeColumns:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimColumns:
+class ClaimColumns(NamedTuple):
     """A claim on data."""
 
     data: str
@@ -200,8 +193,7 @@ class ClaimColumns:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class RevocationColumns:
+class RevocationColumns(NamedTuple):
     """The newest revocation list of one issuer."""
 
     enrolment_key: bytes
@@ -213,12 +205,12 @@ class RevocationColumns:
 class ChecksummedTable(Generic[_Row]):
     """A table whose rows are read whole, and checked where they have a checksum."""
 
-    def __init__(self, name: str, kind: type[_Row], *unique: str) -> None:
+    def __init__(self, name: str, kind: Callable[..., _Row], *unique: str) -> None:
         self._name = name
+        self._kind = kind
         self._columns = tuple(kind.__annotations__)
         self._unique = unique
-        self._kind = kind
-        self._values = attrgetter(*self._columns)
+        self._key = [self._columns.index(column) for column in unique]
         self._put = cache(self._put_text)
         self._update = cache(self._update_text)
         self._select = cache(self._select_text)
@@ -231,24 +223,25 @@ class ChecksummedTable(Generic[_Row]):
             row: The row.
             uncovered: Further columns, which the checksum does not cover.
         """
-        names, values = self._columns, self._values(row)
+        names, values = (*self._columns, *uncovered), (*row, *uncovered.values())
         if connection.is_checksummed:
-            names, values = (*names, "seal"), (*values, self._checksum(values))
-        text = self._put((*names, *uncovered))
-        await connection.execute(text, *values, *uncovered.values())
+            names, values = (*names, "seal"), (*values, self._checksum(row))
+        await connection.execute(self._put(names), *values)
 
     async def update(self, connection: Connection, old: _Row, new: _Row) -> None:
         """Write what has changed of a row that was found, and no index without need."""
-        values = self._values(new)
-        pairs = zip(self._columns, self._values(old), values, strict=True)
-        changed = {name: now for name, before, now in pairs if now != before}
-        if not changed:
+        names, values = [], []
+        for name, before, now in zip(self._columns, old, new, strict=True):
+            if now != before:
+                names.append(name)
+                values.append(now)
+        if not names:
             return
         if connection.is_checksummed:
-            changed["seal"] = self._checksum(values)
-        where = (getattr(old, name) for name in self._unique)
-        text = self._update(tuple(changed))
-        await connection.execute(text, *changed.values(), *where)
+            names.append("seal")
+            values.append(self._checksum(new))
+        text = self._update(tuple(names))
+        await connection.execute(text, *values, *[old[place] for place in self._key])
 
     async def find(
         self, connection: Connection, where: str, *arguments: object
@@ -312,7 +305,8 @@ class ChecksummedTable(Generic[_Row]):
         )
 
     def _checksum(self, values: Sequence[object]) -> bytes:
-        # Literals tell all types and values apart, and `True` from 1, which comes back.
+        # Literals tell all types and values apart.  What comes back for `True`, or for
+        # the member of an enumeration, is a plain number.
         plain = [int(each) if isinstance(each, int) else each for each in values]
         data = f"secagg book row v1 {self._name} {plain!a}"
         return sha256(data.encode("ascii")).digest()[:_CHECKSUM_BYTES]

@@ -12,7 +12,7 @@ Rule 3: nothing is written where the session is at another position; the reason 
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
@@ -54,7 +54,7 @@ from secagg.storage.tables import (
 _TASK_LOCKS: Final = 0x7461736B
 
 _TIMELINE: Final = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
-_COLUMNS: Final = tuple(field.name for field in fields(SessionColumns))
+_COLUMNS: Final = SessionColumns._fields
 
 _APPEND: Final = f"""
 WITH clock AS MATERIALIZED (SELECT {INSTANT} AS instant),

@@ -13,7 +13,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -170,7 +170,7 @@ class Disk:
                 where = "deadline IS NOT NULL"
                 for row in run_inline(SESSIONS.find(connection, where)):
                     deadline = (row.deadline or 0) + silence
-                    later = replace(row, deadline=deadline)
+                    later = row._replace(deadline=deadline)
                     run_inline(SESSIONS.update(connection, row, later))
 
     def _instant(self) -> int:

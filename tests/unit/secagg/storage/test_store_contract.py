@@ -285,10 +285,12 @@ def test_a_record_that_no_chain_can_hold_is_the_callers_fault(kind, sender):
 async def test_whoever_is_behind_gets_what_it_missed_and_writes_nothing(store, clock):
     start = await begin(store, round=0, deadline_seconds=60.0)
     one = await append(store, start, advert("x"))
-    two = await append(store, one, closed(), round=1, deadline_seconds=30.0)
+    # An aggregator names a round by a member of an enumeration.
+    second = Round.CHOOSE_EDGES
+    two = await append(store, one, closed(), round=second, deadline_seconds=30.0)
     clock.seconds += 10
     answer = await append(store, one, advert("late"))
-    assert answer == behind(two, closed(), round=1, seconds_left=20.0)
+    assert answer == behind(two, closed(), round=2, seconds_left=20.0)
     answer = await append(store, start, advert("late"))
     assert answer.records == (advert("x"), closed())
     assert not answer.whole
