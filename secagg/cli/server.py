@@ -79,7 +79,7 @@ def server(  # noqa: PLR0913 - one argument per option
     from secagg.cli.settings_view import show_checked
     from secagg.config import load_host_settings, load_server_settings, names_a_task
     from secagg.server.task.setup import prepare_task
-    from secagg.storage.postgres.address import judged_address
+    from secagg.storage.postgres.address import checked_address
 
     output = Output(as_json=as_json, is_aside=not show_settings)
     changed = [
@@ -95,7 +95,7 @@ def server(  # noqa: PLR0913 - one argument per option
         host = load_host_settings(path, environment=os.environ, overrides=changed)
         settings, rows = host.settings, host.rows()
     if settings.server.store is not None:
-        judged_address(settings.server.store)  # before anything shows it
+        checked_address(settings.server.store)  # before anything shows it
     setup = ServerSetup(
         path,
         settings,

@@ -5,8 +5,8 @@ Rule 1: nothing here begins or ends a transaction: that is the engine's, which r
 Rule 2: the session's position is compared before anything is written.
 Rule 3: a transaction reads and writes a session's row once, however many changes of it
         come together.
-Rule 4: what is read to be judged is locked first, by the name of its task, or of its
-        table (`Connection.lock`).
+Rule 4: what is read before a decision is locked first, by the name of its task, or of
+        its table (`Connection.lock`).
 """
 
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ class Touch(Update[None]):
 
     async def run(self, connection: Connection) -> None:
         """Write."""
-        await connection.execute("UPDATE book SET generation = generation")
+        await connection.execute("UPDATE store SET generation = generation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class SettleCharge(Update[None]):
 
 @dataclass(frozen=True, slots=True)
 class PutClaim(Update[bool]):
-    """Add a claim if its data have as many as the caller has judged; else False.
+    """Add a claim if its data have as many as the caller has seen; else False.
 
     Attributes:
         claim: The claim.

@@ -4,10 +4,8 @@ import stat
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 from secagg.crypto.entropy import Entropy, SystemEntropy
@@ -17,7 +15,7 @@ from secagg.storage.directories import (
     check_mark_place,
     state_directory,
 )
-from secagg.storage.postgres.address import POSTGRESQL, judged_address
+from secagg.storage.postgres.address import POSTGRESQL, checked_address
 from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite.executor import SQLiteExecutor
 from secagg.storage.store import Store
@@ -65,9 +63,13 @@ async def open_store(  # noqa: PLR0913 - every part can be exchanged
     held_mark = None if mark is None else RollbackMark(mark)
     entropy = entropy or SystemEntropy()
     if url.startswith(POSTGRESQL):
-        address = judged_address(url)
+        address = checked_address(url)
+        try:
+            from secagg.storage.postgres.executor import PostgresExecutor  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            raise missing_package(error) from None
         return TableStore(
-            await postgres_executor().PostgresExecutor.open(
+            await PostgresExecutor.open(
                 address,
                 mark=held_mark,
                 accept_restored=accept_restored,
@@ -130,18 +132,6 @@ async def open_state(
         accept_restored=accept_restored,
         is_shared=is_shared,
     )
-
-
-def postgres_executor() -> ModuleType:
-    """Return the module `secagg.storage.postgres.executor`, whose package is an extra.
-
-    Raises:
-        LocalProtocolError: BAD_SETTINGS; it is not installed.
-    """
-    try:
-        return import_module("secagg.storage.postgres.executor")
-    except ModuleNotFoundError as error:
-        raise missing_package(error) from None
 
 
 def store_exists(path: Path) -> bool:

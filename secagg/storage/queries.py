@@ -283,7 +283,7 @@ class ReadMark(Query[Mark | None]):
 
     async def run(self, connection: Connection) -> Mark | None:
         """Read it."""
-        return mark_in(await connection.fetch("SELECT book_id, generation FROM book"))
+        return mark_in(await connection.fetch("SELECT store_id, generation FROM store"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.change import Query
 from secagg.storage.directories import STORE_FILE
-from secagg.storage.open_store import postgres_executor, store_exists
+from secagg.storage.open_store import missing_package, store_exists
 from secagg.storage.sqlite.connection import SQLiteConnection
 from secagg.storage.sqlite.file import (
     explained,
@@ -76,7 +76,11 @@ async def looking(
         with reading(directory / STORE_FILE) as reader:
             yield reader
         return
-    async with postgres_executor().reading_postgres(store) as postgres_reader:
+    try:
+        from secagg.storage.postgres.executor import reading_postgres  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise missing_package(error) from None
+    async with reading_postgres(store) as postgres_reader:
         yield postgres_reader
 
 

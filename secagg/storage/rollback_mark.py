@@ -21,7 +21,7 @@ Rule 4: one running book per mark.  A copy of the book beside it would fit the m
 The file has two slots of `SLOT_BYTES`, each a block of the disk of its own.  A slot
 holds one mark, 32 bytes, the rest is zero:
 
-    0   8   book_id
+    0   8   store_id
     8   8   generation, big-endian
     16  16  the first half of SHA-256("secagg rollback mark v1" || bytes 0 to 15)
 
@@ -76,7 +76,7 @@ class Mark:
     """How far a book has come.
 
     Attributes:
-        book_id: `STORE_ID_BYTES` random bytes, drawn when the book was made.
+        store_id: `STORE_ID_BYTES` random bytes, drawn when the book was made.
         generation: How many commits it has seen.
     """
 

@@ -28,7 +28,7 @@ MILLISECONDS: Final = 1000
 _CHECKSUM_BYTES: Final = 16
 _CHAIN_BYTES: Final = 16
 """Bytes of a chain value: enough against a disk; it is no defence against a forger."""
-_CHAIN_LABEL: Final = "secagg book v1"
+_CHAIN_LABEL: Final = "secagg store v1"
 
 
 class Sharing(Protocol):
@@ -308,7 +308,7 @@ class ChecksummedTable(Generic[_Row]):
         # Literals tell all types and values apart.  What comes back for `True`, or for
         # the member of an enumeration, is a plain number.
         plain = [int(each) if isinstance(each, int) else each for each in values]
-        data = f"secagg book row v1 {self._name} {plain!a}"
+        data = f"secagg store row v1 {self._name} {plain!a}"
         return sha256(data.encode("ascii")).digest()[:_CHECKSUM_BYTES]
 
 

@@ -100,7 +100,7 @@ from secagg.storage.journal import decode_server_event, sums_begun
 from secagg.storage.network_disk import refuse_network_disk
 from secagg.storage.open_blobs import directory_of, open_blobs
 from secagg.storage.open_store import check_postgres_package, store_exists
-from secagg.storage.postgres.address import judged_address
+from secagg.storage.postgres.address import checked_address
 from secagg.storage.queries import (
     FindFaults,
     ListReplicas,
@@ -716,7 +716,7 @@ def _packages(setup: ServerSetup) -> str:
     meter_of(server)
     check_collector(server)
     if server.store is not None:
-        judged_address(server.store)
+        checked_address(server.store)
         check_postgres_package()
     return f"all are there; engine {open_engine(server.engine).name}"
 

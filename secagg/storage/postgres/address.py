@@ -19,7 +19,7 @@ _OPTIONS: Final = frozenset({"host", "port", "passfile", "sslmode", "sslrootcert
 _CHECKED: Final = "verify-full"
 
 
-def judged_address(url: str) -> str:
+def checked_address(url: str) -> str:
     """Return an address that may be dialled, as it was given.
 
     Args:

@@ -457,7 +457,7 @@ class PostgresLink:
         database = self._connection
         connection = PostgresConnection(database, None)
         await database.execute(
-            "INSERT INTO book SELECT $1, 0 WHERE NOT EXISTS (SELECT 1 FROM book)",
+            "INSERT INTO store SELECT $1, 0 WHERE NOT EXISTS (SELECT 1 FROM store)",
             entropy.token(STORE_ID_BYTES),
         )
         self._state = await self._read_state()
@@ -470,7 +470,7 @@ class PostgresLink:
             # A new name: copies of the old store never fit the mark again.
             async with database.transaction():
                 await database.execute(
-                    "UPDATE book SET book_id = $1", entropy.token(STORE_ID_BYTES)
+                    "UPDATE store SET store_id = $1", entropy.token(STORE_ID_BYTES)
                 )
                 await mark_restored(connection, everything=True)
                 await skip_numbers(connection)

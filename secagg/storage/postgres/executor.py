@@ -23,7 +23,7 @@ import asyncpg
 
 from secagg.crypto.entropy import Entropy
 from secagg.storage.change import Change, Outcome, Query, Update
-from secagg.storage.postgres.address import judged_address
+from secagg.storage.postgres.address import checked_address
 from secagg.storage.postgres.connection import (
     PostgresLink,
     explained_failures,
@@ -184,11 +184,11 @@ async def reading_postgres(url: str) -> AsyncIterator[StoreReader]:
     """
     with explained_failures():
         database = await asyncpg.connect(
-            judged_address(url), server_settings=session_settings(), timeout=10.0
+            checked_address(url), server_settings=session_settings(), timeout=10.0
         )
         try:
             async with snapshot(database):
-                if await database.fetchval("SELECT to_regclass('book')") is None:
+                if await database.fetchval("SELECT to_regclass('store')") is None:
                     raise StoreNotFoundError("in this database", setting="server.store")
                 await refuse_other_schema(database)
                 yield _PostgresReader(PostgresConnection(database, None))

@@ -66,7 +66,7 @@ def was_attended(instant: str) -> str:
     """
     return (
         f"(SELECT alive IS NULL OR {instant} - alive "  # noqa: S608 - our own words
-        f"<= {_DOWNTIME_MILLISECONDS} FROM book)"
+        f"<= {_DOWNTIME_MILLISECONDS} FROM store)"
     )
 
 
@@ -169,7 +169,7 @@ class PostgresSharing:
     async def bind_blobs(self, name: bytes | None) -> bytes | None:
         """Return the name of the object store that keeps the blobs."""
         found: bytes | None = await self._database.fetchval(
-            "UPDATE book SET blobs = coalesce(blobs, $1::bytea) RETURNING blobs", name
+            "UPDATE store SET blobs = coalesce(blobs, $1::bytea) RETURNING blobs", name
         )
         return found
 
@@ -196,7 +196,7 @@ class PostgresSharing:
             The store's time in milliseconds.
         """
         now, alive = await self._database.fetchrow(
-            f"SELECT {INSTANT}, alive FROM book FOR UPDATE",  # noqa: S608 - our own words
+            f"SELECT {INSTANT}, alive FROM store FOR UPDATE",  # noqa: S608 - our own words
             self._instant,
         )
         if downtime := downtime_between(alive, now):
@@ -205,19 +205,19 @@ class PostgresSharing:
                 "WHERE ended IS NULL",
                 downtime,
             )
-        await self._database.execute("UPDATE book SET alive = $1", now)
+        await self._database.execute("UPDATE store SET alive = $1", now)
         return int(now)
 
     async def begin_alone(self, *, is_shared: bool) -> None:
         """End what earlier processes held: no other one is there."""
         await self._database.execute("DELETE FROM lease")
         if not is_shared:
-            await self._database.execute("UPDATE book SET alive = NULL")
+            await self._database.execute("UPDATE store SET alive = NULL")
 
     async def was_attended(self) -> bool:
         """Whether another aggregator was alive recently."""
         row = await self._database.fetchrow(
-            f"SELECT 1 FROM book WHERE {INSTANT} - alive <= $2",  # noqa: S608 - our own words
+            f"SELECT 1 FROM store WHERE {INSTANT} - alive <= $2",  # noqa: S608 - our own words
             self._instant,
             _DOWNTIME_MILLISECONDS,
         )

@@ -80,7 +80,7 @@ r AS (
     FROM s, unnest($7::bigint[], $8::text[], $9::bytea[], $10::bytea[])
         WITH ORDINALITY AS u (kind, sender, chain, body, o)
 ),
-g AS (UPDATE book SET generation = generation + 1 FROM s RETURNING generation)
+g AS (UPDATE store SET generation = generation + 1 FROM s RETURNING generation)
 SELECT s.position, s.milliseconds_left, g.generation,
     CASE WHEN $4::integer IS NOT NULL THEN pg_notify('{CHANNEL}', '') END FROM s, g
 """  # noqa: S608 - our own words
@@ -150,9 +150,7 @@ class PostgresConnection:
 
     async def lock(self, name: str) -> None:
         """Keep other transactions that lock this name waiting until this one ends."""
-        await self._database.execute(
-            f"SELECT pg_advisory_xact_lock({_TASK_LOCKS}, hashtext($1))", name
-        )
+        await self._database.execute(f"SELECT {_lock_of('$1')}", name)
 
     async def next_position(self) -> int:
         """Return the position of a new session."""
@@ -183,10 +181,13 @@ class PostgresConnection:
                 not know.
             LeaseLostError: The change's lease is no longer held.
         """
-        task = await self._database.fetchval(
-            "SELECT task FROM session WHERE key = $1 FOR UPDATE", change.key
-        )
-        await self.lock(task if change.create is None else change.create.task)
+        if change.create is None:
+            await self._database.execute(
+                f"SELECT {_lock_of('task')} FROM session WHERE key = $1 FOR UPDATE",  # noqa: S608 - our own words
+                change.key,
+            )
+        else:
+            await self.lock(change.create.task)
         (
             self._now,
             self._timeline,
@@ -314,7 +315,7 @@ async def _apply(
 async def count_commit(database: Database) -> int:
     """Count a commit; return how many there were."""
     generation: int | None = await database.fetchval(
-        "UPDATE book SET generation = generation + 1 RETURNING generation"
+        "UPDATE store SET generation = generation + 1 RETURNING generation"
     )
     if generation is None:
         raise StateDamagedError("the database does not say which store it is")
@@ -389,6 +390,10 @@ async def _whole_history(
             raise unknown_session(key)
         records = await records_of(connection, session, after=0)
     return behind(session, records, whole=True, instant=instant)
+
+
+def _lock_of(name: str) -> str:
+    return f"pg_advisory_xact_lock({_TASK_LOCKS}, hashtext({name}))"
 
 
 def _check_failover(

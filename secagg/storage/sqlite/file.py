@@ -66,8 +66,8 @@ _PRAGMAS: Final = (
 _NEEDED: Final = {_JOURNAL: "wal", "synchronous": 2, "secure_delete": 1}
 
 _SCHEMA: Final = """
-CREATE TABLE book (
-    book_id BLOB NOT NULL,
+CREATE TABLE store (
+    store_id BLOB NOT NULL,
     generation INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE session (
@@ -320,7 +320,7 @@ class SQLiteFile:
             for statement in SCHEMA:
                 self.database.execute(statement)
             self.database.execute(
-                "INSERT INTO book VALUES (?, 0)", (entropy.token(STORE_ID_BYTES),)
+                "INSERT INTO store VALUES (?, 0)", (entropy.token(STORE_ID_BYTES),)
             )
             self.database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         # Written again in any case: only a write takes the lock.
@@ -363,8 +363,8 @@ class SQLiteFile:
 
     def _count_commit(self) -> Mark:
         """Raise the generation and return it."""
-        raised = "UPDATE book SET generation = generation + 1"
-        found = self.database.execute(f"{raised} RETURNING book_id, generation")
+        raised = "UPDATE store SET generation = generation + 1"
+        found = self.database.execute(f"{raised} RETURNING store_id, generation")
         return self._stated(mark_in(found))
 
     def _read_state(self) -> Mark:
@@ -383,7 +383,7 @@ class SQLiteFile:
             # A new name: copies of the old store never fit the mark again.
             with self.writing() as database:
                 database.execute(
-                    "UPDATE book SET book_id = ?", (entropy.token(STORE_ID_BYTES),)
+                    "UPDATE store SET store_id = ?", (entropy.token(STORE_ID_BYTES),)
                 )
                 connection = SQLiteConnection(database)
                 run_inline(mark_restored(connection, everything=True))

@@ -1,6 +1,6 @@
 -- Several aggregators at once: who does what, who is there, and when any of them was.
 
-ALTER TABLE book ADD COLUMN alive bigint, ADD COLUMN blobs bytea;
+ALTER TABLE store ADD COLUMN alive bigint, ADD COLUMN blobs bytea;
 
 CREATE TABLE lease (
     name text COLLATE "C" PRIMARY KEY,

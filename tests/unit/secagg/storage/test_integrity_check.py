@@ -171,7 +171,7 @@ def put_back(place):
     """Leave the book as it was before its last commits, as without its WAL."""
     store = place / "state" / "store.sqlite3"
     with closing(sqlite3.connect(store)) as database:
-        database.execute("UPDATE book SET generation = 0")
+        database.execute("UPDATE store SET generation = 0")
         database.commit()
 
 

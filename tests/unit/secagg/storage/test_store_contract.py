@@ -87,7 +87,7 @@ KEY = BudgetKey(trust_domain="domain", aggregator="aggregator", task="task")
 async def emptied(url):
     """Leave a database without a book, perhaps with tables for one."""
     database = await asyncpg.connect(url)
-    if await database.fetchval("SELECT to_regclass('secagg.book')") is not None:
+    if await database.fetchval("SELECT to_regclass('secagg.store')") is not None:
         tables = await database.fetch(
             "SELECT tablename FROM pg_tables WHERE schemaname = 'secagg' "
             "AND tablename <> 'migration' ORDER BY tablename <> 'record'"

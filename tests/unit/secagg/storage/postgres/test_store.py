@@ -28,7 +28,7 @@ from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.leases import AcquireLease, Heartbeat, RenewLease
 from secagg.storage.open_store import open_store
 from secagg.storage.postgres import connection as postgres_link
-from secagg.storage.postgres.address import judged_address
+from secagg.storage.postgres.address import checked_address
 from secagg.storage.postgres.connection import IDLE_SECONDS, UNHEARD_MILLISECONDS
 from secagg.storage.queries import (
     FindFaults,
@@ -92,7 +92,7 @@ async def append(store, at, *records, key="a", **more):
 
 
 async def generation(url):
-    return (await sql(url, "SELECT generation FROM secagg.book"))[0][0]
+    return (await sql(url, "SELECT generation FROM secagg.store"))[0][0]
 
 
 # --- one aggregator at a time ---------------------------------------------------------
@@ -126,7 +126,7 @@ async def test_five_processes_that_start_together_migrate_once(empty):
         (5,),
         (6,),
     ]
-    assert await sql(empty, "SELECT count(*) FROM secagg.book") == [(1,)]
+    assert await sql(empty, "SELECT count(*) FROM secagg.store") == [(1,)]
 
 
 async def cut_off(url, store):
@@ -354,7 +354,7 @@ async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
     backup = await generation(empty)
     await append(store, at, record(2))
     await store.close()
-    await sql(empty, f"UPDATE secagg.book SET generation = {backup}")
+    await sql(empty, f"UPDATE secagg.store SET generation = {backup}")
     with pytest.raises(ServiceError) as caught:
         await open_store(empty, mark=mark)
     assert caught.value.code is ErrorCode.RESTORED_STATE
@@ -374,7 +374,7 @@ async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
 async def test_a_book_that_comes_back_older_is_not_continued(empty):
     store = await open_store(empty)
     at = await append(store, await begin(store), record(1))
-    await sql(empty, "UPDATE secagg.book SET generation = 0")
+    await sql(empty, "UPDATE secagg.store SET generation = 0")
     await cut_off(empty, store)
     for _ in range(2):
         with pytest.raises(ServiceError) as caught:
@@ -448,7 +448,7 @@ async def test_a_newer_schema_is_refused(empty):
 
 async def test_a_step_that_fails_leaves_whole_steps_behind_it(empty, monkeypatch):
     steps = importlib.resources.files("secagg.storage") / "migrations" / "postgresql"
-    first = (steps / "0001_book.sql").read_text()
+    first = (steps / "0001_store.sql").read_text()
     broken = "CREATE TABLE more (x int); SELECT 1 / 0"
     monkeypatch.setattr(
         "secagg.storage.postgres.migrations._steps", lambda: (first, broken)
@@ -501,7 +501,7 @@ async def test_what_is_stored_is_not_repeated_in_a_failure(empty):
     ],
 )
 def test_an_address_that_may_be_dialled_is_kept(url):
-    assert judged_address(url) == url
+    assert checked_address(url) == url
 
 
 @pytest.mark.parametrize(
@@ -523,7 +523,7 @@ def test_an_address_that_may_be_dialled_is_kept(url):
 )
 def test_an_address_that_must_not_be_dialled_is_refused(url, complaint):
     with pytest.raises(LocalProtocolError, match=complaint) as caught:
-        judged_address(url)
+        checked_address(url)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     assert SECRET not in str(caught.value) + caught.value.next_step
 
@@ -930,7 +930,7 @@ async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
     holding = await asyncpg.connect(empty)
     try:
         async with holding.transaction():
-            await holding.execute("SELECT 1 FROM secagg.book FOR UPDATE")
+            await holding.execute("SELECT 1 FROM secagg.store FOR UPDATE")
             beating = [
                 asyncio.ensure_future(store.commit(Heartbeat(other)))
                 for store, other in zip(stores, others, strict=True)

@@ -395,7 +395,7 @@ async def test_a_step_writes_what_has_changed_and_counts_in_one_statement(path):
     await step(store, at, records=(record(2),), deadline_seconds=1.0)
     store.engine.transactions.file.database.set_trace_callback(None)
     written = [each.partition(" = ")[0] for each in said if each.startswith("UPDATE")]
-    counted = "UPDATE book SET generation"
+    counted = "UPDATE store SET generation"
     assert written == ["UPDATE session SET sequence", counted] * 2
     columns = ("task", "peer", "number", "receipt", "ended")
     assert not any(f"{column} = " in each for column in columns for each in said[1:])

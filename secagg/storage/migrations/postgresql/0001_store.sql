@@ -1,8 +1,8 @@
--- The tables of one book.  A time is a bigint of milliseconds since 1970.
+-- The tables of one store.  A time is a bigint of milliseconds since 1970.
 -- Names are compared byte by byte, as they are everywhere else.
 
-CREATE TABLE book (
-    book_id bytea NOT NULL,
+CREATE TABLE store (
+    store_id bytea NOT NULL,
     generation bigint NOT NULL
 );
 
