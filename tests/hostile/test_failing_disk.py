@@ -249,7 +249,7 @@ def half_finished_states(tmp_path):
 
     def take_copies():
         for role, path in paths.items():
-            stores[role].engine.file.erase()  # folds the log into the file
+            stores[role].engine.transactions.file.erase()  # folds the log into the file
             copies[role] = path.read_bytes()
 
     switch.on_death(take_copies)

@@ -117,7 +117,7 @@ class RecordingStore(CrashingStore):
             self.stored.append(change.create.header)
         if self.failures and change.records:
             self.failures -= 1
-            with self.file.engine.file._failures():
+            with self.file.engine.transactions.file._failures():
                 raise OSError("database or disk is full")
         self.stored.extend(change.records)
         return await super().commit(change)

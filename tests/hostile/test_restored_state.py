@@ -57,7 +57,7 @@ class CopyingStore(CrashingStore):
         else:
             is_there = answer.sequence >= self._records
         if is_there and not self._copy.exists():
-            self.inner.engine.file.erase()  # folds the log into the file
+            self.inner.engine.transactions.file.erase()  # folds the log into the file
             shutil.copy(self._path, self._copy)
         return answer
 
