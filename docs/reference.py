@@ -16,6 +16,7 @@ import pdoc
 # A page each. Modules that are not listed are no promise.
 MODULES: Final = (
     "secagg",
+    "secagg.advanced",
     "secagg.blocking",
     "dpnoise",
     "dpnoise.accounting",
@@ -50,8 +51,6 @@ def write_reference(directory: Path) -> list[str]:
         module = import_module(name)
         for public in module.__all__:
             value = getattr(module, public)
-            # pdoc looks into a module's dictionary; `secagg` fills it on first use.
-            setattr(module, public, value)
             if callable(value) and not inspect.getdoc(value):
                 silent.append(f"{name}.{public}")
     pdoc.render.configure(

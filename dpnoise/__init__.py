@@ -8,42 +8,43 @@ decodes, `make_accountant` says what was spent. `Histogram`, `Choice`, `Votes`,
 with their error.
 """
 
-from dpnoise.accounting import (
-    Accountant,
-    PrivacyStatement,
-    accountant_names,
-    make_accountant,
-)
-from dpnoise.answers import Choice, Histogram, Mean, Quantiles, Votes
-from dpnoise.errors import DPNoiseError
-from dpnoise.events import Adjacency, Adversary
-from dpnoise.mechanisms import (
-    Mechanism,
-    MechanismParameters,
-    make_mechanism,
-    mechanism_names,
-)
-from dpnoise.planning import Plan, plan
-from dpnoise.samplers import fresh_seed
+from typing import Final
 
-__all__ = [
-    "Accountant",
-    "Adjacency",
-    "Adversary",
-    "Choice",
-    "DPNoiseError",
-    "Histogram",
-    "Mean",
-    "Mechanism",
-    "MechanismParameters",
-    "Plan",
-    "PrivacyStatement",
-    "Quantiles",
-    "Votes",
-    "accountant_names",
-    "fresh_seed",
-    "make_accountant",
-    "make_mechanism",
-    "mechanism_names",
-    "plan",
-]
+from dpnoise.lazy_names import lazy_names
+
+_MODULES: Final = {
+    ".accounting": (
+        "Accountant",
+        "PrivacyStatement",
+        "accountant_names",
+        "make_accountant",
+        "register_accountant",
+    ),
+    ".answers": ("Choice", "Histogram", "Mean", "Quantiles", "Votes"),
+    ".errors": ("DPNoiseError",),
+    ".events": ("Adjacency", "Adversary"),
+    ".mechanisms": (
+        "Mechanism",
+        "MechanismParameters",
+        "make_mechanism",
+        "mechanism_names",
+        "register_mechanism",
+    ),
+    ".planning": ("Plan", "plan"),
+    ".samplers": ("fresh_seed",),
+}
+
+_SUBMODULES: Final = (
+    "accounting",
+    "answers",
+    "bench",
+    "encoding",
+    "errors",
+    "events",
+    "local",
+    "mechanisms",
+    "planning",
+    "samplers",
+)
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES, _SUBMODULES)

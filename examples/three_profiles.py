@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 import secagg
+from secagg import advanced
 from secagg.crypto.entropy import SystemEntropy
-from secagg.pki.development import DevelopmentEnrolment
 from secagg.pki.key_files import key_text
 
 CLIENTS = 6
@@ -24,14 +24,14 @@ NAMES = [f"client-{number + 1}" for number in range(CLIENTS)]
 # Sparse graphs add their own chance of failure to the delta of the noise.
 FLOORS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1.1e-5)
 GRAPHS = {
-    secagg.Profile.HONEST_CURIOUS_SERVER: secagg.Graph.COMPLETE,
-    secagg.Profile.MALICIOUS_SERVER: secagg.Graph.COMPLETE,
-    secagg.Profile.MALICIOUS_SERVER_SPARSE: secagg.Graph.K_OUT,
+    secagg.Profile.HONEST_CURIOUS_SERVER: advanced.Graph.COMPLETE,
+    secagg.Profile.MALICIOUS_SERVER: advanced.Graph.COMPLETE,
+    secagg.Profile.MALICIOUS_SERVER_SPARSE: advanced.Graph.K_OUT,
 }
 
 
 def cohort_of(
-    profile: secagg.Profile, enrolled: secagg.PublishedEnrolment
+    profile: secagg.Profile, enrolled: advanced.PublishedEnrolment
 ) -> secagg.Cohort:
     """Return who takes part: everybody, and nobody may be lost."""
     return secagg.Cohort(
@@ -51,7 +51,7 @@ async def give(  # noqa: PLR0913 - what a client's settings file would hold
     address: str,
     directory: Path,
     profile: secagg.Profile,
-    enrolment: secagg.ClientEnrolment | None,
+    enrolment: advanced.ClientEnrolment | None,
 ) -> secagg.Contribution:
     """Give one vector, as a client that accepts one profile and one graph."""
     async with secagg.Client(
@@ -59,7 +59,7 @@ async def give(  # noqa: PLR0913 - what a client's settings file would hold
         task=profile.label,
         privacy_limits=FLOORS,
         identity=secagg.TLSIdentity.in_directory(
-            directory, name, role=secagg.Role.CLIENT
+            directory, name, role=advanced.Role.CLIENT
         ),
         enrolment=enrolment,
         cohort=secagg.ClientPolicy(
@@ -74,7 +74,7 @@ async def give(  # noqa: PLR0913 - what a client's settings file would hold
         return await client.contribute(np.full(4, number / 10))
 
 
-async def released(task: secagg.RunningTask) -> secagg.ReleasedSum:
+async def released(task: advanced.RunningTask) -> secagg.ReleasedSum:
     """Take the only sum of a task."""
     async for total in task.sums():
         return total
@@ -83,10 +83,10 @@ async def released(task: secagg.RunningTask) -> secagg.ReleasedSum:
 
 async def main(directory: Path) -> None:
     """Release one sum in each profile."""
-    secagg.CertificateAuthority.create().issue_all(
+    advanced.CertificateAuthority.create().issue_all(
         directory, hosts=["127.0.0.1"], clients=CLIENTS
     )
-    made, key = DevelopmentEnrolment.create(
+    made, key = advanced.DevelopmentEnrolment.create(
         directory / "enrolment",
         trust_domain="secagg.local",
         names=NAMES,
@@ -96,14 +96,16 @@ async def main(directory: Path) -> None:
     async with secagg.Server(
         "127.0.0.1:0",
         identity=secagg.TLSIdentity.in_directory(
-            directory, "server", role=secagg.Role.SERVER
+            directory, "server", role=advanced.Role.SERVER
         ),
         state_dir=directory / "server-state",
         rollback_mark=directory / "server-state.mark",
         keep_seconds=5.0,
     ) as server:
         for profile in GRAPHS:
-            cohort = cohort_of(profile, secagg.PublishedEnrolment("secagg.local", key))
+            cohort = cohort_of(
+                profile, advanced.PublishedEnrolment("secagg.local", key)
+            )
             noise = secagg.plan(
                 clients=CLIENTS,
                 dimension=4,
@@ -125,7 +127,7 @@ async def main(directory: Path) -> None:
                         address=str(server.address),
                         directory=directory,
                         profile=profile,
-                        enrolment=secagg.ClientEnrolment(
+                        enrolment=advanced.ClientEnrolment(
                             seed=made.seed(name),
                             credential=made.credential(name),
                             enrolment_key=key_text(key),

@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import secagg
+from secagg import advanced
 
 CLIENTS = 12
 FLOORS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
@@ -35,7 +36,7 @@ async def client(name: str, address: str, directory: Path, mine: slice) -> None:
         task="digits",
         privacy_limits=FLOORS,
         identity=secagg.TLSIdentity.in_directory(
-            directory, name, role=secagg.Role.CLIENT
+            directory, name, role=advanced.Role.CLIENT
         ),
         state_dir=directory / f"state-{name}",
         rollback_mark=directory / f"state-{name}.mark",
@@ -46,7 +47,7 @@ async def client(name: str, address: str, directory: Path, mine: slice) -> None:
 
 async def main(directory: Path) -> None:
     """Train for five sessions and print the accuracy after each."""
-    secagg.CertificateAuthority.create().issue_all(
+    advanced.CertificateAuthority.create().issue_all(
         directory, hosts=["127.0.0.1"], clients=CLIENTS
     )
     noise = secagg.plan(
@@ -62,7 +63,7 @@ async def main(directory: Path) -> None:
     async with secagg.Server(
         "127.0.0.1:0",
         identity=secagg.TLSIdentity.in_directory(
-            directory, "server", role=secagg.Role.SERVER
+            directory, "server", role=advanced.Role.SERVER
         ),
         state_dir=directory / "server-state",
         rollback_mark=directory / "server-state.mark",

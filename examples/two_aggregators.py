@@ -12,13 +12,12 @@ from pathlib import Path
 import numpy as np
 
 import secagg
-from secagg import two_aggregators
+from secagg import advanced, two_aggregators
 from secagg.client.open_storage import open_storage as open_client_storage
-from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
 from secagg.server.storage import ServerStorage
 from secagg.server.storage import open_storage as open_server_storage
 
-TASK, PEOPLE, ANY_PORT = "between-two", 10, secagg.Address("127.0.0.1", 0)
+TASK, PEOPLE, ANY_PORT = "between-two", 10, advanced.Address("127.0.0.1", 0)
 
 
 class Organisation:
@@ -28,21 +27,21 @@ class Organisation:
         self.name = name
         self._directory = directory / name
         self._directory.mkdir()
-        self._authority = secagg.CertificateAuthority.create(f"{name}.example")
+        self._authority = advanced.CertificateAuthority.create(f"{name}.example")
         self._authority.issued().write(self._directory, "ca")
 
     def server(self) -> secagg.TLSIdentity:
         """Return the aggregator's certificate."""
         issued = self._authority.issue_server(self.name, ["127.0.0.1"])
-        return self._written(issued, self.name, secagg.Role.SERVER)
+        return self._written(issued, self.name, advanced.Role.SERVER)
 
     def caller(self, name: str) -> secagg.TLSIdentity:
         """Return a certificate for a person, or for the other aggregator."""
         issued = self._authority.issue_client(name)
-        return self._written(issued, f"for-{name}", secagg.Role.CLIENT)
+        return self._written(issued, f"for-{name}", advanced.Role.CLIENT)
 
     def _written(
-        self, issued: secagg.IssuedCertificate, stem: str, role: secagg.Role
+        self, issued: advanced.IssuedCertificate, stem: str, role: advanced.Role
     ) -> secagg.TLSIdentity:
         certificate, key = issued.write(self._directory, stem)
         return secagg.TLSIdentity.load(
@@ -57,8 +56,8 @@ async def main(directory: Path) -> None:
     """Release one sum of ten vectors."""
     # Both operators and all people settle this beforehand: noise of one aggregator,
     # sixteen bits of fixed point, rho per sum, and who may be summed with whom.
-    noise = AggregatorNoise.joined(
-        fixed_point_parameters(
+    noise = two_aggregators.AggregatorNoise.joined(
+        two_aggregators.fixed_point_parameters(
             dim=4,
             fixed_point_bits=16,
             rho=2.0,
@@ -101,7 +100,7 @@ async def main(directory: Path) -> None:
             two_aggregators.serving(helper, ANY_PORT, second.server())
         )
         way = await stack.enter_async_context(
-            secagg.GrpcConnection(
+            advanced.GrpcConnection(
                 helping.address, identity=second.caller("leader"), aggregator="helper"
             )
         )
@@ -123,10 +122,10 @@ async def main(directory: Path) -> None:
         ) -> two_aggregators.SharedContribution:
             """Be one of the people: two certificates, two connections, two shares."""
             async with (
-                secagg.GrpcConnection(
+                advanced.GrpcConnection(
                     leading.address, identity=first.caller(name), aggregator="leader"
                 ) as to_leader,
-                secagg.GrpcConnection(
+                advanced.GrpcConnection(
                     helping.address, identity=second.caller(name), aggregator="helper"
                 ) as to_helper,
             ):

@@ -15,12 +15,13 @@ Example:
 """
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import wraps
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Final, Generic, ParamSpec, Self, TextIO, TypeVar
 
 import numpy.typing as npt
 
@@ -29,11 +30,13 @@ from secagg.client.client import VectorMaker
 from secagg.client.contribution import Contribution
 from secagg.client.gate import SessionInfo
 from secagg.client.participation import Participation
+from secagg.client.session_driver import ClientPhase, ClientProgress
 from secagg.distributed_dp import Plan
 from secagg.errors import LocalProtocolError
 from secagg.server.released_sum import ReleasedSum
 from secagg.server.server import RunningTask
 from secagg.server.server import Server as AsyncServer
+from secagg.server.session.progress import SessionPhase, SessionProgress
 from secagg.server.task.setup import PreparedTask
 from secagg.simulation.in_process import InProcessCohort
 from secagg.simulation.in_process import local as async_local
@@ -45,15 +48,57 @@ __all__ = [
     "BlockingServer",
     "BlockingTask",
     "Client",
+    "ProgressLine",
     "Server",
     "local",
 ]
 
+_ENDS: Final = frozenset({SessionPhase.COMPLETED, SessionPhase.ABORTED})
+_ENDS_OF_A_CLIENT: Final = frozenset({ClientPhase.COMPLETED, ClientPhase.ABORTED})
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _Opened = TypeVar("_Opened")
 _Inner = TypeVar("_Inner")
 _Outer = TypeVar("_Outer")
+
+
+class ProgressLine:
+    """Shows where a session is in one line, which is written again with each change.
+
+    Give it as `on_progress` to `Client`, `Server` or `local`. A line that does not
+    change is not repeated; a pipe gets a line for each change.
+
+    Args:
+        stream: Where it goes; standard error by default.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._shown = ""
+
+    def __call__(self, progress: SessionProgress | ClientProgress) -> None:
+        """Show one moment of a session."""
+        words = [progress.phase.value]
+        if isinstance(progress, SessionProgress):
+            is_over = progress.phase in _ENDS
+            if not is_over:
+                words = [progress.round.name.lower().replace("_", " ")]
+                words.append(f"{progress.answered} of {progress.expected}")
+        else:
+            is_over = progress.phase in _ENDS_OF_A_CLIENT
+            if progress.needed:
+                words.append(f"{progress.joined} of {progress.needed}")
+            if progress.total_bytes:
+                words.append(f"{progress.sent_bytes} of {progress.total_bytes} bytes")
+        line = f"session {progress.session_number}: {', '.join(words)}"
+        if line == self._shown:
+            return
+        is_terminal = self._stream.isatty()
+        rest = " " * (len(self._shown) - len(line)) if is_terminal else ""
+        self._stream.write("\r" * is_terminal + line + rest)
+        self._stream.write("\n" if is_over or not is_terminal else "")
+        self._stream.flush()
+        self._shown = "" if is_over else line
 
 
 class _Loop:
@@ -175,14 +220,14 @@ class BlockingClient(_Blocking[AsyncClient]):
 
 
 class BlockingTask:
-    """A `secagg.RunningTask` whose calls block; made by `BlockingServer.add_task`."""
+    """A `RunningTask` whose calls block; made by `BlockingServer.add_task`."""
 
     def __init__(self, loop: _Loop, task: RunningTask) -> None:
         self._loop = loop
         self._task = task
 
     def sums(self) -> Iterator[ReleasedSum]:
-        """Yield the sums of this process; see `secagg.RunningTask.sums`."""
+        """Yield the sums of this process; see `secagg.advanced.RunningTask.sums`."""
         while (released := self._loop.run(self._task.next_sum())) is not None:
             yield released
             self._loop.run(_call(self._task.take))
@@ -222,10 +267,10 @@ class BlockingServer(_Blocking[AsyncServer]):
 
 
 class BlockingCohort(_Blocking[InProcessCohort]):
-    """A `secagg.InProcessCohort` whose calls block; made by `local`."""
+    """A `secagg.advanced.InProcessCohort` whose calls block; made by `local`."""
 
     def sum(self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]) -> ReleasedSum:
-        """Let clients give one vector each; see `secagg.InProcessCohort.sum`."""
+        """Let clients give one vector each; see `InProcessCohort.sum`."""
         loop, cohort = self._parts()
         return loop.run(cohort.sum(vectors))
 

@@ -126,16 +126,24 @@ class SecAggError(Exception):
     Attributes:
         code: Stable number of what went wrong.
         next_step: One sentence for the person who reads it, or "".
+        at_command: The same for a person at a command line, who has settings and flags
+            in place of arguments; "" where `next_step` says it.
     """
 
     default_code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
 
     def __init__(
-        self, message: str, *, code: ErrorCode | None = None, next_step: str = ""
+        self,
+        message: str,
+        *,
+        code: ErrorCode | None = None,
+        next_step: str = "",
+        at_command: str = "",
     ) -> None:
         super().__init__(message)
         self.code: Final = self.default_code if code is None else code
         self.next_step: Final = next_step
+        self.at_command: Final = at_command
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes refuse, too: what has keywords is rebuilt from its state.
@@ -183,8 +191,9 @@ class RemoteProtocolError(SecAggError):
         code: ErrorCode | None = None,
         sender: str | None = None,
         next_step: str = "",
+        at_command: str = "",
     ) -> None:
-        super().__init__(message, code=code, next_step=next_step)
+        super().__init__(message, code=code, next_step=next_step, at_command=at_command)
         self.sender: Final = sender
 
 
@@ -229,11 +238,12 @@ class ServiceError(SecAggError):
         *,
         code: ErrorCode,
         next_step: str = "",
+        at_command: str = "",
         retry_after_seconds: float | None = None,
         next_offset: int | None = None,
         server_time: int | None = None,
     ) -> None:
-        super().__init__(message, code=code, next_step=next_step)
+        super().__init__(message, code=code, next_step=next_step, at_command=at_command)
         self.retry_after_seconds: Final = retry_after_seconds
         self.next_offset: Final = next_offset
         self.server_time: Final = server_time

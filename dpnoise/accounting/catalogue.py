@@ -16,6 +16,7 @@ It holds no theorem.
 import difflib
 import importlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -41,6 +42,7 @@ from dpnoise.events import (
     SkellamMixtureEvent,
     flatten,
 )
+from dpnoise.own_parts import register_own
 
 MAX_ACCOUNTING_COST: Final = 2e9
 """What a client spends on a description before it says no, table cells: two seconds."""
@@ -304,11 +306,54 @@ CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
 )
 
 _ROWS: Final = MappingProxyType({entry.name: entry for entry in CATALOGUE})
+_OWN_ROWS: Final[dict[str, AccountantEntry]] = {}
+_OWN: Final[dict[str, type[Accountant]]] = {}
+
+
+def register_accountant(
+    accountant: type[Accountant], *, covers: Iterable[type[NoiseEvent]]
+) -> type[Accountant]:
+    """Let plans and offers name an accountant of this program.
+
+    It is asked where it is named, and never by default. What it states is `numerical`
+    with an own proof at most, and clients accept that only where their limits say so.
+    Every process that plans or checks with it registers it first.
+
+    Args:
+        accountant: A subclass of `Accountant` whose `name` begins with "own-".
+        covers: Kinds of release that it has a theorem for, alone or together.
+
+    Returns:
+        The class.
+
+    Raises:
+        ParameterError: It is no such class, or another one has the name.
+    """
+    given: object = accountant
+    if not (isinstance(given, type) and issubclass(given, Accountant)):
+        raise ParameterError(
+            "an accountant is a class that derives from dpnoise.Accountant",
+            parameter="accountant",
+        )
+    kinds = frozenset(covers)
+    register_own(_OWN, getattr(accountant, "name", None), accountant)
+    _OWN_ROWS[accountant.name] = AccountantEntry(
+        name=accountant.name,
+        place="",
+        form=Form.CLOSED,
+        covers=kinds,
+        made_for=kinds,
+        adjacencies=accountant.adjacencies,
+    )
+    return accountant
 
 
 def accountant_names() -> tuple[str, ...]:
-    """Return the names of all accountants, in the order in which they are asked."""
-    return tuple(_ROWS)
+    """Return the names of all accountants, in the order in which they are asked.
+
+    Those that this program has registered come last.
+    """
+    return (*_ROWS, *_OWN_ROWS)
 
 
 def accountant_entry(name: str) -> AccountantEntry:
@@ -320,7 +365,8 @@ def accountant_entry(name: str) -> AccountantEntry:
     Raises:
         ParameterError: There is no such accountant; the error names the nearest one.
     """
-    row = _ROWS.get(name.removeprefix(HYPOTHETICAL_PREFIX))
+    bare = name.removeprefix(HYPOTHETICAL_PREFIX)
+    row = _ROWS.get(bare) or _OWN_ROWS.get(bare)
     if row is None:
         near = difflib.get_close_matches(name.replace("_", "-"), _ROWS, n=1)
         raise ParameterError(
@@ -334,7 +380,10 @@ def accountant_entry(name: str) -> AccountantEntry:
 
 def accountant_class(name: str) -> type[Accountant]:
     """Return the class behind a name; arguments and errors as of `accountant_entry`."""
-    module, _, class_name = accountant_entry(name).place.partition(":")
+    entry = accountant_entry(name)
+    if entry.name in _OWN:
+        return _OWN[entry.name]
+    module, _, class_name = entry.place.partition(":")
     imported = importlib.import_module(f"dpnoise.accounting.{module}")
     found: type[Accountant] = getattr(imported, class_name)
     return found

@@ -12,12 +12,13 @@ It computes nothing.
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Self
 
 from dpnoise.events import Adjacency, Adversary
 from dpnoise.floats import text_above
+from dpnoise.own_parts import is_own
 
 
 class Status(enum.StrEnum):
@@ -60,6 +61,22 @@ def weakest(statuses: Iterable[Status]) -> Status:
 def least_reviewed(proofs: Iterable[Proof]) -> Proof:
     """Return `Proof.OWN` if a part of a combination has it, else `Proof.PUBLISHED`."""
     return Proof.OWN if Proof.OWN in proofs else Proof.PUBLISHED
+
+
+def as_own_work(statement: "PrivacyStatement", mechanism: str) -> "PrivacyStatement":
+    """Return a statement, weakened where a program's own part decides it.
+
+    Only the author of a registered part says that its events, or its figures, are
+    right: such a figure is numerical at most, and its proof an own one.
+
+    Args:
+        statement: What an accountant has stated.
+        mechanism: Name of the mechanism whose event it accounts for.
+    """
+    if not (is_own(mechanism) or is_own(statement.accountant)):
+        return statement
+    status = weakest((statement.status, Status.NUMERICAL))
+    return replace(statement, status=status, proof=Proof.OWN)
 
 
 def privacy_unit(charges: int) -> str:

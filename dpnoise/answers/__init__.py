@@ -4,27 +4,17 @@ A question turns one person's answer into a vector, whole numbers for the mechan
 `skellam-counts` or a real one, and the noisy sum of all into an answer with its error.
 """
 
-from dpnoise.answers.answer import Answer, Estimate
-from dpnoise.answers.choices import Choice, Histogram, Tally
-from dpnoise.answers.means import Mean, MeanEstimate
-from dpnoise.answers.quantiles import Quantiles, RankTally
-from dpnoise.answers.question import CountBounds, NoisySum, Question, VectorBounds
-from dpnoise.answers.votes import Votes, VoteTally
+from typing import Final
 
-__all__ = [
-    "Answer",
-    "Choice",
-    "CountBounds",
-    "Estimate",
-    "Histogram",
-    "Mean",
-    "MeanEstimate",
-    "NoisySum",
-    "Quantiles",
-    "Question",
-    "RankTally",
-    "Tally",
-    "VectorBounds",
-    "VoteTally",
-    "Votes",
-]
+from dpnoise.lazy_names import lazy_names
+
+_MODULES: Final = {
+    ".answer": ("Answer", "Estimate"),
+    ".choices": ("Choice", "Histogram", "Tally"),
+    ".means": ("Mean", "MeanEstimate"),
+    ".quantiles": ("Quantiles", "RankTally"),
+    ".question": ("CountBounds", "NoisySum", "Question", "VectorBounds"),
+    ".votes": ("VoteTally", "Votes"),
+}
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)

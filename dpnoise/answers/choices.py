@@ -83,6 +83,13 @@ class Choice(CountQuestion):
     options: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        given: object = self.options
+        if isinstance(given, str):
+            raise ParameterError(
+                "options must be several names, not one text",
+                parameter="options",
+                value=self.options,
+            )
         if not self.options or len(set(self.options)) < len(self.options):
             raise ParameterError(
                 "options must be different names, at least one",

@@ -12,6 +12,7 @@ It knows no privacy loss.
 
 import abc
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -188,19 +189,18 @@ def read_total(
     return ReadTotal(values, inputs, SumError.of_noise(noise_variance, grid=grid))
 
 
-def read_number(value: float) -> float:
-    """Return one person's number.
+def read_number(value: object) -> float:
+    """Return one person's number; infinity is one.
+
+    Args:
+        value: What the caller gave; numbers of numpy are taken.
 
     Raises:
-        InputError: It is not a number, or NaN; it is not shown.
+        InputError: It is not one number. It is not shown.
     """
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if math.isnan(number):
-        raise InputError("the answer is no number")
-    return number
+    if isinstance(value, numbers.Real) and not math.isnan(number := float(value)):
+        return number
+    raise InputError("the answer is no number: encode one number at a time")
 
 
 def _checked(total: object, dimension: int) -> NDArray[np.float64]:

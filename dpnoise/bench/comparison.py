@@ -16,8 +16,9 @@
 It draws nothing; `table` holds the result.
 """
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -62,6 +63,7 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
     one_draw: bool = False,
     confidence: float = 0.95,
     settings: Mapping[str, Any] = NO_SETTINGS,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Plan and measure every mechanism at every bit width and budget.
 
@@ -81,6 +83,8 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
         confidence: Probability, in (0, 1), that all intervals hold together.
         settings: Further keywords of `dpnoise.plan`, such as `steps` or `rotation`.
             Unless given here, `sum_l2_norm` is that of the pilot cohorts.
+        on_progress: Called after each plan and each measured row, with how many of them
+            are done and how many there are.
 
     Returns:
         The table.
@@ -92,6 +96,7 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
         InputError: `inputs` returned something else than a matrix of finite numbers
             of shape (clients, dimension).
     """
+    _check_several(mechanisms=mechanisms, epsilons=epsilons, bits=bits)
     for name in mechanisms:
         check_choice("mechanism", name, mechanism_names())
     check_integer("repeats", repeats, 2, _MOST_REPEATS)
@@ -123,18 +128,24 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
     pilots = np.array([_squares(vectors(f"pilot {pilot}")) for pilot in range(repeats)])
     typical = math.sqrt(float(pilots[:, 0].mean()))
     common = {"sum_l2_norm": typical or None} | common
-    cells = [
-        _planned(name, width, epsilon, common, one_draw=one_draw)
-        for name in mechanisms
-        for width in bits
-        for epsilon in epsilons
-    ]
+    asked = list(itertools.product(mechanisms, bits, epsilons))
+    done = itertools.count(1)
+
+    def tell() -> None:
+        if on_progress is not None:
+            on_progress(next(done), 2 * len(asked))
+
+    cells = []
+    for name, width, epsilon in asked:
+        cells.append(_planned(name, width, epsilon, common, one_draw=one_draw))
+        tell()
     planned = sum(isinstance(cell.found, Plan) for cell in cells)
     tail = (1.0 - confidence ** (1.0 / max(1, planned))) / 2.0
     rows = []
     for place, cell in enumerate(cells):
         if not isinstance(cell.found, Plan):
             rows.append(_refused(cell, cell.found))
+            tell()
             continue
         errors = np.empty(repeats)
         for repeat in range(repeats):
@@ -148,6 +159,7 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
             )
             errors[repeat] = np.mean((estimate - here.sum(axis=0)) ** 2)
         rows.append(_measured(cell, cell.found, errors, tail, pilots=pilots))
+        tell()
     return Comparison(
         rows=tuple(rows),
         clients=clients,
@@ -157,6 +169,17 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
         confidence=confidence,
         one_draw=one_draw,
     )
+
+
+def _check_several(**given: object) -> None:
+    """Refuse one value in the place of several, and one text for its letters."""
+    for parameter, values in given.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise ParameterError(
+                f"{parameter} must be several, got {type(values).__name__}: give "
+                f"{parameter}=[...]",
+                parameter=parameter,
+            )
 
 
 def _planned(

@@ -4,10 +4,13 @@ It plans nothing.
 """
 
 from collections.abc import Mapping
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, Final
 
 from dpnoise.errors import ParameterError
+from dpnoise.mechanisms.parameter_checks import check_choice
+from dpnoise.planning import PlanRequest
 
 NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 """Nothing beside the arguments."""
@@ -24,7 +27,7 @@ def plan_keywords(
         arguments: Keywords that have an argument of their own.
 
     Raises:
-        ParameterError: A setting has an argument of its own.
+        ParameterError: A setting has an argument of its own, or a plan has none such.
     """
     for name in settings:
         if name in arguments or name in reserved:
@@ -33,4 +36,5 @@ def plan_keywords(
                 parameter="settings",
                 value=name,
             )
+        check_choice("settings", name, tuple(signature(PlanRequest).parameters))
     return arguments | dict(settings)

@@ -64,6 +64,12 @@ def noisy_sum(
         ParameterError: The roster is not allowed, or `one_draw` asks for a law that
             the sum of shares does not have.
     """
+    if not isinstance(mechanism, Mechanism):
+        raise ParameterError(
+            f"a mechanism derives from dpnoise.Mechanism, {type(mechanism).__name__} "
+            "does not; see register_mechanism",
+            parameter="mechanism",
+        )
     check_matrix(vectors, mechanism.dim)
     noise = mechanism.session(len(vectors))
     public = derived_seed(seed, "public")

@@ -1,20 +1,15 @@
 """Local randomisers: what protects a vector even from those who see it alone."""
 
-from dpnoise.local.parameters import LocalParameters
-from dpnoise.local.randomiser import LocalRandomiser
-from dpnoise.local.reconstruction import (
-    epsilon_against_reconstruction,
-    reconstruction_probability,
-)
-from dpnoise.local.registry import make_randomiser, randomiser_names
-from dpnoise.local.separated import best_magnitude_epsilon
+from typing import Final
 
-__all__ = [
-    "LocalParameters",
-    "LocalRandomiser",
-    "best_magnitude_epsilon",
-    "epsilon_against_reconstruction",
-    "make_randomiser",
-    "randomiser_names",
-    "reconstruction_probability",
-]
+from dpnoise.lazy_names import lazy_names
+
+_MODULES: Final = {
+    ".parameters": ("LocalParameters",),
+    ".randomiser": ("LocalRandomiser",),
+    ".reconstruction": ("epsilon_against_reconstruction", "reconstruction_probability"),
+    ".registry": ("make_randomiser", "randomiser_names"),
+    ".separated": ("best_magnitude_epsilon",),
+}
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)

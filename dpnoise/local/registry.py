@@ -1,17 +1,23 @@
-"""The local randomisers by name; a name always means the same one."""
+"""The local randomisers by name; a name always means the same one.
 
+A module is imported when its randomiser is first asked for.
+"""
+
+import importlib
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from dpnoise.local.magnitude import ScalarDP
 from dpnoise.local.parameters import RANDOMISER_NAMES, LocalParameters
 from dpnoise.local.randomiser import LocalRandomiser
-from dpnoise.local.separated import Separated
-from dpnoise.local.unit_vector import PrivUnit2, PrivUnitInf
 
-_CLASSES: Final = MappingProxyType(
-    {each.name: each for each in (Separated, PrivUnit2, PrivUnitInf, ScalarDP)}
+_PLACES: Final = MappingProxyType(
+    {
+        "separated": "separated:Separated",
+        "privunit2": "unit_vector:PrivUnit2",
+        "privunit-inf": "unit_vector:PrivUnitInf",
+        "scalar-dp": "magnitude:ScalarDP",
+    }
 )
 
 
@@ -27,5 +33,7 @@ def make_randomiser(parameters: LocalParameters) -> LocalRandomiser:
     Args:
         parameters: They have been checked when built.
     """
-    chosen: type[LocalRandomiser] = _CLASSES[parameters.randomiser]
+    module, _, class_name = _PLACES[parameters.randomiser].partition(":")
+    imported = importlib.import_module(f"dpnoise.local.{module}")
+    chosen: type[LocalRandomiser] = getattr(imported, class_name)
     return chosen(parameters)

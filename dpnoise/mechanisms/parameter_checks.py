@@ -10,12 +10,15 @@ It knows no parameter's meaning.
 
 import dataclasses
 import difflib
+import inspect
 import math
-from collections.abc import Mapping
+import numbers
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final, cast
 
 from dpnoise.errors import ParameterError
+from dpnoise.own_parts import is_own
 
 _MAX_FRACTION_BITS: Final = 512
 """Longest numerator or denominator: building a noise table is slow in it."""
@@ -39,9 +42,11 @@ def check_choice(parameter: str, value: object, choices: tuple[str, ...]) -> Non
     """
     if value not in choices:
         text = str(value)[:80]
-        near = difflib.get_close_matches(text.replace("_", "-"), choices, n=1)
+        # A refusal may be sent to a peer, who need not know of a program's own parts.
+        known = [choice for choice in choices if not is_own(choice)]
+        near = difflib.get_close_matches(text.replace("_", "-"), known, n=1)
         raise ParameterError(
-            f"{parameter} must be one of {', '.join(choices)}; got {text!r}",
+            f"{parameter} must be one of {', '.join(known)}; got {text!r}",
             parameter=parameter,
             value=text,
             nearest=near[0] if near else None,
@@ -64,6 +69,60 @@ def check_flag(parameter: str, value: object) -> None:
             parameter=parameter,
             value=value,
             nearest="false",
+        )
+
+
+def plain_number(value: object) -> object:
+    """Return a number of numpy as Python's own; anything else as it is.
+
+    A program computes with numpy; a configuration is written with Python's numbers.
+
+    Args:
+        value: What the caller passed.
+    """
+    if value is None or isinstance(value, bool | int | float | Fraction):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
+
+
+def check_keywords(
+    called: str,
+    signature: inspect.Signature,
+    args: Sequence[object],
+    keywords: Mapping[str, object],
+) -> None:
+    """Refuse a call that does not fit, naming the keyword that is meant.
+
+    Args:
+        called: Name of the function, for the error.
+        signature: What it takes, by keyword alone.
+        args: What was passed without a name.
+        keywords: What was passed by name.
+
+    Raises:
+        ParameterError: A keyword does not exist or is missing, or an argument has no
+            name.
+    """
+    if args:
+        raise ParameterError(f"{called} takes its arguments by name")
+    for name in keywords:
+        if name not in signature.parameters:
+            near = difflib.get_close_matches(name, signature.parameters, n=1)
+            raise ParameterError(
+                f"{called} has no argument {name!r}",
+                parameter=name,
+                nearest=near[0] if near else None,
+            )
+    missing = [
+        name
+        for name, each in signature.parameters.items()
+        if each.default is inspect.Parameter.empty and name not in keywords
+    ]
+    if missing:
+        raise ParameterError(
+            f"{called} needs {' and '.join(missing)}", parameter=missing[0]
         )
 
 

@@ -3,6 +3,9 @@
 * A name always means the same mechanism; nothing here falls back to another one.
 * The default mechanism comes first.
 * A module is imported when its mechanism is first asked for.
+* A program may register mechanisms of its own. Their names begin with "own-", so that
+  they hide none of these, now or later. No name of a peer selects one that this
+  program has not registered.
 
 It holds no mathematics.
 """
@@ -10,6 +13,9 @@ It holds no mathematics.
 import importlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+
+from dpnoise.errors import ParameterError
+from dpnoise.own_parts import register_own
 
 if TYPE_CHECKING:
     from dpnoise.mechanisms.base import Mechanism
@@ -29,13 +35,50 @@ _PLACES: Final = MappingProxyType(
 )
 
 
+_OWN: Final[dict[str, "type[Mechanism]"]] = {}
+
+
+def register_mechanism(mechanism: "type[Mechanism]") -> "type[Mechanism]":
+    """Let plans, tasks and offers name a mechanism of this program.
+
+    Every process that plans, encodes or adds up with it registers it first, clients and
+    aggregator alike: call this in a module that all of them import. What is stated of
+    its privacy is `numerical` with an own proof at most, whatever accountant computes
+    it, and clients accept that only where their limits say so.
+
+    Args:
+        mechanism: A subclass of `Mechanism` whose `name` begins with "own-".
+
+    Returns:
+        The class, so that this serves as a decorator.
+
+    Raises:
+        ParameterError: It is no such class, or another one has the name.
+    """
+    from dpnoise.mechanisms.base import Mechanism  # noqa: PLC0415 - imports this
+
+    given: object = mechanism
+    if not (isinstance(given, type) and issubclass(given, Mechanism)):
+        raise ParameterError(
+            "a mechanism is a class that derives from dpnoise.Mechanism",
+            parameter="mechanism",
+        )
+    return register_own(_OWN, mechanism.name, mechanism)
+
+
 def mechanism_names() -> tuple[str, ...]:
-    """Return the names of all mechanisms, the default one first."""
-    return tuple(_PLACES)
+    """Return the names of all mechanisms: the default first, registered ones last."""
+    return (*_PLACES, *_OWN)
 
 
 def mechanism_class(name: str) -> "type[Mechanism]":
-    """Return the class behind a name that `MechanismParameters` has accepted."""
+    """Return the class behind a name.
+
+    Args:
+        name: One of `mechanism_names()`.
+    """
+    if name in _OWN:
+        return _OWN[name]
     module, _, class_name = _PLACES[name].partition(":")
     imported = importlib.import_module(f"dpnoise.mechanisms.{module}")
     found: type[Mechanism] = getattr(imported, class_name)

@@ -11,6 +11,7 @@
 It encodes nothing: mechanisms do.
 """
 
+import math
 from fractions import Fraction
 from typing import Final
 
@@ -27,6 +28,7 @@ MAX_SELECTION_DENOMINATOR: Final = 1_000_000
 """Six digits: nobody plans a rate to more of them, and comparisons stay short."""
 
 _COIN_BYTES: Final = 32
+_DEVIATIONS: Final = 6.0
 
 
 def check_selection_rate(rate: object) -> Fraction:
@@ -86,3 +88,20 @@ def is_selected(private_seed: bytes, rate: Fraction) -> bool:
     word = BitSource(private_seed, SELECTION_LABEL).bytes_at(0, _COIN_BYTES)
     numerator, denominator = rate.as_integer_ratio()
     return int.from_bytes(word, "big") * denominator < numerator << (8 * _COIN_BYTES)
+
+
+def most_selected(clients: int, rate: Fraction) -> float:
+    """Return how many vectors count at most: six deviations more than are expected.
+
+    More count once in 10^9 sessions, and some entries may then wrap around.
+
+    Args:
+        clients: Of a session, at least 1.
+        rate: Probability that the vector of one counts, in (0, 1].
+
+    Returns:
+        A number of vectors, at most `clients`.
+    """
+    chance = float(rate)
+    spread = math.sqrt(chance * (1.0 - chance) * clients)
+    return min(float(clients), chance * clients + _DEVIATIONS * spread)

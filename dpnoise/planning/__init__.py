@@ -1,16 +1,13 @@
 """Planning: from a privacy budget to parameters, with their cost and their error."""
 
-from dpnoise.planning.planner import Planner, plan
-from dpnoise.planning.request import PlanRequest, clip_flag_amplitude
-from dpnoise.planning.result import CurvePoint, Plan, error_curve, per_entry
+from typing import Final
 
-__all__ = [
-    "CurvePoint",
-    "Plan",
-    "PlanRequest",
-    "Planner",
-    "clip_flag_amplitude",
-    "error_curve",
-    "per_entry",
-    "plan",
-]
+from dpnoise.lazy_names import lazy_names
+
+_MODULES: Final = {
+    ".planner": ("Planner", "plan"),
+    ".request": ("PlanRequest", "clip_flag_amplitude"),
+    ".result": ("CurvePoint", "Plan", "error_curve", "per_entry"),
+}
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)

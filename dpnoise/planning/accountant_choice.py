@@ -23,6 +23,7 @@ from dpnoise.accounting import (
     Accountant,
     PrivacyStatement,
     accounting_cost,
+    as_own_work,
     check_accounting_cost,
     default_accountants,
     make_accountant,
@@ -288,7 +289,8 @@ def kept_promise(
         refuse_expensive(request, release, found.accountant)
         event = request.releases(release)
         started = time.process_time()
-        statement = account(request, found.accountant, event).statement(request.delta)
+        stated = account(request, found.accountant, event).statement(request.delta)
+        statement = as_own_work(stated, request.mechanism)
         seconds = time.process_time() - started
         spent = statement.epsilon
         if spent <= request.epsilon:

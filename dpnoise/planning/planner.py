@@ -36,6 +36,7 @@ from dpnoise.errors import (
 from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
 from dpnoise.mechanisms.base import DISTANCE_PER_DRAW, Mechanism
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
+from dpnoise.mechanisms.parameter_checks import check_keywords
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism, mechanism_names
 from dpnoise.planning import tuning
@@ -101,10 +102,13 @@ def _asked_by_keyword(
     """
 
     def decorate(body: Callable[[PlanRequest], Plan]) -> Planner[_P]:
+        signature = inspect.signature(make)
+
         @functools.wraps(body)
-        def call(question: Asked | None = None, /, **fields: object) -> Plan:
-            if question is not None:
-                fields = _joined(question, fields)
+        def call(*args: Asked, **fields: object) -> Plan:
+            if args:
+                fields = _joined(args[0], fields)
+            check_keywords("plan", signature, args[1:], fields)
             return body(cast("Callable[..., PlanRequest]", make)(**fields))
 
         asked = inspect.Parameter(
@@ -113,7 +117,6 @@ def _asked_by_keyword(
             default=None,
             annotation=Asked | None,
         )
-        signature = inspect.signature(make)
         vars(call)["__signature__"] = signature.replace(
             parameters=[asked, *signature.parameters.values()], return_annotation=Plan
         )
@@ -174,6 +177,9 @@ class _Planner:
     """One run from request to plan."""
 
     def __init__(self, request: PlanRequest) -> None:
+        self._on_progress, self._asked = request.on_progress, 0
+        if request.on_progress is not None:  # a plan outlives its caller
+            request = dataclasses.replace(request, on_progress=None)
         self._request = request
         self._unit_variance = gaussian_variance_per_sensitivity(request)
         self._model = NoiseModel.of(request, self._unit_variance)
@@ -561,6 +567,9 @@ class _Planner:
         )
         if self._is_widened:
             found = dataclasses.replace(found, mechanism=self._widen(found))
+        self._asked += 1
+        if self._on_progress is not None:
+            self._on_progress(self._asked)
         return found
 
     def _uncovered(self, mechanism: Mechanism) -> TheoremNotApplicableError | None:

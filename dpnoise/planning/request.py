@@ -12,7 +12,8 @@ plan is measured by, and how loud a clip flag has to be. It plans nothing else.
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from dpnoise.accounting import accountant_names
@@ -39,6 +40,7 @@ from dpnoise.mechanisms.parameter_checks import (
     check_length,
     check_number,
     check_positive,
+    plain_number,
 )
 from dpnoise.mechanisms.parameters import (
     DEFAULT_ROUNDING_BIAS,
@@ -49,7 +51,11 @@ from dpnoise.mechanisms.parameters import (
     check_rounding_bias,
 )
 from dpnoise.mechanisms.registry import mechanism_class, mechanism_names
-from dpnoise.mechanisms.secret_selection import ALL_CLIENTS, check_selection_rate
+from dpnoise.mechanisms.secret_selection import (
+    ALL_CLIENTS,
+    check_selection_rate,
+    most_selected,
+)
 from dpnoise.mechanisms.skellam_counts import counts_norm
 from dpnoise.planning import tuning
 
@@ -64,7 +70,6 @@ LEAST_VARIANCE = Fraction(1, 1 << 60)
 
 _MAX_BITS = 62
 _BELOW_RATE = 1000.0
-_SELECTION_DEVIATIONS = 6.0
 _PART_OF_WRAPS = 1024.0
 _SIX_DIGITS = 1_000_000
 _MAX_STEPS = 1 << 40  # beyond, no noise that fits a sampler would do
@@ -129,6 +134,8 @@ class PlanRequest:
             `skellam-counts`: 1 for a histogram, `dimension` for as many votes.
             `linf_bound` is 1 there unless given.
         signed: Whether entries of `skellam-counts` may be below 0.
+        on_progress: Called after each grid for which an accountant was asked, with how
+            many there have been; a plan takes a few, or some twenty. No plan keeps it.
 
     Raises:
         ParameterError: A value cannot work; the error names it and the nearest value
@@ -164,8 +171,22 @@ class PlanRequest:
     max_wrap_probability: float = DEFAULT_MAX_WRAP_PROBABILITY
     max_nonzero: int | None = None
     signed: bool = False
+    on_progress: Callable[[int], None] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            plain = plain_number(getattr(self, each.name))
+            object.__setattr__(self, each.name, plain)  # still under construction
+        if not (self.on_progress is None or callable(self.on_progress)):
+            raise ParameterError(
+                "on_progress must be a function of one number",
+                parameter="on_progress",
+            )
+        self._check()
+
+    def _check(self) -> None:
         check_choice("mechanism", self.mechanism, mechanism_names())
         check_choice("rotation", self.rotation, ROTATION_NAMES)
         if self.accountant is not None:
@@ -507,20 +528,6 @@ class PlanRequest:
         if self.selection < 1:
             single = SecretlySelected(one, self.selection)
         return single if self.charges == 1 else Repeated(single, self.charges)
-
-
-def most_selected(clients: int, rate: Fraction) -> float:
-    """Return how many coins are won at most: six deviations more than are expected.
-
-    More are won once in 10^9 sessions, and some entries may then wrap around.
-
-    Args:
-        clients: Who flips one.
-        rate: Chance to win, in (0, 1].
-    """
-    chance = float(rate)
-    spread = math.sqrt(chance * (1.0 - chance) * clients)
-    return min(float(clients), chance * clients + _SELECTION_DEVIATIONS * spread)
 
 
 def _check_probability(parameter: str, value: float | None) -> None:

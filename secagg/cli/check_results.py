@@ -120,9 +120,8 @@ async def _finding_of(check: SetupCheck[S], setup: S) -> Finding | None:
         if not isinstance(found, str | Caution | None):
             found = await found
     except SecAggError as error:
-        return Finding(
-            number, subject, State.FAILED, str(error), error.next_step, error
-        )
+        step = error.at_command or error.next_step
+        return Finding(number, subject, State.FAILED, str(error), step, error)
     if found is None:
         return None
     if isinstance(found, str):

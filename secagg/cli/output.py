@@ -123,7 +123,7 @@ class Output:
         """Print a failure and its next step; JSON too when a program reads."""
         self.failure(
             str(error),
-            next_step=error.next_step,
+            next_step=error.at_command or error.next_step,
             code=int(error.code),
             name=error.code.name,
             exit_code=exit_code_of(error),

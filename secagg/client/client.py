@@ -70,7 +70,15 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.arguments import (
+    as_path,
+    check_kind,
+    check_name,
+    check_real,
+    check_whole,
+    says_which_argument,
+)
+from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.policy import (
@@ -160,6 +168,7 @@ class _Turn:
         return self.session
 
 
+@says_which_argument
 class Client:
     """One client of one task.
 
@@ -253,8 +262,8 @@ class Client:
         identity: TLSIdentity | None = None,
         enrolment: ClientEnrolment | None = None,
         total: TotalBudget | None = None,
-        state_dir: Path | None = None,
-        rollback_mark: Path | None = None,
+        state_dir: Path | str | None = None,
+        rollback_mark: Path | str | None = None,
         accept_restored: bool = False,
         cohort: ClientPolicy | None = None,
         aggregator: str | None = None,
@@ -270,10 +279,18 @@ class Client:
     ) -> None:
         if not isinstance(privacy_limits, PrivacyLimits | ExactSumWaiver):
             raise LocalProtocolError(
-                "a client needs privacy floors",
+                "a client needs limits of privacy",
                 next_step="Give privacy_limits=PrivacyLimits(...), or "
                 "ExactSumWaiver(...) with its sentence.",
             )
+        check_name("a task", task, most=MAX_TASK_ID_BYTES)
+        for name, given, kind, make in (
+            ("cohort", cohort, ClientPolicy, "ClientPolicy(...)"),
+            ("total", total, TotalBudget, "TotalBudget(...)"),
+            ("enrolment", enrolment, ClientEnrolment, "ClientEnrolment(...)"),
+        ):
+            if given is not None:
+                check_kind(name, given, kind, make=make)
         if isinstance(server, str):
             if identity is None or state_dir is None:
                 raise LocalProtocolError(
@@ -283,7 +300,10 @@ class Client:
                 )
         elif identity is not None or aggregator is not None:
             raise LocalProtocolError(
-                "identity and aggregator belong to an address; a connection has its own"
+                "identity and aggregator belong to an address; a connection has its "
+                "own",
+                next_step="Leave both out, or give an address in place of the "
+                "connection.",
             )
         if answer_at is not None and not 0.0 < answer_at < 1.0:
             raise LocalProtocolError(
@@ -298,15 +318,21 @@ class Client:
         self._identity = identity
         self._enrolment = enrolment
         self._total = total
-        self._state_dir = state_dir
-        self._rollback_mark = rollback_mark
+        self._state_dir = as_path("state_dir", state_dir)
+        self._rollback_mark = as_path("rollback_mark", rollback_mark)
         self._accept_restored = accept_restored
         self._cohort = cohort or ClientPolicy()
         self._aggregator = aggregator
-        self._attempts = attempts
-        self._wait_seconds = wait_seconds
+        self._attempts = check_whole("attempts", attempts, least=1)
+        self._wait_seconds = (
+            None
+            if wait_seconds is None
+            else check_real("wait_seconds", wait_seconds, least=0.0)
+        )
         self._fetch_sum = fetch_sum
-        self._max_payload_bytes = max_payload_bytes
+        self._max_payload_bytes = check_whole(
+            "max_payload_bytes", max_payload_bytes, least=0
+        )
         self._retention = retention or Retention()
         self._answer_at = answer_at
         self._skips_unselected = answer_at is not None and not make_unselected
@@ -329,7 +355,10 @@ class Client:
             LocalProtocolError: The client is open already.
         """
         if self._opened is not None:
-            raise LocalProtocolError("the client is open already")
+            raise LocalProtocolError(
+                "the client is open already",
+                next_step="Use the object that is open, or make another one.",
+            )
         async with AsyncExitStack() as stack:
             storage = await open_storage(
                 self._state_dir,
@@ -746,13 +775,22 @@ def check_vector_maker(make: VectorMaker) -> None:
     """Refuse a function that returns no vector when it is called.
 
     Raises:
-        InputError: It is asynchronous.
+        InputError: It is asynchronous, or takes no session.
     """
     if inspect.iscoroutinefunction(make):
         raise InputError(
             "the function that makes vectors is asynchronous, and it runs on a thread",
             next_step="Give a function without async.",
         )
+    try:
+        inspect.signature(make).bind(None)
+    except TypeError:
+        raise InputError(
+            "the function that makes vectors cannot be called with one session",
+            next_step="Give a function of one argument, such as lambda session: ....",
+        ) from None
+    except ValueError:
+        return  # nothing is known of a function that is not written in Python
 
 
 def _source_of(

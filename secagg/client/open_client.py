@@ -256,7 +256,10 @@ class OpenClient:
         """Leave a session; see `StepClient.leave`."""
         known = await self._known(SessionDescriptor.decode(offer))
         if known is None:
-            raise LocalProtocolError("this client has never joined the session")
+            raise LocalProtocolError(
+                "this client has never joined the session",
+                next_step="Call step with its offer first.",
+            )
         if isinstance(known, _Live):
             error = SessionAbortedError(reason, code=ErrorCode.CANCELLED)
             await self._leave(known.session, error)

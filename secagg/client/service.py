@@ -199,5 +199,5 @@ class ClientService:
             telemetry.SERVICE_BACKOFF,
             code=error.code.name,
             reason=reason,
-            next_step=error.next_step,
+            next_step=error.at_command or error.next_step,
         )

@@ -354,7 +354,10 @@ class Conductor:
                 if error.code is ErrorCode.ROSTER_TOO_LARGE:
                     # Others were faster.  Nobody is at fault.
                     raise SessionAbortedError(
-                        str(error), code=error.code, next_step=error.next_step
+                        str(error),
+                        code=error.code,
+                        next_step=error.next_step,
+                        at_command=error.at_command,
                     ) from None
                 if error.code not in TOO_LATE:
                     self._bear(error)

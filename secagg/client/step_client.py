@@ -49,6 +49,13 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
 )
+from secagg.protocol.arguments import (
+    as_path,
+    check_kind,
+    check_names,
+    check_real,
+    says_which_argument,
+)
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.protocol.policy import (
     ClientPolicy,
@@ -93,6 +100,7 @@ class _InlineTotal(TotalLedger):
                 await store.close()
 
 
+@says_which_argument
 class StepClient:
     """One client of one aggregator, for all of its tasks, driven by a carrier of bytes.
 
@@ -126,7 +134,7 @@ class StepClient:
         accept_restored: A person accepts, this once, that the state may have been
             restored: open sessions end, and their inputs count as summed.
         enrolment: Who the client is among the enrolled, for profiles that distrust the
-            server; see `secagg.load_enrolled`.
+            server; see `secagg.advanced.load_enrolled`.
         total: What all tasks together may cost the data that this client gives.
         trust_domain: Of the aggregator, as the carrier has proven it; None where it
             proves none.
@@ -151,7 +159,7 @@ class StepClient:
             state_dir=Path("client-state"),
         ) as client:
             done = client.step(offer, update)
-            if secagg.Need.VECTOR in done.needs:
+            if secagg.advanced.Need.VECTOR in done.needs:
                 done = client.step(offer, vector=np.ones(64))
             for message in done.messages:
                 send(message)
@@ -165,8 +173,8 @@ class StepClient:
         privacy_limits: PrivacyLimits | ExactSumWaiver,
         tasks: Iterable[str] | None = None,
         cohort: ClientPolicy | None = None,
-        state_dir: Path | None,
-        rollback_mark: Path | None = None,
+        state_dir: Path | str | None,
+        rollback_mark: Path | str | None = None,
         accept_restored: bool = False,
         enrolment: EnrolledIdentity | None = None,
         total: TotalBudget | None = None,
@@ -206,19 +214,25 @@ class StepClient:
                 "the client's place among the enrolled is not loaded",
                 next_step="Give enrolment=load_enrolled(ClientEnrolment(...), ...).",
             )
+        for name, given, kind, make in (
+            ("cohort", cohort, ClientPolicy, "ClientPolicy(...)"),
+            ("total", total, TotalBudget, "TotalBudget(...)"),
+        ):
+            if given is not None:
+                check_kind(name, given, kind, make=make)
         self._identity = identity
         self._aggregator = aggregator
         self._limits = privacy_limits
-        self._tasks = None if tasks is None else frozenset(tasks)
+        self._tasks = None if tasks is None else check_names("tasks", tasks)
         self._cohort = cohort or ClientPolicy()
-        self._state_dir = state_dir
-        self._mark = rollback_mark
+        self._state_dir = as_path("state_dir", state_dir)
+        self._mark = as_path("rollback_mark", rollback_mark)
         self._accept_restored = accept_restored
         self._enrolment = enrolment
         self._total_budget = total
         self._trust_domain = trust_domain
         self._keep_upload = keep_upload
-        self._lock_seconds = lock_seconds
+        self._lock_seconds = check_real("lock_seconds", lock_seconds, least=0.0)
         self._retention = retention or Retention()
         self._clock = time.time if clock is None else clock
         self._entropy = entropy or SystemEntropy()
@@ -238,7 +252,10 @@ class StepClient:
         """
         with self._lock:
             if self._opened is not None:
-                raise LocalProtocolError("the client is open already")
+                raise LocalProtocolError(
+                    "the client is open already",
+                    next_step="Use the object that is open, or make another one.",
+                )
             store = ClientStore.open(
                 self._state_dir,
                 mark=self._mark,
@@ -311,6 +328,8 @@ class StepClient:
             ServiceError: STORAGE_FAILED: send nothing, and make a new object.
                 BAD_CREDENTIAL: the session was begun with another identity.
         """
+        check_kind("offer", offer, bytes, make="the bytes of the aggregator")
+        check_kind("update", update, bytes, make="the bytes of the aggregator")
         given = _given(vector, unusable, payload_hash)
         return self._run(
             lambda opened: opened.step(offer, update, given, revocations=revocations)
@@ -492,7 +511,7 @@ def _is_name(identity: str) -> bool:
     """Whether an advert can state a name: another claims a number without success."""
     try:
         data = identity.encode()
-    except UnicodeEncodeError:
+    except (AttributeError, UnicodeEncodeError):
         return False
     return 0 < len(data) <= MAX_IDENTITY_BYTES and b"\0" not in data
 

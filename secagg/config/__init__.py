@@ -4,34 +4,24 @@ The classes are the reference of what can be set: `deploy/config/*.full.toml` li
 exactly their keys, and a test compares the two.
 """
 
-from secagg.config.client import ClientSettings
-from secagg.config.files import (
-    is_client_file,
-    load_client_settings,
-    load_host_settings,
-    load_server_settings,
-    load_task_settings,
-    names_a_task,
-    task_from_document,
-)
-from secagg.config.loader import LoadedSettings, load_settings, setting
-from secagg.config.server import HostSettings, ServerSettings
-from secagg.config.task import TaskSettings, end_of_task
+from typing import Final
 
-__all__ = [
-    "ClientSettings",
-    "HostSettings",
-    "LoadedSettings",
-    "ServerSettings",
-    "TaskSettings",
-    "end_of_task",
-    "is_client_file",
-    "load_client_settings",
-    "load_host_settings",
-    "load_server_settings",
-    "load_settings",
-    "load_task_settings",
-    "names_a_task",
-    "setting",
-    "task_from_document",
-]
+from dpnoise.lazy_names import lazy_names
+
+_MODULES: Final = {
+    ".client": ("ClientSettings",),
+    ".files": (
+        "is_client_file",
+        "load_client_settings",
+        "load_host_settings",
+        "load_server_settings",
+        "load_task_settings",
+        "names_a_task",
+        "task_from_document",
+    ),
+    ".loader": ("LoadedSettings", "load_settings", "setting"),
+    ".server": ("HostSettings", "ServerSettings"),
+    ".task": ("TaskSettings", "end_of_task"),
+}
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)

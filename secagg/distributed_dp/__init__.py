@@ -25,137 +25,74 @@ Rule 6: who draws other noise for the same U2 has another ctx2 (PROTOCOL §4): b
 Nothing in here does input or output.
 """
 
-from dpnoise.accounting import PrivacyStatement
-from dpnoise.accounting.accountant import GaussianLoss
-from dpnoise.accounting.cross_task import (
-    BudgetSpent,
-    LossLimit,
-    RequiredChange,
-    TaskLoss,
-    fits,
-    room_for,
-    spent,
-)
-from dpnoise.errors import DPNoiseError, ParameterError, UnknownEventError
-from dpnoise.events import Adjacency
-from dpnoise.floats import error_text, text_above, text_below
-from dpnoise.local import (
-    LocalParameters,
-    LocalRandomiser,
-    best_magnitude_epsilon,
-    make_randomiser,
-)
-from dpnoise.mechanisms import (
-    ClippingSchedule,
-    SessionNoise,
-    SumError,
-    fixed_point_parameters,
-)
-from dpnoise.planning import (
-    CurvePoint,
-    Plan,
-    PlanRequest,
-    clip_flag_amplitude,
-    error_curve,
-    per_entry,
-    plan,
-)
-from secagg.distributed_dp.aggregator_noise import (
-    AggregatorNoise,
-    TwoAggregatorReport,
-)
-from secagg.distributed_dp.data_budget import (
-    loss_against_broken_masks,
-    loss_against_server,
-    loss_between_two,
-)
-from secagg.distributed_dp.estimate import EXACT, SumEstimate
-from secagg.distributed_dp.local_layer import (
-    local_parameters,
-    local_privacy,
-    randomised_mse,
-    randomised_sum,
-)
-from secagg.distributed_dp.noise_block import NoiseBudget
-from secagg.distributed_dp.reader import (
-    TaskNoiseVerifier,
-    central_gaussian_variance,
-    certify,
-    following_terms,
-    offered_terms,
-    read_noise_terms,
-    subtract_layers,
-    table_hashes,
-)
-from secagg.distributed_dp.replacement import (
-    ReplacedInput,
-    Unusable,
-    UnusableKind,
-    encode_or_zeros,
-)
-from secagg.distributed_dp.report import LocalPrivacy, PrivacyReport
-from secagg.distributed_dp.task import NoisyInput, NoisyTask
-from secagg.distributed_dp.units import UnitBounds
+from typing import Final
 
-__all__ = [
-    "EXACT",
-    "Adjacency",
-    "AggregatorNoise",
-    "BudgetSpent",
-    "ClippingSchedule",
-    "CurvePoint",
-    "DPNoiseError",
-    "GaussianLoss",
-    "LocalParameters",
-    "LocalPrivacy",
-    "LocalRandomiser",
-    "LossLimit",
-    "NoiseBudget",
-    "NoisyInput",
-    "NoisyTask",
-    "ParameterError",
-    "Plan",
-    "PlanRequest",
-    "PrivacyReport",
-    "PrivacyStatement",
-    "ReplacedInput",
-    "RequiredChange",
-    "SessionNoise",
-    "SumError",
-    "SumEstimate",
-    "TaskLoss",
-    "TaskNoiseVerifier",
-    "TwoAggregatorReport",
-    "UnitBounds",
-    "UnknownEventError",
-    "Unusable",
-    "UnusableKind",
-    "best_magnitude_epsilon",
-    "central_gaussian_variance",
-    "certify",
-    "clip_flag_amplitude",
-    "encode_or_zeros",
-    "error_curve",
-    "error_text",
-    "fits",
-    "fixed_point_parameters",
-    "following_terms",
-    "local_parameters",
-    "local_privacy",
-    "loss_against_broken_masks",
-    "loss_against_server",
-    "loss_between_two",
-    "make_randomiser",
-    "offered_terms",
-    "per_entry",
-    "plan",
-    "randomised_mse",
-    "randomised_sum",
-    "read_noise_terms",
-    "room_for",
-    "spent",
-    "subtract_layers",
-    "table_hashes",
-    "text_above",
-    "text_below",
-]
+from dpnoise.lazy_names import lazy_names
+
+_MODULES: Final = {
+    "dpnoise.accounting": ("PrivacyStatement",),
+    "dpnoise.accounting.accountant": ("GaussianLoss",),
+    "dpnoise.accounting.cross_task": (
+        "BudgetSpent",
+        "LossLimit",
+        "RequiredChange",
+        "TaskLoss",
+        "fits",
+        "room_for",
+        "spent",
+    ),
+    "dpnoise.errors": ("DPNoiseError", "ParameterError", "UnknownEventError"),
+    "dpnoise.events": ("Adjacency",),
+    "dpnoise.floats": ("error_text", "text_above", "text_below"),
+    "dpnoise.local": (
+        "LocalParameters",
+        "LocalRandomiser",
+        "best_magnitude_epsilon",
+        "make_randomiser",
+    ),
+    "dpnoise.mechanisms": (
+        "ClippingSchedule",
+        "SessionNoise",
+        "SumError",
+        "fixed_point_parameters",
+    ),
+    "dpnoise.planning": (
+        "CurvePoint",
+        "Plan",
+        "PlanRequest",
+        "clip_flag_amplitude",
+        "error_curve",
+        "per_entry",
+        "plan",
+    ),
+    ".aggregator_noise": ("AggregatorNoise", "TwoAggregatorReport"),
+    ".data_budget": (
+        "loss_against_broken_masks",
+        "loss_against_server",
+        "loss_between_two",
+    ),
+    ".estimate": ("EXACT", "SumEstimate"),
+    ".local_layer": (
+        "local_parameters",
+        "local_privacy",
+        "randomised_mse",
+        "randomised_sum",
+    ),
+    ".noise_block": ("NoiseBudget",),
+    ".reader": (
+        "TaskNoiseVerifier",
+        "central_gaussian_variance",
+        "certify",
+        "following_terms",
+        "offered_terms",
+        "read_noise_terms",
+        "subtract_layers",
+        "table_hashes",
+    ),
+    ".replacement": ("ReplacedInput", "Unusable", "UnusableKind", "encode_or_zeros"),
+    ".report": ("LocalPrivacy", "PrivacyReport"),
+    ".task": ("NoisyInput", "NoisyTask"),
+    ".units": ("UnitBounds",),
+}
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)

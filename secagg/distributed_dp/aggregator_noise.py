@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from dpnoise.accounting import (
     PrivacyStatement,
+    as_own_work,
     default_accountant,
     make_accountant,
     privacy_unit,
@@ -320,7 +321,9 @@ class AggregatorNoise:
             raise bad_block(str(error)) from None
         return TwoAggregatorReport(
             aggregator=against_one,
-            reader=account.statement(delta),
+            reader=as_own_work(
+                account.statement(delta), self.mechanism.parameters.mechanism
+            ),
             noise_stddev=self.noise_stddev,
             charges=self.budget.charges,
         )

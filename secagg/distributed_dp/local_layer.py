@@ -8,12 +8,16 @@ It randomises nothing: `dpnoise.local` does.
 """
 
 from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from dpnoise.local import LocalParameters, LocalRandomiser, best_magnitude_epsilon
-from dpnoise.planning import PlanRequest
-from dpnoise.planning.request import most_selected
+from dpnoise import local  # few tasks have a randomiser, and need all of it
+from dpnoise.local import LocalParameters
+from dpnoise.mechanisms import most_selected
 from secagg.distributed_dp.report import LocalPrivacy
+
+if TYPE_CHECKING:  # few tasks have a randomiser, and a client plans nothing
+    from dpnoise.local import LocalRandomiser
+    from dpnoise.planning import PlanRequest
 
 # Of the bound, where nobody says how long vectors are: bounds are for the longest.
 _TYPICAL_NORM: Final = 0.2
@@ -42,7 +46,7 @@ def local_parameters(
         ParameterError: A number is out of range, or belongs to another randomiser.
     """
     if randomiser == "separated" and magnitude_epsilon is None:
-        magnitude_epsilon = best_magnitude_epsilon(
+        magnitude_epsilon = local.best_magnitude_epsilon(
             dim=dim, bound=bound, epsilon=epsilon, typical_norm=_TYPICAL_NORM * bound
         )
     return LocalParameters(
@@ -55,7 +59,7 @@ def local_parameters(
 
 
 def local_privacy(
-    randomiser: LocalRandomiser | None, *, sessions: int
+    randomiser: "LocalRandomiser | None", *, sessions: int
 ) -> LocalPrivacy | None:
     """Say what holds against somebody who sees each vector alone; None for nothing.
 
@@ -74,7 +78,7 @@ def local_privacy(
 
 
 def randomised_sum(
-    randomiser: LocalRandomiser, request: PlanRequest
+    randomiser: "LocalRandomiser", request: "PlanRequest"
 ) -> dict[str, float]:
     """Say what the planner has to know of a sum of randomised vectors.
 
@@ -101,7 +105,7 @@ def randomised_sum(
 
 
 def randomised_mse(
-    randomiser: LocalRandomiser | None, *, clients: int, selection_rate: Fraction
+    randomiser: "LocalRandomiser | None", *, clients: int, selection_rate: Fraction
 ) -> float:
     """Return what randomising adds to the mean squared error of one entry of a sum.
 

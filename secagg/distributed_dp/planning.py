@@ -41,13 +41,10 @@ def _with_our_errors(planner: Planner[_P]) -> Planner[_P]:
         try:
             return cast("Planner[...]", planner)(*question, **fields)
         except ParameterError as error:
-            nearest = error.nearest
             raise LocalProtocolError(
-                str(error),
+                str(error.args[0]),  # without the nearest value
                 code=ErrorCode.BAD_SETTINGS,
-                next_step="Correct the parameter."
-                if nearest is None
-                else f"The nearest value that works: {nearest}",
+                next_step=_way_out(error),
             ) from error
         except DPNoiseError as error:
             raise ServiceError(
@@ -59,6 +56,20 @@ def _with_our_errors(planner: Planner[_P]) -> Planner[_P]:
 
     plan.__doc__, plan.__module__ = _DOC, __name__
     return cast("Planner[_P]", plan)
+
+
+def _way_out(error: ParameterError) -> str:
+    """Return one sentence that says what to give instead."""
+    name, nearest = error.parameter, error.nearest
+    if nearest is None:
+        return (
+            f"Give {name} a value that works."
+            if name
+            else "Give the arguments by name."
+        )
+    if " " not in nearest and (isinstance(error.value, str) or error.value is None):
+        return f"Did you mean {nearest}?"
+    return f"Give {name} a value that works: {nearest}."
 
 
 plan = _with_our_errors(planning.plan)

@@ -2,14 +2,13 @@
 
 from bisect import bisect_left
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dpnoise.errors import DPNoiseError
 from dpnoise.mechanisms import SessionNoise
-from dpnoise.planning import Plan
 from secagg.crypto.modular import subtract_into
 from secagg.distributed_dp.noise_block import bad_block, decode_block
 from secagg.distributed_dp.task import NoisyTask
@@ -20,6 +19,9 @@ from secagg.protocol.noise_certificate import NoiseCertificate, NoiseCost
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.outputs import NoiseRemoval
 from secagg.protocol.parameters import ProtocolParameters
+
+if TYPE_CHECKING:  # a client plans nothing
+    from dpnoise.planning import Plan
 
 # Draws of all clients for so many entries stay in the processor's cache.
 _LAYER_CHUNK: Final = 1 << 16
@@ -229,7 +231,7 @@ class TaskNoiseVerifier:
         return certify(parameters, clients, sharers, survivors)
 
 
-def central_gaussian_variance(made: Plan) -> float:
+def central_gaussian_variance(made: "Plan") -> float:
     """Return the variance of the central Gaussian with the same budget and steps.
 
     Returns:

@@ -5,20 +5,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from dpnoise import local
 from dpnoise.accounting import (
     PrivacyStatement,
     Status,
+    as_own_work,
     make_accountant,
     privacy_unit,
 )
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adversary, Repeated
 from dpnoise.floats import text_above, text_below
-from dpnoise.local import reconstruction_probability
 from dpnoise.mechanisms import ALL_CLIENTS, make_mechanism
-from dpnoise.planning import Plan
 from secagg.distributed_dp.noise_block import (
     NoiseBudget,
     bad_block,
@@ -27,6 +27,9 @@ from secagg.distributed_dp.noise_block import (
     rational_text,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError
+
+if TYPE_CHECKING:  # a client plans nothing
+    from dpnoise.planning import Plan
 
 EPSILON_SLACK: Final = 1e-6
 """A claim may be off by the accountant's own rounding, not by a decision."""
@@ -70,7 +73,7 @@ class LocalPrivacy:
         Raises:
             ParameterError: A number is out of range.
         """
-        return reconstruction_probability(
+        return local.reconstruction_probability(
             self.total_epsilon,
             features=features,
             cosine=cosine,
@@ -136,7 +139,7 @@ class PrivacyReport:
     broken_masks: LocalPrivacy | None = None
 
     @classmethod
-    def of_plan(cls, made: Plan, broken_masks: LocalPrivacy | None) -> Self:
+    def of_plan(cls, made: "Plan", broken_masks: LocalPrivacy | None) -> Self:
         """Report on a plan that is not a task yet: its graph is taken for complete.
 
         Args:
@@ -312,7 +315,8 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
         check_sampler(noise_block)
         accountant = make_accountant(budget.accountant, adversary=adversary)
         accountant.compose(Repeated(block.release, budget.charges))
-        return accountant.statement(budget.delta)
+        stated = accountant.statement(budget.delta)
+        return as_own_work(stated, block.mechanism.parameters.mechanism)
     except DPNoiseError as error:
         # The block names accountant and numbers: whoever offers it is at fault.
         raise bad_block(str(error)) from None

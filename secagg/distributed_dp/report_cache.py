@@ -38,6 +38,8 @@ def privacy_report(
         directory: Of the party's state.
         keep: Whether a new report is written down; False changes no file.
     """
+    if b'"own-' in task.parameters.noise_block:
+        return task.report()  # no digest covers a program's own code
     path, key = directory / _FILE, _key_of(task)
     known = _read(path, key)
     if known is not None:

@@ -4,16 +4,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from dpnoise import local
 from dpnoise.errors import DPNoiseError
 from dpnoise.errors import InputError as NoiseInputError
 from dpnoise.events import Adversary
 from dpnoise.floats import text_above
-from dpnoise.local import LocalParameters, LocalRandomiser, make_randomiser
+from dpnoise.local import LocalParameters
 from dpnoise.mechanisms import (
     ALL_CLIENTS,
     ClippingSchedule,
@@ -23,7 +24,6 @@ from dpnoise.mechanisms import (
     is_selected,
     make_mechanism,
 )
-from dpnoise.planning import Plan
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.transcript import hash_parts
 from secagg.distributed_dp.local_layer import local_privacy, randomised_mse
@@ -51,6 +51,10 @@ from secagg.protocol.noise_certificate import NoiseCertificate
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import PrivacyLimits
+
+if TYPE_CHECKING:  # few tasks have a randomiser, and a client plans nothing
+    from dpnoise.local import LocalRandomiser
+    from dpnoise.planning import Plan
 
 # Colluders see the ring with the roster and may end sessions that do not suit them, so
 # rosters count and not sums (PROTOCOL §11.3).
@@ -99,7 +103,7 @@ class NoisyTask:
     @classmethod
     def from_plan(
         cls,
-        made: Plan,
+        made: "Plan",
         protocol: ProtocolParameters,
         *,
         randomiser: LocalParameters | None = None,
@@ -325,10 +329,10 @@ class NoisyTask:
         return is_selected(secrets.seed.reveal(), self.selection_rate)
 
     @property
-    def randomiser(self) -> LocalRandomiser | None:
+    def randomiser(self) -> "LocalRandomiser | None":
         """What makes every vector private before it is encoded; None for nothing."""
         given = self.budget.randomiser
-        return None if given is None else make_randomiser(given)
+        return None if given is None else local.make_randomiser(given)
 
     def check_vector(self, vector: npt.NDArray[Any]) -> None:
         """Refuse every vector that `encode` refuses, before a session is joined.
@@ -760,7 +764,9 @@ def _insist(*demands: tuple[bool, str]) -> None:
             raise RemoteProtocolError(
                 f"the task breaks this client's privacy policy: {complaint}",
                 code=ErrorCode.POLICY_VIOLATION,
-                next_step="Ask the operator for more noise or fewer steps, or change "
+                next_step="Ask the operator for more noise or fewer steps, or give "
+                "this client other PrivacyLimits if that is what you want.",
+                at_command="Ask the operator for more noise or fewer steps, or change "
                 "[policy] in the client's settings if that is what you want.",
             )
 

@@ -191,6 +191,7 @@ class SessionDescriptor:
         except ValueError as error:
             raise RemoteProtocolError(
                 f"the session offer cannot be read: {error}",
+                next_step="Hand over the offer as the aggregator made it.",
                 code=ErrorCode.BAD_ENCODING,
             ) from None
         return cls(

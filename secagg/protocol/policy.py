@@ -9,14 +9,23 @@ and are enforced by `secagg.client` before a key is made.  Whoever wants none of
 second kind says so in words (`ExactSumWaiver`).
 """
 
-import difflib
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.protocol.arguments import (
+    as_path,
+    check_kind,
+    check_member,
+    check_names,
+    check_real,
+    check_whole,
+    did_you_mean,
+    says_which_argument,
+)
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.profiles import Profile
@@ -40,6 +49,7 @@ _MAX_DATA_NAME: Final = 200
 """Characters of a name that people choose and read."""
 
 
+@says_which_argument
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientPolicy:
     """What one client insists on.
@@ -66,6 +76,10 @@ class ClientPolicy:
         max_dimension: Longest vector that the client masks.
         max_modulus_bits: Widest coordinate that the client masks.
         require_noise: Refuse sessions that release an exact sum.
+
+    Raises:
+        LocalProtocolError: A value that no session could be compared with, such as a
+            text in place of a set.
     """
 
     profiles: frozenset[Profile] = frozenset({Profile.HONEST_CURIOUS_SERVER})
@@ -84,6 +98,26 @@ class ClientPolicy:
     max_modulus_bits: int = 62
     require_noise: bool = True
 
+    def __post_init__(self) -> None:
+        """Refuse what would accept no session, or any."""
+        kinds: dict[str, type[Enum]] = {
+            "profiles": Profile,
+            "suites": CipherSuite,
+            "graphs": Graph,
+        }
+        for name, kind in kinds.items():
+            members = _several(name, getattr(self, name), kind)
+            checked = frozenset(check_member(name, each, kind) for each in members)
+            object.__setattr__(self, name, checked)
+        if self.aggregators is not None:
+            named = check_names("aggregators", self.aggregators)
+            object.__setattr__(self, "aggregators", named)
+        for name in _COUNTS:
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_whole(name, value, least=0))
+        for name in ("require_majority", "whole_roster", "require_noise"):
+            check_kind(name, getattr(self, name), bool, make="True or False")
+
     def check(self, offer: SessionDescriptor) -> None:
         """Compare a proposal with every floor and cap.
 
@@ -98,7 +132,9 @@ class ClientPolicy:
                 raise RemoteProtocolError(
                     f"the session breaks this client's policy: {complaint}",
                     code=ErrorCode.POLICY_VIOLATION,
-                    next_step="Ask the operator for other parameters, or change "
+                    next_step="Ask the operator for other parameters, or give this "
+                    "client another ClientPolicy if that is what you want.",
+                    at_command="Ask the operator for other parameters, or change "
                     "[policy] in the client's settings if that is what you want.",
                 )
 
@@ -190,6 +226,22 @@ class ClientPolicy:
         )
 
 
+_COUNTS: Final = tuple(
+    each.name for each in fields(ClientPolicy) if each.name.startswith(("min_", "max_"))
+)
+
+
+def _several(name: str, value: object, kind: type[Enum]) -> tuple[object, ...]:
+    """Return the members of a set; one that was given alone is not one."""
+    if isinstance(value, frozenset | set | list | tuple):
+        return tuple(value)
+    check_member(name, value, kind)  # says which one a text means
+    raise LocalProtocolError(
+        f"{name} must be a set, got one member",
+        next_step=f"Give {name}={{{value}}}.",
+    )
+
+
 def colluder_fraction_of(profile: Profile) -> float:
     """Return what part of a roster noise takes for colluders if nobody says more."""
     if profile is Profile.HONEST_CURIOUS_SERVER:
@@ -197,6 +249,7 @@ def colluder_fraction_of(profile: Profile) -> float:
     return COLLUDER_FRACTION
 
 
+@says_which_argument
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyLimits:
     """The privacy that one client insists on; it computes the figures itself.
@@ -220,7 +273,8 @@ class PrivacyLimits:
             the masks; demands a local randomiser.  None for no such demand.
 
     Raises:
-        LocalProtocolError: `statuses` has a word that is not one of `GROUNDS`.
+        LocalProtocolError: A value bounds nothing, or `statuses` has a word that is
+            not one of `GROUNDS`.
     """
 
     max_epsilon: float
@@ -232,16 +286,28 @@ class PrivacyLimits:
     max_local_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a word that no figure is known by: it would accept nothing."""
-        for word in self.statuses:
-            if word not in GROUNDS:
-                close = difflib.get_close_matches(str(word), GROUNDS, n=1)
-                raise LocalProtocolError(
-                    f"statuses must be of {', '.join(GROUNDS)}, not {word!r}",
-                    next_step=f"Did you mean {close[0]}?"
-                    if close
-                    else "Choose among these words.",
-                )
+        """Refuse what bounds nothing, and words that no figure is known by."""
+        limits = {
+            "max_epsilon": check_real("max_epsilon", self.max_epsilon, above=0.0),
+            "max_delta": check_real("max_delta", self.max_delta, least=0.0, below=1.0),
+        }
+        for name in ("min_local_noise_stddev", "min_local_noise_multiplier"):
+            limits[name] = check_real(name, getattr(self, name), least=0.0)
+        if (part := self.min_colluder_fraction) is not None:
+            name = "min_colluder_fraction"
+            limits[name] = check_real(name, part, least=0.0, below=1.0)
+        if (local := self.max_local_epsilon) is not None:
+            name = "max_local_epsilon"
+            limits[name] = check_real(name, local, above=0.0)
+        for name, value in limits.items():
+            object.__setattr__(self, name, value)
+        words = check_names("statuses", self.statuses)
+        for word in sorted(words - {*GROUNDS}):
+            raise LocalProtocolError(
+                f"statuses must be of {', '.join(GROUNDS)}, not {word!r}",
+                next_step=did_you_mean(word, GROUNDS),
+            )
+        object.__setattr__(self, "statuses", words)
 
     def accepts(self, *, status: str, proof: str) -> bool:
         """Return whether the client accepts a figure on its grounds.
@@ -262,6 +328,7 @@ class PrivacyLimits:
         return colluder_fraction_of(profile)
 
 
+@says_which_argument
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalBudget:
     """What all tasks together may cost the data that are given to them.
@@ -288,18 +355,23 @@ class TotalBudget:
 
     def __post_init__(self) -> None:
         """Refuse what bounds nothing."""
-        if not (self.data.isprintable() and 0 < len(self.data) <= _MAX_DATA_NAME):
+        name: object = self.data
+        if not isinstance(name, str) or not (
+            name.isprintable() and 0 < len(name) <= _MAX_DATA_NAME
+        ):
             raise LocalProtocolError(
                 f"data have a name of 1 to {_MAX_DATA_NAME} printable characters",
                 next_step="Choose one name for the same data, and keep it.",
             )
-        if not (0.0 < self.epsilon < math.inf and 0.0 < self.delta < 1.0):
-            raise LocalProtocolError(
-                f"a total of epsilon {self.epsilon:g} and delta {self.delta:g} bounds "
-                "nothing",
-                next_step="Choose a finite epsilon above 0 and a delta between 0 and "
-                "1.",
-            )
+        limits = {
+            "epsilon": check_real("epsilon", self.epsilon, above=0.0),
+            "delta": check_real("delta", self.delta, above=0.0, below=1.0),
+        }
+        for field, value in limits.items():
+            object.__setattr__(self, field, value)
+        for field in ("directory", "rollback_mark"):
+            place = as_path(field, getattr(self, field))
+            object.__setattr__(self, field, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +398,10 @@ class ExactSumWaiver:
         if self.sentence != NO_NOISE_ACKNOWLEDGEMENT:
             raise LocalProtocolError(
                 "exact sums are accepted with one sentence and no other",
-                next_step=f'Write "{NO_NOISE_ACKNOWLEDGEMENT}", or give privacy '
-                "privacy_limits.",
+                next_step=f'Write "{NO_NOISE_ACKNOWLEDGEMENT}", or give '
+                "PrivacyLimits(...).",
+            )
+        if self.noised is not None:
+            check_kind(
+                "noised", self.noised, PrivacyLimits, make="PrivacyLimits(...) or None"
             )

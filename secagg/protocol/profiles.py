@@ -20,6 +20,7 @@ from typing import ClassVar, Final, Self
 
 from secagg.crypto.canonical import CanonicalEncodingError, Reader, Writer
 from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol.arguments import check_member
 
 # Beyond this no hash of the session would resist longer.
 MAX_GRAPH_BITS: Final = 128
@@ -38,6 +39,12 @@ class Profile(IntEnum):
     HONEST_CURIOUS_SERVER = 1
     MALICIOUS_SERVER = 2
     MALICIOUS_SERVER_SPARSE = 3
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        """Say which profile a text means; other values are no profile."""
+        if isinstance(value, str):
+            check_member("profile", value, cls)
 
     @property
     def label(self) -> str:
@@ -126,6 +133,7 @@ class RoundDeadlines:
             seconds: Other durations, by the round's name; those of rounds that the
                 profile does not have are left out.
         """
+        check_member("profile", profile, Profile)
         chosen = {"choose_edges": 60, "consistency": 60} | seconds
         absent = profile.absent_rounds
         return cls(**{name: chosen[name] for name in chosen if name not in absent})

@@ -118,6 +118,8 @@ def _refuse_what_is_no_array(given: object, name: str) -> None:
         complaint, way_out = f"is {_kind_of(given)}", "Supply a list of its numbers."
     elif hasattr(given, "to_numpy") and hasattr(given, "columns"):  # pandas, polars
         complaint, way_out = "is a table", "Supply frame.to_numpy().ravel()."
+    elif hasattr(given, "toarray") and hasattr(given, "nnz"):  # scipy
+        complaint, way_out = "is sparse", "Supply vector.toarray().ravel()."
     else:
         return
     raise InputError(

@@ -36,7 +36,7 @@ def load_vector(path: Path) -> npt.NDArray[Any]:
     except OSError as error:
         raise InputError(
             f"the input {path} cannot be read: {error.strerror}",
-            next_step="Check the path given to --input.",
+            next_step="Check the path, and who may read it.",
         ) from None
     except MemoryError:  # its head may claim any size
         raise InputError(

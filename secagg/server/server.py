@@ -29,7 +29,16 @@ from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import Plan
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
-from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.arguments import (
+    as_path,
+    check_name,
+    check_names,
+    check_real,
+    check_whole,
+    says_which_argument,
+)
+from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
+from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.runtime.metrics import Meter
@@ -219,6 +228,7 @@ class _Parts:
     aggregator: Aggregator
 
 
+@says_which_argument
 class Server:
     """An aggregator of any number of tasks, side by side.
 
@@ -288,10 +298,10 @@ class Server:
         listen: str | None,
         *,
         identity: TLSIdentity | None = None,
-        state_dir: Path | None = None,
+        state_dir: Path | str | None = None,
         store: str | None = None,
         blobs: str | None = None,
-        rollback_mark: Path | None = None,
+        rollback_mark: Path | str | None = None,
         accept_restored: bool = False,
         engine: str = "threads",
         health_listen: str | None = None,
@@ -310,7 +320,8 @@ class Server:
         ):
             raise LocalProtocolError(
                 "certificates, health checks, an HTTP edge and plaintext belong to an "
-                "address"
+                "address",
+                next_step="Give listen an address, or leave them out.",
             )
         if listen is not None and (identity is None) != insecure_for_tests:
             raise LocalProtocolError(
@@ -339,20 +350,20 @@ class Server:
                 f"the workers of {engine!r} cannot read uploads in memory",
                 next_step="Name a state_dir that they can read.",
             )
-        self._state_dir = state_dir
+        self._state_dir = state_dir = as_path("state_dir", state_dir)
         self._store_url = store
         self._engine = engine
         self._blobs = blobs
         self._reports = None if state_dir is None else reports_in(state_dir)
-        self._rollback_mark = rollback_mark
+        self._rollback_mark = as_path("rollback_mark", rollback_mark)
         self._accept_restored = accept_restored
         self._admission = admission
         self._revoked = revoked
         if edge is not None and identity is not None:
             edge.check_trust_domain(identity.identity.trust_domain)
         self._edge_options = edge
-        self._grace_seconds = grace_seconds
-        self._keep_seconds = keep_seconds
+        self._grace_seconds = check_real("grace_seconds", grace_seconds, least=0.0)
+        self._keep_seconds = check_real("keep_seconds", keep_seconds, least=0.0)
         self._retention = retention or Retention()
         self.settle_seconds = SETTLE_SECONDS if listen is None else keep_seconds
         self._on_progress = on_progress
@@ -374,7 +385,10 @@ class Server:
             LocalProtocolError: The server is open already.
         """
         if self._parts is not None:
-            raise LocalProtocolError("the server is open already")
+            raise LocalProtocolError(
+                "the server is open already",
+                next_step="Use the object that is open, or make another one.",
+            )
         async with AsyncExitStack() as stack:
             storage = await open_storage(
                 self._state_dir,
@@ -483,12 +497,25 @@ class Server:
             The task; read its `sums`.
 
         Raises:
-            LocalProtocolError: The server is not open, the task runs already, more
-                sums are wanted than were planned, fewer than may hold one client's
-                data, or the invited clients cannot fill them.
+            LocalProtocolError: The server is not open, the task runs already, an
+                argument is of the wrong kind, more sums are wanted than were planned,
+                fewer than may hold one client's data, or the invited clients cannot
+                fill them.
             ServiceError: PORT_IN_USE, STORAGE_FAILED; BAD_SETTINGS for a task that a
                 proxy before the HTTP edge could read.
         """
+        check_name("a task", task_id, most=MAX_TASK_ID_BYTES)
+        attempts = check_whole("attempts", attempts, least=1)
+        if steps is not None:
+            steps = check_whole("steps", steps, least=1)
+        if invited is not None:
+            invited = check_names("invited", invited)
+        if not (payload is None or callable(payload) or isinstance(payload, bytes)):
+            raise LocalProtocolError(
+                f"payload must be bytes or a function, got {type(payload).__name__}",
+                next_step="Give payload=model.tobytes(), or a function of the number "
+                "of sums so far.",
+            )
         running = await self._add_task(
             task_id,
             await asyncio.to_thread(PreparedTask.of, prepared),
@@ -514,7 +541,10 @@ class Server:
     ) -> RunningTask:
         parts = self._opened()
         if task_id in self._tasks and not self._tasks[task_id].is_done:
-            raise LocalProtocolError(f"task {task_id!r} runs already")
+            raise LocalProtocolError(
+                f"task {task_id!r} runs already",
+                next_step="Read its sums, or choose another name.",
+            )
         if self._edge_options is not None:
             self._edge_options.check_profile(prepared.parameters.profile)
         wanted = prepared.sums if steps is None else steps
@@ -599,9 +629,13 @@ class Server:
     def connection(self, name: str) -> AggregatorConnection:
         """Return the connection of a client in this process, without network.
 
+        Args:
+            name: Of the client.
+
         Raises:
-            LocalProtocolError: The server is not open.
+            LocalProtocolError: The server is not open, or it is no name.
         """
+        check_name("a client", name, most=MAX_IDENTITY_BYTES)
         return InMemoryConnection(self._opened().aggregator, name)
 
     def drain(self) -> None:

@@ -34,7 +34,14 @@ from secagg.errors import (
     RemoteProtocolError,
     SessionAbortedError,
 )
-from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.arguments import (
+    check_kind,
+    check_name,
+    check_names,
+    check_whole,
+    says_which_argument,
+)
+from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.events import (
     AbortRequested,
     Received,
@@ -43,7 +50,14 @@ from secagg.protocol.events import (
     SumComputed,
 )
 from secagg.protocol.masking import removal_masks
-from secagg.protocol.messages import KINDS, Consistency, Envelope, Round, Upload
+from secagg.protocol.messages import (
+    KINDS,
+    MAX_IDENTITY_BYTES,
+    Consistency,
+    Envelope,
+    Round,
+    Upload,
+)
 from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.server import machine as server
@@ -55,11 +69,14 @@ from secagg.server.task.setup import PreparedTask
 from secagg.storage.journal import RefusalNoted
 
 _SEED_BYTES: Final = 32
+_HASH: Final = "hashlib.sha256(payload).digest()"
+_SIZES: Final = frozenset({0, 32})
 _NAME_BYTES: Final = 1 + len(Upload(0, bytes(32), bytes(32)).encode())
 # What the session's report states, as of every server.
 _REPORTED: Final = frozenset({ErrorCode.VIEW_DIFFERS, ErrorCode.BAD_SIGNATURE})
 
 
+@says_which_argument
 class StepServer:
     """The aggregator of one session, in memory; one thread drives it.
 
@@ -89,6 +106,7 @@ class StepServer:
         packed_sum: What clients give to `StepClient.read_sum`; None without a sum.
 
     Raises:
+        LocalProtocolError: An argument is of the wrong kind, or no name.
         RemoteProtocolError: BAD_CONFIG; no such session can exist.
 
     Example:
@@ -114,6 +132,19 @@ class StepServer:
         entropy: Entropy | None = None,
     ) -> None:
         self._task = PreparedTask.of(task)
+        check_name("an aggregator", aggregator, most=MAX_IDENTITY_BYTES)
+        check_name("a task", task_id, most=MAX_TASK_ID_BYTES)
+        session_number = check_whole("session_number", session_number, least=0)
+        if (
+            len(check_kind("payload_hash", payload_hash, bytes, make=_HASH))
+            not in _SIZES
+        ):
+            raise LocalProtocolError(
+                f"payload_hash must have 32 bytes or none, got {len(payload_hash)}",
+                next_step=f"Give payload_hash={_HASH}.",
+            )
+        if invited is not None:
+            invited = check_names("invited", invited)
         parameters = self._parameters = self._task.parameters
         self._opened_at = monotonic()
         self._entropy = entropy or SystemEntropy()
@@ -270,7 +301,10 @@ class StepServer:
             LocalProtocolError: The session is over.
         """
         if self.is_over:
-            raise LocalProtocolError("the session is over: it has no open round")
+            raise LocalProtocolError(
+                "the session is over: it has no open round",
+                next_step="Read result or failure.",
+            )
         is_first = self._state.ROUND is Round.ADVERTISE_KEYS
         seed = self._entropy.token(_SEED_BYTES) if is_first else b""
         self._step(RoundClosed(self._state.ROUND, seed))
@@ -397,4 +431,5 @@ def next_session_number(last: int = 0, *, now: float | None = None) -> int:
         last: Number of the last session; 0 for none, or where it is not known.
         now: Unix seconds; the machine's time by default.
     """
+    last = check_whole("last", last, least=0)
     return max(last + 1, int(1000 * (time() if now is None else now)))

@@ -35,6 +35,7 @@ from secagg.distributed_dp import NoisyTask, Plan
 from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.errors import LocalProtocolError
 from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.protocol.arguments import as_path, check_whole, says_which_argument
 from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.credential import Credential, IssuedCredential
 from secagg.protocol.policy import (
@@ -47,6 +48,7 @@ from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
 from secagg.server.released_sum import ReleasedSum
 from secagg.server.server import RunningTask, Server
+from secagg.server.session.progress import SessionProgress
 from secagg.server.task.setup import PreparedTask
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
@@ -84,7 +86,7 @@ class InProcessEnrolment:
         published: What the task's `secagg.Cohort` says of enrolment.
 
     Example:
-        everybody = secagg.InProcessEnrolment()
+        everybody = secagg.advanced.InProcessEnrolment()
         cohort = secagg.Cohort(
             profile=secagg.Profile.MALICIOUS_SERVER,
             enrolment=everybody.published,
@@ -173,7 +175,7 @@ class InProcessCohort:
         given = self._judged(vectors)
         _check_count(self.task.prepared, len(given), what="vectors")
         if not self.task.sums_left:
-            raise LocalProtocolError("the task has released all its sums")
+            raise _all_released()
         released = asyncio.ensure_future(self.task.next_sum())
         contributing = [
             asyncio.ensure_future(client.contribute(vector)) for client, vector in given
@@ -189,7 +191,7 @@ class InProcessCohort:
         await self.task.recorded()
         total = released.result()
         if total is None:
-            raise LocalProtocolError("the task has released all its sums")
+            raise _all_released()
         noised = self.task.prepared.noised
         return _counted(total, [one.result() for one in contributing], noised)
 
@@ -276,6 +278,7 @@ def _clip_of(total: ReleasedSum, noised: NoisyTask | None) -> str:
     return f" (l2_clip = {total.l2_clip:.6g})"
 
 
+@says_which_argument
 @asynccontextmanager
 async def local(  # noqa: PLR0913 - what server and clients are told
     prepared: Plan | PreparedTask,
@@ -287,7 +290,8 @@ async def local(  # noqa: PLR0913 - what server and clients are told
     payload: bytes | Callable[[int], bytes] | None = None,
     enrolment: InProcessEnrolment | None = None,
     total: TotalBudget | None = None,
-    ledger: Path | None = None,
+    ledger: Path | str | None = None,
+    on_progress: Callable[[SessionProgress], None] | None = None,
 ) -> AsyncIterator[InProcessCohort]:
     """Open an aggregator and its clients in this process, without network.
 
@@ -309,6 +313,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             each client has spent and claimed. A further block with the same noise
             continues its budget. None forgets all of it: the next block of the same
             task spends the budget again, of which a warning is logged once.
+        on_progress: As in `Server`: told of every change of a session.
 
     Yields:
         Server, task and clients.
@@ -319,6 +324,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             another enrolment, or all clients would share one directory of claims.
         ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE, of the ledger.
     """
+    ledger = as_path("ledger", ledger)
     prepared = await asyncio.to_thread(PreparedTask.of, prepared)
     published = None if enrolment is None else enrolment.published
     if prepared.enrolment != published:
@@ -335,6 +341,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
         privacy_limits = _limits_of(prepared)
     if clients is None:
         clients = prepared.parameters.max_clients
+    clients = check_whole("clients", clients, least=2)
     wanted = prepared.sums if steps is None else steps
     budget = None if prepared.noised is None else prepared.noised.budget
     if budget is None or budget.participations == wanted:
@@ -351,7 +358,9 @@ async def local(  # noqa: PLR0913 - what server and clients are told
         )
     async with AsyncExitStack() as stack:
         state = None if ledger is None else ledger / "server"
-        server = await stack.enter_async_context(Server(None, state_dir=state))
+        server = await stack.enter_async_context(
+            Server(None, state_dir=state, on_progress=on_progress)
+        )
         name = _name_of(prepared)
         task = await server.add_task(name, prepared, steps=steps, payload=payload)
         if ledger is None:
@@ -389,6 +398,13 @@ def _limits_of(prepared: PreparedTask) -> PrivacyLimits:
     return PrivacyLimits(
         max_epsilon=noised.budget.epsilon,
         max_delta=noised.budget.delta + noised.graph_delta,
+    )
+
+
+def _all_released() -> LocalProtocolError:
+    return LocalProtocolError(
+        "the task has released all its sums",
+        next_step="Plan the task with more steps.",
     )
 
 

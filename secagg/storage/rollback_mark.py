@@ -419,17 +419,25 @@ def refuse_restored(store: Mark, mark: Mark | None, path: Path) -> None:
         )
 
 
+_ONCE: Final = (
+    ": open sessions then end, their inputs count as summed, and claims on data that "
+    "were made since stay forgotten."
+)
+
+
 def _restored(complaint: str, path: Path) -> ServiceError:
     return ServiceError(
         f"{complaint}. Whoever did that on this machine is the cause, no peer. What "
         "was sent since is forgotten: going on could send a second answer, or spend a "
         "privacy budget twice",
         code=ErrorCode.RESTORED_STATE,
-        next_step="Put the newest state back. Or begin anew: remove the state, then "
+        next_step="Put the newest state back. Or start again: remove the state, and "
+        f"{path}, its mark. Or accept the risk explicitly, once, with "
+        f"accept_restored=True{_ONCE}",
+        at_command="Put the newest state back. Or begin anew: remove the state, then "
         f"`secagg state forget DIR --config FILE`, which removes {path} and says what "
         "a server and a client need then. Or accept the risk explicitly, once, with "
-        "--restored: open sessions then end, their inputs count as summed, and claims "
-        "on data that were made since stay forgotten.",
+        f"--restored{_ONCE}",
     )
 
 

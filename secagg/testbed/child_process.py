@@ -157,6 +157,6 @@ def say_failed(error: SecAggError, **facts: object) -> None:
         "failed",
         code=error.code.name,
         message=str(error),
-        next_step=error.next_step,
+        next_step=error.at_command or error.next_step,
         **facts,
     )

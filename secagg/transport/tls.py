@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.types import (
 )
 
 from secagg.errors import ErrorCode, ServiceError
+from secagg.protocol.arguments import as_path, check_member
 from secagg.runtime.files import read_small
 from secagg.runtime.log_events import KEY_FILE_PERMISSIONS, TRANSPORT_LOGGER, log_event
 from secagg.transport.peer_identity import RESERVED_SUFFIX, PeerIdentity, Role
@@ -139,7 +140,7 @@ class TLSIdentity:
         )
 
     @classmethod
-    def in_directory(cls, directory: Path, name: str, *, role: Role) -> Self:
+    def in_directory(cls, directory: Path | str, name: str, *, role: Role) -> Self:
         """Load ``NAME.pem``, ``NAME.key`` and ``ca.pem``, as `secagg pki` names them.
 
         Args:
@@ -148,8 +149,11 @@ class TLSIdentity:
             role: Which role the certificate must name.
 
         Raises:
+            LocalProtocolError: `directory` is no path, or `role` is no role.
             ServiceError: BAD_CERTIFICATE, as `load`.
         """
+        directory = as_path("directory", directory) or Path()
+        check_member("role", role, Role)
         return cls.load(
             certificate=directory / f"{name}.pem",
             private_key=directory / f"{name}.key",

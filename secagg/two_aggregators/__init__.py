@@ -17,6 +17,7 @@ Rule 3: persist, then send, as everywhere: a share counts when it is durable, a 
 What is sent, in which order, and who can break what: docs/two-aggregators.md.
 """
 
+from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
 from secagg.two_aggregators.client import SharedContribution, TwoAggregatorClient
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader
@@ -30,6 +31,7 @@ from secagg.two_aggregators.verification import (
 )
 
 __all__ = [
+    "AggregatorNoise",
     "Helper",
     "Leader",
     "SharedContribution",
@@ -37,6 +39,7 @@ __all__ = [
     "TwoAggregatorSum",
     "TwoAggregatorVerdict",
     "cohort_parameters",
+    "fixed_point_parameters",
     "receipt_key_in",
     "serving",
     "verify_shared_receipt",

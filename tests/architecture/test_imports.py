@@ -32,6 +32,7 @@ def modules():
 LISTED = {
     "dpnoise.errors",
     "dpnoise.events",
+    "secagg.advanced",
     "secagg.blocking",
     "secagg.protocol.client.machine",
     "secagg.protocol.server.machine",
@@ -97,7 +98,7 @@ def loaded_by(words, heavy):
 
 def test_help_imports_no_heavy_library():
     heavy = {"numpy", "grpc", "cryptography", "nacl", "sqlite3", "matplotlib"}
-    done = loaded_by(["--help"], heavy | {"sklearn", "scipy", "dpnoise"})
+    done = loaded_by(["--help"], heavy | {"sklearn", "scipy", "dpnoise.errors"})
     assert done.returncode == 0, done.stderr
 
 
@@ -107,10 +108,94 @@ def test_whoever_asks_an_aggregator_loads_neither_its_server_nor_its_noise(tmp_p
     settings.write_text(f'[server]\nstate_dir = "{tmp_path}"\n[tls]\n{tls}')
     done = loaded_by(
         ["status", "--config", str(settings)],
-        {"grpc", "google.protobuf", "dpnoise", "secagg.server.server"},
+        {"grpc", "google.protobuf", "dpnoise.errors", "secagg.server.server"},
     )
     assert done.returncode == 0, done.stderr
     assert "there is no state" in done.stderr
+
+
+CLIENT = """
+import sys
+import numpy as np
+import secagg
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.distributed_dp import NoisyTask
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.noise_terms import NoiseSecrets
+
+offer = sys.stdin.buffer.read()
+with secagg.StepClient(
+    "ann",
+    aggregator="hub",
+    tasks=["sums"],
+    privacy_limits=secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-6),
+    state_dir=None,
+) as ann:
+    ann.check_offer(offer)
+    assert ann.step(offer).messages
+descriptor = SessionDescriptor.decode(offer)
+task = NoisyTask.of_session(descriptor)
+secrets = NoiseSecrets(3, b"", SecretBytes(bytes(32)), (SecretBytes(bytes(32)),) * 4)
+task.encode(np.ones(4), session_id=descriptor.session_id, secrets=secrets)
+"""
+# Own modules, packages among them; may only fall.
+MOST_OF_A_CLIENT = 200
+MOST_OF_A_PROGRAM = 222
+COUNT = """
+import sys
+own = [name for name in sys.modules if name.split(".")[0] in ("secagg", "dpnoise")]
+print(len(own), *sorted(set(sys.modules) & set(sys.argv[1:])))
+"""
+
+
+def own_modules(script, heavy, offer=b""):
+    """Return how many of our modules a program has loaded, and which heavy ones."""
+    done = subprocess.run(
+        [sys.executable, "-c", script + COUNT, *heavy],
+        input=offer,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    count, *loaded = done.stdout.decode().split()
+    return int(count), loaded
+
+
+def test_a_client_that_checks_and_encodes_loads_what_that_needs():
+    plan = secagg.plan(
+        clients=3, dimension=4, l2_clip=2.0, epsilon=8.0, delta=1e-6, ladder=4
+    )
+    server = secagg.StepServer(plan, aggregator="hub", task_id="sums", session_number=1)
+    heavy = (
+        *("grpc", "asyncio", "typer", "rich", "google.protobuf", "cryptography.x509"),
+        *("secagg.pki", "secagg.wire", "secagg.transport", "secagg.server"),
+        *("dpnoise.planning", "dpnoise.answers", "dpnoise.accounting.calibration"),
+        *("dpnoise.local.separated", "dpnoise.mechanisms.binomial"),
+    )
+    count, loaded = own_modules(CLIENT, heavy, server.offer)
+    assert not loaded
+    assert count <= MOST_OF_A_CLIENT
+
+
+def test_a_client_program_loads_no_planner_and_no_server():
+    heavy = (
+        "dpnoise.planning",
+        "dpnoise.answers",
+        "secagg.server",
+        "secagg.simulation",
+    )
+    count, loaded = own_modules(
+        "import secagg.client.program, secagg.cli.client", heavy
+    )
+    assert not loaded
+    assert count <= MOST_OF_A_PROGRAM
+
+
+@pytest.mark.parametrize(
+    ("package", "most"), [("dpnoise", 2), ("secagg", 3), ("secagg.distributed_dp", 4)]
+)
+def test_a_package_loads_no_module_before_a_name_is_used(package, most):
+    assert own_modules(f"import {package}", ["numpy"]) == (most, [])
 
 
 def test_dpnoise_plans_where_only_numpy_and_cryptography_are_installed(tmp_path):

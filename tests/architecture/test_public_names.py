@@ -1,13 +1,21 @@
 """What `secagg` promises can be used and annotated with what `secagg` promises."""
 
+import ast
 import enum
+import importlib
 import inspect
+import re
 import types
 import typing
+from pathlib import Path
+
+import pytest
 
 import secagg
+from secagg import advanced
 from tests.cases import each_of
 
+ROOT = Path(__file__).parents[2]
 # Other packages, and `dpnoise`, make promises of their own.
 FOREIGN = {
     *(
@@ -29,7 +37,16 @@ VOCABULARY = (
     *("secagg.protocol.messages.", "secagg.wire.calls", "secagg.crypto.canonical"),
     "secagg.storage.rows",
 )
-PUBLIC = {name: getattr(secagg, name) for name in secagg.__all__}
+# Parts of advanced classes that no program builds or reads by itself; may only shrink.
+INNER = {
+    *("HonestCuriousParameters", "MaliciousParameters", "SparseParameters"),
+    *("NoiseSecrets", "NoisyInput", "Trust"),
+}
+PUBLIC = {
+    name: getattr(package, name)
+    for package in (secagg, advanced)
+    for name in package.__all__
+}
 
 
 def types_in(annotation):
@@ -45,17 +62,22 @@ def types_in(annotation):
         yield annotation
 
 
+def hints_of(member):
+    """The annotations of one member; what a client never loads is named in quotes."""
+    return typing.get_type_hints(member, localns=PUBLIC)
+
+
 def annotations_of(name, member):
     """The annotations that a user of a public name meets."""
     if not inspect.isclass(member):
         if inspect.isfunction(member):
-            yield name, typing.get_type_hints(inspect.unwrap(member))
+            yield name, hints_of(inspect.unwrap(member))
         return
     if issubclass(member, enum.Enum):
         return
     public = {
         field: hint
-        for field, hint in typing.get_type_hints(member).items()
+        for field, hint in hints_of(member).items()
         if not field.startswith("_")
     }
     yield name, public
@@ -66,10 +88,10 @@ def annotations_of(name, member):
         function = found.fget if isinstance(found, property) else found
         function = getattr(function, "__func__", function)
         if inspect.isfunction(function):
-            yield f"{name}.{method}", typing.get_type_hints(function)
+            yield f"{name}.{method}", hints_of(function)
 
 
-@each_of(secagg.__all__)
+@each_of(sorted(PUBLIC))
 def test_types_in_public_signatures_are_public(name):
     for place, hints in annotations_of(name, PUBLIC[name]):
         for hint in hints.values():
@@ -78,10 +100,12 @@ def test_types_in_public_signatures_are_public(name):
                     continue
                 if used.__module__.startswith(VOCABULARY):
                     continue
+                if name not in secagg.__all__ and used.__name__ in INNER:
+                    continue
                 assert used in PUBLIC.values(), f"{place} uses {used.__qualname__}"
 
 
-@each_of(secagg.__all__)
+@each_of(sorted(PUBLIC))
 def test_public_names_are_documented(name):
     member = PUBLIC[name]
     if not (inspect.isclass(member) or inspect.isfunction(member)):
@@ -91,3 +115,98 @@ def test_public_names_are_documented(name):
         for method, found in vars(member).items():
             if not method.startswith("_") and callable(found):
                 assert found.__doc__, f"{name}.{method}"
+
+
+# Packages whose names load when they are first used.
+LAZY = sorted(
+    path
+    for package in ("secagg", "dpnoise")
+    for path in (ROOT / package).rglob("*.py")
+    if re.search("= lazy_names", path.read_text())
+)
+
+
+@pytest.mark.parametrize("path", LAZY, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_type_checkers_read_is_what_programs_get(path):
+    dotted = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    package = importlib.import_module(dotted.removesuffix(".__init__"))
+    told = {}
+    for node in ast.parse(path.with_suffix(".pyi").read_text()).body:
+        assert isinstance(node, ast.ImportFrom), ast.unparse(node)
+        for each in node.names:
+            assert each.asname == each.name, f"{each.name} is not exported"
+            told.setdefault(node.module, set()).add(each.name)
+    table = {
+        importlib.util.resolve_name(place, package.__package__): set(names)
+        for place, names in package._MODULES.items()
+    }
+    assert told.pop(package.__name__, set()) == {*getattr(package, "_SUBMODULES", ())}
+    assert table == told
+    assert sum(len(names) for names in table.values()) == len(package.__all__)
+    # The contracts of imports do not see a table.
+    own = (dotted.split(".")[0] + ".", "dpnoise.")
+    if dotted == "secagg.distributed_dp.__init__":
+        own = ("secagg.distributed_dp.", "dpnoise.")
+    elif dotted.startswith("secagg"):
+        own = ("secagg.",)
+    assert all(place.startswith(own) for place in table)
+
+
+def test_few_names_are_for_all_programs_and_none_has_two_places():
+    assert len(secagg.__all__) == 24
+    assert not set(secagg.__all__) & set(advanced.__all__)
+    assert {*secagg.__all__, "advanced"} <= set(dir(secagg))
+    assert all(getattr(secagg, name).__all__ for name in secagg._SUBMODULES)
+    with pytest.raises(AttributeError, match="'secagg' has no attribute 'Clients'"):
+        secagg.Clients  # noqa: B018
+
+
+# Whence programs import, and what single examples import besides; may only shrink.
+PROMISED = {
+    *("secagg", "secagg.advanced", "secagg.blocking", "secagg.two_aggregators"),
+    *("dpnoise", "dpnoise.bench", "dpnoise.encoding", "dpnoise.mechanisms"),
+    "dpnoise.accounting.bayesian",
+}
+STILL_INNER = {
+    "examples/three_profiles.py": {"secagg.crypto.entropy", "secagg.pki.key_files"},
+    "examples/two_aggregators.py": {
+        "secagg.client.open_storage",
+        "secagg.server.storage",
+    },
+}
+
+
+def programs_to_copy():
+    """Every example, and every block of Python on a page."""
+    for path in sorted((ROOT / "examples").rglob("*.py")):
+        yield path, path.read_text()
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
+            yield path, block
+
+
+def test_examples_and_pages_import_what_is_promised():
+    found = {}
+    for path, text in programs_to_copy():
+        for node in ast.walk(ast.parse(text)):
+            names: list[str] = []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module]
+                if node.module in {"secagg", "dpnoise"}:
+                    names = [
+                        inner if inner in PROMISED else node.module
+                        for each in node.names
+                        for inner in [f"{node.module}.{each.name}"]
+                    ]
+            elif isinstance(node, ast.Import):
+                names = [each.name for each in node.names]
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module = {"secagg": secagg, "advanced": advanced}.get(node.value.id)
+                if module is not None and f"secagg.{node.attr}" not in PROMISED:
+                    assert node.attr in module.__all__, f"{path}: {node.attr}"
+            for name in names:
+                if name.split(".")[0] in {"secagg", "dpnoise"}:
+                    place = str(path.relative_to(ROOT))
+                    found.setdefault(place, set()).add(name)
+    inner = {place: names - PROMISED for place, names in found.items()}
+    assert {place: names for place, names in inner.items() if names} == STILL_INNER

@@ -41,9 +41,11 @@ class Source:
             parts = path.relative_to(ROOT).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             tree = ast.parse(path.read_text())
+            stub = path.with_suffix(".pyi")  # has what a table of lazy names imports
+            lazy = ast.parse(stub.read_text() if stub.exists() else "")
             self.imports[module] = {
                 (alias.asname or alias.name): f"{each.module}.{alias.name}"
-                for each in ast.walk(tree)
+                for each in (*ast.walk(tree), *ast.walk(lazy))
                 if isinstance(each, ast.ImportFrom) and each.module
                 for alias in each.names
             }

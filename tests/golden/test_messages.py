@@ -283,7 +283,7 @@ def writes_its_own_text(node, classes):
 
 
 def error_rows(modules):
-    """Return (class, code, text, next step) of every error, as templates."""
+    """Return class, code, text and next steps of every error, as templates."""
     classes = error_classes(modules)
     rows = set()
     for module in modules:
@@ -310,27 +310,31 @@ def error_rows(modules):
                 call.args[0] if call.args else given.get("message"),
                 given.get("code", default),
                 given.get("next_step", ast.Constant(value="")),
+                given.get("at_command", ast.Constant(value="")),
             )
             texts = [texts_of(part, module, function) for part in parts]
             for row in itertools.product(*texts):
-                for message, code, step in resolved(
+                for message, code, *steps in resolved(
                     row, function, owner, module, modules
                 ):
                     # A code that is None is the default of the class.
                     words = "".join(code)
-                    rows.add((name, words, "".join(message), "".join(step)))
+                    rest = ("".join(step) for step in steps)
+                    rows.add((name, words, "".join(message), *rest))
     return rows
 
 
 def test_error_texts(modules, golden):
     lines, head = [], None
-    for name, code, text, step in sorted(error_rows(modules)):
+    for name, code, text, step, at_command in sorted(error_rows(modules)):
         if head != (name, code):
             head = (name, code)
             lines.append(f"\n{name} {code}")
         lines.append(f"  {text!r}")
         if step:
             lines.append(f"      next step: {step!r}")
+        if at_command:
+            lines.append(f"      at a command: {at_command!r}")
     golden("error_texts.txt", "\n".join(lines).lstrip() + "\n")
 
 

@@ -95,8 +95,8 @@ AT_START = offered_terms(MOVING, b"")
 ALL_CLIENTS = frozenset(range(CLIENTS))
 # What a client may insist on at the least; the statuses are those that a client knows.
 LAX = PrivacyLimits(
-    max_epsilon=math.inf,
-    max_delta=math.inf,
+    max_epsilon=1e300,
+    max_delta=math.nextafter(1.0, 0.0),
     statuses=frozenset({"proven", "certified", "numerical", "recalled"}),
     min_colluder_fraction=0.0,
 )

@@ -24,7 +24,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
 PAUSING_CLIENT = """
 import asyncio, sys
 from pathlib import Path
-from secagg import Address, Client, GrpcConnection, Role, TLSIdentity
+from secagg import (Client, TLSIdentity,)
+from secagg.advanced import (Address, GrpcConnection, Role,)
 from secagg.config import load_client_settings
 from secagg.client.input_files import FileInput
 from secagg.client.program import client_policy, read_privacy_limits

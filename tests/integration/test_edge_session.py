@@ -10,6 +10,7 @@ from secagg_testing.edge_deployment import AUTHORITY
 from secagg_testing.tls_deployment import TLSDeployment
 
 import secagg
+from secagg import advanced
 from secagg.client.edge_connection import EdgeConnection
 from secagg.crypto.entropy import SystemEntropy
 from secagg.pki.client_identity import load_client_identity
@@ -32,7 +33,7 @@ pytest.importorskip("httptools", reason="needs the extra edge")
 
 NAMES = ("ada", "bob", "cyd", "dan")
 AT_EDGE = ("cyd", "dan")
-WAIVER = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
 MALICIOUS = secagg.Profile.MALICIOUS_SERVER
 HONEST = secagg.Profile.HONEST_CURIOUS_SERVER
 DEPLOYMENT_SECONDS = 120.0
@@ -73,7 +74,7 @@ class Deployment:
     def prepared(self, profile, dimension=4):
         cohort = secagg.Cohort(
             profile=profile,
-            enrolment=secagg.PublishedEnrolment("ours.example", self.key)
+            enrolment=advanced.PublishedEnrolment("ours.example", self.key)
             if profile is MALICIOUS
             else None,
             min_clients=4,
@@ -102,7 +103,7 @@ class Deployment:
         )
 
     def client(self, server, name, connection, profile):
-        files = secagg.ClientEnrolment(
+        files = advanced.ClientEnrolment(
             seed=self.enrolled.seed(name),
             credential=self.enrolled.credential(name),
             enrolment_key=key_text(self.key),
@@ -124,7 +125,7 @@ class Deployment:
     def way(self, server, name):
         if name in AT_EDGE:
             return self.edge_connection(server, name)
-        return secagg.GrpcConnection(server.address, identity=self.tls.client(name))
+        return advanced.GrpcConnection(server.address, identity=self.tls.client(name))
 
     async def give(self, server, name, profile, **changes):
         if name not in AT_EDGE:
@@ -231,7 +232,7 @@ async def test_a_client_of_each_entry_is_killed_in_each_round_and_the_sum_is_exa
 
 async def test_a_session_ends_well_beside_1600_idle_sockets(deployment):
     silent = []
-    admission = secagg.AdmissionLimits(relay="on", connections=2000, waiting=2000)
+    admission = advanced.AdmissionLimits(relay="on", connections=2000, waiting=2000)
     async with (
         asyncio.timeout(DEPLOYMENT_SECONDS),
         deployment.server(admission=admission) as server,

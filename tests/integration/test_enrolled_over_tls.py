@@ -9,6 +9,7 @@ import pytest
 from secagg_testing.tls_deployment import TLSDeployment
 
 import secagg
+from secagg import advanced
 from secagg.crypto.entropy import SystemEntropy
 from secagg.pki.credential_issuer import Issuer
 from secagg.pki.development import DevelopmentEnrolment
@@ -16,7 +17,7 @@ from secagg.pki.key_files import key_text
 from secagg.protocol.receipts.verifier import Finding, verify_receipt
 
 NAMES = ("ada", "bob", "cyd", "dan")
-WAIVER = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
 MALICIOUS = secagg.Profile.MALICIOUS_SERVER
 POLICY = secagg.ClientPolicy(profiles=frozenset({MALICIOUS}), require_noise=False)
 
@@ -51,7 +52,7 @@ def client_of(tls, enrolled, name, server, state, **changes):
         task="sum",
         privacy_limits=WAIVER,
         identity=tls.client(name),
-        enrolment=secagg.ClientEnrolment(**files | changes),
+        enrolment=advanced.ClientEnrolment(**files | changes),
         cohort=policy,
         state_dir=state / name,
         rollback_mark=state / f"{name}.mark",
@@ -67,7 +68,7 @@ async def test_who_was_revoked_is_told_so_and_the_others_get_their_sum(
         issuer.revoke([2], now=int(time.time()))
     cohort = secagg.Cohort(
         profile=MALICIOUS,
-        enrolment=secagg.PublishedEnrolment.load(
+        enrolment=advanced.PublishedEnrolment.load(
             trust_domain="ours.example",
             enrolment_key=key,
             revocations=made.issuer / "revocations.bin",
@@ -108,7 +109,7 @@ async def test_who_has_not_named_the_sparse_profile_stays_away_and_the_others_dr
     _, key = enrolled
     cohort = secagg.Cohort(
         profile=secagg.Profile.MALICIOUS_SERVER_SPARSE,
-        enrolment=secagg.PublishedEnrolment("ours.example", key),
+        enrolment=advanced.PublishedEnrolment("ours.example", key),
         degree=2,
         min_clients=3,
         max_clients=3,
@@ -123,7 +124,7 @@ async def test_who_has_not_named_the_sparse_profile_stays_away_and_the_others_dr
         keep_seconds=5.0,
     )
     sparse = frozenset({secagg.Profile.MALICIOUS_SERVER_SPARSE})
-    drawn = frozenset({secagg.Graph.K_OUT})
+    drawn = frozenset({advanced.Graph.K_OUT})
 
     async def give(name, **privacy_limits):
         client = client_of(
@@ -166,7 +167,7 @@ async def test_files_that_do_not_belong_together_are_found_before_anything_is_sa
         {"seed": made.seed("bob")},
         {
             "enrolment_key": key_text(
-                secagg.InProcessEnrolment().published.enrolment_key
+                advanced.InProcessEnrolment().published.enrolment_key
             )
         },
     ):

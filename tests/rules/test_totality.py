@@ -46,7 +46,7 @@ STRICTEST = {
         "min_clients": 60_000,
         "max_clients": 2,
         "min_survivors": 60_000,
-        "max_dropouts": -1,
+        "max_dropouts": 0,
         "min_colluders": 60_000,
         "require_majority": True,
         "whole_roster": True,

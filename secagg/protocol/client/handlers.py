@@ -148,7 +148,9 @@ def _member_of(event: SessionOffered) -> Member | None:
             f"profile {parameters.profile.label} is for enrolled clients, this client "
             "has no credential",
             code=ErrorCode.POLICY_VIOLATION,
-            next_step="Enrol it: `secagg pki identity new`, and set [enrolment] in "
+            next_step="Enrol it: `secagg pki identity new`, and give "
+            "enrolment=ClientEnrolment(...).",
+            at_command="Enrol it: `secagg pki identity new`, and set [enrolment] in "
             "its settings.",
         )
     rules = member.rules(parameters.tail.trust, descriptor.session_end)

@@ -31,6 +31,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.pki.expiry import Expiry, ExpiryWarnings
 from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.protocol.arguments import says_which_argument
 from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.profiles import Profile
 from secagg.runtime.clock import Clock
@@ -65,6 +66,7 @@ CONNECTIONS_OF_ONE_CLIENT: Final = 6
 _INSIDE: Final = Address("127.0.0.1", 0)
 
 
+@says_which_argument
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeOptions:
     """What an operator says of the HTTP edge.

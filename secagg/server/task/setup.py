@@ -42,6 +42,13 @@ from secagg.errors import (
 )
 from secagg.pki.key_files import parse_key
 from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.protocol.arguments import (
+    check_kind,
+    check_member,
+    check_whole,
+    did_you_mean,
+    says_which_argument,
+)
 from secagg.protocol.graphs.choice import (
     Adversary,
     GraphChoice,
@@ -78,6 +85,7 @@ _SESSIONS_PER_SPARE: Final = 20
 _CLIPS_REACH: Final = 16.0
 
 
+@says_which_argument
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cohort:
     """Who takes part in a session, and how many may be lost.
@@ -108,6 +116,9 @@ class Cohort:
             server, and by no other.
         deadlines: Longest duration of each round; None for those of `RoundDeadlines.of`
             the profile.
+
+    Raises:
+        LocalProtocolError: A value is of the wrong kind, or too small for any cohort.
     """
 
     min_clients: int
@@ -123,6 +134,34 @@ class Cohort:
     profile: Profile = Profile.HONEST_CURIOUS_SERVER
     enrolment: PublishedEnrolment | None = None
     deadlines: RoundDeadlines | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no cohort can be; that numbers agree is checked with the plan."""
+        least = {"min_clients": 2, "max_clients": 2, "min_survivors": 2}
+        for name in (*least, "threshold", "max_dropouts", "max_losses", "colluders"):
+            if (value := getattr(self, name)) is not None:
+                checked = check_whole(name, value, least=least.get(name, 0))
+                object.__setattr__(self, name, checked)
+        for name in ("graph_bits", "quorum"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_whole(name, value, least=0))
+        if isinstance(self.degree, str):
+            if self.degree != "auto":
+                raise LocalProtocolError(
+                    f'degree must be a whole number or "auto", got {self.degree!r}',
+                    next_step=did_you_mean(self.degree, ["auto"]),
+                )
+        else:
+            object.__setattr__(
+                self, "degree", check_whole("degree", self.degree, least=0)
+            )
+        check_member("profile", self.profile, Profile)
+        for name, kind in (
+            ("enrolment", PublishedEnrolment),
+            ("deadlines", RoundDeadlines),
+        ):
+            if (given := getattr(self, name)) is not None:
+                check_kind(name, given, kind, make=f"{kind.__name__}(...)")
 
     @classmethod
     def planned(cls, made: Plan) -> Self:
@@ -263,6 +302,7 @@ class PreparedTask:
         """Return a task, prepared from its plan alone where it is a plan.
 
         Raises:
+            LocalProtocolError: It is neither.
             RemoteProtocolError: As `from_plan`.
         """
         return task if isinstance(task, PreparedTask) else cls.from_plan(task)
@@ -285,11 +325,15 @@ class PreparedTask:
             randomiser: What makes every vector private before it is encoded, in case
                 masks are broken.  Plan for its `output_norm` as `l2_clip`.
             clip: Lets the clip follow the released sums.  Plan with the
-                `clip_flag_amplitude` that `secagg.clip_flag_amplitude` says.
+                `clip_flag_amplitude` that `secagg.advanced.clip_flag_amplitude` says.
 
         Raises:
+            LocalProtocolError: The plan or the cohort is of another class.
             RemoteProtocolError: BAD_CONFIG, naming what contradicts what.
         """
+        check_kind("task", made, Plan, make="secagg.plan(...)")
+        if cohort is not None:
+            check_kind("cohort", cohort, Cohort, make="secagg.Cohort(...)")
         if cohort is None:
             cohort = Cohort.planned(made)
         # Modulus and dimension are the plan's.

@@ -22,23 +22,25 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import (
-    Address,
-    ClientEnrolment,
     ClientPolicy,
     ErrorCode,
-    Graph,
-    GrpcConnection,
     InputError,
-    NoiseSecrets,
     PrivacyLimits,
     Profile,
-    Role,
     SecAggError,
     ServiceError,
     SessionAbortedError,
     SessionInfo,
     TLSIdentity,
 )
+from secagg.advanced import (
+    Address,
+    ClientEnrolment,
+    Graph,
+    GrpcConnection,
+    Role,
+)
+from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.share_bundles import NOISE_SEED_BYTES
 from secagg.runtime.vector_files import write_vector
 from secagg.testbed.child_process import say, say_failed

@@ -27,19 +27,21 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import (
-    NO_NOISE_ACKNOWLEDGEMENT,
-    Address,
     Client,
-    ClientEnrolment,
-    ClientPhase,
-    ClientProgress,
     ExactSumWaiver,
-    GrpcConnection,
     Profile,
-    Role,
     SecAggError,
     SessionInfo,
     TLSIdentity,
+)
+from secagg.advanced import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    Address,
+    ClientEnrolment,
+    ClientPhase,
+    ClientProgress,
+    GrpcConnection,
+    Role,
 )
 from secagg.testbed.child_process import say, say_failed
 from secagg.testbed.load.connection import SpreadConnection

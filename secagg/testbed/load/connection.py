@@ -6,7 +6,7 @@ What a name with several addresses, or a balancer of connections, does in servic
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, TypeVar
 
-from secagg import GrpcConnection
+from secagg.advanced import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Envelope
 from secagg.wire.calls import Reference, Request, Wait, WatchSession

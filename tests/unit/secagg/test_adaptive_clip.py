@@ -9,6 +9,7 @@ import pytest
 from secagg_testing.cohorts import offer_of
 
 import secagg
+from secagg import advanced
 from secagg.crypto.modular import add_into, zeros
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import following_terms, offered_terms
@@ -35,13 +36,13 @@ FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 
 @pytest.fixture(scope="module")
 def made():
-    amplitude = secagg.clip_flag_amplitude(secagg.PlanRequest(**ASKED))
+    amplitude = advanced.clip_flag_amplitude(advanced.PlanRequest(**ASKED))
     return secagg.plan(**ASKED, clip_flag_amplitude=amplitude)
 
 
 def schedule(**changes):
     given = {"l2_clip": 1.0, "lowest_clip": 0.25, "highest_clip": 4.0}
-    return secagg.ClippingSchedule(**(given | changes))
+    return advanced.ClippingSchedule(**(given | changes))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def offer(prepared, terms=None):
 
 def summed(session, lengths):
     """Encode vectors of these lengths and add them up."""
-    task = secagg.NoisyTask.of_session(session)
+    task = advanced.NoisyTask.of_session(session)
     modulus = session.parameters.modulus
     total = zeros(session.parameters.dimension, modulus)
     for number, length in enumerate(lengths):
@@ -81,7 +82,7 @@ def test_the_budget_is_that_of_a_clip_that_stays_bit_for_bit(made, prepared):
     units = prepared.noised.units
     for unit in (units.lowest, units.start, units.highest):
         session = offer(prepared, unit_terms(unit))
-        task = secagg.NoisyTask.of_session(session)
+        task = advanced.NoisyTask.of_session(session)
         assert task.report().server == fixed.report.server
         # What is charged is charged to the block, which does not move.
         assert session.parameters.noise_block == prepared.parameters.noise_block
@@ -95,7 +96,7 @@ def test_vectors_and_sums_are_in_the_caller_s_units_whatever_the_clip(prepared):
     units = prepared.noised.units
     for unit in (units.lowest, units.highest):
         session = offer(prepared, unit_terms(unit))
-        task = secagg.NoisyTask.of_session(session)
+        task = advanced.NoisyTask.of_session(session)
         clip = task.l2_clip
         assert clip == pytest.approx(1.0 * float(units.start / unit))
         total = summed(session, [0.5 * clip] * DIM)
@@ -116,7 +117,7 @@ def test_no_unit_decides_which_finite_vectors_can_be_encoded(prepared):
     longest = np.full(DIM, np.finfo(np.float64).max)
     for unit in (units.lowest, units.start, units.highest):
         session = offer(prepared, unit_terms(unit))
-        task = secagg.NoisyTask.of_session(session)
+        task = advanced.NoisyTask.of_session(session)
         task.check_vector(longest)
         task.encode(
             longest,
@@ -135,7 +136,7 @@ def test_a_vector_of_no_numbers_is_a_clear_error_in_any_unit(prepared, vector):
     session = offer(prepared, unit_terms(prepared.noised.units.start))
     secrets = NoiseSecrets(CLIENTS, bytes(32), SecretBytes(b"n" * 32))
     with pytest.raises(InputError):
-        secagg.NoisyTask.of_session(session).encode(
+        advanced.NoisyTask.of_session(session).encode(
             vector, session_id=session.session_id, secrets=secrets
         )
 
@@ -160,7 +161,7 @@ def test_a_vector_of_no_numbers_is_a_clear_error_in_any_unit(prepared, vector):
 def test_a_session_outside_the_bounds_of_its_task_is_refused(prepared, terms, word):
     """R3.5-3."""
     with pytest.raises(RemoteProtocolError, match=word) as caught:
-        secagg.NoisyTask.of_session(offer(prepared, terms))
+        advanced.NoisyTask.of_session(offer(prepared, terms))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -186,14 +187,14 @@ def with_unit(prepared, **changes):
 )
 def test_bounds_that_bound_nothing_are_bad_config(prepared, changes, word):
     with pytest.raises(RemoteProtocolError, match=word) as caught:
-        secagg.NoisyTask.from_parameters(with_unit(prepared, **changes))
+        advanced.NoisyTask.from_parameters(with_unit(prepared, **changes))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
 def test_an_offer_cannot_move_a_clip_that_stays(made):
     fixed = secagg.PreparedTask.from_plan(made)
     with pytest.raises(RemoteProtocolError, match="stays"):
-        secagg.NoisyTask.of_session(offer(fixed, unit_terms(Fraction(1))))
+        advanced.NoisyTask.of_session(offer(fixed, unit_terms(Fraction(1))))
     assert offered_terms(fixed.parameters, b"") == b""
     assert following_terms(offer(fixed, b""), zeros(1, 2), inputs=1) == b""
 
@@ -243,8 +244,8 @@ def test_a_unit_stays_within_its_bounds_however_often_it_moves(prepared, made):
 
 def test_the_clip_finds_the_quantile_of_heavy_tails():
     """30 sessions; norms are those of a Cauchy law, shares are read within 0.05."""
-    amplitude = secagg.clip_flag_amplitude(
-        secagg.PlanRequest(**ASKED | {"clients": 1000, "steps": 30})
+    amplitude = advanced.clip_flag_amplitude(
+        advanced.PlanRequest(**ASKED | {"clients": 1000, "steps": 30})
     )
     parameters = secagg.plan(**ASKED, clip_flag_amplitude=amplitude).parameters
     units = UnitBounds.of(schedule(lowest_clip=0.01, highest_clip=100.0), parameters)
@@ -287,11 +288,11 @@ def test_a_clip_moves_only_with_a_flag():
 def test_the_flag_is_as_loud_as_it_must_be_and_no_louder():
     few = ASKED | {"clients": 12, "epsilon": 1.0, "steps": 100}
     with pytest.raises(Exception, match="only in noise") as caught:
-        secagg.clip_flag_amplitude(secagg.PlanRequest(**few))
+        advanced.clip_flag_amplitude(advanced.PlanRequest(**few))
     enough = few | {"clients": int(caught.value.nearest)}
-    assert secagg.clip_flag_amplitude(secagg.PlanRequest(**enough)) == 0.25
+    assert advanced.clip_flag_amplitude(advanced.PlanRequest(**enough)) == 0.25
     many = ASKED | {"clients": 100_000}
-    assert 0.0 < secagg.clip_flag_amplitude(secagg.PlanRequest(**many)) < 0.01
+    assert 0.0 < advanced.clip_flag_amplitude(advanced.PlanRequest(**many)) < 0.01
 
 
 def test_what_a_task_knows_of_its_next_offer_survives_a_restart():
@@ -304,7 +305,7 @@ def test_what_a_task_knows_of_its_next_offer_survives_a_restart():
 async def test_the_clip_moves_from_sum_to_sum_and_the_budget_does_not():
     """Through server and clients."""
     few = ASKED | {"clients": 6, "epsilon": 60.0, "steps": 2}
-    amplitude = secagg.clip_flag_amplitude(secagg.PlanRequest(**few))
+    amplitude = advanced.clip_flag_amplitude(advanced.PlanRequest(**few))
     made = secagg.plan(**few, clip_flag_amplitude=amplitude)
     prepared = secagg.PreparedTask.from_plan(made, clip=schedule())
     privacy_limits = PrivacyLimits(max_epsilon=60.0, max_delta=1e-5)

@@ -1,5 +1,6 @@
 """The façade for scripts: same names, same floors, no event loop of the caller's."""
 
+import io
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 
 import secagg
-from secagg import blocking
+from secagg import advanced, blocking
 
-WAIVER = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+WAIVER = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
 EXACT = secagg.PreparedTask.exact(WAIVER, COHORT, dimension=2)
 
@@ -40,7 +41,7 @@ def test_a_task_without_noise_needs_its_waiver_here_too():
 
 
 def test_server_and_clients_of_a_script(tmp_path):
-    authority = secagg.CertificateAuthority.create()
+    authority = advanced.CertificateAuthority.create()
     authority.issued().write(tmp_path, "ca")
     authority.issue_server("server", ["127.0.0.1"]).write(tmp_path, "server")
 
@@ -53,7 +54,7 @@ def test_server_and_clients_of_a_script(tmp_path):
             str(server.address),
             task="t",
             privacy_limits=WAIVER,
-            identity=identity(name, secagg.Role.CLIENT),
+            identity=identity(name, advanced.Role.CLIENT),
             state_dir=tmp_path / f"{name}-state",
         ) as one:
             assert one.last_part() is None
@@ -65,7 +66,7 @@ def test_server_and_clients_of_a_script(tmp_path):
 
     with blocking.Server(
         "127.0.0.1:0",
-        identity=identity("server", secagg.Role.SERVER),
+        identity=identity("server", advanced.Role.SERVER),
         state_dir=tmp_path / "state",
     ) as server:
         task = server.add_task("t", EXACT, steps=3)
@@ -126,3 +127,51 @@ def test_a_blocking_client_gives_zeros_where_its_function_fails():
         with pytest.raises(secagg.InputError, match="vector 2 of 3 has NaN"):
             people.sum([[1, 1], [np.nan, 1], [1, 1]])
         assert people.sum(x for x in [[1, 1]] * 3).replaced == 0
+
+
+def test_progress_is_told_of_plans_and_of_rounds():
+    asked = []
+    noise = secagg.plan(
+        clients=3,
+        dimension=4,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-6,
+        on_progress=asked.append,
+    )
+    assert asked == list(range(1, len(asked) + 1)) != []
+    assert noise.request.on_progress is None  # a plan outlives its caller
+    shown = io.StringIO()
+    limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-6)
+    with blocking.local(
+        noise,
+        clients=3,
+        privacy_limits=limits,
+        on_progress=blocking.ProgressLine(shown),
+    ) as people:
+        people.sum([[0.5] * 4] * 3)
+    lines = shown.getvalue().splitlines()
+    assert len(lines) == len(set(lines))
+    assert "session 1: completed" in lines
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_one_line_that_is_written_again():
+    shown = Terminal()
+    tell = blocking.ProgressLine(shown)
+    for phase, sent in (("UPLOADING", 5), ("UPLOADING", 5), ("COMPLETED", 0)):
+        tell(
+            advanced.ClientProgress(
+                advanced.ClientPhase[phase],
+                session_number=7,
+                sent_bytes=sent,
+                total_bytes=2 * sent,
+            )
+        )
+    first = "\rsession 7: uploading, 5 of 10 bytes"
+    rest = " " * (len(first) - len("\rsession 7: completed"))
+    assert shown.getvalue() == f"{first}\rsession 7: completed{rest}\n"

@@ -11,6 +11,7 @@ import pytest
 from secagg_testing.cohorts import offer_of
 
 import secagg
+from secagg import advanced
 from secagg.client.client import Client
 from secagg.client.total_claim import TotalBudgetExceededError
 from secagg.config import load_server_settings
@@ -35,12 +36,12 @@ def parameters(**changed):
         "epsilon": 30.0,
         "magnitude_epsilon": 8.0,
     }
-    return secagg.LocalParameters(**(fields | changed))
+    return advanced.LocalParameters(**(fields | changed))
 
 
 @pytest.fixture(scope="module")
 def made():
-    randomiser = secagg.make_randomiser(parameters())
+    randomiser = advanced.make_randomiser(parameters())
     return secagg.plan(
         clients=4,
         min_survivors=3,
@@ -112,7 +113,7 @@ def test_every_randomiser_runs_through_a_task(name):
     made = secagg.plan(
         clients=3,
         dimension=dim,
-        l2_clip=secagg.make_randomiser(given).output_norm,
+        l2_clip=advanced.make_randomiser(given).output_norm,
         epsilon=60.0,
         delta=1e-6,
         mechanism="skellam",
@@ -292,7 +293,7 @@ def test_settings_plan_the_modulus_for_the_sum_of_what_comes_out():
         "noise.epsilon=40",
     )
     request = plan_noise(given).request
-    sent = secagg.make_randomiser(
+    sent = advanced.make_randomiser(
         parameters(randomiser="privunit2", epsilon=2.0, magnitude_epsilon=None)
     )
     assert request.l2_clip == sent.output_norm
@@ -312,7 +313,7 @@ def test_settings_of_half_a_randomiser_are_refused():
 @pytest.mark.parametrize("rate", [Fraction(1), Fraction(1, 4)])
 def test_what_randomising_adds_counts_the_vectors_that_are_selected(rate):
     """Of n vectors q·n add their error to the sum, which is divided by q."""
-    randomiser = secagg.make_randomiser(parameters())
+    randomiser = advanced.make_randomiser(parameters())
     each = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))
     added = randomised_mse(randomiser, clients=100, selection_rate=rate)
     assert added * rate**2 == pytest.approx(100 * rate * each / DIM)

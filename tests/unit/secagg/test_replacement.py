@@ -5,6 +5,7 @@ import pytest
 from secagg_testing.cohorts import offer_of
 
 import secagg
+from secagg import advanced
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask, Unusable, UnusableKind, encode_or_zeros
 from secagg.distributed_dp.units import unit_terms
@@ -38,7 +39,9 @@ def planned(randomiser=None, clip=None, **more):
 
 
 def moving():
-    schedule = secagg.ClippingSchedule(l2_clip=1.0, lowest_clip=0.25, highest_clip=4.0)
+    schedule = advanced.ClippingSchedule(
+        l2_clip=1.0, lowest_clip=0.25, highest_clip=4.0
+    )
     asked = {
         "clients": CLIENTS,
         "dimension": DIM,
@@ -49,7 +52,7 @@ def moving():
         "mechanism": "skellam",
         "accountant": "skellam-gdp",
     }
-    amplitude = secagg.clip_flag_amplitude(secagg.PlanRequest(**asked))
+    amplitude = advanced.clip_flag_amplitude(advanced.PlanRequest(**asked))
     made = secagg.plan(**asked, clip_flag_amplitude=amplitude)
     noised = secagg.PreparedTask.from_plan(made, clip=schedule).noised
     terms = unit_terms(noised.units.highest)
@@ -61,8 +64,8 @@ def randomised(name):
     given = {"randomiser": name, "dim": dim, "bound": 2.0, "epsilon": 30.0}
     if name == "separated":
         given["magnitude_epsilon"] = 8.0
-    chosen = secagg.LocalParameters(**given)
-    norm = secagg.make_randomiser(chosen).output_norm
+    chosen = advanced.LocalParameters(**given)
+    norm = advanced.make_randomiser(chosen).output_norm
     return planned(
         chosen,
         dimension=dim,

@@ -51,8 +51,10 @@ def test_a_walk_is_begun_anew_after_its_mark_is_forgotten(place, capsys, json_an
         with pytest.raises(ServiceError) as refused:
             opened(place)
         assert refused.value.code is ErrorCode.RESTORED_STATE
-        assert "secagg state forget" in refused.value.next_step
-        assert "--restored" in refused.value.next_step
+        assert "secagg state forget" in refused.value.at_command
+        assert "--restored" in refused.value.at_command
+        assert "accept_restored=True" in refused.value.next_step
+        assert "--" not in refused.value.next_step
         emptied(place)
         assert forget() == 0
         assert "forgotten" in capsys.readouterr().out

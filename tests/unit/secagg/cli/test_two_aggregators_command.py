@@ -23,7 +23,7 @@ from secagg_testing.two_aggregators import (
     noise_for,
 )
 
-import secagg
+from secagg import advanced
 from secagg.cli import main
 from secagg.cli.output import Output
 from secagg.cli.two_aggregators import _say_given
@@ -93,7 +93,7 @@ class House:
         self.authorities = {}
         for name in ("leader", "helper"):
             (place / name).mkdir()
-            self.authorities[name] = secagg.CertificateAuthority.create(
+            self.authorities[name] = advanced.CertificateAuthority.create(
                 f"{name}.example"
             )
             self.authorities[name].issued().write(place / name, "ca")

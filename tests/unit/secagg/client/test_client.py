@@ -200,7 +200,7 @@ async def test_a_waiver_can_still_have_floors_for_tasks_with_noise(aggregator):
 
 @pytest.mark.parametrize("given", [None, True, NO_NOISE_ACKNOWLEDGEMENT])
 def test_no_client_is_made_without_floors(given):
-    with pytest.raises(LocalProtocolError, match="privacy floors"):
+    with pytest.raises(LocalProtocolError, match="limits of privacy"):
         Client(InMemoryConnection(None, "alice"), task="t", privacy_limits=given)
 
 

@@ -1,7 +1,5 @@
 """What a call of `StepClient` does, row by row, in every profile, on every graph."""
 
-import subprocess
-import sys
 import threading
 import traceback
 from dataclasses import replace
@@ -682,18 +680,6 @@ def test_after_a_failing_disk_nothing_is_sent(tmp_path, monkeypatch):
     session.close()
     assert session.hand("ann").messages
     session.close()
-
-
-def test_it_loads_neither_grpc_nor_an_event_loop_nor_certificates():
-    heavy = "{'grpc', 'asyncio', 'secagg.pki', 'cryptography.x509', 'secagg.wire'}"
-    script = (
-        "import sys; from secagg import StepClient; "
-        f"sys.exit(','.join(sorted({heavy} & set(sys.modules))) or 0)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_no_secret_is_shown(tmp_path, caplog):

@@ -142,10 +142,11 @@ def test_an_unknown_ground_is_an_error_with_a_suggestion(tmp_path, given, step):
 def test_floors_of_a_program_have_known_grounds_as_well():
     for words, step in (
         ({"certified", "publishd"}, "Did you mean published?"),
-        ({"hypothetical"}, "Choose among these words."),
-        ("certified", "Choose among these words."),  # one text is no set of words
+        ({"hypothetical"}, f"Choose among {', '.join(GROUNDS)}."),
+        # One text is no set of words.
+        ("certified", "Give statuses=[...], with one text for each name."),
     ):
-        with pytest.raises(LocalProtocolError, match="statuses must be of") as caught:
+        with pytest.raises(LocalProtocolError, match="statuses must be") as caught:
             PrivacyLimits(max_epsilon=1.0, max_delta=1e-6, statuses=words)
         assert caught.value.next_step == step
 

@@ -35,6 +35,15 @@ class Array:
         return np.arange(3.0)
 
 
+class Sparse:
+    """Has the methods of a sparse matrix of scipy."""
+
+    nnz = 1
+
+    def toarray(self):
+        return np.eye(1)
+
+
 async def late():
     """A function that was not called."""
 
@@ -76,6 +85,7 @@ def test_rows_of_numbers_are_taken(given):
         ({"a": 1}, "is of type dict", "list of its numbers"),
         ({1, 2}, "is of type set", "list of its numbers"),
         (pd.DataFrame({"a": [1]}), "is a table", "to_numpy().ravel()"),
+        (Sparse(), "is sparse", "toarray().ravel()"),
         (pd.Series(["a"]), "holds", "astype(float)"),
         (Tensor(None), "of type Tensor, cannot be read", "flat list"),
         (np.ones((2, 2)), "shape (2, 2)", "ravel()"),

@@ -168,7 +168,7 @@ async def test_no_more_sums_are_wanted_than_the_noise_was_planned_for():
 
 
 @pytest.mark.parametrize(
-    "waiver", [None, True, PrivacyLimits(max_epsilon=1, max_delta=1)]
+    "waiver", [None, True, PrivacyLimits(max_epsilon=1, max_delta=0.5)]
 )
 def test_exact_sums_take_a_waiver(waiver):
     with pytest.raises(LocalProtocolError, match="waiver"):

@@ -600,7 +600,11 @@ async def test_a_name_that_no_offer_can_carry_is_refused(world, name):
 async def test_a_session_that_cannot_be_offered_is_not_on_the_disk(world):
     prepared = prepare_task(world.settings())
     async with world.running():
-        running = await world.server.add_task("", prepared, payload=b"model")
+        # What `add_task` would refuse.
+        running = await world.server._add_task(
+            "", prepared, steps=None, payload=b"model", invited=None, attempts=3
+        )
+        await world.server.listen()
         with pytest.raises(RemoteProtocolError) as caught:
             async for _ in running.sums():
                 pass

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import secagg
+from secagg import advanced
 
 COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
 
@@ -93,7 +94,7 @@ async def test_server_and_clients_state_the_same_noise_of_a_sum(monkeypatch):
     assert noise.given == (4, 4, 4)
     assert noise.required <= noise.present < noise.required * 1.0001
     assert noise.total == 4 * noise.base
-    assert secagg.NoiseCertificate.from_dict(noise.to_dict()) == noise
+    assert advanced.NoiseCertificate.from_dict(noise.to_dict()) == noise
     for contribution in got:
         assert contribution.noise.present == noise.present
         assert contribution.noise.given is None
@@ -116,7 +117,7 @@ async def test_as_many_clients_are_opened_as_a_session_takes(clients):
 
 
 async def test_enrolled_clients_of_one_process_trust_no_server():
-    everybody = secagg.InProcessEnrolment()
+    everybody = advanced.InProcessEnrolment()
     made = secagg.plan(
         clients=4,
         dimension=4,
@@ -142,7 +143,7 @@ async def test_enrolled_clients_of_one_process_trust_no_server():
     async with opened as people:
         total = await people.sum([np.ones(4)] * 4)
     assert total.inputs == 4
-    for other in (None, secagg.InProcessEnrolment()):
+    for other in (None, advanced.InProcessEnrolment()):
         with pytest.raises(secagg.LocalProtocolError, match="another enrolment"):
             async with secagg.local(
                 task, clients=4, privacy_limits=privacy_limits, enrolment=other
@@ -163,7 +164,7 @@ def sparse_cohort(everybody, **changes):
 
 
 async def test_clients_of_one_process_draw_their_neighbours():
-    everybody = secagg.InProcessEnrolment()
+    everybody = advanced.InProcessEnrolment()
     made = secagg.plan(
         clients=8,
         dimension=4,
@@ -177,7 +178,7 @@ async def test_clients_of_one_process_draw_their_neighbours():
     )
     task = secagg.PreparedTask.from_plan(made, sparse_cohort(everybody))
     parameters = task.parameters
-    assert parameters.graph is secagg.Graph.K_OUT
+    assert parameters.graph is advanced.Graph.K_OUT
     assert parameters.threshold <= parameters.degree < 8
     assert parameters.quorum == 7
     privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-4)
@@ -194,8 +195,8 @@ async def test_clients_of_one_process_draw_their_neighbours():
 
 
 def test_what_only_drawn_neighbours_have_is_refused_elsewhere():
-    waiver = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)
-    everybody = secagg.InProcessEnrolment()
+    waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
+    everybody = advanced.InProcessEnrolment()
 
     def exact(**changes):
         cohort = sparse_cohort(everybody, **changes)
@@ -215,8 +216,8 @@ def test_what_only_drawn_neighbours_have_is_refused_elsewhere():
 
 
 def test_profile_and_enrolment_of_a_cohort_belong_together():
-    waiver = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)
-    published = secagg.InProcessEnrolment().published
+    waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
+    published = advanced.InProcessEnrolment().published
     for profile, enrolment in (
         (secagg.Profile.MALICIOUS_SERVER, None),
         (secagg.Profile.HONEST_CURIOUS_SERVER, published),
@@ -312,7 +313,7 @@ async def test_functions_that_fail_are_counted():
 async def test_vectors_that_are_too_long_are_counted_aloud():
     vectors = [np.ones(4), np.full(4, 10.0), np.full(4, 1e300)]
     async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
-        with pytest.warns(secagg.ClippingWarning, match=r"2 of 3 .*l2_clip = 2\)"):
+        with pytest.warns(advanced.ClippingWarning, match=r"2 of 3 .*l2_clip = 2\)"):
             total = await cohort.sum(vectors)
     assert (total.inputs, total.shortened, total.replaced) == (3, 2, 0)
     with pytest.raises(secagg.LocalProtocolError, match="2 of 3 vectors were shorten"):
@@ -339,7 +340,7 @@ async def test_a_warning_that_is_made_an_error_loses_no_sum():
     async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
         with (
             warnings.catch_warnings(action="error"),
-            pytest.raises(secagg.ClippingWarning, match="1 of 3") as caught,
+            pytest.raises(advanced.ClippingWarning, match="1 of 3") as caught,
         ):
             await cohort.sum(vectors)
     total = caught.value.total
@@ -383,7 +384,7 @@ async def test_a_ledger_outlives_the_block(tmp_path):
 
 
 async def test_a_total_over_the_tasks_of_a_ledger(tmp_path):
-    total = secagg.TotalBudget(data="people", epsilon=9.0, delta=1e-4)
+    total = advanced.TotalBudget(data="people", epsilon=9.0, delta=1e-4)
     inputs = [np.ones(4)] * 3
     async with secagg.local(
         prepared(), clients=3, privacy_limits=FLOORS, total=total, ledger=tmp_path
@@ -394,12 +395,12 @@ async def test_a_total_over_the_tasks_of_a_ledger(tmp_path):
     async with secagg.local(
         prepared(7.0), clients=3, privacy_limits=FLOORS, total=total, ledger=tmp_path
     ) as cohort:
-        with pytest.raises(secagg.TotalBudgetExceededError):
+        with pytest.raises(advanced.TotalBudgetExceededError):
             await cohort.sum(inputs)
 
 
 async def test_one_directory_is_not_the_total_of_many_people(tmp_path):
-    total = secagg.TotalBudget(
+    total = advanced.TotalBudget(
         data="people", epsilon=9.0, delta=1e-4, directory=tmp_path
     )
     with pytest.raises(secagg.LocalProtocolError, match="a total of its own"):

@@ -262,8 +262,8 @@ def test_noise_that_every_client_refuses_is_refused_offline(
 ) -> None:
     parameters, data = offering(TwoAggregatorReceipt.decode(kept[1]), noise_block=block)
     lax = PrivacyLimits(
-        max_epsilon=math.inf,
-        max_delta=math.inf,
+        max_epsilon=1e300,
+        max_delta=math.nextafter(1.0, 0.0),
         statuses=frozenset({"proven", "certified", "numerical", "recalled"}),
     )
     with pytest.raises(RemoteProtocolError):

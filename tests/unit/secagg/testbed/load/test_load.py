@@ -12,7 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secagg import ClientPhase, ClientProgress
+from secagg.advanced import (
+    ClientPhase,
+    ClientProgress,
+)
 from secagg.cli.load import _payload
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.parameters import Graph

@@ -1,0 +1,53 @@
+"""What a program adds to the mechanisms and accountants of this package.
+
+* A name begins with "own-": it hides nothing that is built in, and says in every plan,
+  offer and statement whose work it is.
+* A name means one class as long as the process lives.
+"""
+
+import re
+from typing import Final, TypeVar
+
+from dpnoise.errors import ParameterError
+
+OWN_PREFIX: Final = "own-"
+_NAME: Final = re.compile(r"own-[a-z0-9]+(-[a-z0-9]+)*")
+_LONGEST: Final = 64  # a noise block holds it, and every report prints it
+
+_Part = TypeVar("_Part")
+
+
+def is_own(name: str) -> bool:
+    """Return whether a name is that of a program's own mechanism or accountant."""
+    return name.startswith(OWN_PREFIX)
+
+
+def register_own(parts: dict[str, _Part], name: object, part: _Part) -> _Part:
+    """Add a part under its name.
+
+    Args:
+        parts: What was registered before; changed in place.
+        name: As the part states it.
+        part: The part.
+
+    Returns:
+        The part.
+
+    Raises:
+        ParameterError: The name is not of this form, or another part has it.
+    """
+    if not isinstance(name, str) or len(name) > _LONGEST or not _NAME.fullmatch(name):
+        raise ParameterError(
+            "a registered name begins with own- and has at most "
+            f"{_LONGEST} small letters, digits and single hyphens",
+            parameter="name",
+            value=name if isinstance(name, str) else None,
+            nearest="own-skellam",
+        )
+    if parts.setdefault(name, part) is not part:
+        raise ParameterError(
+            f"the name {name} is registered for something else: choose another one",
+            parameter="name",
+            value=name,
+        )
+    return part

@@ -1,0 +1,78 @@
+from secagg.client.data_usage import DataClaim as DataClaim, DataUsage as DataUsage
+from secagg.client.enrolment import (
+    ClientEnrolment as ClientEnrolment,
+    EnrolledIdentity as EnrolledIdentity,
+)
+from secagg.client.enrolment_files import load_enrolled as load_enrolled
+from secagg.client.gate import Need as Need
+from secagg.client.grpc_connection import (
+    CallDeadlines as CallDeadlines,
+    GrpcConnection as GrpcConnection,
+)
+from secagg.client.open_client import ClientStep as ClientStep
+from secagg.client.participation import Participation as Participation
+from secagg.client.session_driver import (
+    ClientPhase as ClientPhase,
+    ClientProgress as ClientProgress,
+)
+from secagg.client.total_claim import (
+    TotalBudgetExceededError as TotalBudgetExceededError,
+)
+from secagg.crypto.cipher_suite import CipherSuite as CipherSuite
+from secagg.crypto.entropy import Entropy as Entropy
+from secagg.distributed_dp import (
+    ClippingSchedule as ClippingSchedule,
+    LocalParameters as LocalParameters,
+    LocalPrivacy as LocalPrivacy,
+    LocalRandomiser as LocalRandomiser,
+    NoiseBudget as NoiseBudget,
+    NoisyTask as NoisyTask,
+    PlanRequest as PlanRequest,
+    PrivacyReport as PrivacyReport,
+    PrivacyStatement as PrivacyStatement,
+    SessionNoise as SessionNoise,
+    UnitBounds as UnitBounds,
+    clip_flag_amplitude as clip_flag_amplitude,
+    error_curve as error_curve,
+    make_randomiser as make_randomiser,
+)
+from secagg.pki.certificate_authority import (
+    CertificateAuthority as CertificateAuthority,
+    IssuedCertificate as IssuedCertificate,
+)
+from secagg.pki.development import DevelopmentEnrolment as DevelopmentEnrolment
+from secagg.pki.published_enrolment import PublishedEnrolment as PublishedEnrolment
+from secagg.protocol.descriptor import SessionDescriptor as SessionDescriptor
+from secagg.protocol.graphs.ring_safety import RingRisk as RingRisk
+from secagg.protocol.messages import Round as Round
+from secagg.protocol.noise_certificate import NoiseCertificate as NoiseCertificate
+from secagg.protocol.parameters import (
+    Graph as Graph,
+    ProtocolParameters as ProtocolParameters,
+)
+from secagg.protocol.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT as NO_NOISE_ACKNOWLEDGEMENT,
+    TotalBudget as TotalBudget,
+)
+from secagg.protocol.profiles import RoundDeadlines as RoundDeadlines
+from secagg.runtime.clock import Clock as Clock
+from secagg.runtime.connection import AggregatorConnection as AggregatorConnection
+from secagg.server.http_edge.listener import EdgeOptions as EdgeOptions
+from secagg.server.server import RunningTask as RunningTask
+from secagg.server.session.progress import (
+    DroppedClient as DroppedClient,
+    SessionPhase as SessionPhase,
+    SessionProgress as SessionProgress,
+)
+from secagg.server.session.receipt import SessionReceipt as SessionReceipt
+from secagg.server.step_server import next_session_number as next_session_number
+from secagg.simulation.in_process import (
+    ClippingWarning as ClippingWarning,
+    InProcessCohort as InProcessCohort,
+    InProcessEnrolment as InProcessEnrolment,
+)
+from secagg.storage.rows import Retention as Retention
+from secagg.transport.address import Address as Address
+from secagg.transport.peer_identity import PeerIdentity as PeerIdentity, Role as Role
+from secagg.transport.relay.handshake_limits import AdmissionLimits as AdmissionLimits
+from secagg.transport.tls import TLSFiles as TLSFiles

@@ -1,0 +1,267 @@
+"""What a program may give: values checked where an object is made, in one sentence.
+
+Whole numbers of numpy count as whole numbers, and become those of Python. Names that
+do not exist are answered with the closest one that does. Arguments are the caller's
+own: a text names them, their kinds and public values.
+"""
+
+import difflib
+import functools
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from secagg.errors import LocalProtocolError
+
+_Called = TypeVar("_Called", bound=Callable[..., object])
+_Member = TypeVar("_Member", bound=Enum)
+_Kind = TypeVar("_Kind")
+
+MAX_COUNT: Final = (1 << 63) - 1
+"""Largest whole number that every store can keep."""
+
+_MAX_SHOWN: Final = 80
+
+
+def did_you_mean(word: object, choices: Iterable[str]) -> str:
+    """Return "Did you mean …?" for the closest choice, or all choices, one sentence."""
+    known = tuple(choices)
+    text = str(word)[:_MAX_SHOWN].replace("_", "-")
+    close = difflib.get_close_matches(text, known, n=1)
+    close = close or difflib.get_close_matches(text.replace("-", "_"), known, n=1)
+    return f"Did you mean {close[0]}?" if close else f"Choose among {', '.join(known)}."
+
+
+def check_whole(name: str, value: object, *, least: int, most: int = MAX_COUNT) -> int:
+    """Return a whole number of the caller's as one of Python's.
+
+    Args:
+        name: Of the argument.
+        value: What was given; numbers of numpy are taken, booleans are not.
+        least: Smallest value that works.
+        most: Largest value that works.
+
+    Raises:
+        LocalProtocolError: It is no whole number, or outside of the limits.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise LocalProtocolError(
+            f"{name} must be a whole number, got {_kind(value)}",
+            next_step=f"Give {name} as an int.",
+        )
+    number = int(value)
+    if number < least:
+        raise LocalProtocolError(
+            f"{name} must be at least {least}, got {number}",
+            next_step=f"Give {name}={least} or more.",
+        )
+    if number > most:
+        raise LocalProtocolError(
+            f"{name} must be at most {most}, got a larger number",
+            next_step=f"Give {name}={most} or less.",
+        )
+    return number
+
+
+def check_real(
+    name: str,
+    value: object,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    below: float = math.inf,
+) -> float:
+    """Return a finite number of the caller's as a float.
+
+    Args:
+        name: Of the argument.
+        value: What was given; numbers of numpy are taken, booleans are not.
+        above: The number is larger than this.
+        least: The number is this or more.
+        below: The number is smaller than this.
+
+    Raises:
+        LocalProtocolError: It is no number, not finite, or outside of the limits.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise LocalProtocolError(
+            f"{name} must be a number, got {_kind(value)}",
+            next_step=f"Give {name} as a float.",
+        )
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if math.isfinite(number) and above < number < below and least <= number:
+        return number
+    limits = [f"above {above:g}"] if above > -math.inf else []
+    limits += [f"at least {least:g}"] if least > -math.inf else []
+    limits += [f"below {below:g}"] if below < math.inf else []
+    wanted = "".join(f", {limit}" for limit in limits)
+    raise LocalProtocolError(
+        f"{name} must be finite{wanted}, got {number!r}",
+        next_step=f"Give {name} in these limits.",
+    )
+
+
+def check_kind(name: str, value: object, kind: type[_Kind], *, make: str) -> _Kind:
+    """Return an argument of the right class.
+
+    Args:
+        name: Of the argument.
+        value: What was given.
+        kind: Its class.
+        make: How a program gets one, for the next step.
+
+    Raises:
+        LocalProtocolError: It is of another class.
+    """
+    if isinstance(value, kind):
+        return value
+    raise LocalProtocolError(
+        f"{name} must be of class {kind.__name__}, got {_kind(value)}",
+        next_step=f"Give {name}={make}.",
+    )
+
+
+def check_member(name: str, value: object, kind: type[_Member]) -> _Member:
+    """Return a member of an enumeration; a text is answered with the member it means.
+
+    Raises:
+        LocalProtocolError: It is no member.
+    """
+    if isinstance(value, kind):
+        return value
+    shown = repr(value) if isinstance(value, str) else _kind(value)
+    by_word = {each.name.lower().replace("_", "-"): each.name for each in kind}
+    close = difflib.get_close_matches(
+        str(value)[:_MAX_SHOWN].lower().replace("_", "-"), by_word, n=1
+    )
+    raise LocalProtocolError(
+        f"{name} must be a member of {kind.__name__}, got {shown[:_MAX_SHOWN]}",
+        next_step=f"Did you mean {kind.__name__}.{by_word[close[0]]}?"
+        if close
+        else f"Choose among {', '.join(f'{kind.__name__}.{m.name}' for m in kind)}.",
+    )
+
+
+def check_names(name: str, value: object) -> frozenset[str]:
+    """Return names that a caller gave together; one text alone is no list of names.
+
+    Raises:
+        LocalProtocolError: It is one text, no collection, or holds something else.
+    """
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise LocalProtocolError(
+            f"{name} must be several names, got {_kind(value)}",
+            next_step=f"Give {name}=[...], with one text for each name.",
+        )
+    found = frozenset(value)
+    for each in found:
+        if not isinstance(each, str):
+            raise LocalProtocolError(
+                f"{name} holds {_kind(each)}, expected text",
+                next_step=f"Give {name}=[...], with one text for each name.",
+            )
+    return found
+
+
+def check_name(whose: str, value: object, *, most: int) -> str:
+    """Return a name that an offer can carry and a terminal can show.
+
+    Args:
+        whose: Begins the sentence, such as "a task".
+        value: What was given.
+        most: Bytes of UTF-8.
+
+    Raises:
+        LocalProtocolError: It is no such text.
+    """
+    if isinstance(value, str) and value.isprintable() and value == value.strip():
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:  # half of a surrogate pair
+            size = 0
+        if 1 <= size <= most:
+            return value
+    shown = repr(value[:_MAX_SHOWN]) if isinstance(value, str) else _kind(value)
+    raise LocalProtocolError(
+        f"{whose} has a name of 1 to {most} bytes of printable characters, got {shown}",
+        next_step='Choose a short name, such as "digits-1".',
+    )
+
+
+def as_path(name: str, value: object) -> Path | None:
+    """Return a path; text is taken, and None for none.
+
+    Raises:
+        LocalProtocolError: It is neither.
+    """
+    if value is None or isinstance(value, Path):
+        return value
+    if value != "" and (isinstance(value, str) or hasattr(value, "__fspath__")):
+        return Path(value)
+    raise LocalProtocolError(
+        f"{name} must be a path, got {_kind(value)}",
+        next_step=f"Give {name}=pathlib.Path(...).",
+    )
+
+
+def says_which_argument(called: _Called) -> _Called:
+    """Let a class or a function answer a wrong keyword with the one that is meant.
+
+    Returns:
+        The class itself, or the function wrapped.
+    """
+    function = called.__init__ if isinstance(called, type) else called  # type: ignore[misc]  # of this class
+    signature = inspect.signature(function)
+    title = called.__name__
+
+    keywords = [name for name in signature.parameters if name != "self"]
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> object:  # noqa: ANN401 - passed on
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            unknown = [name for name in kwargs if name not in keywords]
+            complaint = f"cannot be called so: {error}"
+            way_out = f"Give {title} its arguments by name."
+            if unknown:
+                complaint = f"has no argument {unknown[0]!r}"
+                way_out = did_you_mean(unknown[0], keywords)
+            elif missing := _missing(signature, args, kwargs):
+                complaint = f"needs {' and '.join(missing)}"
+                way_out = f"Give {', '.join(f'{name}=...' for name in missing)}."
+            raise LocalProtocolError(
+                f"{title} {complaint}", next_step=way_out
+            ) from None
+        return function(*args, **kwargs)
+
+    if isinstance(called, type):
+        called.__init__ = checked  # type: ignore[misc]  # the same signature
+        return called
+    return checked  # type: ignore[return-value]  # the same signature
+
+
+def _missing(
+    signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[str]:
+    """Return the arguments that a call lacks; none where it is wrong otherwise."""
+    try:
+        given = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:
+        return []
+    return [
+        name
+        for name, each in signature.parameters.items()
+        if each.default is inspect.Parameter.empty and name not in given
+    ]
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__

@@ -1,0 +1,538 @@
+"""What programs get wrong, and the one sentence that each mistake is answered with.
+
+Each row is a call, the class and the code of its error, a part of the text, and a part
+of the next step. `dpnoise` has no codes: there the text says what to do.
+"""
+
+import asyncio
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpnoise
+import secagg
+from dpnoise import bench
+from dpnoise.errors import InputError as AnswerError
+from dpnoise.errors import ParameterError
+from secagg import advanced, blocking
+
+MISUSE, SETTINGS = secagg.ErrorCode.LOCAL_MISUSE, secagg.ErrorCode.BAD_SETTINGS
+INPUT = secagg.ErrorCode.BAD_INPUT
+POLICY = secagg.ErrorCode.POLICY_VIOLATION
+LOCAL, SERVICE = secagg.LocalProtocolError, secagg.ServiceError
+REMOTE, VECTOR = secagg.RemoteProtocolError, secagg.InputError
+
+GOOD = [0.5] * 4
+LIMITS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-6)
+STRICT = secagg.PrivacyLimits(max_epsilon=1.0, max_delta=1e-6)
+COHORT = {"min_clients": 3, "max_clients": 3, "min_survivors": 3}
+ASKED = {
+    "clients": 3,
+    "dimension": 4,
+    "l2_clip": 2.0,
+    "epsilon": 8.0,
+    "delta": 1e-6,
+    "steps": 4,
+    "mechanism": "skellam",
+    "bits": 24,
+    "scale_factor": 1000.0,
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """What wrong uses are tried on: a plan, open clients, and a directory."""
+
+    plan: secagg.Plan
+    people: blocking.BlockingCohort
+    home: Path
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    plan = secagg.plan(**ASKED)
+    with blocking.local(plan, clients=3, privacy_limits=LIMITS) as people:
+        yield World(plan, people, tmp_path_factory.mktemp("wrong-uses"))
+        people.sum([GOOD] * 3)  # no mistake has used up a session, or stopped a client
+
+
+def plan(**changes):
+    return lambda _: secagg.plan(**(ASKED | changes))
+
+
+def limits(**changes):
+    given = {"max_epsilon": 1.0, "max_delta": 1e-6} | changes
+    return lambda _: secagg.PrivacyLimits(**given)
+
+
+def total(**changes):
+    given = {"data": "scores", "epsilon": 1.0, "delta": 1e-6} | changes
+    return lambda _: advanced.TotalBudget(**given)
+
+
+def policy(**given):
+    return lambda _: secagg.ClientPolicy(**given)
+
+
+def cohort(**changes):
+    return lambda _: secagg.Cohort(**(COHORT | changes))
+
+
+def joined(**changes):
+    given = COHORT | changes
+    return lambda world: secagg.PreparedTask.from_plan(
+        world.plan, secagg.Cohort(**given)
+    )
+
+
+def local(**changes):
+    def open_it(world):
+        given = {"prepared": world.plan, "clients": 3, "privacy_limits": LIMITS}
+        with blocking.local(**(given | changes)) as people:
+            people.sum([GOOD] * 3)
+
+    return open_it
+
+
+def summed(vectors):
+    def ask(world):
+        given = vectors() if callable(vectors) else vectors
+        return world.people.sum(given)
+
+    return ask
+
+
+def task(task_id, **changes):
+    def add(world):
+        async def main():
+            async with secagg.Server(None) as server:
+                given = {"prepared": world.plan} | changes
+                await server.add_task(task_id, **given)
+
+        asyncio.run(main())
+
+    return add
+
+
+def client(vector=GOOD, *, name="ann", **changes):
+    def contribute(world):
+        async def main():
+            async with secagg.Server(None) as server:
+                await server.add_task("sums", world.plan)
+                given = {"task": "sums", "privacy_limits": LIMITS} | changes
+                connection = server.connection(name)
+                async with secagg.Client(connection, **given) as one:
+                    await one.contribute(vector)
+
+        asyncio.run(main())
+
+    return contribute
+
+
+def networked(server, **changes):
+    given = {"task": "sums", "privacy_limits": LIMITS} | changes
+    return lambda _: secagg.Client(server, **given)
+
+
+def step(call=lambda client, offer: client.step(offer), name="ann", **changes):
+    def take(world):
+        server = secagg.StepServer(
+            world.plan, aggregator="hub", task_id="sums", session_number=1
+        )
+        given = {"aggregator": "hub", "tasks": ["sums"], "privacy_limits": LIMITS}
+        with secagg.StepClient(name, **({"state_dir": None} | given | changes)) as one:
+            call(one, server.offer)
+
+    return take
+
+
+def step_server(**changes):
+    given = {"aggregator": "hub", "task_id": "sums", "session_number": 1} | changes
+    return lambda world: secagg.StepServer(given.pop("task", world.plan), **given)
+
+
+def addressless(**given):
+    return lambda _: secagg.Server(None, **given)
+
+
+def step_server_closed(world):
+    server = step_server()(world)
+    server.abort(secagg.ErrorCode.DEADLINE, "enough")
+    server.close_round()
+
+
+def compare(**changes):
+    given = {
+        "mechanisms": ["skellam"],
+        "epsilons": [1.0],
+        "clients": 20,
+        "dimension": 64,
+        "delta": 1e-5,
+        "repeats": 3,
+        "seed": bytes(32),
+    }
+    return lambda _: bench.compare(**(given | changes))
+
+
+def histogram(value):
+    return lambda _: dpnoise.Histogram((0, 18, 65)).encode(value)
+
+
+async def unopened(world):
+    async with secagg.Server(None) as server:
+        await server.add_task("sums", world.plan)
+        one = secagg.Client(
+            server.connection("ann"), task="sums", privacy_limits=LIMITS
+        )
+        await one.contribute(GOOD)
+
+
+async def twice(world):
+    async with secagg.Server(None) as server:
+        await server.add_task("sums", world.plan)
+        await server.add_task("sums", world.plan)
+
+
+async def late(_):
+    return GOOD
+
+
+class TwoOfThree:
+    """Its length is not what it holds."""
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        return iter([GOOD] * 2)
+
+
+class Mine:
+    """A mechanism that derives from nothing."""
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    call: Callable[[World], object]
+    kind: type[Exception]
+    code: secagg.ErrorCode | None
+    text: str
+    way_out: str
+
+
+MASKED = np.ma.masked_array(np.ones(4), mask=[0, 1, 0, 0])
+OTHER = secagg.ExactSumWaiver
+ROWS = [
+    # Planning.
+    ("epsilon 0", plan(epsilon=0), LOCAL, SETTINGS, "epsilon must", "above 0"),
+    ("epsilon -1", plan(epsilon=-1), LOCAL, SETTINGS, "got -1", "epsilon"),
+    ("epsilon NaN", plan(epsilon=np.nan), LOCAL, SETTINGS, "finite", "epsilon"),
+    ("epsilon text", plan(epsilon="1"), LOCAL, SETTINGS, "got '1'", "number"),
+    ("delta 1", plan(delta=1), LOCAL, SETTINGS, "between 0 and 1", "1e-06"),
+    ("delta 0", plan(delta=0), LOCAL, SETTINGS, "between 0 and 1", "1e-06"),
+    ("one client", plan(clients=1), LOCAL, SETTINGS, "between 2", "clients"),
+    ("2.5 clients", plan(clients=2.5), LOCAL, SETTINGS, "got float", "clients"),
+    ("clients text", plan(clients="3"), LOCAL, SETTINGS, "got str", "clients"),
+    ("clients true", plan(clients=True), LOCAL, SETTINGS, "got bool", "clients"),
+    ("no dimension", plan(dimension=0), LOCAL, SETTINGS, "got 0", "dimension"),
+    ("huge", plan(dimension=1 << 31), LOCAL, SETTINGS, "dimension", "1073741824"),
+    ("clip 0", plan(l2_clip=0), LOCAL, SETTINGS, "l2_clip must", "above 0"),
+    ("clip None", plan(l2_clip=None), LOCAL, SETTINGS, "l2_clip", "l2_clip"),
+    ("laplace", plan(mechanism="laplace"), LOCAL, SETTINGS, "one of", "mechanism"),
+    ("skelam", plan(mechanism="skelam"), LOCAL, SETTINGS, "'skelam'", "mean skellam?"),
+    ("rdp", plan(accountant="rdp"), LOCAL, SETTINGS, "accountant", "accountant"),
+    ("gpd", plan(accountant="skellam_gpd"), LOCAL, SETTINGS, "one of", "skellam-gdp?"),
+    ("rotated", plan(rotation="hadamrd"), LOCAL, SETTINGS, "rotation", "hadamard?"),
+    ("adjacent", plan(adjacency="zero-out"), LOCAL, SETTINGS, "adjacency", "ZERO_OUT"),
+    ("80 bits", plan(bits=80), LOCAL, SETTINGS, "bits must", "62"),
+    ("no steps", plan(steps=0), LOCAL, SETTINGS, "steps must", "1"),
+    ("5 of 4", plan(participations=5), LOCAL, SETTINGS, "participations", "4"),
+    ("30 left", plan(min_survivors=30), LOCAL, SETTINGS, "min_survivors", "3"),
+    ("epsilonn", plan(epsilonn=1), LOCAL, SETTINGS, "no argument", "mean epsilon?"),
+    ("clip=", plan(clip=1), LOCAL, SETTINGS, "no argument 'clip'", "mean l2_clip?"),
+    (
+        *("missing", lambda _: secagg.plan(clients=3), LOCAL, SETTINGS),
+        *("needs dimension", "Give dimension"),
+    ),
+    (
+        *("unnamed", lambda _: secagg.plan(3), LOCAL, SETTINGS),
+        *("by name", "by name"),
+    ),
+    # Limits, waivers, totals.
+    ("limit -1", limits(max_epsilon=-1), LOCAL, MISUSE, "max_epsilon", "max_epsilon"),
+    ("limit NaN", limits(max_epsilon=np.nan), LOCAL, MISUSE, "finite", "max_epsilon"),
+    ("no limit", limits(max_epsilon=np.inf), LOCAL, MISUSE, "finite", "max_epsilon"),
+    ("limit text", limits(max_epsilon="1"), LOCAL, MISUSE, "got str", "as a float"),
+    ("max_delta 2", limits(max_delta=2), LOCAL, MISUSE, "below 1", "max_delta"),
+    ("epsilom", limits(max_epsilom=1), LOCAL, MISUSE, "'max_epsilom'", "max_epsilon?"),
+    (
+        *("empty", lambda _: secagg.PrivacyLimits(), LOCAL, MISUSE),
+        *("needs max_epsilon and max_delta", "max_delta="),
+    ),
+    ("provn", limits(statuses={"provn"}), LOCAL, MISUSE, "'provn'", "mean proven?"),
+    ("one word", limits(statuses="proven"), LOCAL, MISUSE, "several", "statuses=["),
+    (
+        *("noise -1", limits(min_local_noise_stddev=-1), LOCAL, MISUSE),
+        *("at least 0", "min_local_noise_stddev"),
+    ),
+    (
+        *("waived", lambda _: OTHER("yes"), LOCAL, MISUSE),
+        *("one sentence and no other", "PrivacyLimits"),
+    ),
+    ("total -1", total(epsilon=-1), LOCAL, MISUSE, "epsilon must", "epsilon"),
+    ("no name", total(data=""), LOCAL, MISUSE, "1 to 200", "one name"),
+    ("name 3", total(data=3), LOCAL, MISUSE, "1 to 200", "one name"),
+    # Rules of a client, and cohorts.
+    (
+        *("profile text", policy(profiles={"malicious-server"}), LOCAL, MISUSE),
+        *("member of Profile", "Profile.MALICIOUS_SERVER?"),
+    ),
+    (
+        *("one profile", policy(profiles=secagg.Profile.MALICIOUS_SERVER), LOCAL),
+        *(MISUSE, "must be a set", "profiles={"),
+    ),
+    ("-1 clients", policy(min_clients=-1), LOCAL, MISUSE, "at least 0", "or more"),
+    ("noise?", policy(require_noise=None), LOCAL, MISUSE, "class bool", "True or"),
+    ("half", policy(min_clients=2.5), LOCAL, MISUSE, "whole number", "as an int"),
+    ("one hub", policy(aggregators="hub"), LOCAL, MISUSE, "several", "aggregators=["),
+    ("min_client", policy(min_client=3), LOCAL, MISUSE, "no arg", "mean min_clients?"),
+    (
+        *("profile word", lambda _: secagg.Profile("malicious"), LOCAL, MISUSE),
+        *("member of Profile", "Profile.MALICIOUS_SERVER?"),
+    ),
+    ("cohort profile", cohort(profile="honest"), LOCAL, MISUSE, "Profile", "HONEST"),
+    ("atuo", cohort(degree="atuo"), LOCAL, MISUSE, "'atuo'", "mean auto?"),
+    ("-3 clients", cohort(min_clients=-3), LOCAL, MISUSE, "at least 2", "or more"),
+    (
+        *("5 of 3", joined(min_clients=5), REMOTE, secagg.ErrorCode.BAD_CONFIG),
+        *("min_clients <= max_clients", "Correct"),
+    ),
+    ("3.5 clients", cohort(min_clients=3.5), LOCAL, MISUSE, "whole number", "int"),
+    (
+        *("signed by none", joined(profile=secagg.Profile.MALICIOUS_SERVER), LOCAL),
+        *(MISUSE, "whose credentials count", "enrolment="),
+    ),
+    # One process.
+    ("no floor", local(privacy_limits=None), LOCAL, MISUSE, "limits", "PrivacyLimits("),
+    ("dict", local(privacy_limits={"max": 8}), LOCAL, MISUSE, "limits", "PrivacyLimi"),
+    (
+        *("forgotten", lambda world: blocking.local(world.plan, clients=3), LOCAL),
+        *(MISUSE, "local needs privacy_limits", "privacy_limits="),
+    ),
+    ("privacy=", local(privacy=LIMITS), LOCAL, MISUSE, "no argument", "privacy_limits"),
+    ("2 clients", local(clients=2), LOCAL, MISUSE, "3 to 3 clients", "as many"),
+    ("'3' clients", local(clients="3"), LOCAL, MISUSE, "whole number", "as an int"),
+    ("no plan", local(prepared=LIMITS), LOCAL, MISUSE, "class Plan", "secagg.plan("),
+    ("too strict", local(privacy_limits=STRICT), REMOTE, POLICY, "is 8, at", "Privacy"),
+    ("no sums", local(steps=0), LOCAL, MISUSE, "at least 1", "steps=1"),
+    ("9 sums", local(steps=9), LOCAL, MISUSE, "too few clients", "participations"),
+    ("ledger 3", local(ledger=3), LOCAL, MISUSE, "must be a path", "pathlib.Path"),
+    # Vectors.
+    ("two of three", summed(TwoOfThree), LOCAL, MISUSE, "2 vectors", "one vector"),
+    ("2 vectors", summed([GOOD] * 2), LOCAL, MISUSE, "2 vectors", "one vector"),
+    ("4 vectors", summed([GOOD] * 4), LOCAL, MISUSE, "more vectors", "one vector"),
+    ("None", summed([GOOD, GOOD, None]), LOCAL, MISUSE, "3 to 3 vectors", "as many"),
+    ("no vectors", summed(None), LOCAL, MISUSE, "no sequence", "a list"),
+    ("number", summed(3), LOCAL, MISUSE, "no sequence", "a list"),
+    ("letters", summed("abc"), LOCAL, MISUSE, "no sequence", "a list"),
+    (
+        *("generator", summed(lambda: (GOOD for _ in "ab")), LOCAL, MISUSE),
+        *("2 vectors", "one vector"),
+    ),
+    (
+        *("NaN", summed([GOOD, GOOD, [0, np.nan, 0, 0]]), VECTOR, INPUT),
+        *("vector 3 of 3 has NaN", "Replace"),
+    ),
+    ("inf", summed([[np.inf] * 4] * 3), VECTOR, INPUT, "infinity", "Replace"),
+    ("short", summed([GOOD[:3]] * 3), VECTOR, INPUT, "3 entries", "that length"),
+    ("matrix", summed([np.eye(2)] * 3), VECTOR, INPUT, "shape (2, 2)", "ravel()"),
+    ("scalar", summed([np.float64(3)] * 3), VECTOR, INPUT, "shape ()", "ravel()"),
+    ("complex", summed([[1j] * 4] * 3), VECTOR, INPUT, "complex128", "astype"),
+    ("bool", summed([[True] * 4] * 3), VECTOR, INPUT, "holds bool", "astype"),
+    ("texts", summed([["a"] * 4] * 3), VECTOR, INPUT, "expected numbers", "astype"),
+    ("object", summed([[1, 2, 3, None]] * 3), VECTOR, INPUT, "object", "astype"),
+    ("ragged", summed([[1, [2], 3, 4]] * 3), VECTOR, INPUT, "cannot be read", "flat"),
+    ("masked", summed([MASKED] * 3), VECTOR, INPUT, "masked entries", "filled(0)"),
+    ("2^60", summed([[1 << 60] * 4] * 3), VECTOR, INPUT, "cannot hold", "Scale"),
+    ("async", summed([late] * 3), VECTOR, INPUT, "asynchronous", "without async"),
+    (
+        *("no session", summed([lambda: GOOD] * 3), VECTOR, INPUT),
+        *("with one session", "lambda session"),
+    ),
+    # Servers.
+    ("task ''", task(""), LOCAL, MISUSE, "1 to 256", "short name"),
+    ("task lines", task("a\nb"), LOCAL, MISUSE, "printable", "short name"),
+    ("task 3", task(3), LOCAL, MISUSE, "got int", "short name"),
+    ("task of none", task("a", prepared=None), LOCAL, MISUSE, "Plan", "secagg.plan("),
+    ("9 steps", task("a", steps=9), LOCAL, MISUSE, "planned for 4", "more steps"),
+    ("invited", task("a", invited="ann"), LOCAL, MISUSE, "several", "invited=["),
+    ("attempts", task("a", attempts=0), LOCAL, MISUSE, "at least 1", "attempts=1"),
+    ("payload", task("a", payload="model"), LOCAL, MISUSE, "got str", "tobytes"),
+    ("twice", lambda w: asyncio.run(twice(w)), LOCAL, MISUSE, "runs already", "name"),
+    ("anonymous", client(name=""), LOCAL, MISUSE, "1 to 255", "short name"),
+    (
+        *("no identity", lambda _: secagg.Server("127.0.0.1:0"), LOCAL, MISUSE),
+        *("TLS identity", "TLSIdentity.load"),
+    ),
+    (
+        *("no port", lambda _: secagg.Server("hub", insecure_for_tests=True), SERVICE),
+        *(SETTINGS, "host:port", "127.0.0.1:7000"),
+    ),
+    (
+        *("keep", lambda _: secagg.Server(None, keep_seconds=-1), LOCAL, MISUSE),
+        *("at least 0", "keep_seconds"),
+    ),
+    (
+        *("statedir", lambda _: secagg.Server(None, statedir="x"), LOCAL, MISUSE),
+        *("no argument 'statedir'", "mean state_dir?"),
+    ),
+    ("health", addressless(health_listen="x:1"), LOCAL, MISUSE, "an address", "listen"),
+    ("closed", step_server_closed, LOCAL, MISUSE, "no open round", "result or failure"),
+    # Clients.
+    ("no certificate", networked("hub:1"), LOCAL, MISUSE, "identity", "TLSIdentity"),
+    (
+        *("URL", networked("https://hub:1", identity=object(), state_dir="x"), SERVICE),
+        *(SETTINGS, "host:port", "127.0.0.1:7000"),
+    ),
+    ("client limits", client(privacy_limits=None), LOCAL, MISUSE, "limits", "Privacy"),
+    ("client task", client(task=""), LOCAL, MISUSE, "1 to 256", "short name"),
+    (
+        *("other task", client(task="other"), SERVICE),
+        *(secagg.ErrorCode.UNKNOWN_SESSION, "no such task", "which tasks run"),
+    ),
+    ("no attempt", client(attempts=0), LOCAL, MISUSE, "at least 1", "attempts=1"),
+    ("wait", client(wait_seconds=-1), LOCAL, MISUSE, "at least 0", "wait_sec"),
+    ("answer_at", client(answer_at=7), LOCAL, MISUSE, "part of a round", "0.7"),
+    (
+        *("cohort", client(cohort=secagg.Cohort(**COHORT)), LOCAL, MISUSE),
+        *("class ClientPolicy, got Cohort", "ClientPolicy("),
+    ),
+    ("enrolment", client(enrolment="x"), LOCAL, MISUSE, "ClientEnrol", "ClientEnrol"),
+    ("total 3", client(total=3), LOCAL, MISUSE, "class TotalBudget", "TotalBudget("),
+    ("client dim", client([1.0] * 5), VECTOR, INPUT, "5 entries", "that length"),
+    ("client NaN", client([np.nan] * 4), VECTOR, INPUT, "entry 0", "Replace"),
+    ("client None", client(None), VECTOR, INPUT, "is None", "list of numbers"),
+    ("client async", client(late), VECTOR, INPUT, "asynchronous", "without async"),
+    ("client limit", client(privacy_limits=STRICT), REMOTE, POLICY, "is 8", "Privacy"),
+    ("unopened", lambda w: asyncio.run(unopened(w)), LOCAL, MISUSE, "not open", "cont"),
+    (
+        *("no key", lambda w: identity(w.home), SERVICE),
+        *(secagg.ErrorCode.BAD_CERTIFICATE, "cannot read", "path"),
+    ),
+    (
+        *("role", lambda w: identity(w.home, role="client"), LOCAL, MISUSE),
+        *("member of Role", "mean Role.CLIENT?"),
+    ),
+    # Carriers.
+    ("step ''", step(name=""), LOCAL, MISUSE, "1 to 255", "name"),
+    ("step 3", step(name=3), LOCAL, MISUSE, "1 to 255", "name"),
+    ("step tasks", step(tasks="sums"), LOCAL, MISUSE, "one text", "tasks=["),
+    ("unbounded", step(tasks=None), LOCAL, MISUSE, "nothing bounds", "TotalBudget("),
+    ("step limits", step(privacy_limits=None), LOCAL, MISUSE, "limits", "PrivacyLim"),
+    ("step text", step(lambda c, _: c.step("x")), LOCAL, MISUSE, "got str", "bytes"),
+    (
+        *("step garbage", step(lambda c, _: c.step(b"x")), REMOTE),
+        *(secagg.ErrorCode.BAD_ENCODING, "cannot be read", "as the aggregator made"),
+    ),
+    (
+        *("other hub", step(aggregator="other"), REMOTE),
+        *(secagg.ErrorCode.UNAUTHENTICATED, "a session of 'hub'", "Tell the operator"),
+    ),
+    ("lock", step(lock_seconds="x"), LOCAL, MISUSE, "lock_seconds", "as a float"),
+    ("session -1", step_server(session_number=-1), LOCAL, MISUSE, "at least 0", "=0"),
+    ("session 1.5", step_server(session_number=1.5), LOCAL, MISUSE, "whole", "as an"),
+    ("hub ''", step_server(aggregator=""), LOCAL, MISUSE, "an aggregator", "short"),
+    ("hash", step_server(payload_hash=b"x"), LOCAL, MISUSE, "32 bytes", "sha256"),
+    ("task None", step_server(task=None), LOCAL, MISUSE, "class Plan", "secagg.plan("),
+    (
+        *("next", lambda _: advanced.next_session_number("x"), LOCAL, MISUSE),
+        *("whole number", "as an int"),
+    ),
+    # Questions and experiments; their errors are those of dpnoise.
+    (
+        *("edges", lambda _: dpnoise.Histogram((120, 0)), ParameterError, None),
+        *("at least two finite numbers, each above the last", ""),
+    ),
+    ("answers", histogram(np.ones(3)), AnswerError, None, "one number at", ""),
+    ("answer '34'", histogram("34"), AnswerError, None, "one number at", ""),
+    ("answer NaN", histogram(np.nan), AnswerError, None, "one number at", ""),
+    (
+        *("options", lambda _: dpnoise.Choice("ab"), ParameterError, None),
+        *("several names, not one text", ""),
+    ),
+    ("bench", compare(mechanisms=["laplace"]), ParameterError, None, "must be one", ""),
+    ("letters", compare(mechanisms="smm"), ParameterError, None, "mechanisms=[", ""),
+    ("one level", compare(epsilons=1.0), ParameterError, None, "epsilons=[", ""),
+    ("seed", compare(seed=1), ParameterError, None, "bytes object of length 32", ""),
+    ("setting", compare(settings={"stepz": 1}), ParameterError, None, "steps)", ""),
+    ("inputs", compare(inputs="foo"), ParameterError, None, "one of sphere, same", ""),
+    (
+        *("own", lambda _: bench.noisy_sum(Mine(), np.eye(2), seed=bytes(32))),
+        *(ParameterError, None, "derives from dpnoise.Mechanism", ""),
+    ),
+]
+
+
+def identity(home, role=advanced.Role.CLIENT):
+    return secagg.TLSIdentity.in_directory(str(home), "ann", role=role)
+
+
+@pytest.mark.parametrize(
+    "row", ROWS, ids=[f"{number} {row[0]}" for number, row in enumerate(ROWS, 1)]
+)
+def test_a_wrong_use_is_answered_in_one_sentence(world, row):
+    row = Row(*row)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(row.kind) as caught:
+            row.call(world)
+    error = caught.value
+    assert type(error) is row.kind
+    text = str(error)
+    assert row.text in text
+    assert "\n" not in text
+    assert not text.endswith(".")
+    for words in ("[policy]", "settings file", " --", "secagg client"):
+        assert words not in text + getattr(error, "next_step", "")
+    if row.code is None:
+        assert not isinstance(error, secagg.SecAggError)
+        return
+    assert error.code is row.code
+    assert row.way_out in error.next_step
+    assert error.next_step.endswith((".", "?"))
+
+
+def test_no_wrong_use_stands_twice():
+    names = [row[0] for row in ROWS]
+    assert len({(row[0], row[4]) for row in ROWS}) == len(names) >= 60
+
+
+def test_numbers_of_numpy_are_numbers(world):
+    by_numpy = {
+        "clients": np.int64(3),
+        "dimension": np.int32(4),
+        "epsilon": np.float32(8.0),
+        "l2_clip": np.float64(2.0),
+        "steps": np.uint8(4),
+    }
+    assert secagg.plan(**(ASKED | by_numpy)) == world.plan
+    three = np.int64(3)
+    counted = secagg.Cohort(min_clients=three, max_clients=three, min_survivors=three)
+    assert type(counted.min_clients) is int
+    assert counted == secagg.Cohort(**COHORT)
+    limits = secagg.PrivacyLimits(max_epsilon=np.float64(8), max_delta=np.float64(1e-6))
+    assert limits == LIMITS
+    assert secagg.ClientPolicy(min_clients=three) == secagg.ClientPolicy()
+    server = secagg.StepServer(
+        world.plan, aggregator="hub", task_id="sums", session_number=three
+    )
+    assert server.descriptor.session_number == 3
+    with blocking.local(
+        world.plan, clients=three, privacy_limits=LIMITS, ledger=str(world.home / "led")
+    ) as people:
+        assert people.sum([GOOD] * 3).inputs == 3
